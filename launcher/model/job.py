@@ -1,0 +1,85 @@
+"""A job: what the user asked for, before anything is placed anywhere."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, Optional, Tuple
+
+#: The task types TensorFlow 2 knows; any other role is the user's own
+#: (``tensorflow/python/distribute/multi_worker_util.py``).
+TENSORFLOW_ROLES = ("chief", "worker", "ps", "evaluator")
+
+#: Roles that never end by themselves: we stop them when the job is done.
+SERVICE_ROLES = ("ps", "evaluator")
+
+#: Roles of which TensorFlow accepts one task at most.
+SINGLE_ROLES = ("chief", "evaluator")
+
+
+class ProgramKind(enum.Enum):
+    """How a program is started."""
+
+    SCRIPT = "script"  #: a ``.py`` file, run with the task's Python
+    MODULE = "module"  #: ``python -m NAME``
+    EXECUTABLE = "executable"  #: anything else, found along ``PATH``
+
+
+class Program(NamedTuple):
+    """What a task runs: ``name`` is the script, module or executable; ``args`` may hold ``{placeholders}``."""
+
+    kind: ProgramKind
+    name: str
+    args: Tuple[str, ...] = ()
+
+
+class Role(NamedTuple):
+    """A group of equal tasks: ``ps``, ``worker``, ``chief``, ``evaluator`` or a name of the user's."""
+
+    name: str
+    count: int
+    program: Program
+    #: ``(name, value)`` pairs added to the environment of its tasks.
+    env: Tuple[Tuple[str, str], ...] = ()
+    #: GPUs a task needs for itself; ``None``: an even share of what its host has.
+    gpus: Optional[int] = None
+    #: It may run only on these hosts (names) and on hosts with all these labels.
+    hosts: Tuple[str, ...] = ()
+    labels: Tuple[str, ...] = ()
+    #: It never ends by itself: stopped, and counted as a success, when the job is done.
+    service: bool = False
+    #: Where its tasks run; ``None``: the host's or the job's.
+    workdir: Optional[str] = None
+    #: ``file:line`` where it was written, for messages.
+    source: str = ""
+
+
+class OnFailure(enum.Enum):
+    """What one failed task means for the others."""
+
+    STOP = "stop"  #: all others are stopped at once
+    CONTINUE = "continue"  #: they go on; the job still counts as failed
+
+
+class Policy(NamedTuple):
+    """How the job ends."""
+
+    on_failure: OnFailure = OnFailure.STOP
+    #: Seconds between SIGTERM and the harder signals.
+    grace: float = 10.0
+    #: Seconds the whole job may take; ``None``: no limit.
+    timeout: Optional[float] = None
+
+
+class JobSpec(NamedTuple):
+    """Everything asked of a launch except the hosts."""
+
+    roles: Tuple[Role, ...]
+    #: Append the classic ``--ps_hosts= --worker_hosts= --job_name= --task_index=``.
+    flags: bool = False
+    #: ``(name, value)`` pairs for every task.
+    env: Tuple[Tuple[str, str], ...] = ()
+    #: Where tasks run unless role or host say otherwise; ``None``: the agent's own folder.
+    workdir: Optional[str] = None
+    #: The Python of ``.py`` programs unless the host says otherwise; ``None``: the agent's choice.
+    python: Optional[str] = None
+    policy: Policy = Policy()

@@ -1,0 +1,55 @@
+"""A plan: who runs where (before ports are known), and with what (after)."""
+
+from __future__ import annotations
+
+from typing import Mapping, NamedTuple, Optional, Tuple
+
+from launcher.model.host import Host
+from launcher.model.job import Role
+from launcher.model.task import TaskId
+
+
+class Placed(NamedTuple):
+    """One task and the host it was given."""
+
+    task: TaskId
+    role: Role
+    host: Host
+    #: Ids of the GPUs that are this task's alone; ``()``: it must see none;
+    #: ``None``: ``CUDA_VISIBLE_DEVICES`` is not touched.
+    gpus: Optional[Tuple[str, ...]] = None
+
+
+class Placement(NamedTuple):
+    """All tasks in the order of the table (chief, worker, ps, evaluator, others), and remarks for the user."""
+
+    tasks: Tuple[Placed, ...]
+    notes: Tuple[str, ...] = ()
+
+    def hosts(self) -> Tuple[Host, ...]:
+        """The hosts in use, in the order their first task is listed."""
+        return tuple({placed.host.name: placed.host for placed in self.tasks}.values())
+
+
+class TaskPlan(NamedTuple):
+    """Everything an agent needs to start one task."""
+
+    task: TaskId
+    host: str
+    #: ``host:port`` that other tasks connect to, brackets around an IPv6 address.
+    address: str
+    port: int
+    #: The command; ``argv[0]`` may be a bare name, looked up along the task's ``PATH``.
+    argv: Tuple[str, ...]
+    #: What is added to the agent's own environment.
+    env: Mapping[str, str]
+    #: Where it runs; ``None``: where the agent runs.
+    workdir: Optional[str] = None
+    gpus: Optional[Tuple[str, ...]] = None
+
+
+class Plan(NamedTuple):
+    """What will be started: one entry a task, and the whole ClusterSpec as ``role -> addresses``."""
+
+    tasks: Tuple[TaskPlan, ...]
+    cluster: Mapping[str, Tuple[str, ...]]

@@ -1,0 +1,33 @@
+"""A task's name."""
+
+from __future__ import annotations
+
+
+class TaskId(str):
+    """``role/index``, as in ``worker/0``: one process of the job.
+
+    A string, so that it travels on the wire, in JSON and in file names as it is.
+    The form is TensorFlow's own (``/job:worker/task:0``) in short.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, role: str, index: int) -> TaskId:
+        """The name of task ``index`` (from 0) of ``role``."""
+        return cls(f"{role}/{index}")
+
+    @property
+    def role(self) -> str:
+        """The role's name, ``worker`` in ``worker/0``."""
+        return self.rpartition("/")[0]
+
+    @property
+    def index(self) -> int:
+        """The index within the role, from 0."""
+        return int(self.rpartition("/")[2])
+
+    @property
+    def file_stem(self) -> str:
+        """The name with a dash, ``worker-0``: what its log file is called."""
+        return self.replace("/", "-")

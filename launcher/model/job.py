@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 #: The task types TensorFlow 2 knows; any other role is the user's own
 #: (``tensorflow/python/distribute/multi_worker_util.py``).
@@ -30,6 +30,25 @@ class Program(NamedTuple):
     kind: ProgramKind
     name: str
     args: Tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Program:
+        """The program that these words of a command line mean.
+
+        Args:
+            words: ``["train.py", ...]``, ``["-m", "MODULE", ...]`` or ``["EXECUTABLE", ...]``.
+
+        Raises:
+            ValueError: no program is named; the message says what was expected.
+        """
+        if not words or not words[0]:
+            raise ValueError("expected a program: FILE.py, -m MODULE or an executable")
+        if words[0] != "-m":
+            kind = ProgramKind.SCRIPT if words[0].endswith(".py") else ProgramKind.EXECUTABLE
+            return cls(kind, words[0], tuple(words[1:]))
+        if len(words) < 2 or not words[1]:
+            raise ValueError("-m: expected the name of a module")
+        return cls(ProgramKind.MODULE, words[1], tuple(words[2:]))
 
 
 class Role(NamedTuple):

@@ -7,6 +7,7 @@
     │   ├── HostfileError                in a hostfile or --hosts
     │   ├── JobError                     in a job file or on the command line
     │   └── PlacementError               the tasks do not fit the hosts
+    ├── ProgramError                127  the program to run is not there
     ├── TransportError              125  a host or its agent can't be had
     └── WireError                   125  the two ends of a link do not understand each other
 
@@ -63,6 +64,12 @@ class JobError(InputError):
 
 class PlacementError(InputError):
     """The tasks do not fit the hosts."""
+
+
+class ProgramError(LaunchError):
+    """The program to run is not there."""
+
+    exit_code = 127
 
 
 class TransportError(LaunchError):

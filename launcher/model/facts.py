@@ -11,12 +11,20 @@ from launcher.model.task import TaskId
 
 
 class AgentReady(NamedTuple):
-    """The agent of a host runs; ``facts`` tells about the host (documented in ``launcher.agent.hostfacts``)."""
+    """The agent of a host runs; ``facts`` tells about the host (see ``launcher.agent.hostfacts``)."""
 
     host: str
     at: float
     pid: int
     facts: Mapping[str, Any]
+
+
+class HostGpus(NamedTuple):
+    """What ``nvidia-smi`` says of the host, a line a GPU: ``index, name, memory``; comes when it is done."""
+
+    host: str
+    at: float
+    gpus: Tuple[str, ...]
 
 
 class PortsHeld(NamedTuple):
@@ -138,6 +146,7 @@ class TimeUp(NamedTuple):
 
 Fact = Union[
     AgentReady,
+    HostGpus,
     PortsHeld,
     PortsRefused,
     TaskStarted,

@@ -25,7 +25,7 @@ class ProgramKind(enum.Enum):
 
 
 class Program(NamedTuple):
-    """What a task runs: ``name`` is the script, module or executable; ``args`` may hold ``{placeholders}``."""
+    """What a task runs: ``name`` is a script, module or executable; ``args`` may hold ``{placeholders}``."""
 
     kind: ProgramKind
     name: str

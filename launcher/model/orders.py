@@ -46,7 +46,13 @@ class CloseAgent(NamedTuple):
     host: str
 
 
-class Plan(NamedTuple):
+class HangUp(NamedTuple):
+    """To the launcher: close the link to this host's agent, which ends everything there, if it lives."""
+
+    host: str
+
+
+class MakePlan(NamedTuple):
     """To the launcher: every port is held, so make the plan; ``ports`` says which is whose."""
 
     ports: Mapping[TaskId, int]
@@ -78,4 +84,6 @@ class Finish(NamedTuple):
     exit_code: int
 
 
-Order = Union[HoldPorts, StartTask, StopTasks, CloseAgent, Plan, SetTimer, CancelTimer, Tell, Finish]
+Order = Union[
+    HoldPorts, StartTask, StopTasks, CloseAgent, HangUp, MakePlan, SetTimer, CancelTimer, Tell, Finish
+]

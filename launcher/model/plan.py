@@ -21,7 +21,7 @@ class Placed(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """All tasks in the order of the table (chief, worker, ps, evaluator, others), and remarks for the user."""
+    """All tasks in the order of the table (chief, worker, ps, evaluator, others), and remarks."""
 
     tasks: Tuple[Placed, ...]
     notes: Tuple[str, ...] = ()

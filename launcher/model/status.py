@@ -73,6 +73,11 @@ class ExitStatus(NamedTuple):
         return 125 if self.signal is None else 128 + self.signal
 
     @property
+    def known(self) -> bool:
+        """Whether anybody saw the end."""
+        return self.code is not None or self.signal is not None
+
+    @property
     def ok(self) -> bool:
         """Whether it exited with 0."""
         return self.code == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: The variable that marks every process of a task, in its environment: ``JOB:ROLE/INDEX``.
+TASK_MARK = "TF_LAUNCHER_TASK"
+
 
 class TaskId(str):
     """``role/index``, as in ``worker/0``: one process of the job.

@@ -1,0 +1,184 @@
+"""Distributed MNIST, the classic: asynchronous training with parameter servers and workers.
+
+The model's variables live on the ps tasks. Each worker computes gradients from its own batches and applies
+them as soon as it has them, without waiting for anybody. Every task runs this same file and is told by four
+flags who it is and who the others are::
+
+    mnist_dist.py --ps_hosts=HOST:PORT,... --worker_hosts=HOST:PORT,... --job_name=ps|worker --task_index=N
+
+`launch --flags` gives those to each task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import Any
+
+import data
+
+
+def parse_flags() -> argparse.Namespace:
+    """What the command line says, checked as far as possible before the slow import of TensorFlow."""
+    parser = argparse.ArgumentParser(description="Train MNIST with parameter servers.", allow_abbrev=False)
+    parser.add_argument("--ps_hosts", required=True, type=host_list, help="host:port,... of the ps tasks")
+    parser.add_argument("--worker_hosts", required=True, type=host_list, help="host:port,... of the workers")
+    parser.add_argument("--job_name", required=True, choices=("ps", "worker"), help="what this task is")
+    parser.add_argument("--task_index", required=True, type=int, help="which one of them")
+    add_training_flags(parser, train_steps=1000)
+    flags = parser.parse_args()
+    hosts = flags.ps_hosts if flags.job_name == "ps" else flags.worker_hosts
+    if not 0 <= flags.task_index < len(hosts):
+        parser.error(f"--task_index={flags.task_index}, but the {flags.job_name} hosts are {','.join(hosts)}")
+    return flags
+
+
+def host_list(text: str) -> list[str]:
+    """``a:1,b:2`` as a list of at least one."""
+    hosts = [host.strip() for host in text.split(",") if host.strip()]
+    if not hosts:
+        raise argparse.ArgumentTypeError("expected at least one host:port")
+    return hosts
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, not {text!r}")
+    return int(text)
+
+
+def add_training_flags(parser: argparse.ArgumentParser, train_steps: int) -> None:
+    """The flags that are not about the cluster, the same for both variants."""
+    parser.add_argument("--train_steps", type=positive, default=train_steps, help="steps in all")
+    parser.add_argument("--batch_size", type=positive, default=100, help="images a worker takes for one step")
+    parser.add_argument("--learning_rate", type=float, default=0.5, help="of gradient descent")
+    parser.add_argument("--data_dir", help="where MNIST is kept (default: your cache folder)")
+    parser.add_argument("--log_dir", help="a folder for checkpoints that all tasks share (default: none)")
+    parser.add_argument("--min_accuracy", type=float, default=0.0, help="exit with 1 below this")
+
+
+def softmax_regression(flags: argparse.Namespace) -> dict[str, Any]:
+    """One layer: 784 pixels to 10 digits. Where its variables go is up to the `tf.device` around the call."""
+    import tensorflow.compat.v1 as tf
+
+    images = tf.placeholder(tf.float32, [None, 784], name="images")
+    labels = tf.placeholder(tf.int32, [None], name="labels")
+    weights = tf.get_variable("weights", [784, 10], initializer=tf.zeros_initializer())
+    biases = tf.get_variable("biases", [10], initializer=tf.zeros_initializer())
+    logits = tf.matmul(images, weights) + biases
+    right = tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)
+    return {
+        "images": images,
+        "labels": labels,
+        "loss": tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)),
+        "accuracy": tf.reduce_mean(tf.cast(right, tf.float32)),
+        "optimizer": tf.train.GradientDescentOptimizer(flags.learning_rate),
+        "global_step": tf.train.get_or_create_global_step(),
+    }
+
+
+def session_config(task_index: int) -> Any:
+    """How a worker talks to the cluster.
+
+    With `device_filters` a worker needs the ps tasks and itself, and nobody else. Without them a worker that
+    starts late waits for ever for one that has already left.
+    """
+    import tensorflow.compat.v1 as tf
+
+    filters = ["/job:ps", f"/job:worker/task:{task_index}"]
+    return tf.ConfigProto(device_filters=filters, device_count={"GPU": 0})
+
+
+def start_tensorflow() -> None:
+    """Import TensorFlow with its chatter turned down, unless somebody wants it, and make it build graphs."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow.compat.v1 as tf
+
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    tf.disable_v2_behavior()
+
+
+def load_data(flags: argparse.Namespace) -> data.Mnist:
+    """MNIST, or the end of this task with a clear message."""
+    try:
+        return data.load(flags.data_dir)
+    except data.DataError as error:
+        sys.exit(f"error: {error}")
+
+
+def judge(accuracy: float, flags: argparse.Namespace) -> None:
+    """Print the result, and fail if it is not good enough."""
+    print(f"test accuracy: {accuracy:.4f}", flush=True)
+    if accuracy < flags.min_accuracy:
+        sys.exit(f"error: test accuracy {accuracy:.4f} is below --min_accuracy={flags.min_accuracy}")
+
+
+def main() -> None:
+    flags = parse_flags()
+    mnist = load_data(flags) if flags.job_name == "worker" else None
+    start_tensorflow()
+    import tensorflow.compat.v1 as tf
+
+    cluster = tf.train.ClusterSpec({"ps": flags.ps_hosts, "worker": flags.worker_hosts})
+    server = tf.train.Server(
+        cluster, flags.job_name, flags.task_index, config=tf.ConfigProto(device_count={"GPU": 0})
+    )
+    print(f"{flags.job_name} {flags.task_index} is up", flush=True)
+    if mnist is None:
+        server.join()  # A ps serves and never returns: whoever started it ends it.
+    else:
+        train(flags, cluster, server, mnist)
+
+
+def train(flags: argparse.Namespace, cluster: Any, server: Any, mnist: data.Mnist) -> None:
+    """What a worker does: train until all workers together have made `--train_steps` steps, then test."""
+    import tensorflow.compat.v1 as tf
+
+    # Variables go to the ps tasks in turn, everything else stays with this worker.
+    here = f"/job:worker/task:{flags.task_index}"
+    with tf.device(tf.train.replica_device_setter(worker_device=here, cluster=cluster)):
+        model = softmax_regression(flags)
+        train_op = model["optimizer"].minimize(model["loss"], global_step=model["global_step"])
+        with tf.control_dependencies([train_op]):
+            step_after = model["global_step"].read_value()
+        init_op = tf.global_variables_initializer()
+        saver = tf.train.Saver() if flags.log_dir else None
+
+    # The chief, worker 0, initialises the variables (or restores a checkpoint); the others wait for that.
+    supervisor = tf.train.Supervisor(
+        is_chief=flags.task_index == 0,
+        logdir=flags.log_dir,
+        init_op=init_op,
+        global_step=model["global_step"],
+        saver=saver,
+        summary_op=None,
+        summary_writer=None,
+        recovery_wait_secs=1,
+    )
+    with supervisor.managed_session(server.target, config=session_config(flags.task_index)) as session:
+        batches = data.batches(
+            mnist.train_images, mnist.train_labels, flags.batch_size, seed=flags.task_index
+        )
+        started, mine = time.monotonic(), 0
+        step = session.run(model["global_step"])
+        while not supervisor.should_stop() and step < flags.train_steps:
+            images, labels = next(batches)
+            feed = {model["images"]: images, model["labels"]: labels}
+            loss, step = session.run([model["loss"], step_after], feed)
+            mine += 1
+            if mine == 1 or mine % 100 == 0:
+                print(f"step {step} of {flags.train_steps} ({mine} here), loss {loss:.4f}", flush=True)
+        print(f"done: {mine} steps here in {time.monotonic() - started:.1f} s", flush=True)
+
+        if supervisor.is_chief and saver is not None:
+            saver.save(session, supervisor.save_path, global_step=model["global_step"])
+        test = {model["images"]: mnist.test_images, model["labels"]: mnist.test_labels}
+        accuracy = session.run(model["accuracy"], test)
+    judge(accuracy, flags)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Distributed MNIST, in step: synchronous training with `SyncReplicasOptimizer`.
+
+Like `mnist_dist.py`, but all workers make each step together: a step's gradients are averaged over all
+workers before they are applied. Every task runs this same file. Who it is and who the others are it reads
+from `TF_CONFIG`, which `launch` always sets, or from the four classic flags where they are given.
+
+Synchronous training is known for not ending. A worker makes its next step only with a token from a queue, and
+the chief puts tokens there when all gradients of a step have come. So a worker waits for ever for its token
+when the others have left before it was earned, and a late worker when everybody has. What prevents that here:
+
+- Training begins with an empty queue, so the first step needs a gradient of every worker: nobody trains
+  alone, and nobody is done before the last one has come.
+- A worker that is done puts a token for each worker into the queue. Who still waits for one gets it, sees
+  that training is over, and is done too.
+- The chief leaves last, when all others have said that they are done: as it leaves, it closes the queue.
+- Every wait for another worker has an end (`--start_timeout`, `--step_timeout`), and then an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any, NamedTuple
+
+import data
+from mnist_dist import (
+    add_training_flags,
+    host_list,
+    judge,
+    load_data,
+    session_config,
+    softmax_regression,
+    start_tensorflow,
+)
+
+
+class Task(NamedTuple):
+    """Who this task is, and who the others are."""
+
+    cluster: dict[str, list[str]]
+    job_name: str
+    task_index: int
+
+
+def parse_flags() -> tuple[argparse.Namespace, Task]:
+    """What the command line and `TF_CONFIG` say, checked before the slow import of TensorFlow."""
+    parser = argparse.ArgumentParser(
+        description="Train MNIST with parameter servers, all workers in step. Without the first four flags "
+        "the cluster is read from TF_CONFIG.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--ps_hosts", type=host_list, help="host:port,... of the ps tasks")
+    parser.add_argument("--worker_hosts", type=host_list, help="host:port,... of the workers")
+    parser.add_argument("--job_name", help="what this task is: ps or worker")
+    parser.add_argument("--task_index", type=int, help="which one of them")
+    parser.add_argument("--start_timeout", type=float, default=300, help="seconds to wait for all the others")
+    parser.add_argument("--step_timeout", type=float, default=60, help="seconds to wait in one step")
+    add_training_flags(parser, train_steps=300)
+    flags = parser.parse_args()
+    classic = (flags.ps_hosts, flags.worker_hosts, flags.job_name, flags.task_index)
+    try:
+        if all(value is None for value in classic):
+            task = task_from_tf_config(os.environ.get("TF_CONFIG", ""))
+        elif any(value is None for value in classic):
+            raise ValueError("--ps_hosts, --worker_hosts, --job_name and --task_index go together")
+        else:
+            task = Task(
+                {"ps": flags.ps_hosts, "worker": flags.worker_hosts}, flags.job_name, flags.task_index
+            )
+        check(task)
+    except ValueError as error:
+        parser.error(str(error))
+    return flags, task
+
+
+def task_from_tf_config(text: str) -> Task:
+    """A task as `TF_CONFIG` tells it: ``{"cluster": {"ps": [...]}, "task": {"type": "ps", "index": 0}}``.
+
+    Raises:
+        ValueError: it is not like that.
+    """
+    if not text:
+        raise ValueError("no cluster: neither TF_CONFIG nor --ps_hosts, --worker_hosts, ... are set")
+    try:
+        config = json.loads(text)
+        return Task(dict(config["cluster"]), config["task"]["type"], int(config["task"]["index"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"TF_CONFIG is not as expected ({type(error).__name__}: {error}): {text}") from None
+
+
+def check(task: Task) -> None:
+    """Raise ValueError if this program can't be that task in that cluster."""
+    if task.job_name not in ("ps", "worker"):
+        raise ValueError(f"unknown job name {task.job_name!r}: a task of this program is a ps or a worker")
+    for role in ("ps", "worker"):
+        if not task.cluster.get(role):
+            raise ValueError(f"at least one {role} is needed")
+    known = task.cluster[task.job_name]
+    if not 0 <= task.task_index < len(known):
+        raise ValueError(f"task index {task.task_index}, but the {task.job_name} tasks are {','.join(known)}")
+
+
+def main() -> None:
+    flags, task = parse_flags()
+    mnist = load_data(flags) if task.job_name == "worker" else None
+    start_tensorflow()
+    import tensorflow.compat.v1 as tf
+
+    server = tf.train.Server(
+        tf.train.ClusterSpec(task.cluster),
+        task.job_name,
+        task.task_index,
+        config=tf.ConfigProto(device_count={"GPU": 0}),
+    )
+    print(f"{task.job_name} {task.task_index} is up", flush=True)
+    if mnist is None:
+        server.join()  # A ps serves and never returns: whoever started it ends it.
+        return
+    try:
+        accuracy = train(flags, task, server, mnist)
+    except tf.errors.DeadlineExceededError as error:
+        reason = " ".join(error.message.split())
+        sys.exit(f"error: waited in vain for the other workers: {reason}")
+    judge(accuracy, flags)
+
+
+def train(flags: argparse.Namespace, task: Task, server: Any, mnist: data.Mnist) -> float:
+    """What a worker does: train in step with the others, then test; gives the test accuracy."""
+    import tensorflow.compat.v1 as tf
+
+    workers = len(task.cluster["worker"])
+    is_chief = task.task_index == 0
+    here = f"/job:worker/task:{task.task_index}"
+    with tf.device(tf.train.replica_device_setter(worker_device=here, cluster=task.cluster)):
+        model = softmax_regression(flags)
+        optimizer = tf.train.SyncReplicasOptimizer(
+            model["optimizer"], replicas_to_aggregate=workers, total_num_replicas=workers
+        )
+        train_op = optimizer.minimize(model["loss"], global_step=model["global_step"])
+        with tf.control_dependencies([train_op]):
+            step_after = model["global_step"].read_value()
+        release = optimizer.get_init_tokens_op(num_tokens=workers)
+        with tf.device("/job:ps/task:0"):
+            done = tf.FIFOQueue(workers, tf.int32, shapes=[()], shared_name="done")
+        say_done = done.enqueue(task.task_index)
+        all_others_done = done.dequeue_many(workers - 1)
+
+    config = session_config(task.task_index)
+    if not is_chief:
+        # Wait here for the chief's variables: MonitoredTrainingSession looks for them every 30 s only.
+        uninitialized = tf.report_uninitialized_variables(tf.global_variables())
+        waiter = tf.train.SessionManager(ready_op=uninitialized, recovery_wait_secs=1)
+        waiter.wait_for_session(server.target, config, max_wait_secs=flags.start_timeout).close()
+
+    # In the end the chief's thread that averages gradients still waits for those of a next step. The session
+    # gives it a second and then cancels it; that it says so is no error.
+    threading.excepthook = unless_cancelled
+
+    with tf.train.MonitoredTrainingSession(
+        master=server.target,
+        is_chief=is_chief,
+        config=config,
+        checkpoint_dir=flags.log_dir,
+        hooks=[optimizer.make_session_run_hook(is_chief, num_tokens=0)],
+        max_wait_secs=int(flags.start_timeout),
+        stop_grace_period_secs=1,
+    ) as session:
+        batches = data.batches(
+            mnist.train_images, mnist.train_labels, flags.batch_size, seed=task.task_index
+        )
+        started, mine = time.monotonic(), 0
+        step = session.run(model["global_step"])
+        while not session.should_stop() and step < flags.train_steps:
+            images, labels = next(batches)
+            feed = {model["images"]: images, model["labels"]: labels}
+            limit = within(flags.step_timeout if mine else flags.start_timeout)
+            loss, step = session.run([model["loss"], step_after], feed, options=limit)
+            mine += 1
+            if mine == 1 or mine % 100 == 0:
+                print(f"step {step} of {flags.train_steps}, loss {loss:.4f}", flush=True)
+        print(f"done: {mine} steps here in {time.monotonic() - started:.1f} s", flush=True)
+        session.run(release)
+        if is_chief:
+            session.run(all_others_done, options=within(flags.step_timeout))
+        else:
+            session.run(say_done)
+        test = {model["images"]: mnist.test_images, model["labels"]: mnist.test_labels}
+        return float(session.run(model["accuracy"], test))
+    # A queue that was closed ends the session's block without an error, as the end of an input would.
+    sys.exit("error: the chief left before training was over")
+
+
+def within(seconds: float) -> Any:
+    """The option that ends a `session.run` with an error when it takes longer."""
+    import tensorflow.compat.v1 as tf
+
+    return tf.RunOptions(timeout_in_ms=int(seconds * 1000))
+
+
+def unless_cancelled(problem: Any) -> None:
+    """Print the exception that ended a thread, as usual, unless it was that TensorFlow cancelled it."""
+    import tensorflow.compat.v1 as tf
+
+    if not issubclass(problem.exc_type, tf.errors.CancelledError):
+        threading.__excepthook__(problem)
+
+
+if __name__ == "__main__":
+    main()

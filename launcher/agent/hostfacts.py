@@ -1,0 +1,69 @@
+"""What an agent tells about its host when it is ready.
+
+==============  =================================================================
+``hostname``    as the kernel has it
+``addresses``   IP addresses of its interfaces, loopback left out
+``cpus``        how many CPUs the agent may use
+``memory``      bytes of main memory
+``python``      version of the Python that runs the agent, ``3.11.7``
+``executable``  that Python's path
+``user``        numeric user id
+``wire``        version of the wire format
+==============  =================================================================
+
+All of it is read from the kernel at once: nothing that could wait (no name service, no
+``nvidia-smi``, which comes later as ``HostGpus``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, List
+
+from launcher import wire
+
+
+def host_facts() -> Dict[str, Any]:
+    """The table above, as a dict."""
+    return {
+        "hostname": os.uname().nodename,
+        "addresses": _ipv4_addresses() + _ipv6_addresses(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": sys.executable,
+        "user": os.getuid(),
+        "wire": wire.VERSION,
+    }
+
+
+def _lines(path: str) -> List[str]:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def _ipv4_addresses() -> List[str]:
+    """Local addresses in the kernel's routing table: ``|-- 10.0.0.7`` above ``/32 host LOCAL``."""
+    found: List[str] = []
+    candidate = ""
+    for line in _lines("/proc/net/fib_trie"):
+        word = line.strip()
+        if word.startswith("|--"):
+            candidate = word[4:]
+        elif word == "/32 host LOCAL" and not candidate.startswith("127.") and candidate not in found:
+            found.append(candidate)
+    return found
+
+
+def _ipv6_addresses() -> List[str]:
+    """From ``/proc/net/if_inet6``: 32 hex digits, then index, prefix, scope, flags, name; link-local left out."""
+    found: List[str] = []
+    for line in _lines("/proc/net/if_inet6"):
+        digits, _, _, scope = line.split()[:4]
+        if scope == "00":  # global
+            found.append(":".join(digits[start : start + 4] for start in range(0, 32, 4)))
+    return found

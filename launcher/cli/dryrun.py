@@ -1,0 +1,56 @@
+"""``--dry-run``: the plan as it would be started, in commands that can be copied."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+
+from launcher.cli.launching import OWN_VARIABLES, plan_as_dict
+from launcher.model.job import JobSpec
+from launcher.model.plan import Placement, Plan, TaskPlan
+from launcher.planning import assemble
+
+#: Ports of a dry run are examples: real ones are taken when the job starts.
+_FIRST_PORT = 20_000
+
+
+def show(job: JobSpec, placement: Placement, as_json: bool) -> int:
+    """Print the plan, start nothing.
+
+    Returns:
+        The exit code, 0.
+    """
+    ports = {placed.task: _FIRST_PORT + number for number, placed in enumerate(placement.tasks)}
+    plan = assemble(job, placement, ports)
+    if as_json:
+        print(
+            json.dumps(
+                {**plan_as_dict(plan, "dry-run"), "example_ports": True, "notes": placement.notes}, indent=1
+            )
+        )
+    else:
+        print("\n".join(_lines(plan, placement)))
+    return 0
+
+
+def _lines(plan: Plan, placement: Placement) -> Iterator[str]:
+    yield "Nothing is started. Ports are examples: real ones are taken, and held, when the job starts."
+    yield from placement.notes
+    yield ""
+    yield "ClusterSpec"
+    for role, addresses in plan.cluster.items():
+        yield f"  {role}: {', '.join(addresses)}"
+    for task in plan.tasks:
+        yield ""
+        yield from _task_lines(task)
+
+
+def _task_lines(task: TaskPlan) -> Iterator[str]:
+    yield f"{task.task} on {task.host}, {task.address}"
+    if task.workdir is not None:
+        yield f"  cd {shlex.quote(task.workdir)} &&"
+    names = [name for name in OWN_VARIABLES if name in task.env]
+    for name in [*names, *sorted(task.env.keys() - set(OWN_VARIABLES))]:
+        yield f"  {name}={shlex.quote(task.env[name])} \\"
+    yield f"  {shlex.join(task.argv)}"

@@ -1,0 +1,78 @@
+"""``launch hosts``: show and check an inventory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from launcher.cli.completion import completes_files
+from launcher.cli.inventory import read_hosts
+from launcher.cli.tables import print_table
+from launcher.model.host import Host
+
+SUMMARY = "show the hosts of a hostfile or a list, and check it"
+
+EXAMPLES = """\
+launch hosts hostfiles/lab.yaml      a table of its hosts; every fault, if there are any
+launch hosts 'node[01-16]:4'         what a list stands for
+launch hosts --json lab.yaml         the same for programs"""
+
+_HEADERS = (
+    "host", "address", "user", "port", "slots", "max slots", "gpus",
+    "roles", "python", "workdir", "env", "labels",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``launch hosts``."""
+    where = parser.add_argument("hosts", metavar="FILE_OR_LIST", help="a hostfile, or host[:slots],...")
+    completes_files(where)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the hosts.
+
+    Raises:
+        HostfileError: all that is wrong with them.
+    """
+    hosts = read_hosts(args.hosts)
+    if args.json:
+        print(json.dumps([_record(host) for host in hosts], indent=2))
+        return 0
+    print_table(_HEADERS, [_row(host) for host in hosts])
+    print(f"\n{_totals(hosts)}")
+    return 0
+
+
+def _row(host: Host) -> list[str]:
+    """The cells of a host; of its environment only the names, values may be secrets."""
+    gpus = None if host.gpus is None else ",".join(host.gpus) or "none"
+    lists = (",".join(host.roles), host.python, host.workdir, ",".join(_names(host)), ",".join(host.labels))
+    cells = (host.name, host.address, host.user, host.port, host.slots, host.max_slots, gpus, *lists)
+    return ["" if cell is None else str(cell) for cell in cells]
+
+
+def _record(host: Host) -> dict[str, object]:
+    """A host in JSON: the fields of ``Host``; of its environment only the names."""
+    return {**host._asdict(), "env": _names(host)}
+
+
+def _names(host: Host) -> list[str]:
+    return [name for name, _ in host.env]
+
+
+def _totals(hosts: Sequence[Host]) -> str:
+    """``3 hosts, 8 slots (1 host does not say), 4 GPUs``."""
+    parts = [_count(len(hosts), "host")]
+    silent = sum(host.slots is None for host in hosts)
+    if silent < len(hosts):
+        slots = _count(sum(host.slots or 0 for host in hosts), "slot")
+        parts.append(f"{slots} ({_count(silent, 'host')} without a number)" if silent else slots)
+    gpus = sum(len(host.gpus or ()) for host in hosts)
+    return ", ".join([*parts, _count(gpus, "GPU")] if gpus else parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

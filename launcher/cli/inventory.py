@@ -1,0 +1,39 @@
+"""Reads the hosts that ``--hosts X`` and ``launch hosts X`` name."""
+
+from __future__ import annotations
+
+import os
+
+from launcher.cli.textfile import read_text, shown
+from launcher.errors import Fault, HostfileError
+from launcher.model.host import Host
+
+#: Endings that nobody gives a host.
+_FILE_ENDINGS = (".yaml", ".yml", ".txt", ".hosts")
+
+
+def read_hosts(text: str) -> tuple[Host, ...]:
+    """The hosts of a hostfile or of an inline list.
+
+    What exists is a file. Of what does not, a word with a slash or with the ending of a hostfile
+    was meant to be one: a typing error there must not start a job on hosts of that name. All else
+    is a list, ``host[:slots],...``.
+
+    Raises:
+        HostfileError: it can't be read, or is wrong; all faults at once.
+    """
+    if os.path.exists(text):
+        return _parsed_file(text)
+    if "/" in text or text.lower().endswith(_FILE_ENDINGS):
+        raise HostfileError([Fault(shown(text), "no such hostfile", "expected a file, or host[:slots],...")])
+    from launcher.hostfile import parse_inline
+
+    return parse_inline(text)
+
+
+def _parsed_file(path: str) -> tuple[Host, ...]:
+    """What the file says."""
+    text = read_text(path, "hostfile", HostfileError)
+    from launcher.hostfile import parse
+
+    return parse(text, path)

@@ -1,0 +1,224 @@
+"""Carries a launch out: the run's folder, the renderers, the orchestrator, the report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from launcher import runs
+from launcher.cli.request import Request
+from launcher.errors import Fault, JobError, LaunchError
+from launcher.model.facts import StopAsked
+from launcher.model.host import Host
+from launcher.model.orders import Tell
+from launcher.model.plan import Placement, Plan
+from launcher.model.report import Report
+from launcher.model.rundir import RunPaths
+from launcher.orchestrator import Orchestrator, Source
+from launcher.output.base import Opening, Renderer
+from launcher.output.files import Files
+from launcher.output.writer import Writer
+from launcher.transport import Transport, transport_named
+
+if TYPE_CHECKING:
+    from launcher.output.selection import Selection
+
+#: Version of ``plan.json``.
+PLAN_SCHEMA = 1
+_STDOUT, _STDERR, _SIGPIPE = 1, 2, 13
+
+
+def launch(wanted: Request, placement: Placement, args: argparse.Namespace) -> int:
+    """Run the job and show it.
+
+    Returns:
+        The job's exit code.
+
+    Raises:
+        LaunchError: it could not be started, or ``--report`` could not be written.
+    """
+    _check_report(args.report)
+    started = time.time()
+    job = runs.new_job_id()
+    paths = runs.create(wanted.run_dir, job)
+    writer = Writer(logs=paths.logs)
+    renderers: list[Renderer] = [Files(lambda tell: _warn(writer, tell))]
+    sources: list[Source] = [_Reader(writer)]
+    remarks = [_announcement(job, placement, paths), *placement.notes]
+    if args.tmux:
+        _add_tmux(job, _shown(args, placement, writer), renderers, sources, remarks)
+    else:
+        renderers.append(_shown(args, placement, writer))
+    opening = Opening(job, placement, paths, started)
+    orchestrator = Orchestrator(
+        wanted.job,
+        placement,
+        _transport,
+        renderers,
+        opening,
+        remarks=remarks,
+        on_plan=lambda plan: _write_plan(plan, paths, job, writer),
+        sources=sources,
+    )
+    report = orchestrator.run()
+    writer.close()
+    if args.report:
+        _write_report(report, args.report)
+    return report.exit_code
+
+
+def _transport(_: Host) -> Transport:
+    return transport_named("local")
+
+
+def _shown(args: argparse.Namespace, placement: Placement, writer: Writer) -> Renderer:
+    """The renderer for whoever looks at stdout."""
+    if args.json:
+        from launcher.output.jsonl import Jsonl
+
+        return Jsonl(writer)
+    from launcher.output.console import Console, Options, wants_colour
+
+    terminal, live = os.isatty(_STDOUT), os.isatty(_STDERR) and not args.tmux
+    options = Options(
+        terminal=terminal,
+        live=live and os.environ.get("TERM") != "dumb",
+        colour=wants_colour(terminal, os.environ),
+        show=_selection(args, placement, terminal),
+        quiet=args.quiet,
+    )
+    return Console(writer, options)
+
+
+def _selection(args: argparse.Namespace, placement: Placement, terminal: bool) -> Selection:
+    """Whose lines are shown here; tmux shows them where it fills the terminal."""
+    from launcher.output.selection import Selection, parse_selection
+
+    if args.show:
+        return parse_selection(args.show, placement)
+    return Selection(frozenset()) if args.tmux and terminal else Selection()
+
+
+def _add_tmux(
+    job: str, console: Renderer, renderers: list[Renderer], sources: list[Source], remarks: list[str]
+) -> None:
+    """A session for the job: in this terminal if it is one, else to be attached to."""
+    from launcher.output.tmux import Held, Tmux
+
+    tmux = Tmux(job, attach=all(map(os.isatty, (0, _STDOUT, _STDERR))))
+    renderers += [tmux, Held(tmux, console)]
+    sources.append(tmux)
+    remarks.append(f"a pane for each task: {tmux.how_to_attach}")
+
+
+class _Reader:
+    """Whoever reads our output: when they are gone, nobody wants the job any more (as SIGPIPE has it)."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._asked = False
+
+    def stop_wanted(self) -> StopAsked | None:
+        """See `launcher.orchestrator.Source`."""
+        if self._asked or not isinstance(self._writer.broken(_STDOUT), BrokenPipeError):
+            return None
+        self._asked = True
+        return StopAsked(time.time(), _SIGPIPE, "the end of whoever read the output")
+
+
+def _warn(writer: Writer, tell: Tell) -> None:
+    writer.write(_STDERR, f"launch: {tell.text}\n".encode("utf-8", "backslashreplace"), urgent=True)
+
+
+def _announcement(job: str, placement: Placement, paths: RunPaths) -> str:
+    counts: dict[str, int] = {}
+    for placed in placement.tasks:
+        counts[placed.role.name] = counts.get(placed.role.name, 0) + 1
+    tasks = ", ".join(f"{count} {_plural(role, count)}" for role, count in counts.items())
+    hosts = placement.hosts()
+    where = hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
+    return f"job {job}: {tasks} on {where}; logs in {paths.logs}"
+
+
+def _plural(role: str, count: int) -> str:
+    return role if count == 1 or role.endswith("s") else f"{role}s"
+
+
+# ---------------------------------------------------------------------- files
+
+
+def _write_plan(plan: Plan, paths: RunPaths, job: str, writer: Writer) -> None:
+    """``plan.json``, before anything starts. A full disk does not stop the job."""
+    try:
+        write_json(paths.plan, plan_as_dict(plan, job))
+    except OSError as error:
+        _warn(writer, Tell(f"can't write {paths.plan}: {error.strerror}"))
+
+
+def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
+    """A plan for JSON. Of the environment only what we set ourselves: the rest may be secret."""
+    tasks = [
+        {
+            "task": task.task,
+            "host": task.host,
+            "address": task.address,
+            "port": task.port,
+            "argv": task.argv,
+            "workdir": task.workdir,
+            "gpus": task.gpus,
+            "env": {name: task.env[name] for name in OWN_VARIABLES if name in task.env},
+        }
+        for task in plan.tasks
+    ]
+    return {"schema": PLAN_SCHEMA, "job": job, "command": sys.argv, "tasks": tasks, "cluster": plan.cluster}
+
+
+#: Variables of a task that are ours, in the order shown.
+OWN_VARIABLES = (
+    "JOB_NAME",
+    "TASK_INDEX",
+    "TASK_ADDRESS",
+    "TF_CONFIG",
+    "CLUSTER_SPEC",
+    "CUDA_VISIBLE_DEVICES",
+)
+
+
+def write_json(path: str, value: object) -> None:
+    """Write a file that is whole or not there.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    partial = f"{path}.part"
+    with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+    os.replace(partial, path)
+
+
+def _check_report(path: str | None) -> None:
+    """A report that can't be written is better known before the job than after it.
+
+    Raises:
+        JobError: its folder is not there.
+    """
+    if path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise JobError([Fault("--report", f"{path!r}: there is no such folder")])
+
+
+def _write_report(report: Report, path: str) -> None:
+    from launcher.output.reportjson import report_as_dict
+
+    try:
+        write_json(path, report_as_dict(report))
+    except OSError as error:
+        raise LaunchError(f"can't write the report to {path!r}: {error.strerror}") from error
+
+
+__all__: Sequence[str] = ["OWN_VARIABLES", "PLAN_SCHEMA", "launch", "plan_as_dict", "write_json"]

@@ -1,0 +1,84 @@
+"""``launch``: finds the command, reads its arguments, prints errors, returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from launcher.errors import InputError, LaunchError
+
+#: Command -> module, imported when it is used. What is none of these is a program to run.
+COMMANDS = {
+    "run": "launcher.cli.run",
+    "hosts": "launcher.cli.hosts",
+    "logs": "launcher.cli.logs",
+    "ps": "launcher.cli.ps",
+    "stop": "launcher.cli.stop",
+    "completion": "launcher.cli.completion",
+}
+
+_SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
+       launch [OPTIONS] -m MODULE [ARGS...]
+       launch [OPTIONS] JOB.yaml
+       launch COMMAND ..."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a command line.
+
+    Args:
+        argv: without the program's own name.
+
+    Returns:
+        The exit code; every fault of ours is printed by then.
+    """
+    name = argv[0] if argv and argv[0] in COMMANDS else "run"
+    rest = argv[1:] if argv and argv[0] == name else argv
+    try:
+        command = importlib.import_module(COMMANDS[name])
+        return int(command.run(_parser(name, command).parse_args(list(rest))))
+    except LaunchError as error:
+        print_error(error)
+        return error.exit_code
+
+
+def print_error(error: LaunchError) -> None:
+    """Each fault on a line of its own."""
+    faults = error.faults if isinstance(error, InputError) else (error,)
+    for fault in faults:
+        print(f"launch: {fault}", file=sys.stderr)
+
+
+def _parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="launch" if name == "run" else f"launch {name}",
+        usage=_SYNOPSIS if name == "run" else None,
+        description=command.SUMMARY[:1].upper() + command.SUMMARY[1:] + ".",
+        epilog=_epilog(name, command),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    return parser
+
+
+def _epilog(name: str, command: ModuleType) -> str:
+    text = "examples:\n" + "\n".join(f"  {line}" for line in command.EXAMPLES.splitlines())
+    if name != "run":
+        return text
+    names = ", ".join(other for other in COMMANDS if other != "run")
+    return f"{text}\n\ncommands: {names} (launch COMMAND --help); a program of such a name: launch run NAME"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line in one parser: what shell completion is made from."""
+    parser = argparse.ArgumentParser(prog="launch", allow_abbrev=False)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        command = importlib.import_module(module)
+        command.add_arguments(commands.add_parser(name, help=command.SUMMARY, allow_abbrev=False))
+    importlib.import_module(COMMANDS["run"]).add_options(parser)
+    return parser

@@ -1,0 +1,151 @@
+"""``launch ps``: the runs of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from launcher.cli.tables import duration, print_table, size
+from launcher.runs.registry import Run, RunState, all_runs
+
+SUMMARY = "list the runs of this machine"
+
+EXAMPLES = """\
+launch ps             the runs that are running, and what they use
+launch ps --all       those that have ended, too
+launch ps --json      the same for programs"""
+
+_HEADERS = ("run", "state", "started", "time", "tasks", "pid", "processes", "CPU", "memory", "command")
+
+
+class Usage(NamedTuple):
+    """What a launcher and everything below it use on this machine."""
+
+    processes: int
+    #: Seconds, user and system.
+    cpu_s: float
+    #: Bytes resident; what processes share is counted for each.
+    rss: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``launch ps``."""
+    parser.add_argument("-a", "--all", action="store_true", help="also runs that have ended")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the runs, the newest last."""
+    runs = all_runs()
+    records = [_record(run, state) for run in runs if (state := run.state) is RunState.RUNNING or args.all]
+    if args.json:
+        print(json.dumps(records, indent=2))
+    elif records:
+        print_table(_HEADERS, [_row(record) for record in records])
+    else:
+        hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
+        print(f"nothing is running{hint}", file=sys.stderr)
+    return 0
+
+
+def _record(run: Run, state: RunState) -> dict[str, Any]:
+    """All there is to know about a run, as ``--json`` prints it."""
+    plan, report = run.plan(), run.report()
+    running = state is RunState.RUNNING and run.owner is not None
+    pid = run.owner.pid if running and run.owner else None
+    usage = None if pid is None else _usage(pid)
+    return {
+        "run": run.job,
+        "state": state.value,
+        "exit_code": report.get("exit_code"),
+        "started_at": run.started_at,
+        "seconds": _seconds(run, state, report),
+        "tasks": _roles(plan),
+        "pid": pid,
+        **(usage or Usage(0, 0.0, 0))._asdict(),
+        "machine": run.owner.machine if run.owner else None,
+        "command": _command(plan),
+        "run_dir": run.paths.root,
+    }
+
+
+def _row(record: Mapping[str, Any]) -> list[str]:
+    """The cells of a run."""
+    used = bool(record["processes"])
+    seconds = record["seconds"]
+    return [
+        record["run"],
+        _state(record),
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["started_at"])),
+        "" if seconds is None else duration(seconds),
+        ", ".join(f"{count} {role}" for role, count in record["tasks"].items()),
+        str(record["pid"] or ""),
+        str(record["processes"]) if used else "",
+        duration(record["cpu_s"]) if used else "",
+        size(record["rss"]) if used else "",
+        shlex.join(record["command"]),
+    ]
+
+
+def _state(record: Mapping[str, Any]) -> str:
+    """``running``, ``ended (0)``, ``died``, ``on node7``."""
+    if record["state"] == RunState.ELSEWHERE.value:
+        return f"on {record['machine']}"
+    code = record["exit_code"]
+    return record["state"] if code is None else f"{record['state']} ({code})"
+
+
+def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
+    """How long it has run; of a run whose launcher died, until it last wrote something."""
+    if state is RunState.RUNNING:
+        return time.time() - run.started_at
+    ended = report.get("ended_at")
+    if isinstance(ended, (int, float)):
+        return ended - run.started_at
+    try:
+        return max(0.0, os.stat(run.paths.events).st_mtime - run.started_at)
+    except OSError:
+        return None
+
+
+def _roles(plan: Mapping[str, Any]) -> dict[str, int]:
+    """How many tasks of each role, in the order of the plan."""
+    return dict(Counter(str(task["task"]).rpartition("/")[0] for task in plan.get("tasks", ())))
+
+
+def _command(plan: Mapping[str, Any]) -> list[str]:
+    """The words that started it; where our own program lies is left out."""
+    words = [str(word) for word in plan.get("command") or ()]
+    ours = words and os.path.basename(words[0]) in ("launch", "__main__.py")
+    return ["launch", *words[1:]] if ours else words
+
+
+def _usage(pid: int) -> Usage | None:
+    """What the tree of processes below ``pid`` uses; ``None`` if it is gone."""
+    import psutil
+
+    try:
+        root = psutil.Process(pid)
+        found = [_used(process) for process in (root, *root.children(recursive=True))]
+    except psutil.Error:
+        return None
+    return Usage(sum(u.processes for u in found), sum(u.cpu_s for u in found), sum(u.rss for u in found))
+
+
+def _used(process: Any) -> Usage:
+    """What one process uses; nothing if it has just ended."""
+    import psutil
+
+    try:
+        with process.oneshot():
+            cpu = process.cpu_times()
+            return Usage(1, cpu.user + cpu.system, process.memory_info().rss)
+    except psutil.Error:
+        return Usage(0, 0.0, 0)

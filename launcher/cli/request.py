@@ -1,0 +1,235 @@
+"""What the arguments and the job file ask for, as one job and its hosts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from launcher.cli.inventory import read_hosts
+from launcher.cli.textfile import read_text
+from launcher.errors import Fault, JobError
+from launcher.model.host import Host, is_loopback
+from launcher.model.job import SERVICE_ROLES, JobSpec, OnFailure, Program, Role
+
+#: Tasks one role may have.
+MOST_TASKS = 10_000
+_COMMAND_LINE = "command line"
+_JOB_FILES = (".yaml", ".yml")
+
+
+class Request(NamedTuple):
+    """A job, where it may run, and where its files go (``None``: the usual place)."""
+
+    job: JobSpec
+    hosts: tuple[Host, ...]
+    run_dir: str | None = None
+
+
+def understand(args: argparse.Namespace) -> Request:
+    """What the parsed arguments ask for.
+
+    Raises:
+        InputError: they ask for nothing that can be done; all faults at once.
+    """
+    words = _words(args)
+    if len(words) >= 1 and words[0].endswith(_JOB_FILES) and args.module is None:
+        return _from_file(args, words)
+    faults: list[Fault] = []
+    job = _job(args, words, faults)
+    request = Request(_with_options(job, args, faults), (), args.run_dir)
+    if faults:
+        raise JobError(faults)
+    return request._replace(hosts=_hosts(args.hosts))
+
+
+def _words(args: argparse.Namespace) -> list[str]:
+    if args.module is not None:
+        return ["-m", *args.module]
+    words: list[str] = args.program
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _job(args: argparse.Namespace, words: Sequence[str], faults: list[Fault]) -> JobSpec:
+    try:
+        program = Program.of(words)
+    except ValueError as error:
+        faults.append(Fault("", str(error), "launch --help shows how"))
+        return JobSpec(())
+    counts = {
+        "chief": int(args.chief),
+        "worker": args.workers,
+        "ps": args.ps,
+        "evaluator": int(args.evaluator),
+    }
+    if not any(counts.values()) and args.workers is None and args.ps is None:
+        counts["worker"] = 1
+    roles = tuple(_role(name, count, program, args.gpus) for name, count in counts.items() if count)
+    if not roles:
+        faults.append(
+            Fault(
+                _COMMAND_LINE,
+                "no task is left to run",
+                "expected --workers N, --ps N, --chief or --evaluator",
+            )
+        )
+    return JobSpec(roles, flags=args.flags)
+
+
+def _role(name: str, count: int, program: Program, gpus: int | None) -> Role:
+    mine = None if name == "ps" else gpus
+    return Role(name, count, program, gpus=mine, service=name in SERVICE_ROLES, source=_COMMAND_LINE)
+
+
+def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
+    """The job with what the options say about it: they win over a file."""
+    env = dict(job.env)
+    env.update(_environment(args.env, os.environ, faults))
+    policy = job.policy
+    if args.on_failure:
+        policy = policy._replace(on_failure=OnFailure(args.on_failure))
+    if args.grace is not None:
+        policy = policy._replace(grace=_duration("--grace", args.grace, faults))
+    if args.timeout is not None:
+        policy = policy._replace(timeout=_duration("--timeout", args.timeout, faults))
+    return job._replace(
+        env=tuple(env.items()),
+        flags=job.flags or args.flags,
+        policy=policy,
+        python=args.python or job.python or sys.executable,
+        workdir=os.path.abspath(args.workdir or job.workdir or "."),
+    )
+
+
+def _environment(words: Sequence[str], here: Mapping[str, str], faults: list[Fault]) -> dict[str, str]:
+    """What the ``-x`` options carry, as Open MPI's ``-x`` does."""
+    carried: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or "\0" in word:
+            faults.append(Fault(f"-x {word}", "no variable is named", "expected NAME, NAME=VALUE or PRE*"))
+        elif equals:
+            carried[name] = value
+        elif name.endswith("*"):
+            carried.update((key, here[key]) for key in here if key.startswith(name[:-1]))
+        elif name in here:
+            carried[name] = here[name]
+        else:
+            faults.append(
+                Fault(
+                    f"-x {word}", f"{name} is not set here", "expected NAME=VALUE, or a variable that is set"
+                )
+            )
+    return carried
+
+
+def _duration(option: str, text: str, faults: list[Fault]) -> float:
+    from launcher.jobfile.durations import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        faults.append(Fault(option, str(error)))
+        return 0.0
+
+
+def _from_file(args: argparse.Namespace, words: Sequence[str]) -> Request:
+    """A job file; options may also follow it, there being no program whose arguments they could be."""
+    from launcher import jobfile
+
+    path, *rest = words
+    if rest:
+        _parse_more(args, rest)
+    found = jobfile.parse(read_text(path, "job file", JobError), path)
+    faults: list[Fault] = []
+    folder = os.path.dirname(os.path.abspath(path))
+    job = found.job
+    if job.workdir is not None:
+        job = job._replace(workdir=os.path.join(folder, job.workdir))
+    job = _with_options(_recounted(job, args, faults), args, faults)
+    if faults:
+        raise JobError(faults)
+    hosts = found.hosts
+    if args.hosts is not None or hosts is None:
+        hosts = _hosts(args.hosts if args.hosts is not None else _beside(folder, found.hosts_ref))
+    return Request(job, _local_only(hosts), args.run_dir or found.run_dir)
+
+
+def _parse_more(args: argparse.Namespace, rest: Sequence[str]) -> None:
+    from launcher.cli.run import add_options
+
+    parser = argparse.ArgumentParser(prog="launch JOB.yaml", allow_abbrev=False)
+    add_options(parser)
+    said = {name: value for name, value in vars(args).items() if name in vars(parser.parse_args([]))}
+    parser.parse_args(list(rest), namespace=args)
+    for name, value in said.items():  # what was said before the file stays, unless it is said again
+        if getattr(args, name) == parser.get_default(name):
+            setattr(args, name, value)
+
+
+def _beside(folder: str, reference: str | None) -> str | None:
+    """A hostfile named in a job file lies beside it."""
+    if reference is None:
+        return None
+    path = os.path.join(folder, reference)
+    return path if os.path.exists(path) else reference
+
+
+def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
+    """The counts that options give replace the file's."""
+    asked = {"worker": args.workers, "ps": args.ps}
+    counts = {name: count for name, count in asked.items() if count is not None}
+    for name in counts.keys() - {role.name for role in job.roles}:
+        faults.append(Fault(_COMMAND_LINE, f"the job file has no role {name!r} to set a number for"))
+    for option in ("chief", "evaluator"):
+        if getattr(args, option) and option not in {role.name for role in job.roles}:
+            faults.append(
+                Fault(f"--{option}", f"the job file has no role {option!r}", "expected it in the file")
+            )
+    roles = (role._replace(count=counts.get(role.name, role.count)) for role in job.roles)
+    return job._replace(roles=tuple(role for role in roles if role.count))
+
+
+def _hosts(text: str | None) -> tuple[Host, ...]:
+    if text is None:
+        return (this_machine(os.environ),)
+    return _local_only(read_hosts(text))
+
+
+def this_machine(environ: Mapping[str, str]) -> Host:
+    """The host of a launch without ``--hosts``: room for everything, its GPUs as the driver lists them."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        gpus: tuple[str, ...] | None = tuple(filter(None, visible.split(",")))
+    else:
+        gpus = _driver_gpus()
+    return Host("localhost", address="127.0.0.1", gpus=gpus)
+
+
+def _driver_gpus() -> tuple[str, ...] | None:
+    try:
+        return tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
+    except OSError:
+        return None
+
+
+def _local_only(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    """Hosts that this version can start tasks on.
+
+    Raises:
+        JobError: there are others.
+    """
+    faults = [
+        Fault(
+            host.source,
+            f"host {host.name!r} is another machine, and this version starts tasks only on this one",
+            "expected localhost or an address of 127.0.0.0/8",
+        )
+        for host in hosts
+        if not (is_loopback(host.name) or host.name == os.uname().nodename)
+    ]
+    if faults:
+        raise JobError(faults)
+    return hosts

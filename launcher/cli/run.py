@@ -1,0 +1,137 @@
+"""``launch [run]``: start a job and see it to its end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from launcher.cli import request
+from launcher.errors import ProgramError
+from launcher.model.job import ProgramKind
+from launcher.model.plan import Placement
+from launcher.planning import place
+
+SUMMARY = "start a distributed TensorFlow job, show what its tasks print, and say how each one ended"
+
+EXAMPLES = """\
+launch --ps 2 --workers 2 --flags train.py --epochs 3
+launch --chief --workers 3 --ps 1 -m mypackage.train
+launch --ps 1 --workers 2 train.py --ps_hosts={ps_hosts} --worker_hosts={worker_hosts} \\
+       --job_name={job_name} --task_index={task_index}
+launch --workers 4 --dry-run train.py            show the plan, start nothing
+launch --workers 3 -- sh -c 'echo task $TASK_INDEX'
+launch job.yaml                                  all of it in a file"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a launch, without the program."""
+    tasks = parser.add_argument_group("tasks")
+    tasks.add_argument("--ps", type=_count, metavar="N", help="parameter servers")
+    tasks.add_argument("--workers", type=_count, metavar="N", help="workers (1, if no task is asked for)")
+    tasks.add_argument("--chief", action="store_true", help="a chief")
+    tasks.add_argument("--evaluator", action="store_true", help="an evaluator")
+    tasks.add_argument("--gpus", type=_count, metavar="N", help="GPUs for each task that is no ps")
+    tasks.add_argument("--hosts", metavar="X", help="a hostfile, or host[:slots],... (default: this machine)")
+
+    program = parser.add_argument_group("program")
+    program.add_argument(
+        "--flags", action="store_true", help="append --ps_hosts= --worker_hosts= --job_name= --task_index="
+    )
+    program.add_argument(
+        "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
+        help="environment for the tasks; NAME alone and PRE* carry what is set here; repeatable",
+    )  # fmt: skip
+    program.add_argument(
+        "--python", metavar="PATH", help="the Python of .py programs and modules (default: launch's own)"
+    )
+    program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
+
+    end = parser.add_argument_group("how it ends")
+    end.add_argument(
+        "--on-failure",
+        choices=("stop", "continue"),
+        help="what one failed task means for the others (default: stop)",
+    )
+    end.add_argument("--grace", metavar="S", help="seconds between SIGTERM and harder signals (default: 10)")
+    end.add_argument("--timeout", metavar="S", help="limit for the whole job: seconds, or 90s, 5m, 2h")
+
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--run-dir", metavar="DIR", help="where this run's files go (default: below the XDG state folder)"
+    )
+    output.add_argument("--report", metavar="FILE", help="write the machine-readable report here too")
+    output.add_argument(
+        "--show", metavar="TASKS", help="show only these tasks' output: worker,ps/0,worker/2-5"
+    )
+    output.add_argument("-q", "--quiet", action="store_true", help="show failures only")
+    output.add_argument("--json", action="store_true", help="events and output as JSON lines on stdout")
+    output.add_argument(
+        "--tmux", action="store_true", help="a tmux pane for each task; closing the session ends the job"
+    )
+    output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
+    output.add_argument("--version", action="version", version=_version())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options, then the program and all that follows it."""
+    add_options(parser)
+    what = parser.add_argument_group("what to run")
+    what.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="MODULE",
+        help="a Python module and its arguments",
+    )
+    what.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGS...]",
+        help="a .py file (run with the task's Python), an executable, or a job file (.yaml)",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan the job, start it, see it to its end.
+
+    Returns:
+        The job's exit code.
+
+    Raises:
+        LaunchError: it could not be started.
+    """
+    wanted = request.understand(args)
+    placement = place(wanted.job, wanted.hosts)
+    _check_programs(placement, wanted.job.workdir or ".")
+    if args.dry_run:
+        from launcher.cli import dryrun
+
+        return dryrun.show(wanted.job, placement, as_json=args.json)
+    from launcher.cli import launching
+
+    return launching.launch(wanted, placement, args)
+
+
+def _check_programs(placement: Placement, workdir: str) -> None:
+    """A script that is not there is found now, not by each of the tasks.
+
+    Raises:
+        ProgramError: naming it.
+    """
+    for placed in placement.tasks:
+        program = placed.role.program
+        folder = placed.role.workdir or placed.host.workdir or workdir
+        path = os.path.join(folder, program.name)
+        if program.kind is ProgramKind.SCRIPT and not os.path.exists(path):
+            raise ProgramError(f"program not found: {program.name!r} (looked in {os.path.abspath(folder)!r})")
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > request.MOST_TASKS:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {request.MOST_TASKS}")
+    return int(text)
+
+
+def _version() -> str:
+    from launcher import __version__
+
+    return f"launch {__version__}, Python {sys.version.split()[0]}"

@@ -1,0 +1,132 @@
+"""``launch stop``: end a run from another terminal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import sys
+import time
+
+from launcher.errors import Fault, InputError, LaunchError
+from launcher.runs.owner import attach, send
+from launcher.runs.progress import unfinished
+from launcher.runs.registry import Run, RunState, all_runs, find
+
+SUMMARY = "end a run: its tasks first, then its launcher"
+
+EXAMPLES = """\
+launch stop                   the run, if only one is running
+launch stop k3f9m             the last letters of its name will do
+launch stop --now latest      without waiting for its --grace
+
+The exit code is 0 when the run has ended (also if it had before), 124 when it has not within
+--timeout, 2 when there is no such run, 125 when it can't be stopped from here."""
+
+#: Seconds between the two signals that together mean "at once": one alone would do for both if
+#: the launcher got them at the same time.
+_BETWEEN = 0.25
+
+#: Seconds after which we say whom we wait for.
+_PATIENCE = 2.0
+
+_TIMED_OUT = 124
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``launch stop``."""
+    which = "its name or a part of it, `latest`, or its folder"
+    parser.add_argument("run_id", metavar="RUN", nargs="?", help=which)
+    parser.add_argument("--now", action="store_true", help="kill its tasks at once")
+    parser.add_argument(
+        "--timeout", metavar="S", type=_positive, default=60.0,
+        help="how many seconds to wait for its end (default: 60)",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Stop the run and say how it ended.
+
+    Raises:
+        InputError: there is no such run, or it has to be said which.
+        LaunchError: it is another machine's, or another user's.
+    """
+    found = find(args.run_id) if args.run_id else _only_one()
+    if found.state is RunState.ELSEWHERE:
+        machine = found.owner.machine if found.owner else "another machine"
+        raise LaunchError(f"{found.job} runs on {machine}: stop it there")
+    pidfd = attach(found.owner) if found.owner else None
+    if pidfd is None:
+        print(f"{found.job} {_end(found, 'had already ended')}")
+        return 0
+    try:
+        return _stop(found, pidfd, args)
+    finally:
+        os.close(pidfd)
+
+
+def _only_one() -> Run:
+    """The run that is running, if there is no doubt."""
+    running = [run for run in all_runs() if run.state is RunState.RUNNING]
+    if len(running) == 1:
+        return running[0]
+    if not running:
+        raise InputError([Fault("", "nothing is running", "`launch ps --all` lists earlier runs")])
+    names = ", ".join(run.job for run in running[-5:])
+    raise InputError([Fault("", f"{len(running)} runs are running", f"say which: {names}")])
+
+
+def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
+    """Ask the launcher to end its run, and wait for that."""
+    deadline = time.monotonic() + args.timeout
+    _ask(pidfd)
+    if args.now and not _ended(pidfd, min(_BETWEEN, args.timeout)):
+        _ask(pidfd)
+    if not _ended(pidfd, min(_PATIENCE, deadline - time.monotonic())):
+        print(f"waiting for {_awaited(run)}", file=sys.stderr, flush=True)
+    if not _ended(pidfd, deadline - time.monotonic()):
+        advice = "" if args.now else "; `launch stop --now` does not wait for its --grace"
+        print(f"launch: {run.job} has not ended within {args.timeout:g} s{advice}", file=sys.stderr)
+        return _TIMED_OUT
+    print(f"{run.job} {_end(run, 'ended')}")
+    return 0
+
+
+def _ask(pidfd: int) -> None:
+    """SIGTERM; and SIGCONT, for a launcher that is suspended can't act on it."""
+    if send(pidfd, signal.SIGTERM):
+        send(pidfd, signal.SIGCONT)
+
+
+def _ended(pidfd: int, seconds: float) -> bool:
+    """Whether the process ends within so many seconds."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
+def _awaited(run: Run) -> str:
+    """``worker/0, worker/1 and 3 more tasks``, or the launcher itself."""
+    tasks = unfinished(run)
+    if not tasks:
+        return f"the launcher of {run.job}"
+    more = f" and {len(tasks) - 4} more tasks" if len(tasks) > 4 else ""
+    return ", ".join(tasks[:4]) + more
+
+
+def _end(run: Run, verb: str) -> str:
+    """How it ended, as far as anybody wrote it down."""
+    code = run.report().get("exit_code")
+    return f"{verb} without a report: its launcher died" if code is None else f"{verb} with exit code {code}"
+
+
+def _positive(text: str) -> float:
+    """A number of seconds; argparse reports what is wrong with another."""
+    seconds = float(text)
+    if not 0 <= seconds < 1e9:
+        raise ValueError(text)
+    return seconds
+
+
+_positive.__name__ = "number of seconds"  # argparse: "invalid number of seconds value: 'x'"

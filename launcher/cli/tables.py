@@ -1,0 +1,59 @@
+"""Prints a table: as wide as a terminal is, or as wide as it needs to be where there is none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+#: Columns that are read by their last digit.
+RIGHT = frozenset({"slots", "max slots", "port", "pid", "processes", "CPU", "memory", "time"})
+
+_UNLIMITED = 100_000
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows under their headers; columns that are empty in every row are left out."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[printable(cell) for cell in row] for row in rows]
+    used = [n for n in range(len(headers)) if any(row[n] for row in cells)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for n in used:
+        right = headers[n] in RIGHT
+        table.add_column(Text(headers[n]), justify="right" if right else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(row[n]) for n in used))
+    width = None if sys.stdout.isatty() else _UNLIMITED
+    console = Console(width=width, markup=False, highlight=False, emoji=False)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def printable(text: str) -> str:
+    """The text on one line, with escapes for what a terminal would act on."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def duration(seconds: float) -> str:
+    """``5.2s``, ``3m05s``, ``2h07m`` or ``3d04h``."""
+    if seconds < 60:
+        return f"{max(0.0, seconds):.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
+
+
+def size(count: float) -> str:
+    """Bytes as ``512 B``, ``3.4 MB`` or ``1.2 GB``."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if count >= 100 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

@@ -1,0 +1,131 @@
+"""Copies logs, and follows them while they grow. Bytes in, bytes out, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
+
+#: Seconds between two looks at logs that grow.
+_PERIOD = 0.1
+
+_CHUNK = 1 << 18
+
+#: Bytes of one line that are held back until it is whole, when several logs are followed.
+_LONGEST = 1 << 16
+
+
+class Log:
+    """A log file that may not exist yet.
+
+    Args:
+        path: the file.
+        prefix: what to put before each line; empty: the bytes as they are.
+        lines: start with the last so many lines; ``None``: at the beginning.
+    """
+
+    def __init__(self, path: str, prefix: bytes, lines: int | None) -> None:
+        self._path = path
+        self._prefix = prefix
+        self._lines = lines
+        self._file: BinaryIO | None = None
+        #: Whether the last byte written was within a line.
+        self._within = False
+        self._held = b""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file:
+            self._file.close()
+
+    def write_all(self, out: BinaryIO) -> None:
+        """Write all there is, the last line too if it is not whole."""
+        while data := self._read():
+            self._write(data, out)
+        self._write(self._held, out)
+        self._held = b""
+        if self._within and self._prefix:
+            out.write(b"\n")
+            self._within = False
+
+    def write_new(self, out: BinaryIO) -> bool:
+        """Write what is new, as whole lines if they have a prefix; ``False`` if nothing is."""
+        data = self._read()
+        if not self._prefix:
+            self._write(data, out)
+            return bool(data)
+        whole, newline, rest = (self._held + data).rpartition(b"\n")
+        if len(rest) > _LONGEST:
+            whole, newline, rest = whole + newline + rest, b"\n", b""
+        self._write(whole + newline, out)
+        self._held = rest
+        return bool(data)
+
+    def _read(self) -> bytes:
+        """The next bytes; empty if there are none now."""
+        if self._file is None:
+            try:
+                self._file = open(self._path, "rb")  # noqa: SIM115 - open as long as we follow it
+            except FileNotFoundError:
+                return b""
+            if self._lines is not None:
+                self._file.seek(start_of_last(self._lines, self._file))
+        return self._file.read(_CHUNK)
+
+    def _write(self, data: bytes, out: BinaryIO) -> None:
+        """Write bytes, with the prefix before each line that begins in them."""
+        if not data:
+            return
+        if self._prefix:
+            ends = data.endswith(b"\n")
+            body = data[:-1] if ends else data
+            data = body.replace(b"\n", b"\n" + self._prefix) + (b"\n" if ends else b"")
+            data = data if self._within else self._prefix + data
+            self._within = not ends
+        out.write(data)
+
+
+def copy(logs: Sequence[Log], out: BinaryIO) -> None:
+    """Write one log after the other."""
+    for log in logs:
+        log.write_all(out)
+        log.close()
+
+
+def follow(current: Callable[[], Sequence[Log]], is_over: Callable[[], bool], out: BinaryIO) -> None:
+    """Write logs as they grow, until nobody writes to them any more and all is written.
+
+    Args:
+        current: the logs; more may come until there are some.
+        is_over: whether the run has ended.
+        out: where to.
+    """
+    while True:
+        over = is_over()  # asked first: what is written before the end is read after it
+        grown = [log.write_new(out) for log in current()]
+        if over and not any(grown):
+            return copy(current(), out)
+        out.flush()
+        if not any(grown):
+            time.sleep(_PERIOD)
+
+
+def start_of_last(lines: int, file: BinaryIO) -> int:
+    """Where the last so many lines of a file begin; a last line need not be whole."""
+    position = file.seek(0, os.SEEK_END)
+    if lines == 0:
+        return position
+    wanted, skip = lines, 1  # the newline that ends the last line does not count
+    while position > 0:
+        step = min(_CHUNK, position)
+        position -= step
+        file.seek(position)
+        block = file.read(step)
+        at = len(block) - skip
+        skip = 0
+        while (at := block.rfind(b"\n", 0, max(at, 0))) >= 0:
+            wanted -= 1
+            if wanted == 0:
+                return position + at + 1
+    return 0

@@ -1,0 +1,81 @@
+"""Reading a job file, key by key."""
+
+from __future__ import annotations
+
+from launcher.hostfile.yaml_form import read_hosts
+from launcher.jobfile import JobFile
+from launcher.jobfile.durations import parse_duration
+from launcher.jobfile.programs import PROGRAM_KEYS
+from launcher.jobfile.roles import read_roles
+from launcher.marked.checks import flag, one_line, program_path
+from launcher.marked.faults import Faults
+from launcher.marked.fields import Fields, as_table, wrong_kind
+from launcher.marked.nodes import Scalar, Table
+from launcher.marked.yaml_nodes import compose
+from launcher.model.job import JobSpec, OnFailure, Policy
+
+_KEYS = (
+    *PROGRAM_KEYS,
+    "roles",
+    "hosts",
+    "env",
+    "flags",
+    "workdir",
+    "python",
+    "on_failure",
+    "grace",
+    "timeout",
+    "run_dir",
+)
+
+
+def read(text: str, faults: Faults) -> JobFile:
+    """What the text says; with any fault the result is not to be used."""
+    table = as_table(compose(text, faults), "the file", faults, "expected a mapping, with roles:")
+    if table is None:
+        return JobFile(JobSpec(()))
+    fields = Fields(table, _KEYS, faults)
+    found = JobFile(_job(fields), run_dir=fields.read("run_dir", one_line), source=faults.source)
+    return _with_hosts(found, fields)
+
+
+def _job(fields: Fields) -> JobSpec:
+    return JobSpec(
+        roles=read_roles(fields),
+        flags=bool(fields.read("flags", flag)),
+        env=fields.pairs("env") or (),
+        workdir=fields.read("workdir", one_line),
+        python=fields.read("python", program_path),
+        policy=_policy(fields),
+    )
+
+
+def _policy(fields: Fields) -> Policy:
+    usual = Policy()
+    grace = fields.read("grace", parse_duration)
+    return Policy(
+        on_failure=fields.read("on_failure", _on_failure) or usual.on_failure,
+        grace=usual.grace if grace is None else grace,
+        # 0 is no limit, as with timeout(1).
+        timeout=fields.read("timeout", parse_duration) or usual.timeout,
+    )
+
+
+def _on_failure(text: str) -> OnFailure:
+    try:
+        return OnFailure(text)
+    except ValueError:
+        raise ValueError("expected stop or continue") from None
+
+
+def _with_hosts(found: JobFile, fields: Fields) -> JobFile:
+    node = fields.node("hosts")
+    if node is None:
+        return found
+    found = found._replace(hosts_source=fields.faults.where(fields.line_of("hosts")))
+    if isinstance(node, Scalar) and not node.null:
+        return found._replace(hosts_ref=fields.read("hosts", one_line))
+    if isinstance(node, Table):
+        wrong_kind(node, "hosts", fields.faults, "expected a list of hosts, or the path of a hostfile")
+        return found
+    return found._replace(hosts=read_hosts(node, fields.faults))

@@ -1,0 +1,329 @@
+"""One launch from its first agent to its last: one queue, one loop, and no decision of its own.
+
+Facts come from the links, the clock and the signals; the machine says what they mean; its orders are
+carried out here, and everything that happens is shown to the renderers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from launcher import wire
+from launcher.errors import TransportError, WireError
+from launcher.model import facts, orders
+from launcher.model.host import Host
+from launcher.model.job import JobSpec
+from launcher.model.plan import Placement, Plan
+from launcher.model.report import Report
+from launcher.model.task import TASK_MARK, TaskId
+from launcher.output.base import Opening, Renderer
+from launcher.planning import assemble
+from launcher.supervision import Machine
+from launcher.transport import Link, Transport
+
+#: Signals that ask the job to end, and how to call them.
+STOP_SIGNALS = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "a hang-up of the terminal",
+}
+#: Seconds a lost or closed agent has to be over.
+LAST_WAIT = 10.0
+_READ = 1 << 20
+
+
+class Source(Protocol):
+    """Something else that can ask the job to end: a closed tmux session, a reader that has gone."""
+
+    def stop_wanted(self) -> facts.StopAsked | None:
+        """Asked after every turn of the loop; a fact once, when there is a reason."""
+
+
+class _Line:
+    """One link and what is on its way through it."""
+
+    def __init__(self, host: str, link: Link) -> None:
+        self.host = host
+        self.link = link
+        self.decoder = wire.Decoder(host, magic=True)
+        self.unsent: deque[memoryview] = deque()
+        self.closed = False
+
+    def send(self, order: orders.Order) -> None:
+        """Queue an order, and send what is taken."""
+        self.unsent.append(memoryview(wire.encode(order)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is taken now."""
+        while self.unsent:
+            taken = self.link.write(self.unsent[0])
+            if taken < len(self.unsent[0]):
+                self.unsent[0] = self.unsent[0][taken:]
+                return
+            self.unsent.popleft()
+
+
+class Orchestrator:
+    """Runs one job.
+
+    Args:
+        job, placement: what to run where.
+        transport: gives the transport for a host.
+        renderers: are shown everything, in this order.
+        opening: what they are told first.
+        remarks: told to the user first.
+        on_plan: called with the plan once the ports are known, before anything is started.
+        sources: may ask for the end.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        placement: Placement,
+        transport: Callable[[Host], Transport],
+        renderers: Sequence[Renderer],
+        opening: Opening,
+        remarks: Sequence[str] = (),
+        on_plan: Callable[[Plan], None] = lambda _: None,
+        sources: Sequence[Source] = (),
+    ) -> None:
+        self._job = job
+        self._placement = placement
+        self._transport = transport
+        self._renderers = renderers
+        self._opening = opening
+        self._remarks = remarks
+        self._on_plan = on_plan
+        self._sources = sources
+        self._machine = Machine(job, placement, opening.job)
+        self._selector = selectors.DefaultSelector()
+        self._lines: dict[str, _Line] = {}
+        self._timers: dict[str, float] = {}
+        self._due: list[tuple[float, str]] = []
+        self._finished = False
+        self._perform: dict[type, Callable[[Any], None]] = {
+            orders.HoldPorts: self._send,
+            orders.StartTask: self._start,
+            orders.StopTasks: self._send,
+            orders.CloseAgent: self._send,
+            orders.HangUp: self._hang_up,
+            orders.MakePlan: self._make_plan,
+            orders.SetTimer: self._set_timer,
+            orders.CancelTimer: lambda order: self._timers.pop(order.timer, None),
+            orders.Tell: self._show,
+            orders.Finish: self._finish,
+        }
+
+    def run(self) -> Report:
+        """Run the job to its end; nothing of it is left then.
+
+        Returns:
+            How it ended, after the renderers have shown it.
+        """
+        with _Signals() as signals:
+            self._selector.register(signals.fd, selectors.EVENT_READ, lambda: self._on_signals(signals))
+            for renderer in self._renderers:
+                renderer.begin(self._opening)
+            self._obey([*map(orders.Tell, self._remarks), *self._machine.begin()])
+            for host in self._placement.hosts():
+                self._open(host)
+            try:
+                while not self._finished:
+                    self._turn()
+            finally:
+                self._hang_up_all()
+            return self._close()
+
+    # ------------------------------------------------------------------ the loop
+
+    def _turn(self) -> None:
+        for key, events in self._selector.select(self._seconds_to_wait()):
+            key.data() if events & selectors.EVENT_READ else key.data.flush()
+        now = time.monotonic()
+        while self._due and self._due[0][0] <= now:
+            due, timer = heapq.heappop(self._due)
+            if self._timers.get(timer) == due:
+                del self._timers[timer]
+                self._take(facts.TimeUp(time.time(), timer))
+        for source in self._sources:
+            wish = source.stop_wanted()
+            if wish is not None:
+                self._take(wish)
+        for line in self._lines.values():
+            self._watch_writing(line)
+
+    def _seconds_to_wait(self) -> float | None:
+        now = time.monotonic()
+        waits = [self._due[0][0] - now] if self._due else []
+        for renderer in self._renderers:
+            wish = renderer.tick(now)
+            if wish is not None:
+                waits.append(wish)
+        return max(0.0, min(waits)) if waits else None
+
+    def _take(self, fact: facts.Fact) -> None:
+        """A fact: show it, ask the machine, obey."""
+        self._show(fact)
+        self._obey(self._machine.handle(fact))
+
+    def _obey(self, what: Sequence[orders.Order]) -> None:
+        for order in what:
+            self._perform[type(order)](order)
+
+    def _show(self, event: facts.Fact | orders.Tell) -> None:
+        for renderer in self._renderers:
+            renderer.on(event)
+
+    def _on_signals(self, signals: _Signals) -> None:
+        for number in signals.read():
+            who = STOP_SIGNALS.get(signal.Signals(number))
+            if who is not None:
+                self._take(facts.StopAsked(time.time(), number, who))
+
+    # ------------------------------------------------------------------ links
+
+    def _open(self, host: Host) -> None:
+        try:
+            link = self._transport(host).open(host)
+        except TransportError as error:
+            self._take(facts.AgentLost(host.name, time.time(), str(error)))
+            return
+        line = _Line(host.name, link)
+        self._lines[host.name] = line
+        self._selector.register(link.reading, selectors.EVENT_READ, lambda: self._on_bytes(line))
+
+    def _on_bytes(self, line: _Line) -> None:
+        data = line.link.read(_READ)
+        if data is None:
+            return
+        if not data:
+            self._at_end(line)
+            return
+        try:
+            messages = line.decoder.feed(data)
+        except WireError as error:
+            self._take(facts.AgentLost(line.host, time.time(), str(error)))
+            return
+        for message in messages:
+            self._take(message)  # type: ignore[arg-type]  # agents send facts
+            if isinstance(message, facts.AgentClosed):
+                self._shut(line)
+
+    def _at_end(self, line: _Line) -> None:
+        """The agent ended without a goodbye. Its guardian is ending what it left: wait for that."""
+        self._shut(line)
+        said = line.link.wait(LAST_WAIT)
+        noise = line.decoder.noise[-500:].decode("utf-8", "replace").strip()
+        why = said or noise or "its agent ended"
+        if said is None:
+            why = f"its agent ended, and what it left is still there after {LAST_WAIT:.0f} s"
+        self._take(facts.AgentLost(line.host, time.time(), why))
+
+    def _shut(self, line: _Line) -> None:
+        if not line.closed:
+            line.closed = True
+            self._selector.unregister(line.link.reading)
+            self._stop_writing(line)
+            line.link.hang_up()
+
+    def _watch_writing(self, line: _Line) -> None:
+        """Ask to be woken when a link takes bytes again, while some wait."""
+        if line.closed:
+            return
+        watched = line.link.writing in self._selector.get_map()
+        if line.unsent and not watched:
+            self._selector.register(line.link.writing, selectors.EVENT_WRITE, line)
+        elif watched and not line.unsent:
+            self._selector.unregister(line.link.writing)
+
+    def _stop_writing(self, line: _Line) -> None:
+        line.unsent.clear()
+        if line.link.writing in self._selector.get_map():
+            self._selector.unregister(line.link.writing)
+
+    def _hang_up(self, order: orders.HangUp) -> None:
+        line = self._lines.get(order.host)
+        if line is not None:
+            self._shut(line)
+
+    def _hang_up_all(self) -> None:
+        """Every agent is over or ends now; wait for the last process of ours on this machine."""
+        for line in self._lines.values():
+            self._shut(line)
+        for line in self._lines.values():
+            if line.link.wait(LAST_WAIT) is None:
+                self._show(orders.Tell(f"the agent of {line.host} is still there", urgent=True))
+            line.link.close()
+
+    # ------------------------------------------------------------------ orders
+
+    def _send(self, order: Any) -> None:
+        line = self._lines.get(order.host)
+        if line is not None and not line.closed:
+            line.send(order)
+
+    def _start(self, order: orders.StartTask) -> None:
+        mark = {TASK_MARK: f"{self._opening.job}:{order.task}"}
+        self._send(order._replace(env={**order.env, **mark}))
+
+    def _make_plan(self, order: orders.MakePlan) -> None:
+        plan = self._plan(order.ports)
+        self._obey(self._machine.planned(plan))
+
+    def _plan(self, ports: Mapping[TaskId, int]) -> Plan:
+        plan = assemble(self._job, self._placement, ports)
+        self._on_plan(plan)
+        return plan
+
+    def _set_timer(self, order: orders.SetTimer) -> None:
+        due = time.monotonic() + order.seconds
+        self._timers[order.timer] = due
+        heapq.heappush(self._due, (due, order.timer))
+
+    def _finish(self, _: orders.Finish) -> None:
+        self._finished = True
+
+    def _close(self) -> Report:
+        root = self._opening.paths.root if self._opening.paths else ""
+        report = self._machine.report(self._opening.started_at, time.time(), root)
+        for renderer in self._renderers:
+            renderer.close(report)
+        return report
+
+
+class _Signals:
+    """Turns the signals that ask us to stop into bytes of a pipe, while the job runs."""
+
+    def __enter__(self) -> _Signals:
+        self.fd, self._writing = os.pipe()
+        for fd in (self.fd, self._writing):
+            os.set_blocking(fd, False)
+        self._old_fd = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        self._old = {number: signal.signal(number, _noted) for number in STOP_SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_fd)
+        os.close(self.fd)
+        os.close(self._writing)
+
+    def read(self) -> bytes:
+        """The numbers of the signals that came."""
+        try:
+            return os.read(self.fd, 4096)
+        except BlockingIOError:
+            return b""
+
+
+def _noted(*_: object) -> None:
+    """A signal handler: the pipe does the work."""

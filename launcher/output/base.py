@@ -1,0 +1,44 @@
+"""What every renderer is: told how the run opens, each fact and remark, and how it ended."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from launcher.model.facts import Fact
+from launcher.model.orders import Tell
+from launcher.model.plan import Placement
+from launcher.model.report import Report
+from launcher.model.rundir import RunPaths
+
+#: What a renderer is told of.
+Event = Fact | Tell
+
+
+class Opening(NamedTuple):
+    """What is known before the first fact."""
+
+    job: str
+    placement: Placement
+    #: Where the run's files go; ``None``: nowhere.
+    paths: RunPaths | None
+    #: Seconds since the epoch.
+    started_at: float
+
+
+class Renderer(Protocol):
+    """Called from one thread only: ``begin`` once, then ``on`` and ``tick``, ``close`` once.
+
+    No method raises because an output fails: a full disk or a closed pipe never ends a job.
+    """
+
+    def begin(self, opening: Opening) -> None:
+        """The run begins."""
+
+    def on(self, event: Event) -> None:
+        """Something happened."""
+
+    def tick(self, now: float) -> float | None:
+        """Time passes (``now`` by ``time.monotonic``): the seconds until the next tick is wanted, if any."""
+
+    def close(self, report: Report) -> None:
+        """The run is over: everything is shown or written when this returns. Takes a bounded time."""

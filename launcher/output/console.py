@@ -1,0 +1,195 @@
+"""The console: tasks' lines, remarks, the live line, and at the end the failure report and the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from launcher.model import facts
+from launcher.model.orders import Tell
+from launcher.model.plan import Placement
+from launcher.model.report import Report
+from launcher.model.rundir import RunPaths
+from launcher.model.task import TaskId
+from launcher.output import escapes, table
+from launcher.output.base import Event, Opening
+from launcher.output.failure import failure_report
+from launcher.output.lines import LineCutter
+from launcher.output.selection import Selection
+from launcher.output.statusline import Counts, StatusLine
+from launcher.output.tails import Tails
+from launcher.output.writer import Writer
+
+#: Colours of the tasks' names; none is red: red is for failures.
+_COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
+
+#: Names are padded to the longest, but not beyond this.
+_NAME_WIDTH = 40
+
+#: Seconds between two looks at lines that keep being rewritten.
+_LOOK = 0.5
+
+
+class Options(NamedTuple):
+    """How to show things."""
+
+    stdout: int = 1
+    stderr: int = 2
+    #: Is stdout a terminal? Then the table is drawn by rich.
+    terminal: bool = False
+    #: Is stderr one? Then there is a live line.
+    live: bool = False
+    colour: bool = False
+    #: Columns of the terminal; 0: not known, or ask it.
+    width: int = 0
+    show: Selection = Selection()
+    #: Only what is urgent, and why it failed.
+    quiet: bool = False
+
+
+def wants_colour(is_tty: bool, environ: Mapping[str, str]) -> bool:
+    """Whether to use colours: ``NO_COLOR`` forbids, ``FORCE_COLOR`` and ``CLICOLOR_FORCE`` demand them."""
+    if environ.get("NO_COLOR"):
+        return False
+    if any(environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
+        return True
+    return is_tty and environ.get("TERM") != "dumb"
+
+
+_DEFAULTS = Options()
+
+
+class Console:
+    """The renderer for people.
+
+    Args:
+        writer: what everything goes through; stays the caller's to close.
+        options: how to show things.
+        clock: seconds, the same as ``tick`` is given.
+    """
+
+    def __init__(
+        self, writer: Writer, options: Options = _DEFAULTS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._writer = writer
+        self._options = options
+        self._clock = clock
+        self._tails = Tails()
+        self._cutters: dict[TaskId, LineCutter] = {}
+        self._rewriting: dict[TaskId, LineCutter] = {}
+        self._labels: dict[TaskId, str] = {}
+        self._colours: dict[TaskId, str] = {}
+        self._counts: Counts | None = None
+        self._status: StatusLine | None = None
+        self._paths: RunPaths | None = None
+
+    def begin(self, opening: Opening) -> None:
+        """Learn the names; nothing is printed."""
+        self._paths = opening.paths
+        self._labels = labels(opening.placement)
+        for place, task in enumerate(self._labels):
+            self._colours[task] = _COLOURS[place % len(_COLOURS)]
+        if self._options.live and not self._options.quiet:
+            self._counts = Counts(opening.placement)
+            options = self._options
+            began = self._clock()
+            self._status = StatusLine(self._writer, options.stderr, options.width, self._counts, began)
+
+    def on(self, event: Event) -> None:
+        """Show what is for the eyes of the user."""
+        if isinstance(event, facts.TaskOutput):
+            self._output(event)
+            return
+        if self._counts is not None:
+            self._counts.take(event)
+        if isinstance(event, Tell):
+            self._tell(event)
+        elif isinstance(event, facts.TaskStarted):
+            self._tails.forget(event.task)
+        elif isinstance(event, facts.TaskGone):
+            self._end(event.task)
+
+    def tick(self, now: float) -> float | None:
+        """Show progress bars' new states, draw the live line."""
+        for task, cutter in list(self._rewriting.items()):
+            self._print(cutter.snapshot(now))
+            if not cutter.rewriting:
+                del self._rewriting[task]
+        wish = self._status.tick(now) if self._status else None
+        if not self._rewriting:
+            return wish
+        return _LOOK if wish is None else min(wish, _LOOK)
+
+    def close(self, report: Report) -> None:
+        """The last lines, why it failed, the table; wait (not for ever) until it is all read."""
+        for task in list(self._cutters):
+            self._end(task)
+        if self._status:
+            self._status.erase()
+        options = self._options
+        why = failure_report(report, self._tails, self._paths, options.width)
+        self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)
+        if not options.quiet:
+            self._writer.write(options.stdout, self._table(report).encode("utf-8", "replace"), urgent=True)
+        self._writer.flush()
+
+    def _output(self, event: facts.TaskOutput) -> None:
+        task = event.task
+        self._tails.add(task, event.data)
+        if self._options.quiet or not self._options.show.shows(task):
+            return
+        cutter = self._cutters.get(task)
+        if cutter is None:
+            cutter = self._cutters[task] = self._cutter(task)
+        self._print(cutter.feed(event.data, self._clock()))
+        if cutter.rewriting:
+            self._rewriting[task] = cutter
+
+    def _cutter(self, task: TaskId) -> LineCutter:
+        prefixes: list[bytes] = []
+        for bar in "|+":
+            name = f"{self._labels.get(task, task)} {bar}"
+            if self._options.colour:
+                name = f"\x1b[{self._colours.get(task, '0')}m{name}{escapes.RESET}"
+            prefixes.append(f"{name} ".encode())
+        return LineCutter(prefixes[0], prefixes[1], self._options.colour)
+
+    def _print(self, lines: bytes) -> None:
+        if not lines:
+            return
+        if self._status and self._options.terminal:
+            self._status.erase()
+        self._writer.write(self._options.stdout, lines)
+
+    def _end(self, task: TaskId) -> None:
+        """It will print no more."""
+        self._rewriting.pop(task, None)
+        cutter = self._cutters.pop(task, None)
+        if cutter is not None:
+            self._print(cutter.end())
+
+    def _tell(self, tell: Tell) -> None:
+        if self._options.quiet and not tell.urgent:
+            return
+        if self._status:
+            self._status.erase()
+        text = escapes.strip(tell.text, False).replace("\n", "\nlaunch: ")
+        self._writer.write(self._options.stderr, f"launch: {text}\n".encode("utf-8", "replace"), tell.urgent)
+
+    def _table(self, report: Report) -> str:
+        if not self._options.terminal:
+            return table.plain(report)
+        try:
+            from launcher.output.richtable import rich_text
+        except ImportError:
+            return table.plain(report)
+        return rich_text(report, self._options.width or 120, self._options.colour)
+
+
+def labels(placement: Placement) -> dict[TaskId, str]:
+    """What stands before each task's bar: its name, with several hosts also the host's; equally long."""
+    several = len(placement.hosts()) > 1
+    names = {p.task: f"{p.host.name} {p.task}" if several else str(p.task) for p in placement.tasks}
+    width = min(_NAME_WIDTH, max(map(len, names.values()), default=0))
+    return {task: name.ljust(width) for task, name in names.items()}

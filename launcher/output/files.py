@@ -1,0 +1,151 @@
+"""The files of a run: every task's raw output, the events, the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launcher.model.facts import TaskOutput
+from launcher.model.orders import Tell
+from launcher.model.report import Report
+from launcher.model.rundir import RunPaths
+from launcher.output.base import Event, Opening
+from launcher.output.reportjson import event_as_dict, report_as_dict
+
+#: Log files open at a time; with more tasks the one opened first is closed, and opened again when needed.
+_OPEN = 256
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+
+
+class Files:
+    """The renderer for later. Unbuffered: what a task has printed is there, also if we are killed.
+
+    A file that can't be written to (disk full, folder gone) is left alone from then on, so that
+    nothing in it seems to follow what does not; the job goes on.
+
+    Args:
+        warn: told once when a file can't be written, urgently if it is the report; and at the end
+            which logs are not complete.
+        clock: seconds since the epoch, for remarks in ``events.jsonl``.
+    """
+
+    def __init__(self, warn: Callable[[Tell], None], clock: Callable[[], float] = time.time) -> None:
+        self._warn = warn
+        self._clock = clock
+        self._paths: RunPaths | None = None
+        self._fds: dict[str, int] = {}
+        self._dead: list[str] = []
+        self._dead_set: set[str] = set()
+
+    def begin(self, opening: Opening) -> None:
+        """Create every file: who follows a log need not wait for its first line."""
+        self._paths = opening.paths
+        if self._paths is None:
+            return
+        try:
+            os.makedirs(self._paths.logs, exist_ok=True)
+        except OSError:
+            pass  # the first file says it, with the same reason
+        self._create(self._paths.events)
+        for placed in opening.placement.tasks:
+            self._create(self._paths.log(placed.task))
+
+    def on(self, event: Event) -> None:
+        """Output goes to its task's log, everything else to ``events.jsonl``."""
+        if self._paths is None:
+            return
+        if isinstance(event, TaskOutput):
+            self._append(self._paths.log(event.task), event.data)
+            return
+        line = json.dumps(event_as_dict(event, self._clock()), ensure_ascii=False)
+        self._append(self._paths.events, f"{line}\n".encode("utf-8", "backslashreplace"))
+
+    def tick(self, now: float) -> float | None:
+        """Nothing waits here."""
+        return None
+
+    def close(self, report: Report) -> None:
+        """Write the report, close the logs."""
+        if self._paths is None:
+            return
+        self._warn_of_incomplete(self._paths)
+        for fd in self._fds.values():
+            _close(fd)
+        self._fds.clear()
+        try:
+            write_json(self._paths.report, report_as_dict(report))
+        except OSError as error:
+            self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))
+
+    def _create(self, path: str) -> None:
+        try:
+            fd = os.open(path, _APPEND | os.O_CREAT, 0o666)
+        except OSError as error:
+            self._give_up(path, error)
+        else:
+            self._keep(path, fd)
+
+    def _keep(self, path: str, fd: int) -> None:
+        self._fds[path] = fd
+        if len(self._fds) > _OPEN:
+            _close(self._fds.pop(next(iter(self._fds))))
+
+    def _append(self, path: str, data: bytes) -> None:
+        if path in self._dead_set:
+            return
+        try:
+            fd = self._fds.get(path)
+            if fd is None:  # never created here: what was deleted must not seem to begin anew
+                fd = os.open(path, _APPEND)
+                self._keep(path, fd)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        except OSError as error:
+            self._give_up(path, error)
+
+    def _give_up(self, path: str, error: OSError) -> None:
+        self._dead.append(path)
+        self._dead_set.add(path)
+        if path in self._fds:
+            _close(self._fds.pop(path))
+        if len(self._dead) == 1:
+            self._warn(Tell(f"{path} can't be written: {error.strerror}; it ends here, the job goes on"))
+
+    def _warn_of_incomplete(self, paths: RunPaths) -> None:
+        """All but the first, of which the user knows."""
+        if len(self._dead) > 1:
+            named = ", ".join(os.path.basename(path) for path in self._dead[:10])
+            more = f" and {len(self._dead) - 10} more" if len(self._dead) > 10 else ""
+            self._warn(Tell(f"not complete in {paths.root}: {named}{more}"))
+
+
+def write_json(path: str, value: Mapping[str, Any]) -> None:
+    """Write a JSON file so that it is there whole or not at all.
+
+    Raises:
+        OSError: it can't be written; what was there before is unchanged.
+    """
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    new = f"{path}.{os.getpid()}.new"
+    try:
+        with open(new, "wb") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+        os.replace(new, path)
+    except OSError:
+        try:
+            os.unlink(new)
+        except OSError:
+            pass
+        raise
+
+
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        pass  # some file systems (NFS) report a full disk only now; the data was counted as written

@@ -1,0 +1,245 @@
+"""Raw bytes of a task, cut anywhere, into whole prefixed lines that can't harm a terminal. Pure."""
+
+from __future__ import annotations
+
+import codecs
+
+from launcher.output import escapes
+
+#: More text than this without a newline leaves the list of raw chunks for the slow, bounded path.
+_HELD = 8192
+
+
+class LineCutter:
+    """The lines of one task.
+
+    Plain text passes at the speed of ``memchr`` and ``replace``. Everything else goes through
+    a small model of a terminal's line: ``\\r`` and ``\\b`` move the cursor, what is then written
+    replaces the line from there on, and nothing happens until something is written. So
+    ``\\r\\n`` is a newline, and a progress bar is the line's last state.
+
+    The emitted text does not depend on where the bytes were cut into chunks.
+
+    Args:
+        prefix: what each line starts with.
+        continued_prefix: what the second and later pieces of an overlong line start with.
+        keep_colours: let SGR sequences through; each line is reset at its end.
+        limit: characters of a line that are kept back until its newline comes.
+        interval: seconds between two snapshots of a line that keeps being rewritten.
+    """
+
+    def __init__(
+        self,
+        prefix: bytes,
+        continued_prefix: bytes,
+        keep_colours: bool = False,
+        limit: int = 64 * 1024,
+        interval: float = 2.0,
+    ) -> None:
+        self._prefix = prefix
+        self._between = b"\n" + prefix
+        self._continued_prefix = continued_prefix
+        self._keep = keep_colours
+        self._limit = limit
+        self._interval = interval
+        self._raw: list[bytes] = []  # the start of a line, not looked at yet
+        self._raw_size = 0
+        self._open = False  # the start of the line is in the model below
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""  # an escape sequence cut at the end of a chunk
+        self._out: list[bytes] = []
+        self._since = 0.0
+        self._begin_line()
+
+    def _begin_line(self) -> None:
+        self._text = ""
+        self._at: int | None = None  # the cursor, where it is not at the end
+        self._pieces = 0
+        self._rewriting = False
+        self._shown: str | None = None
+
+    @property
+    def rewriting(self) -> bool:
+        """Whether the line is a progress bar by now: ask for its ``snapshot`` now and then."""
+        return self._rewriting
+
+    def feed(self, data: bytes, now: float) -> bytes:
+        """Take what the task printed; return the lines to print, each prefixed and ended."""
+        was_rewriting = self._rewriting
+        cut = data.rfind(b"\n") + 1
+        if not cut:
+            self._hold(data)
+        else:
+            whole = self._unhold() + data[:cut] if self._raw else data[:cut]
+            self._lines(whole)
+            if cut < len(data):
+                self._hold(data[cut:])
+        if self._rewriting and not was_rewriting:
+            self._since = now
+        lines = self._taken()
+        return lines + self.snapshot(now) if self._rewriting else lines
+
+    def snapshot(self, now: float) -> bytes:
+        """The state of a line that keeps being rewritten, if it is time and it has changed."""
+        if not self._rewriting or now - self._since < self._interval:
+            return b""
+        self._since = now
+        if self._text == self._shown or not self._text.strip():
+            return b""
+        self._shown = self._text
+        self._emit(self._text)
+        return self._taken()
+
+    def end(self) -> bytes:
+        """The task will print no more: what is left of its last line."""
+        self._fold(self._decoder.decode(self._unhold(), final=True))
+        self._held = ""
+        if self._text:
+            self._end_line()
+        self._begin_line()
+        self._open = False
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        lines = b"".join(self._out)
+        self._out.clear()
+        return lines
+
+    def _unhold(self) -> bytes:
+        held = b"".join(self._raw)
+        self._raw.clear()
+        self._raw_size = 0
+        return held
+
+    def _hold(self, data: bytes) -> None:
+        """Keep the start of a line: raw, as long as it is short and nothing but text."""
+        self._raw.append(data)
+        self._raw_size += len(data)
+        if self._open or self._raw_size > _HELD or b"\r" in data or b"\b" in data:
+            self._open = True
+            self._fold(self._decoder.decode(self._unhold()))
+
+    def _lines(self, body: bytes) -> None:
+        """Whole lines; the first may have begun in the model."""
+        if self._open:
+            cut = body.find(b"\n") + 1
+            self._fold(self._decoder.decode(body[:cut]))
+            self._open = False
+            body = body[cut:]
+        if body:
+            self._fresh_lines(body)
+
+    def _fresh_lines(self, body: bytes) -> None:
+        if b"\r" in body:
+            body = body.replace(b"\r\n", b"\n")
+        if escapes.has_controls(body):
+            self._marked_lines(body.decode("utf-8", "replace"))
+            return
+        if not body.isascii():
+            body = _valid(body)
+        if self._has_overlong(body):
+            self._fold(body.decode())
+        else:
+            self._out += (self._prefix, body[:-1].replace(b"\n", self._between), b"\n")
+
+    def _marked_lines(self, text: str) -> None:
+        """Whole lines with control characters or escapes in them."""
+        if "\r" in text or "\b" in text:
+            self._fold(text)
+            return
+        text = escapes.strip(text, self._keep)
+        if self._has_overlong(text.encode()):
+            self._fold(text)
+            return
+        if "\x1b" in text:
+            text = "\n".join(map(escapes.closed, text.split("\n")))
+        self._out += (self._prefix, text[:-1].encode().replace(b"\n", self._between), b"\n")
+
+    def _has_overlong(self, body: bytes) -> bool:
+        """Whether a line may be longer than the limit (bytes are counted: never fewer than characters)."""
+        at = 0
+        while len(body) - at > self._limit:
+            at = body.rfind(b"\n", at, at + self._limit + 1) + 1
+            if not at:
+                return True
+        return False
+
+    def _fold(self, text: str) -> None:
+        """Run text through the model of the line."""
+        if self._held:
+            text, self._held = self._held + text, ""
+        at = 0
+        for found in escapes.tokens().finditer(text):
+            if found.start() > at:
+                self._print(text[at : found.start()])
+            at = found.end()
+            kind = found.lastgroup
+            if kind == "move":
+                self._move(found[0])
+            elif kind == "partial":
+                self._held = found[0]
+            elif kind == "sgr" and self._keep:
+                self._colour(found[0])
+        if at < len(text):
+            self._print(text[at:])
+
+    def _print(self, text: str) -> None:
+        first, *others = text.split("\n")
+        if first:
+            self._put(first)
+        for other in others:
+            self._end_line()
+            if other:
+                self._put(other)
+
+    def _move(self, how: str) -> None:
+        self._rewriting = True
+        place = len(self._text) if self._at is None else self._at
+        self._at = 0 if how == "\r" else escapes.back(self._text, place, len(how))
+
+    def _colour(self, sequence: str) -> None:
+        """Takes no room: it neither moves the cursor nor overwrites anything."""
+        if self._text and len(self._text) + len(sequence) > self._limit:
+            self._end_piece()
+        self._text += sequence
+
+    def _put(self, text: str) -> None:
+        if self._at is not None:
+            self._text = self._text[: self._at] + self._carried(self._text[self._at :])
+            self._at = None
+        while len(self._text) + len(text) > self._limit:
+            room = max(0, self._limit - len(self._text))
+            self._text += text[:room]
+            text = text[room:]
+            self._end_piece()
+        self._text += text
+
+    def _carried(self, cut: str) -> str:
+        """Colours that go on, unless they would fill the line (they never do, but with a tiny limit)."""
+        colours = escapes.carried(cut) if self._keep else ""
+        return colours if len(colours) <= self._limit // 2 else ""
+
+    def _end_piece(self) -> None:
+        self._emit(self._text)
+        self._text = self._carried(self._text)
+        self._at = None
+        self._pieces += 1
+        self._shown = None
+
+    def _end_line(self) -> None:
+        if self._text != self._shown:
+            self._emit(self._text)
+        self._begin_line()
+
+    def _emit(self, text: str) -> None:
+        prefix = self._continued_prefix if self._pieces else self._prefix
+        self._out.append(prefix + escapes.closed(text).encode() + b"\n")
+
+
+def _valid(body: bytes) -> bytes:
+    """UTF-8, with U+FFFD for what was not."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return body.decode("utf-8", "replace").encode()
+    return body

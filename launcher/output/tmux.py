@@ -1,0 +1,230 @@
+"""``--tmux``: the terminals people open by hand, one pane a task, each live.
+
+A pane only shows the task's log (``tail -F``), so the task is started, watched and ended like any
+other and its exit status is known whatever happens to the pane. Closing the session ends the job. The
+tmux server is the run's own (its socket is named after the job) and can't outlive it: every pane ends
+with the launcher (``tail --pid``), and a server without panes ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+
+from launcher.errors import LaunchError
+from launcher.model import facts
+from launcher.model.orders import Tell
+from launcher.model.plan import Placed
+from launcher.model.report import Report
+from launcher.model.rundir import RunPaths
+from launcher.model.task import TaskId
+from launcher.output.base import Event, Opening, Renderer
+
+#: Panes a window can show with room to read; more tasks get more windows.
+PANES = 9
+#: Seconds a tmux command may take, and between two looks at whether the session is still there.
+_LIMIT, _LOOK = 10.0, 0.2
+_SIGHUP = 1
+_SIZE = ("-x", "200", "-y", "50")
+#: Colours by meaning, and keys: Ctrl-C ends the job as it does without tmux; so does q when it is over.
+_SETTINGS = (
+    ("set", "-g", "pane-border-status", "top"),
+    ("set", "-g", "pane-border-format", " #{@task} #{@state} "),
+    ("set", "-g", "status-right", ""),
+    ("set", "-g", "history-limit", "50000"),
+    ("set", "-g", "mouse", "on"),
+    ("bind", "-n", "C-c", "kill-session"),
+)
+
+
+class Tmux:
+    """The session of one job: a renderer, and a source of one wish, that the job end.
+
+    Args:
+        job: the job's id.
+        attach: show the session in this terminal now; else the user is told how to.
+
+    Raises:
+        LaunchError: there is no tmux.
+    """
+
+    def __init__(self, job: str, attach: bool) -> None:
+        self._program = _find_tmux()
+        self._socket = f"launch-{job}"
+        self._attach = attach
+        self._panes: dict[TaskId, str] = {}
+        self._alive: subprocess.Popen[bytes] | None = None
+        self._client: subprocess.Popen[bytes] | None = None
+        self._told = False
+        self._over = False
+
+    @property
+    def attached(self) -> bool:
+        """Whether the session fills the user's terminal now."""
+        return self._client is not None and self._client.poll() is None
+
+    @property
+    def how_to_attach(self) -> str:
+        """The command that shows the session."""
+        return f"tmux -L {self._socket} attach"
+
+    # ------------------------------------------------------------------ renderer
+
+    def begin(self, opening: Opening) -> None:
+        """Open the session: every log exists by now."""
+        if opening.paths is None:
+            raise LaunchError("--tmux shows the logs of a run, and this one writes none")
+        tasks = opening.placement.tasks
+        for number, placed in enumerate(tasks):
+            self._open_pane(number, placed, opening.paths)
+        for settings in _SETTINGS:
+            self._run(*settings)
+        # This command ends when somebody calls its name (nobody does) or with the server.
+        self._alive = self._start("wait-for", "launch-is-over")
+        if self._attach:
+            self._client = subprocess.Popen([self._program, "-L", self._socket, "attach"])
+
+    def on(self, event: Event) -> None:
+        """Show what becomes of the tasks in their panes' titles."""
+        if isinstance(event, facts.TaskStarted):
+            self._title(event.task, f"pid {event.pid}")
+        elif isinstance(event, facts.TaskNotStarted):
+            self._title(event.task, f"NOT STARTED: {event.why}")
+        elif isinstance(event, facts.TaskExited):
+            end = f"exit code {event.code}" if event.signal is None else f"ended by signal {event.signal}"
+            self._title(event.task, end)
+
+    def tick(self, now: float) -> float | None:
+        """Look again soon whether the session is still there."""
+        return None if self._over else _LOOK
+
+    def close(self, report: Report) -> None:
+        """Keep the session open while somebody looks at it; nothing of it is left when this returns."""
+        if self._client is not None and self.attached:
+            end = "ok" if report.exit_code == 0 else f"failed, exit code {report.exit_code}"
+            self._run("set", "-g", "status-right", f" job over: {end}; q leaves ")
+            self._run("bind", "-n", "q", "kill-session")
+            self._client.wait()
+        self._run("kill-server")
+        for process in (self._client, self._alive):
+            if process is not None:
+                _end(process)
+
+    # ------------------------------------------------------------------ source
+
+    def stop_wanted(self) -> facts.StopAsked | None:
+        """The session was closed: whoever closes the terminals wants the job to end."""
+        if self._over or self._alive is None or self._alive.poll() is None:
+            return None
+        self._over = True
+        return facts.StopAsked(time.time(), _SIGHUP, "the closed tmux session")
+
+    # ------------------------------------------------------------------ tmux itself
+
+    def _open_pane(self, number: int, placed: Placed, paths: RunPaths) -> None:
+        pid = str(os.getpid())
+        view = (
+            "-P",
+            "-F",
+            "#{pane_id}",
+            "--",
+            "tail",
+            f"--pid={pid}",
+            "-n",
+            "+1",
+            "-F",
+            paths.log(placed.task),
+        )
+        if number == 0:
+            pane = self._run("-f", os.devnull, "new-session", "-d", "-s", "launch", *_SIZE, *view)
+        elif number % PANES == 0:
+            pane = self._run("new-window", "-d", *view)
+        else:
+            pane = self._run("split-window", "-d", "-t", self._last, *view)
+            self._run("select-layout", "-t", pane, "tiled")
+        self._last = self._panes[placed.task] = pane
+        self._run("set", "-p", "-t", pane, "@task", f"{placed.task} on {placed.host.name}")
+
+    def _title(self, task: TaskId, state: str) -> None:
+        if not self._over:
+            self._run("set", "-p", "-t", self._panes[task], "@state", state.replace("#", "##"))
+
+    def _run(self, *words: str) -> str:
+        """One tmux command; a session that is gone meanwhile is no fault (`stop_wanted` tells it)."""
+        command = [self._program, "-L", self._socket, *words]
+        done = subprocess.run(
+            command, capture_output=True, timeout=_LIMIT, check=False, env=_environment(os.environ)
+        )
+        if done.returncode and not self._panes:
+            raise LaunchError(f"tmux could not be started: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout.decode().strip()
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        command = [self._program, "-L", self._socket, *words]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+
+class Held:
+    """Keeps remarks back while tmux fills the terminal, and shows them when it does not any more.
+
+    Args:
+        tmux: the session.
+        inner: the renderer that would draw over it.
+    """
+
+    def __init__(self, tmux: Tmux, inner: Renderer) -> None:
+        self._tmux = tmux
+        self._inner = inner
+        self._kept: list[Tell] = []
+
+    def begin(self, opening: Opening) -> None:
+        """See `Renderer.begin`."""
+        self._inner.begin(opening)
+
+    def on(self, event: Event) -> None:
+        """See `Renderer.on`."""
+        if isinstance(event, Tell) and self._tmux.attached:
+            self._kept.append(event)
+            return
+        self._release()
+        self._inner.on(event)
+
+    def tick(self, now: float) -> float | None:
+        """See `Renderer.tick`."""
+        return None if self._tmux.attached else self._inner.tick(now)
+
+    def close(self, report: Report) -> None:
+        """See `Renderer.close`."""
+        self._release()
+        self._inner.close(report)
+
+    def _release(self) -> None:
+        if self._kept and not self._tmux.attached:
+            for tell in self._kept:
+                self._inner.on(tell)
+            self._kept.clear()
+
+
+def _find_tmux() -> str:
+    path = shutil.which("tmux")
+    if path is None:
+        raise LaunchError("--tmux needs tmux, and there is none along PATH (Debian: apt-get install tmux)")
+    return path
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """``TMUX`` would tie a command to the session the user is in."""
+    return {name: value for name, value in environ.items() if name not in ("TMUX", "TMUX_PANE")}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,57 @@
+"""Who runs where."""
+
+from __future__ import annotations
+
+from launcher.errors import Fault, PlacementError
+from launcher.model.host import Host
+from launcher.model.job import TENSORFLOW_ROLES, JobSpec, Role
+from launcher.model.plan import Placed, Placement
+from launcher.model.task import TaskId
+from launcher.planning.gpus import deal
+from launcher.planning.misfits import loopbacks, misfits, unknown_bounds
+from launcher.planning.seating import Seating, seat
+
+
+def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
+    """Give every task of a job a host, and its GPUs.
+
+    The same job and hosts always give the same placement. Hosts are filled up to their slots in
+    the order written, then beyond, evenly, as far as they allow; the rules are told by
+    `launcher.planning.room` (slots, ps apart), `launcher.planning.seating` (who chooses first) and
+    `launcher.planning.gpus`.
+
+    Args:
+        job: roles of different names.
+        hosts: the inventory, names differing, in the order written.
+
+    Returns:
+        The tasks in the order of the table, and remarks for the user.
+
+    Raises:
+        PlacementError: with every fault: names and labels that no host has, roles that do not fit
+            and why, hosts whose address only they can use.
+    """
+    if not hosts:
+        raise PlacementError([Fault("", "there is no host to run on", "write at least one")])
+    unknown = {role.name: unknown_bounds(role, hosts) for role in job.roles}
+    seating = seat([role for role in _in_table_order(job) if not unknown[role.name]], hosts)
+    faults = [fault for of_role in unknown.values() for fault in of_role]
+    faults += dict.fromkeys(misfits(seating, sum(role.count for role in job.roles)))
+    faults += loopbacks(room.host for room in seating.rooms if room.taken)
+    if faults:
+        raise PlacementError(faults)
+    return deal(_placed(seating))
+
+
+def _in_table_order(job: JobSpec) -> list[Role]:
+    """TensorFlow's roles as it lists them, then the user's as written."""
+    order = {name: number for number, name in enumerate(TENSORFLOW_ROLES)}
+    return sorted(job.roles, key=lambda role: order.get(role.name, len(order)))
+
+
+def _placed(seating: Seating) -> list[Placed]:
+    return [
+        Placed(TaskId.of(role.name, index), role, room.host)
+        for role in seating.roles.values()
+        for index, room in enumerate(seating.chosen[role.name])
+    ]

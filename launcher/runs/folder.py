@@ -1,0 +1,177 @@
+"""Makes the folder of a run.
+
+This lies on the way of every launch: only modules that Python has loaded anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from launcher.errors import Fault, JobError, LaunchError
+from launcher.model.rundir import RunPaths
+
+#: How many runs below the state folder are kept.
+KEPT_RUNS = 200
+
+#: Without letters and digits that are mistaken for each other.
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def new_job_id() -> str:
+    """A name for a run, such as ``20261121-070912-k3f9m``.
+
+    In UTC, so that names sort by time in the nights when clocks are put back; the five letters
+    tell launches of the same second apart.
+    """
+    letters = "".join(_ALPHABET[byte % 32] for byte in os.urandom(5))
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
+
+
+def runs_folder() -> str:
+    """Where the runs of this user are: ``$XDG_STATE_HOME/tf-launcher/runs`` or below ``~/.local/state``.
+
+    Raises:
+        LaunchError: the user has no home.
+    """
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):
+        state = os.path.expanduser("~/.local/state")
+    if not os.path.isabs(state):
+        raise LaunchError("no place for a run's files: neither XDG_STATE_HOME nor HOME is set; use --run-dir")
+    return os.path.join(state, "tf-launcher", "runs")
+
+
+def create(run_dir: str | None, job: str) -> RunPaths:
+    """Make the folder of a new run, owned by this process.
+
+    Args:
+        run_dir: where the user wants it; it must be new or empty. ``None``: among the runs of
+            the state folder, which keeps the newest ``KEPT_RUNS``.
+        job: the run's name.
+
+    Raises:
+        JobError: ``run_dir`` is in use; the message says what is in the way.
+        LaunchError: it can't be made (full disk, no permission).
+    """
+    if run_dir is None:
+        return _among_the_runs(job)
+    if not run_dir:
+        raise JobError([Fault("--run-dir", "the name is empty", "expected a folder")])
+    paths = RunPaths(os.path.abspath(run_dir))
+    made = _made_or_empty(paths.root)
+    _furnish(paths, job, made)
+    _register(paths.root, job)
+    return paths
+
+
+def _among_the_runs(job: str) -> RunPaths:
+    """A folder below the state folder; and the moment to forget old ones."""
+    folder = runs_folder()
+    paths = RunPaths(f"{folder}/{job}")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.mkdir(paths.root, 0o700)
+    except OSError as error:
+        raise _cannot_make(paths.root, error) from error
+    _furnish(paths, job, made=True)
+    _prune(folder)
+    return paths
+
+
+def _made_or_empty(root: str) -> bool:
+    """Whether the user's folder had to be made; one that is there must be empty."""
+    try:
+        os.makedirs(os.path.dirname(root), exist_ok=True)
+        os.mkdir(root, 0o700)
+        return True
+    except OSError as error:
+        if not isinstance(error, FileExistsError) or error.filename != root:
+            raise _cannot_make(root, error) from error
+    try:
+        found = sorted(os.listdir(root))
+    except NotADirectoryError as error:
+        raise _in_the_way(root, "it is no folder") from error
+    except OSError as error:
+        raise _cannot_make(root, error) from error
+    if found:
+        raise _in_the_way(root, f"{_some(found)} in the way")
+    return False
+
+
+def _furnish(paths: RunPaths, job: str, made: bool) -> None:
+    """The folder of the logs and the owner's record; on failure, nothing of ours stays."""
+    try:
+        os.mkdir(paths.logs, 0o700)
+        _write_owner(paths, job)
+    except FileExistsError as error:  # another launch was given the same folder a moment ago
+        raise _in_the_way(paths.root, "another launch has just taken it") from error
+    except OSError as error:
+        _take_back(paths, made)
+        raise _cannot_make(paths.root, error) from error
+
+
+def _write_owner(paths: RunPaths, job: str) -> None:
+    """Record which process runs the job. No command line and no environment: they may hold secrets."""
+    from launcher.runs.owner import this_process
+
+    record = {"schema": 1, "job": job, "started_at": time.time(), **this_process()._asdict()}
+    temporary = f"{paths.owner}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    os.rename(temporary, paths.owner)
+
+
+def _take_back(paths: RunPaths, made: bool) -> None:
+    """Remove what was made before something failed, as far as that is possible."""
+    steps = [(os.unlink, f"{paths.owner}.{os.getpid()}"), (os.unlink, paths.owner), (os.rmdir, paths.logs)]
+    for remove, path in [*steps, (os.rmdir, paths.root)] if made else steps:
+        try:
+            remove(path)
+        except OSError:
+            continue
+
+
+def _register(root: str, job: str) -> None:
+    """Let ``launch ps`` find a run that lies elsewhere.
+
+    A state folder that can't be written is no reason to refuse a run whose files go elsewhere:
+    the run is then known by its path only.
+    """
+    try:
+        folder = runs_folder()
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.symlink(root, f"{folder}/{job}")
+    except (OSError, LaunchError):
+        return
+    _prune(folder)
+
+
+def _prune(folder: str) -> None:
+    """Forget old runs once there are too many. Never a reason for a launch to fail."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    if len(names) > KEPT_RUNS:
+        from launcher.runs.pruning import prune
+
+        prune(folder, names, KEPT_RUNS)
+
+
+def _some(names: list[str]) -> str:
+    """The first few names of a list, for a message."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more + (" is" if len(names) == 1 else " are")
+
+
+def _in_the_way(root: str, what: str) -> JobError:
+    text = f"{root!r} can't be used: {what}"
+    return JobError([Fault("--run-dir", text, "expected a new or an empty folder")])
+
+
+def _cannot_make(root: str, error: OSError) -> LaunchError:
+    where = "" if error.filename in (None, root) else f" ({error.filename!r})"
+    advice = "--run-dir DIR puts it elsewhere"
+    return LaunchError(f"can't make the run's folder {root!r}: {error.strerror}{where}; {advice}")

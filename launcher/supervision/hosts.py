@@ -1,0 +1,49 @@
+"""What the machine knows of the agents."""
+
+from __future__ import annotations
+
+import enum
+from typing import Dict, Iterable, Tuple
+
+
+class AgentState(enum.Enum):
+    """How far the agent of a host has come."""
+
+    AWAITED = "awaited"
+    READY = "ready"
+    HOLDING = "holding"  #: the ports of all its tasks
+    CLOSED = "closed"
+    LOST = "lost"
+
+
+class Agents:
+    """The agents of a job's hosts."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._states: Dict[str, AgentState] = dict.fromkeys(hosts, AgentState.AWAITED)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def set(self, host: str, state: AgentState) -> None:
+        """The agent of ``host`` is in ``state`` now; nothing brings a lost one back."""
+        if self._states[host] is not AgentState.LOST:
+            self._states[host] = state
+
+    def is_lost(self, host: str) -> bool:
+        """Whether it is lost."""
+        return self._states[host] is AgentState.LOST
+
+    def all_hold(self) -> bool:
+        """Whether every port of the job is held."""
+        return all(state is AgentState.HOLDING for state in self._states.values())
+
+    def not_holding(self) -> Tuple[str, ...]:
+        """Hosts that have not said yet that they hold their ports."""
+        early = (AgentState.AWAITED, AgentState.READY)
+        return tuple(host for host, state in self._states.items() if state in early)
+
+    def open(self) -> Tuple[str, ...]:
+        """Hosts whose agent is neither closed nor lost."""
+        over = (AgentState.CLOSED, AgentState.LOST)
+        return tuple(host for host, state in self._states.items() if state not in over)

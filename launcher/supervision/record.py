@@ -1,0 +1,105 @@
+"""What the machine knows of one task, and the moves its state may make."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Deque, FrozenSet, Optional, Tuple
+
+from launcher.model.plan import Placed
+from launcher.model.report import TaskReport
+from launcher.model.status import ExitStatus, Reason, TaskState
+
+_S = TaskState
+#: Every move a task's state may make; anything else is a fault of ours.
+TRANSITIONS: FrozenSet[Tuple[TaskState, TaskState]] = frozenset(
+    [
+        (_S.PENDING, _S.STARTING),
+        (_S.PENDING, _S.CANCELLED),
+        (_S.PENDING, _S.LOST),
+        (_S.STARTING, _S.RUNNING),
+        (_S.STARTING, _S.FAILED),
+        (_S.STARTING, _S.STOPPING),
+        (_S.STARTING, _S.LOST),
+        (_S.RUNNING, _S.STOPPING),
+        (_S.RUNNING, _S.ENDED),
+        (_S.RUNNING, _S.LOST),
+        (_S.STOPPING, _S.ENDED),
+        (_S.STOPPING, _S.FAILED),  # it could not be started, and we learn it after the stop
+        (_S.STOPPING, _S.STOPPED),  # unkillable: nobody will ever see it end
+        (_S.STOPPING, _S.LOST),
+        (_S.ENDED, _S.SUCCEEDED),
+        (_S.ENDED, _S.FAILED),
+        (_S.ENDED, _S.STOPPED),
+        (_S.ENDED, _S.LOST),
+    ]
+)
+
+#: How many moves the story keeps: more than one attempt makes.
+_STORY = 32
+
+
+class InvalidTransition(Exception):
+    """A move no task can make: a fault of ours. Carries the task's whole story."""
+
+
+class Record:
+    """One task of the job.
+
+    Args:
+        placed: who it is and where it runs.
+    """
+
+    def __init__(self, placed: Placed) -> None:
+        self.task = placed.task
+        self.host = placed.host.name
+        self.attempt = 1
+        self.state = TaskState.PENDING
+        #: What it will be when it is gone; set when its process ends.
+        self.outcome = TaskState.STOPPED
+        self.reason: Optional[Reason] = None
+        self.status = ExitStatus()
+        self.detail = ""
+        #: A signal of ours reached it.
+        self.signalled = False
+        self.address = ""
+        self.port: Optional[int] = None
+        self.pid: Optional[int] = None
+        self.started_at: Optional[float] = None
+        self.ended_at: Optional[float] = None
+        self.peak_rss: Optional[int] = None
+        self.cpu_s: Optional[float] = None
+        self.leftovers = 0
+        self.unkillable: Tuple[int, ...] = ()
+        self._story: Deque[str] = deque(maxlen=_STORY)
+
+    def move(self, state: TaskState, because: object) -> None:
+        """Go to ``state``.
+
+        Raises:
+            InvalidTransition: it can't get there from where it is.
+        """
+        self._story.append(f"{self.state.value} -> {state.value}: {because}")
+        if (self.state, state) not in TRANSITIONS:
+            raise InvalidTransition(f"{self.task}: " + "; ".join(self._story))
+        self.state = state
+
+    def report(self) -> TaskReport:
+        """What the report says of it."""
+        return TaskReport(
+            task=self.task,
+            host=self.host,
+            address=self.address,
+            port=self.port,
+            state=self.state,
+            reason=self.reason,
+            status=self.status,
+            detail=self.detail,
+            attempt=self.attempt,
+            pid=self.pid,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            peak_rss=self.peak_rss,
+            cpu_s=self.cpu_s,
+            leftovers=self.leftovers,
+            unkillable=self.unkillable,
+        )

@@ -1,0 +1,32 @@
+"""Stop ladders, as data: which signal, and how many seconds until the next."""
+
+from __future__ import annotations
+
+from launcher.model.orders import Ladder
+
+# Numbers of signal(7) on Linux: the same on every host, whatever its Python.
+SIGHUP, SIGINT, SIGABRT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 6, 9, 13, 15
+
+#: Seconds that a hung program gets to print its stacks on SIGABRT, at most.
+STACKS = 2.0
+#: Seconds after SIGKILL until a process is called unkillable.
+LAST = 5.0
+#: Seconds an agent may be late with its last word before it counts as lost.
+MARGIN = 10.0
+
+
+def orderly(grace: float) -> Ladder:
+    """SIGTERM; after ``grace`` seconds SIGABRT, so that Python shows its stacks; then SIGKILL."""
+    if grace <= 0:
+        return at_once()
+    return ((SIGTERM, grace), (SIGABRT, min(STACKS, grace)), (SIGKILL, LAST))
+
+
+def at_once() -> Ladder:
+    """SIGKILL."""
+    return ((SIGKILL, LAST),)
+
+
+def longest(ladder: Ladder) -> float:
+    """Seconds after which every task on this ladder is over, or its agent is lost."""
+    return sum(seconds for _, seconds in ladder) + MARGIN

@@ -1,0 +1,48 @@
+"""What a transport promises: one byte pipe to an agent, and the truth about its end."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from launcher.model.host import Host
+
+
+class Link(Protocol):
+    """A byte pipe to the agent of one host, that never blocks.
+
+    Whoever holds it waits for ``reading`` and ``writing`` (file descriptors, for select) and calls
+    `read` and `write` when they are ready. The end of the stream is the end of the agent.
+    """
+
+    reading: int
+    writing: int
+
+    def read(self, size: int) -> bytes | None:
+        """Up to ``size`` bytes; ``b""`` at the end; ``None`` when there is nothing yet."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Send what is taken at once, and return how many bytes that was; 0 if the other end is gone."""
+
+    def wait(self, seconds: float) -> str | None:
+        """After the end of the stream, or a `hang_up`: wait until nothing of the agent is left.
+
+        Returns:
+            What is to be said about how it ended, empty if all is well; ``None`` if it did not end in time.
+        """
+
+    def hang_up(self) -> None:
+        """Close our writing end: the agent ends everything, then itself."""
+
+    def close(self) -> None:
+        """Let go of the file descriptors."""
+
+
+class Transport(Protocol):
+    """Opens links. Opening never waits for the host: that is what reading the link is for."""
+
+    def open(self, host: Host) -> Link:
+        """Start an agent on ``host``.
+
+        Raises:
+            TransportError: it can't even be tried.
+        """

@@ -1,0 +1,141 @@
+"""This machine: the agent is a child process, the link a pair of pipes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+
+from launcher.errors import TransportError
+from launcher.model.host import Host
+
+#: What the agent's Python runs. ``-I -S``: no environment, no site packages, so it starts in 10 ms and
+#: can only use the standard library; the folder that holds our package is put before its path.
+_BOOTSTRAP = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from launcher.agent.__main__ import main; main(sys.argv[2])"
+)
+_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+#: Bytes a pipe of the link holds: output comes in big pieces.
+_PIPE_SIZE = 1024 * 1024
+_F_SETPIPE_SZ = 1031
+_ERRORS_LIMIT = 64 * 1024
+
+
+class LocalTransport:
+    """Starts agents as child processes."""
+
+    def open(self, host: Host) -> LocalLink:
+        """Start the agent of ``host``; see `Transport.open`."""
+        argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, host.name]
+        fds: list[int] = []
+        try:
+            for _ in range(3):
+                fds.extend(os.pipe())
+            orders_out, orders_in, facts_out, facts_in, errors_out, errors_in = fds
+            pid = _start(argv, orders_out, facts_in, errors_in)
+        except OSError as error:
+            for fd in fds:
+                os.close(fd)
+            raise TransportError(f"{host.name}: the agent can't be started: {error.strerror}") from error
+        for fd in (orders_out, facts_in, errors_in):
+            os.close(fd)
+        return LocalLink(pid, facts_out, orders_in, errors_out)
+
+
+def _start(argv: list[str], stdin: int, stdout: int, stderr: int) -> int:
+    actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((stdin, stdout, stderr))]
+    defaults = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return os.posix_spawn(
+        argv[0], argv, os.environ, file_actions=actions, setsid=True, setsigmask=(), setsigdef=defaults
+    )
+
+
+class LocalLink:
+    """The pipes to one agent; see `launcher.transport.base.Link`."""
+
+    def __init__(self, pid: int, reading: int, writing: int, errors: int) -> None:
+        self.pid = pid
+        self.reading = reading
+        self.writing = writing
+        self._errors = errors
+        self._status: int | None = None
+        for fd in (reading, writing, errors):
+            os.set_blocking(fd, False)
+        for fd in (reading, writing):
+            _enlarge(fd)
+
+    def read(self, size: int) -> bytes | None:
+        """See `Link.read`."""
+        try:
+            return os.read(self.reading, size)
+        except BlockingIOError:
+            return None
+
+    def write(self, data: bytes | memoryview) -> int:
+        """See `Link.write`."""
+        try:
+            return os.write(self.writing, data)
+        except (BlockingIOError, BrokenPipeError):
+            return 0
+
+    def wait(self, seconds: float) -> str | None:
+        """See `Link.wait`; reaps the guardian, which ends last."""
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._errors, select.POLLIN)
+        said = b""
+        while not self._reaped():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            # The guardian holds the other end of this pipe: its end wakes us.
+            poll.poll(min(left, 0.05) * 1000)
+            said = (said + self._read_errors())[-_ERRORS_LIMIT:]
+        said = (said + self._read_errors())[-_ERRORS_LIMIT:]
+        return _describe(self._status or 0, said.decode("utf-8", "replace").strip())
+
+    def _reaped(self) -> bool:
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = status
+        return self._status is not None
+
+    def _read_errors(self) -> bytes:
+        try:
+            return os.read(self._errors, _ERRORS_LIMIT)
+        except BlockingIOError:
+            return b""
+
+    def hang_up(self) -> None:
+        """See `Link.hang_up`."""
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        self.hang_up()
+        for fd in (self.reading, self._errors):
+            if fd >= 0:
+                os.close(fd)
+        self.reading = self._errors = -1
+
+
+def _enlarge(fd: int) -> None:
+    try:
+        fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
+    except OSError:  # above what this user may have: it works with 64 KiB too
+        return
+
+
+def _describe(status: int, said: str) -> str:
+    if status == 0 and not said:
+        return ""
+    if os.WIFSIGNALED(status):
+        return f"its guardian was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    last = said.splitlines()[-1] if said else "it was killed"
+    return f"the agent ended: {last}"

@@ -1,0 +1,5 @@
+"""Packaging. Everything is said in ``pyproject.toml``; this file is for tools that ask for it."""
+
+from setuptools import setup
+
+setup()

@@ -1,0 +1,297 @@
+"""What every test gets: the installed command, a clean environment, and a check that nothing is left.
+
+Whatever a test starts inherits ``LAUNCH_TEST_MARK`` with a value of that test alone, so that
+what it leaves behind can be found on the whole machine, whoever its parent is by then.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+MARK = "LAUNCH_TEST_MARK"
+
+#: Seconds that what a test started may take to be gone after it.
+_PATIENCE = 3.0
+
+#: What the machine of a developer may have set and a test must not depend on.
+_FOREIGN = (
+    "TF_CONFIG", "CLUSTER_SPEC", "JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "NO_COLOR", "FORCE_COLOR",
+    "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "TMUX", "TMUX_PANE", "CUDA_VISIBLE_DEVICES",
+    "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER",
+)  # fmt: skip
+
+
+class Leaks(NamedTuple):
+    """What is there: processes and threads by name, open files by number and target."""
+
+    processes: frozenset[str]
+    threads: frozenset[str]
+    files: frozenset[str]
+
+    def since(self, before: Leaks) -> list[str]:
+        """What is there now and was not before, in words."""
+        return sorted(f for now, then in zip(self, before, strict=True) for f in now - then)
+
+
+def leaks(mark: str) -> Leaks:
+    """Everything that this test could leave behind."""
+    processes = frozenset(_process(pid) for pid in {*_marked(mark), *_children(os.getpid())})
+    threads = frozenset(f"thread {t.name} ({t.ident})" for t in threading.enumerate())
+    return Leaks(processes - {""}, threads, frozenset(_files()))
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _marked(mark: str) -> Iterator[int]:
+    """The processes of the machine that inherited the mark, this one excepted."""
+    wanted = f"{MARK}={mark}".encode()
+    for pid in _pids():
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # it has just ended, is a zombie, or is somebody else's
+            continue
+        if pid != os.getpid() and wanted in environment.split(b"\0"):
+            yield pid
+
+
+def _children(parent: int) -> Iterator[int]:
+    """All processes below this one, zombies too: a test that starts one waits for it."""
+    parents = {pid: _parent(pid) for pid in _pids()}
+    below = {parent}
+    while more := {pid for pid, its in parents.items() if its in below} - below:
+        below |= more
+    yield from below - {parent}
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _process(pid: int) -> str:
+    """A process in words; empty if it has just ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+    return f"process {pid} ({'zombie' if state == 'Z' else command.strip() or 'kernel'})"
+
+
+def _files() -> Iterator[str]:
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:  # the one that listed the folder
+            continue
+        yield f"open file {fd} -> {target}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Fail a test that leaves processes, threads or open files behind; end its processes."""
+    mark = uuid.uuid4().hex
+    for name in _FOREIGN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(MARK, mark)
+    before = leaks(mark)
+    yield mark
+    left = _settled(lambda: leaks(mark).since(before))
+    _end(mark)
+    if left:
+        pytest.fail("left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def _settled(found: Callable[[], list[str]]) -> list[str]:
+    """What is still found when nothing should be any more."""
+    deadline = time.monotonic() + _PATIENCE
+    while (left := found()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _end(mark: str) -> None:
+    """Kill what carries the mark, and nothing else, so that the next test finds a clean machine."""
+    for _ in range(5):
+        for pid in _marked(mark):
+            _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+    #: Seconds from its start to its end.
+    elapsed: float
+
+    @property
+    def out(self) -> str:
+        """Its standard output as text."""
+        return self.stdout.decode(errors="replace")
+
+    @property
+    def err(self) -> str:
+        """Its standard error as text."""
+        return self.stderr.decode(errors="replace")
+
+
+class Started:
+    """A command that runs: signal it, look at its output, wait for its end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, since: float) -> None:
+        self.process = process
+        self.pid = process.pid
+        self._folder = folder
+        self._since = since
+
+    @property
+    def out(self) -> str:
+        """What it has written so far."""
+        return (self._folder / "stdout").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        """What it has written to its standard error so far."""
+        return (self._folder / "stderr").read_text(errors="replace")
+
+    def send(self, signum: int) -> None:
+        """Signal it."""
+        self.process.send_signal(signum)
+
+    def until(self, condition: Callable[[Started], object], timeout: float = 20.0) -> None:
+        """Wait until something is true of it; fail if it is not in time."""
+        deadline = time.monotonic() + timeout
+        while not condition(self):
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                assert condition(self), f"not in time; it wrote:\n{self.out}\n{self.err}"
+            time.sleep(0.01)
+
+    def wait(self, timeout: float = 30.0) -> Ended:
+        """Wait for its end; fail if it does not come in time."""
+        if self.process.returncode is None and not _ends(self.pid, timeout):
+            self.kill()
+            pytest.fail(f"still running after {timeout} s; it wrote:\n{self.out[-4000:]}\n{self.err[-4000:]}")
+        elapsed = time.monotonic() - self._since
+        code = self.process.wait()
+        out, err = ((self._folder / name).read_bytes() for name in ("stdout", "stderr"))
+        return Ended(code, out, err, elapsed)
+
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        self.process.kill()
+        self.process.wait()
+
+
+def _ends(pid: int, timeout: float) -> bool:
+    """Whether a child ends in time; it is not reaped, and seen at once."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
+    finally:
+        os.close(pidfd)
+
+
+class Launch:
+    """The installed command, at home in a folder of the test.
+
+    Output goes to files: what outlives the command can't keep a test from seeing its end.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.state = home / "state" / "tf-launcher" / "runs"
+        self.started: list[Started] = []
+
+    def __call__(
+        self,
+        *args: str | os.PathLike[str],
+        timeout: float = 30.0,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+    ) -> Ended:
+        """Run it to its end, which must come within ``timeout`` seconds."""
+        return self.start(*args, cwd=cwd, env=env, stdin=stdin).wait(timeout)
+
+    def start(
+        self,
+        *args: str | os.PathLike[str],
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        command: Sequence[str] = (sys.executable, "-m", "launcher"),
+    ) -> Started:
+        """Start it; whatever still runs at the end of the test is killed.
+
+        Args:
+            args: its arguments.
+            cwd: where; default: where pytest runs, the checkout.
+            env: added to the environment of the test.
+            stdin: as ``subprocess`` has it.
+            command: what to put before the arguments.
+        """
+        folder = self.home / f"command-{len(self.started)}"
+        folder.mkdir()
+        environment = {**os.environ, **self._home_environment(), **(env or {})}
+        argv = [*command, *(os.fspath(arg) for arg in args)]
+        with open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:
+            since = time.monotonic()
+            process = subprocess.Popen(
+                argv, stdin=stdin, stdout=out, stderr=err, cwd=cwd, env=environment, start_new_session=True
+            )
+        self.started.append(Started(process, folder, since))
+        return self.started[-1]
+
+    def _home_environment(self) -> dict[str, str]:
+        return {
+            "HOME": str(self.home),
+            "XDG_STATE_HOME": str(self.home / "state"),
+            "XDG_CACHE_HOME": str(self.home / "cache"),
+            "XDG_CONFIG_HOME": str(self.home / "config"),
+        }
+
+
+@pytest.fixture
+def launch(tmp_path: Path, nothing_left: str) -> Iterator[Launch]:
+    """The installed command: ``launch("--workers", "2", "true").code``. Its home is ``tmp_path/home``."""
+    home = tmp_path / "home"
+    home.mkdir()
+    command = Launch(home)
+    yield command
+    for started in command.started:
+        started.kill()
+
+
+@pytest.fixture
+def weird_path(tmp_path: Path) -> Path:
+    """A folder whose name breaks what does not quote, or quotes by hand."""
+    path = tmp_path / "it's a \"weird\" $(path);\n& *\\ {ps_hosts} é"
+    path.mkdir()
+    return path

@@ -1,0 +1,101 @@
+"""``launch stop`` asks the launcher, waits for it, and tells how it ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import stop
+from launcher.errors import InputError, LaunchError
+from launcher.runs.owner import this_process
+from tests.unit.cli.conftest import Call, Runs
+
+JOB = "20261121-070912-bbbbb"
+
+#: Ends at the second SIGTERM, with a report.
+STUBBORN = """
+import json, os, signal, sys
+asked = []
+def term(*_):
+    asked.append(1)
+    if len(asked) == int(sys.argv[2]):
+        open(sys.argv[1], "w").write(json.dumps({"exit_code": 143}))
+        os._exit(0)
+signal.signal(signal.SIGTERM, term)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def owned(runs: Runs, terms: int) -> str:
+    """A running run whose launcher ends at the n-th SIGTERM."""
+    paths = runs.made(JOB, {"worker/0": b"", "worker/1": b""})
+    Path(paths.events).write_text(json.dumps({"event": "TaskGone", "task": "worker/1"}) + "\n{")
+    process = runs.running(paths, sys.executable, "-c", STUBBORN, paths.report, str(terms))
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
+    reaper = threading.Thread(target=process.wait, daemon=True)
+    reaper.start()
+    return JOB
+
+
+@pytest.mark.parametrize("words", [[], ["bbbbb"]])
+def test_it_is_stopped(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str], words: list[str]):
+    owned(runs, 1)
+    assert call(stop, *words) == 0
+    assert capsys.readouterr() == (f"{JOB} ended with exit code 143\n", "")
+
+
+def test_at_once(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str]):
+    owned(runs, 2)
+    assert call(stop, "--now") == 0
+    assert "ended with exit code 143" in capsys.readouterr().out
+
+
+def test_it_does_not_end_in_time(
+    runs: Runs, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stop, "_PATIENCE", 0.05)
+    owned(runs, 9)
+    assert call(stop, "--timeout", "0.2") == 124
+    waiting, late = capsys.readouterr().err.splitlines()
+    assert waiting == "waiting for worker/0"
+    assert late.startswith(f"launch: {JOB} has not ended within 0.2 s; `launch stop --now`")
+
+
+def test_it_has_ended(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str]):
+    paths = runs.made(JOB, {})
+    assert call(stop, JOB) == 0
+    assert capsys.readouterr().out == f"{JOB} had already ended without a report: its launcher died\n"
+    runs.ended(paths, 7)
+    assert call(stop, JOB) == 0
+    assert capsys.readouterr().out == f"{JOB} had already ended with exit code 7\n"
+
+
+def test_which_one_must_be_clear(runs: Runs, call: Call):
+    with pytest.raises(InputError, match="nothing is running"):
+        call(stop)
+    for number in range(2):
+        runs.running(runs.made(f"{JOB[:-1]}{number}", {}))
+    with pytest.raises(InputError, match="2 runs are running; say which"):
+        call(stop)
+
+
+def test_another_machines_run(runs: Runs, call: Call):
+    paths = runs.made(JOB, {})
+    owner = this_process()._replace(machine="node7")
+    Path(paths.owner).write_text(json.dumps({"job": JOB, **owner._asdict()}))
+    with pytest.raises(LaunchError, match="runs on node7"):
+        call(stop, JOB)
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "x"])
+def test_a_timeout_is_a_number(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str], seconds: str):
+    with pytest.raises(SystemExit, match="2"):
+        call(stop, f"--timeout={seconds}")
+    assert "invalid number of seconds" in capsys.readouterr().err

@@ -1,0 +1,113 @@
+"""Whatever is given, there are hosts or a ``HostfileError``: no other exception, and no blow-up."""
+
+# A line of a table is one case.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from launcher.errors import HostfileError
+from launcher.hostfile import parse, parse_inline
+from launcher.model.host import Host
+
+#: Examples of each property; some thousands for a long search.
+EXAMPLES = 200
+
+PIECES = [
+    "node", "node1", "h", "user@", "@", ":", ":2", "::", "fe80::1", "[fe80::1]", "%eth0", "[", "]", "[1-3]",
+    "[01-16]", "[3-1]", "[1,2]", "[1-999999999]", ",", "-", ".", " ", "\t", "\n", "\r\n", "#", "=", "'", '"',
+    "slots", "slots=2", "max-slots=", "gpus=", "0,1", "labels=", "a=b", "address=", "10.0.0.", "256", "\\", "\x00",
+    "\ufeff", "é", "port=99999", "user=", "127.0.0.1",
+]  # fmt: skip
+YAML_PIECES = [
+    "hosts:", "defaults:", "name:", "name: ", "slots: ", "gpus: ", "env: ", "labels: ", "roles: ", "address: ",
+    "\n", "\n  ", "\n- ", "\n  - ", "- ", "{", "}", "[", "]", ", ", ": ", "? ", "&a ", "*a", "<<: ", "!!str ", "!x ",
+    "|\n", ">\n ", "'", '"', "#", "---\n", "...\n", "%YAML 1.1\n", "\t", "null", "~", "2", "n[1-3]", "x", "A",
+    '"\\ud800"', '"\\UFFFFFFFF"', "\x85", "\u2028", "@", "`",
+]  # fmt: skip
+
+anything = st.one_of(
+    st.text(max_size=60),
+    st.text(st.characters(), max_size=20),
+    st.lists(st.sampled_from(PIECES), max_size=14).map("".join),
+)
+yamlish = st.one_of(
+    st.lists(st.sampled_from([*YAML_PIECES, *PIECES]), max_size=14).map("".join),
+    st.lists(st.sampled_from(YAML_PIECES), max_size=16).map(
+        lambda pieces: "hosts:\n- name: a\n  " + "".join(pieces)
+    ),
+)
+
+
+def check(hosts: tuple[Host, ...]) -> None:
+    """What every result must be, wherever it came from."""
+    assert 0 < len(hosts) <= 4096
+    assert len({host.name for host in hosts}) == len(hosts)
+    for host in hosts:
+        for word in (host.name, host.address or "x", host.user or "x", host.python or "x"):
+            assert word
+            assert not word.startswith("-")
+            assert not set(word) & set("\n\r\t\x00")
+        assert host.name.isascii()
+        assert not set(host.name) & set(" []@,/'\"\\")
+        assert host.slots is None or host.slots >= 1
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.one_of(anything, yamlish), st.sampled_from(["x", "x.yaml"]))
+@example("\ud800", "x")
+@example("hosts: ['\ud800']", "x.yaml")
+def test_files(text: str, source: str) -> None:
+    try:
+        check(parse(text, source))
+    except HostfileError as error:
+        assert error.faults
+        assert all(fault.where.startswith(source) for fault in error.faults)
+        assert str(error).encode()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(anything)
+def test_inline(text: str) -> None:
+    try:
+        check(parse_inline(text))
+    except HostfileError as error:
+        assert error.faults
+        assert str(error).encode()
+
+
+def _table(entry: str, count: int) -> str:
+    return "hosts:\n" + "".join(entry.format(n) for n in range(count))
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("n[1-999999999][1-999999999]\n" * 1000, "x"),
+        ("n[" + "1," * 100_000 + "1]", "x"),
+        ("n" + "[1]" * 50_000 + "[1-2]" * 12, "x"),
+        ("n[1-2048]\n" * 2000, "x"),
+        ("[" * 100_000, "x"),
+        ('a workdir="' + "'\"" * 50_000, "x"),
+        ("a " + "slots = " * 50_000, "x"),
+        ("zzz=1 " * 20_000, "x"),
+        ("a" + " \t" * 100_000 + "b", "x"),
+        ("a@" * 100_000, "x"),
+        (":" * 100_000, "x"),
+        (_table("- {{name: h{}, slotz: 1}}\n", 1500), "x.yaml"),
+        ("a: &a [n[1-4096]]\nhosts: [" + "*a, " * 20_000 + "*a]", "x.yaml"),
+        ("a: &a {name: h, gpus: 256}\nhosts: [" + "*a, " * 2000 + "*a]", "x.yaml"),
+        ("a: &a '" + "x, " * 1000 + "'\nhosts: [" + "{name: a, labels: *a}, " * 1000 + "b]", "x.yaml"),
+    ],
+    ids=range(15),
+)
+def test_nothing_blows_up(text: str, source: str) -> None:
+    began = time.process_time()
+    with pytest.raises(HostfileError):
+        parse(text, source)
+    assert time.process_time() - began < 10

@@ -1,0 +1,50 @@
+"""Small placements and reports for the tests of the renderers."""
+
+from __future__ import annotations
+
+from launcher.model.host import Host
+from launcher.model.job import Program, ProgramKind, Role
+from launcher.model.plan import Placed, Placement
+from launcher.model.report import Failure, Report, TaskReport
+from launcher.model.status import ExitStatus, Reason, TaskState
+from launcher.model.task import TaskId
+
+PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
+
+
+def placement(**hosts: str) -> Placement:
+    """``placement(node1="worker/0 ps/0", node2="worker/1")``."""
+    placed = []
+    for host, names in hosts.items():
+        for name in names.split():
+            task = TaskId(name)
+            placed.append(Placed(task, Role(task.role, 1, PROGRAM), Host(host)))
+    return Placement(tuple(placed))
+
+
+def task_report(name: str, host: str = "node1", **fields: object) -> TaskReport:
+    """A task that succeeded in 12 s, unless said otherwise."""
+    start: dict[str, object] = {
+        "task": TaskId(name),
+        "host": host,
+        "address": f"{host}:2222",
+        "port": 2222,
+        "state": TaskState.SUCCEEDED,
+        "reason": Reason.EXIT,
+        "status": ExitStatus(code=0),
+        "started_at": 100.0,
+        "ended_at": 112.0,
+        "peak_rss": 12_000_000,
+    }
+    return TaskReport(**{**start, **fields})  # type: ignore[arg-type]
+
+
+def failed(name: str, code: int = 7, host: str = "node1", **fields: object) -> TaskReport:
+    """A task that exited with a code."""
+    status = ExitStatus(code=code)
+    return task_report(name, host, state=TaskState.FAILED, status=status, detail=f"exit code {code}", **fields)
+
+
+def report(*tasks: TaskReport, failure: Failure | None = None, exit_code: int = 0, run_dir: str = "/runs/1") -> Report:
+    """A job that took 12 s."""
+    return Report("mnist", exit_code, 100.0, 112.0, tasks, failure, run_dir)

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import JobError
+from launcher.model import facts
+from launcher.model.orders import Tell
+from launcher.model.report import Failure
+from launcher.model.rundir import RunPaths
+from launcher.model.status import Reason
+from launcher.model.task import TaskId
+from launcher.output import renderer
+from launcher.output.base import Event, Opening, Renderer
+from launcher.output.console import Console, Options, labels, wants_colour
+from launcher.output.selection import Selection, parse_selection
+from launcher.output.writer import Writer
+from tests.unit.output.output_samples import failed, placement, report, task_report
+
+W0, W1, PS0 = TaskId("worker/0"), TaskId("worker/1"), TaskId("ps/0")
+
+
+class Screen:
+    """A console whose stdout and stderr are one file, or two."""
+
+    def __init__(self, folder: Path, one: bool = False, **options: object):
+        self.now = 0.0
+        self.paths = [folder / "out", folder / ("out" if one else "err")]
+        self.fds = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in self.paths]
+        self.writer = Writer()
+        chosen = Options(self.fds[0], self.fds[1], **options)  # type: ignore[arg-type]
+        self.console = Console(self.writer, chosen, lambda: self.now)
+
+    def begin(self, **hosts: str) -> None:
+        self.console.begin(Opening("mnist", placement(**hosts), RunPaths("/runs/1"), 100.0))
+
+    def on(self, *events: Event) -> None:
+        for event in events:
+            self.console.on(event)
+
+    def texts(self) -> tuple[str, str]:
+        assert self.writer.flush()
+        return self.paths[0].read_bytes().decode(), self.paths[1].read_bytes().decode()
+
+    def close(self) -> None:
+        assert self.writer.close()
+        for fd in self.fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def screen(tmp_path, request):
+    made = Screen(tmp_path, **getattr(request, "param", {}))
+    yield made
+    made.close()
+
+
+def with_options(**options: object):
+    return pytest.mark.parametrize("screen", [options], indirect=True)
+
+
+def printed(task: TaskId, data: bytes) -> facts.TaskOutput:
+    return facts.TaskOutput("node1", task, 1, data)
+
+
+def test_lines_remarks_and_the_end(screen):
+    screen.begin(node1="worker/0 ps/0")
+    screen.on(Tell("2 tasks on node1"), printed(W0, b"step 1\nste"), printed(PS0, b"join\n"), printed(W0, b"p 2\nlast"))
+    screen.on(facts.TaskGone("node1", 1.0, W0, 1))
+    screen.console.close(report(task_report("worker/0"), run_dir=""))
+    assert screen.console.tick(1.0) is None
+    out, err = screen.texts()
+    assert out == (
+        "worker/0 | step 1\n"
+        "ps/0     | join\n"
+        "worker/0 | step 2\n"
+        "worker/0 | last\n"
+        "HOST   PORT  ROLE    INDEX  STATE      EXIT  TIME  PEAK MEM\n"
+        "node1  2222  worker      0  succeeded  0     12 s     12 MB\n"
+        "job mnist: ok in 12 s\n"
+    )
+    assert err == "launch: 2 tasks on node1\n"
+
+
+def test_several_hosts_are_named(screen):
+    screen.begin(node1="worker/0", node12="worker/1")
+    screen.on(printed(W0, b"a\n"), printed(W1, b"b\n" + b"x" * 70_000 + b"\n"))
+    out = screen.texts()[0].splitlines()
+    assert out[:2] == ["node1 worker/0  | a", "node12 worker/1 | b"]
+    assert out[3] == "node12 worker/1 + " + "x" * (70_000 - 65_536)
+
+
+@with_options(quiet=True)
+def test_quiet(screen):
+    screen.begin(node1="worker/0")
+    screen.on(Tell("hm"), Tell("hey", urgent=True), printed(W0, b"why\n"))
+    failure = Failure(Reason.EXIT, W0, "node1", 1.0, "exit code 7")
+    screen.console.close(report(failed("worker/0"), failure=failure, exit_code=7))
+    out, err = screen.texts()
+    assert out == ""
+    assert err == (
+        "launch: hey\n"
+        "launch: worker/0 on node1 failed first: exit code 7\n"
+        "  its last lines:\n    why\n"
+        "  log: /runs/1/logs/worker-0.log\n"
+    )
+
+
+@with_options(show=Selection(frozenset(["ps/0"])))
+def test_only_what_was_asked_for(screen):
+    screen.begin(node1="worker/0 ps/0")
+    screen.on(printed(W0, b"a\n"), printed(PS0, b"b\n"))
+    assert screen.texts()[0] == "ps/0     | b\n"
+
+
+@with_options(colour=True)
+def test_colours(screen):
+    screen.begin(node1="worker/0 ps/0")
+    screen.on(printed(W0, b"\x1b[1mbold\n"), printed(PS0, b"b\n"), printed(W0, b"c\n"))
+    assert screen.texts()[0] == (
+        "\x1b[36mworker/0 |\x1b[0m \x1b[1mbold\x1b[0m\n\x1b[33mps/0     |\x1b[0m b\n\x1b[36mworker/0 |\x1b[0m c\n"
+    )
+
+
+def test_no_colours_and_no_tricks_where_there_is_no_terminal(screen):
+    screen.begin(node1="worker/0")
+    screen.on(printed(W0, b"\x1b[1mbold\x1b[0m\x1b[2J\n"), Tell("a\x1b[2Jb"))
+    assert screen.texts() == ("worker/0 | bold\n", "launch: ab\n")
+
+
+def test_progress_bars_are_looked_at_now_and_then(screen):
+    screen.begin(node1="worker/0")
+    screen.on(printed(W0, b"\r10%"))
+    wish = screen.console.tick(1.0)
+    assert wish is not None and wish <= 1.0
+    assert screen.texts()[0] == ""
+    screen.console.tick(2.5)
+    assert screen.texts()[0] == "worker/0 | 10%\n"
+    screen.on(printed(W0, b"\r100%\n"))
+    assert screen.console.tick(3.0) is None
+    assert screen.texts()[0] == "worker/0 | 10%\nworker/0 | 100%\n"
+
+
+@with_options(one=True, terminal=True, live=True, width=60)
+def test_the_live_line(screen):
+    screen.begin(node1="worker/0 ps/0")
+    assert screen.console.tick(0.0) == 1.0
+    screen.on(facts.TaskStarted("node1", 1.0, W0, 1, 7))
+    assert 0 < screen.console.tick(0.05) <= 0.1
+    screen.texts()
+    screen.console.tick(12.0)
+    screen.on(printed(W0, b"hello\n"), facts.TaskExited("node1", 1.0, W0, 1, 0, None, 1, 0.1))
+    screen.texts()
+    screen.console.tick(12.01)
+    screen.console.tick(12.2)
+    screen.console.close(report(task_report("worker/0"), run_dir=""))
+    lines = screen.texts()[0].replace("\r\x1b[K", "«").splitlines()
+    assert lines[:2] == [
+        "«  2 starting · 00:00«  1 running, 1 starting · 00:12«worker/0 | hello",
+        "«  1 starting, 1 ended · 00:12«HOST   PORT  ROLE    INDEX  STATE      EXIT  TIME  PEAK MEM",
+    ]
+
+
+@with_options(live=True, width=20)
+def test_the_live_line_fits_and_waits_for_a_stopped_terminal(screen, monkeypatch):
+    screen.begin(node1="worker/0 ps/0")
+    monkeypatch.setattr(screen.writer, "waiting", lambda fd: 1)
+    assert screen.console.tick(5.0) == 0.1
+    monkeypatch.undo()
+    screen.console.tick(6.0)
+    assert screen.texts()[1] == "\r\x1b[K  2 starting · 00:…"
+    screen.on(facts.AgentLost("node1", 1.0, "gone"))
+    screen.console.tick(7.0)
+    assert screen.texts()[1].endswith("  2 ended · 00:07")
+
+
+def test_labels_have_a_longest_width():
+    names = labels(placement(**{"n" * 60: "worker/0", "m": "worker/1"}))
+    assert list(map(len, names.values())) == [69, 40]
+
+
+@pytest.mark.parametrize(
+    "tty, environ, expected",
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (False, {"CLICOLOR_FORCE": "1"}, True),
+        (False, {"FORCE_COLOR": "0"}, False),
+        (False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_wants_colour(tty: bool, environ: dict[str, str], expected: bool):
+    assert wants_colour(tty, environ) is expected
+
+
+PLACED = placement(node1="worker/0 worker/1 worker/2 worker/3 ps/0 ps/1")
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("ps", "ps/0 ps/1"),
+        ("worker/1", "worker/1"),
+        ("worker/1-3, ps/0", "worker/1 worker/2 worker/3 ps/0"),
+        ("ps,ps/0", "ps/0 ps/1"),
+    ],
+)
+def test_selections(text: str, expected: str):
+    assert parse_selection(text, PLACED).tasks == frozenset(expected.split())
+    assert Selection().shows("anything")
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("wroker", "--show: no task is called 'wroker'; did you mean 'worker'?"),
+        ("worker:1", "did you mean 'worker/1'?"),
+        ("worker/9", "expected worker/0 to worker/3"),
+        ("worker/2-4", "expected worker/0 to worker/3"),
+        ("worker/3-2", "expected worker/0 to worker/3"),
+        ("zzz", "expected one of worker, ps"),
+        (",", "names no task"),
+    ],
+)
+def test_selections_that_are_wrong(text: str, said: str):
+    with pytest.raises(JobError, match=re.escape(said)):
+        parse_selection(text, PLACED)
+
+
+def test_all_faults_at_once():
+    with pytest.raises(JobError) as caught:
+        parse_selection("a,ps,b", PLACED)
+    assert len(caught.value.faults) == 2
+
+
+def test_the_table_of_renderers():
+    made: Renderer = renderer("console")(Writer())
+    assert isinstance(made, Console)

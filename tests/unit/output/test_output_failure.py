@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from launcher.model.report import Failure
+from launcher.model.rundir import RunPaths
+from launcher.model.status import ExitStatus, Reason, TaskState
+from launcher.model.task import TaskId
+from launcher.output.failure import clean_lines, failure_report
+from launcher.output.tails import Tails
+from launcher.output.tracebacks import last_traceback
+from tests.unit.output.output_samples import failed, report, task_report
+
+W1 = TaskId("worker/1")
+FAILURE = Failure(Reason.EXIT, W1, "node2", 111.0, "exit code 7", "look at its log")
+PATHS = RunPaths("/runs/1")
+CHAINED = b"""\
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    {}["x"]
+KeyError: 'x'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "train.py", line 5, in <module>
+    raise ValueError("bad")
+ValueError: bad
+"""
+
+
+def tails(data: bytes) -> Tails:
+    kept = Tails()
+    kept.add(W1, data)
+    return kept
+
+
+def test_the_whole_report():
+    others = [failed("worker/2", 3), task_report("ps/0", state=TaskState.STOPPED, reason=Reason.STOPPED)]
+    stuck = task_report("worker/0", state=TaskState.STOPPED, reason=Reason.STOPPED, unkillable=(77, 78))
+    told = report(stuck, failed("worker/1", host="node2"), *others, failure=FAILURE, exit_code=7)
+    assert failure_report(told, tails(b"step 1\rstep 2\n\x1b[31mbad\x1b[0m\n\n"), PATHS) == (
+        "launch: worker/1 on node2 failed first: exit code 7\n"
+        "  its last lines:\n"
+        "    step 2\n"
+        "    bad\n"
+        "  hint: look at its log\n"
+        "  also failed: worker/2 on node1 (exit code 3)\n"
+        "launch: worker/0 on node1: pid 77, 78 survived SIGKILL\n"
+        "  log: /runs/1/logs/worker-1.log\n"
+    )
+
+
+def test_nothing_to_say():
+    assert failure_report(report(task_report("worker/0")), Tails(), PATHS) == ""
+
+
+def test_no_task_failed():
+    failure = Failure(Reason.TIMEOUT, None, None, 1.0, "the job took longer than 5 s (--timeout)")
+    told = report(failure=failure, exit_code=124)
+    assert failure_report(told, Tails(), PATHS) == "launch: the job took longer than 5 s (--timeout)\n"
+    lost = Failure(Reason.HOST_LOST, None, "node2", 1.0, "the connection ended")
+    assert failure_report(report(failure=lost), Tails(), None) == "launch: the connection ended (node2)\n"
+
+
+def test_nothing_printed_and_long_lines():
+    told = report(failed("worker/1"), failure=FAILURE, exit_code=7)
+    assert "  it printed nothing\n" in failure_report(told, Tails(), None)
+    lines = failure_report(told, tails(b"x" * 500), None, 60).splitlines()
+    assert "    " + "x" * 55 + "…" in lines
+    assert max(map(len, lines)) == 60
+
+
+def test_a_traceback_among_the_last_lines_is_not_repeated():
+    told = report(failed("worker/1"), failure=FAILURE, exit_code=7)
+    text = failure_report(told, tails(b"step 1\n" + CHAINED), None)
+    assert text.count("Traceback") == 2
+    assert "its Python traceback" not in text
+
+
+def test_a_traceback_further_up_is_cut_out_with_its_chain():
+    told = report(failed("worker/1"), failure=FAILURE, exit_code=7)
+    noise = b"".join(b"shutting down %d\n" % n for n in range(30))
+    text = failure_report(told, tails(b"step 1\n" + CHAINED + noise), None)
+    shown = "".join(f"    {line}\n" for line in CHAINED.decode().splitlines())
+    assert f"  its Python traceback:\n{shown}  its last lines:\n    shutting down 10\n" in text
+    assert "step 1" not in text
+
+
+def block(text: str) -> list[str]:
+    lines = text.splitlines()
+    found = last_traceback(lines)
+    return lines[found.start : found.end] if found else []
+
+
+def test_tracebacks():
+    one = 'Traceback (most recent call last):\n  File "a.py", line 1\n    x\nValueError: a: b'
+    assert block(f"before\n{one}\nafter") == one.splitlines()
+    assert block(f"{one}\nbetween\n{one.replace('a:', 'z:')}\n")[-1] == "ValueError: z: b"
+    assert block("no\n") == []
+    assert block("Traceback (most recent call last):\n  File") == []
+    log = one.replace("    x", "    x\n2024-05-01 12:00:00 E external/xla: bad")
+    assert block(log) == log.splitlines()
+    torch = "\n".join(f"[rank0]: {line}" for line in one.splitlines())
+    assert block(f"{torch}\n[rank0]: more") == torch.splitlines()
+    assert block("Traceback (most recent call last):\n  x\nKeyboardInterrupt\n")[-1] == "KeyboardInterrupt"
+    syntax = 'Traceback (most recent call last):\n  File "a.py", line 1\n    x x\n      ^\nSyntaxError: invalid'
+    assert block(syntax) == syntax.splitlines()
+
+
+def test_what_python_really_prints():
+    code = "def f(n): return f(n + 1)\ntry:\n  f(0)\nexcept RecursionError as e:\n  raise OSError('x') from e"
+    env = {**os.environ, "PYTHON_COLORS": "0"}
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, env=env, check=False).stderr
+    lines = clean_lines(out, False)
+    found = last_traceback(lines)
+    assert found and found.start == 0 and lines[found.end - 1] == "OSError: x"
+
+
+def test_recursion_is_abridged():
+    told = report(failed("worker/1"), failure=FAILURE, exit_code=7)
+    frames = b'  File "a.py", line 1, in f\n    f()\n' * 200
+    output = b"Traceback (most recent call last):\n" + frames + b"RecursionError: deep\n" + b"noise\n" * 20
+    text = failure_report(told, tails(output), None)
+    assert "... 357 lines ..." in text
+    assert text.count("\n") < 75
+
+
+def test_tails_keep_the_end_only():
+    kept = Tails(1000)
+    for n in range(1000):
+        kept.add(W1, b"%03d\n" % n)
+    data, was_cut = kept.tail(W1)
+    assert was_cut and len(data) == 1000 and data.endswith(b"998\n999\n")
+    kept.forget(W1)
+    assert kept.tail(W1) == (b"", False)
+    assert clean_lines(b"rt of a line\nwhole\n", True) == ["whole"]
+
+
+def test_a_program_that_is_not_there():
+    failure = Failure(Reason.NOT_FOUND, W1, "node1", 1.0, "no program 'trian.py'")
+    lost = task_report("worker/1", state=TaskState.FAILED, reason=Reason.NOT_FOUND, status=ExitStatus(127))
+    told = report(lost, failure=failure, exit_code=127)
+    assert failure_report(told, Tails(), None) == "launch: worker/1 on node1 failed first: no program 'trian.py'\n"

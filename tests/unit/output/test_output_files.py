@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+
+import pytest
+
+from launcher.model import facts
+from launcher.model.orders import Tell
+from launcher.model.report import Failure
+from launcher.model.rundir import RunPaths
+from launcher.model.status import Reason
+from launcher.model.task import TaskId
+from launcher.output import files as files_module
+from launcher.output.base import Opening, Renderer
+from launcher.output.files import Files, write_json
+from launcher.output.jsonl import Jsonl, skipped_notice
+from launcher.output.writer import Writer
+from tests.unit.output.output_samples import failed, placement, report, task_report
+
+W0, W1 = TaskId("worker/0"), TaskId("worker/1")
+
+
+def printed(task: TaskId, data: bytes) -> facts.TaskOutput:
+    return facts.TaskOutput("node1", task, 1, data)
+
+
+@pytest.fixture
+def warnings() -> list[Tell]:
+    return []
+
+
+@pytest.fixture
+def paths(tmp_path) -> RunPaths:
+    return RunPaths(str(tmp_path / "run"))
+
+
+def begun(paths: RunPaths | None, warnings: list[Tell], **hosts: str) -> Files:
+    made = Files(warnings.append, lambda: 5.0)
+    made.begin(Opening("mnist", placement(**hosts), paths, 100.0))
+    return made
+
+
+def content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def test_what_a_run_leaves(paths, warnings):
+    files: Renderer = begun(paths, warnings, node1="worker/0 worker/1")
+    assert content(paths.log(W1)) == b""
+    files.on(printed(W0, b"raw \xff\x00\r"))
+    files.on(printed(W0, b"\x1b[2J\n"))
+    assert content(paths.log(W0)) == b"raw \xff\x00\r\x1b[2J\n"  # there at once
+    files.on(facts.PortsHeld("node1", 1.5, {W0: 4000}))
+    files.on(facts.TaskExited("node1", 2.5, W0, 1, 7, None, 10, 0.5))
+    files.on(Tell("ä \udcff"))
+    assert files.tick(0.0) is None
+    failure = Failure(Reason.EXIT, W0, "node1", 2.5, "exit code 7")
+    files.close(report(failed("worker/0"), failure=failure, exit_code=7))
+    events = [json.loads(line) for line in content(paths.events).splitlines()]
+    assert events == [
+        {"event": "PortsHeld", "at": 1.5, "host": "node1", "ports": {"worker/0": 4000}},
+        {
+            **{"event": "TaskExited", "at": 2.5, "host": "node1", "task": "worker/0", "attempt": 1, "code": 7},
+            **{"signal": None, "peak_rss": 10, "cpu_s": 0.5, "oom": ""},
+        },
+        {"event": "Tell", "at": 5.0, "text": "ä \udcff", "urgent": False},
+    ]
+    told = json.loads(content(paths.report))
+    assert (told["schema"], told["job"], told["exit_code"]) == (1, "mnist", 7)
+    assert told["tasks"][0]["state"] == "failed"
+    assert told["tasks"][0]["status"] == {"code": 7, "signal": None}
+    assert told["failure"] == {
+        **{"reason": "exit", "task": "worker/0", "host": "node1", "at": 2.5},
+        **{"text": "exit code 7", "hint": ""},
+    }
+    assert warnings == []
+    assert sorted(os.listdir(paths.root)) == ["events.jsonl", "logs", "report.json"]
+
+
+def test_every_fact_can_be_written(paths, warnings):
+    files = begun(paths, warnings, node1="worker/0")
+    every = [
+        facts.AgentReady("node1", 1.0, 5, {"cpus": 4, "gpus": ["0"]}),
+        facts.PortsRefused("node1", 1.0, "none"),
+        facts.TaskStarted("node1", 1.0, W0, 1, 9),
+        facts.TaskNotStarted("node1", 1.0, W0, 1, 127, "not found"),
+        facts.TaskSignalled("node1", 1.0, W0, 1, 15, 2),
+        facts.TaskGone("node1", 1.0, W0, 1, 0, (3, 4)),
+        facts.AgentLost("node1", 1.0, "why"),
+        facts.AgentClosed("node1", 1.0),
+        facts.StopAsked(1.0, 2, "you"),
+        facts.TimeUp(1.0, "grace"),
+    ]
+    for event in every:
+        files.on(event)
+    files.close(report(task_report("worker/0")))
+    lines = content(paths.events).splitlines()
+    assert [json.loads(line)["event"] for line in lines] == [type(event).__name__ for event in every]
+
+
+def test_without_a_folder_nothing_is_written(warnings, tmp_path):
+    files = begun(None, warnings, node1="worker/0")
+    files.on(printed(W0, b"x"))
+    files.close(report())
+    assert warnings == [] and list(tmp_path.iterdir()) == []
+
+
+def test_many_tasks_need_few_descriptors(paths, warnings, monkeypatch):
+    monkeypatch.setattr(files_module, "_OPEN", 10)
+    before = len(os.listdir("/proc/self/fd"))
+    names = [f"worker/{n}" for n in range(60)]
+    files = begun(paths, warnings, node1=" ".join(names))
+    for part in (b"one\n", b"two\n"):
+        for name in names:
+            files.on(printed(TaskId(name), part))
+    assert len(os.listdir("/proc/self/fd")) <= before + 10
+    files.close(report())
+    assert {content(paths.log(TaskId(name))) for name in names} == {b"one\ntwo\n"}
+    assert warnings == []
+
+
+def test_a_full_disk_is_said_once_and_ends_the_log(paths, warnings):
+    files = begun(paths, warnings, node1="worker/0 worker/1")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    files.on(printed(W0, b"begin\n"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))  # EFBIG, like a quota: Python ignores SIGXFSZ
+    try:
+        files.on(printed(W0, b"x" * 2000))
+        files.on(printed(W1, b"y" * 2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    files.on(printed(W0, b"a false continuation\n"))
+    files.on(Tell("the job goes on"))
+    assert len(warnings) == 1
+    assert warnings[0].text.endswith("worker-0.log can't be written: File too large; it ends here, the job goes on")
+    assert content(paths.log(W0)) == (b"begin\n" + b"x" * 2000)[:1000]
+    files.close(report(task_report("worker/0")))
+    assert warnings[1:] == [Tell(f"not complete in {paths.root}: worker-0.log, worker-1.log")]
+    assert os.path.exists(paths.report)
+
+
+def test_a_folder_that_vanished(paths, warnings, monkeypatch):
+    monkeypatch.setattr(files_module, "_OPEN", 1)
+    files = begun(paths, warnings, node1="worker/0 worker/1")
+    shutil.rmtree(paths.root)
+    files.on(printed(W0, b"x\n"))
+    files.on(printed(W0, b"x\n"))
+    assert [tell.urgent for tell in warnings] == [False]
+    files.close(report())
+    assert warnings[-1].urgent and "report.json can't be written: No such file" in warnings[-1].text
+
+
+def test_a_warning_that_comes_back_as_an_event(paths):
+    made: list[Files] = []
+    files = Files(lambda tell: made[0].on(tell))
+    made.append(files)
+    with open(os.path.dirname(paths.root) + "/run", "w"):
+        pass  # a file where the folder should be
+    files.begin(Opening("mnist", placement(node1="worker/0"), paths, 1.0))
+    files.on(printed(W0, b"x"))
+    files.close(report())
+
+
+def test_a_report_is_there_whole_or_not_at_all(tmp_path):
+    path = str(tmp_path / "report.json")
+    write_json(path, {"b": 1, "a": [2]})
+    assert content(path) == b'{\n  "a": [\n    2\n  ],\n  "b": 1\n}\n'
+    os.chmod(tmp_path, 0o777)
+    with pytest.raises(OSError):
+        write_json(str(tmp_path / "no" / "report.json"), {})
+    assert os.listdir(tmp_path) == ["report.json"]
+
+
+def jsonl(tmp_path, *events: object) -> list[dict[str, object]]:
+    fd = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    writer = Writer()
+    made: Renderer = Jsonl(writer, fd, lambda: 5.0)
+    made.begin(Opening("mnist", placement(node1="worker/0"), None, 1.0))
+    for event in events:
+        made.on(event)  # type: ignore[arg-type]
+    assert made.tick(0.0) is None
+    made.close(report(task_report("worker/0")))
+    assert writer.close()
+    os.close(fd)
+    return [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
+
+
+def test_json_lines(tmp_path):
+    gone = facts.TaskGone("node1", 1.0, W0, 1)
+    said = jsonl(tmp_path, printed(W0, b"a \xff\r\nb\xc3"), Tell("hm"), printed(W0, b"\xa9\n\nlast"), gone)
+    output = {"event": "TaskOutput", "task": "worker/0"}
+    assert said[:-1] == [
+        {**output, "line": "a �"},
+        {"event": "Tell", "at": 5.0, "text": "hm", "urgent": False},
+        {**output, "line": "bé"},
+        {**output, "line": ""},
+        {**output, "line": "last"},
+        {"event": "TaskGone", "at": 1.0, "host": "node1", "task": "worker/0", "attempt": 1}
+        | {"leftovers": 0, "unkillable": []},
+    ]
+    assert said[-1]["event"] == "Report" and said[-1]["exit_code"] == 0
+    assert json.loads(skipped_notice(3)) == {"event": "Skipped", "lines": 3}
+
+
+def test_json_of_an_endless_line(tmp_path):
+    text = "é" * 1_500_000
+    data = text.encode()
+    chunks = [printed(W0, data[at : at + 65_537]) for at in range(0, len(data), 65_537)]
+    for said in (jsonl(tmp_path, *chunks), jsonl(tmp_path, printed(W0, data + b"\n"))):
+        assert "".join(str(each.get("line", "")) for each in said) == text
+        assert [each.get("more") for each in said] == [True, True, None, None]

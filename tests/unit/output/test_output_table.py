@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from launcher.model.report import Failure
+from launcher.model.status import ExitStatus, Reason, TaskState
+from launcher.model.task import TaskId
+from launcher.output import human
+from launcher.output.table import plain, rows
+from tests.unit.output.output_samples import failed, report, task_report
+
+STOPPED = {"state": TaskState.STOPPED, "reason": Reason.STOPPED, "status": ExitStatus(signal=15)}
+FAILURE = Failure(Reason.EXIT, TaskId("worker/1"), "node2", 111.0, "worker/1: exit code 7")
+
+
+def test_all_well():
+    text = plain(report(task_report("worker/0"), task_report("ps/0", port=40001, **STOPPED)))
+    assert text == (
+        "HOST    PORT  ROLE    INDEX  STATE      EXIT     TIME  PEAK MEM\n"
+        "node1   2222  worker      0  succeeded  0        12 s     12 MB\n"
+        "node1  40001  ps          0  stopped    SIGTERM  12 s     12 MB\n"
+        "job mnist: ok in 12 s\n"
+        "logs: /runs/1\n"
+    )
+
+
+def test_a_failure():
+    never = {"state": TaskState.CANCELLED, "status": ExitStatus(), "started_at": None, "peak_rss": None}
+    killed = {"state": TaskState.FAILED, "reason": Reason.OUT_OF_MEMORY, "status": ExitStatus(signal=9)}
+    tasks = [
+        task_report("worker/0", **killed),
+        failed("worker/1", host="node2"),
+        task_report("worker/2", "node2", port=None, **never),
+    ]
+    assert plain(report(*tasks, failure=FAILURE, exit_code=7)) == (
+        "HOST   PORT  ROLE    INDEX  STATE      EXIT         TIME  PEAK MEM\n"
+        "node1  2222  worker      0  failed     SIGKILL (9)  12 s     12 MB  <- out of memory\n"
+        "node2  2222  worker      1  failed     7            12 s     12 MB  <- first to fail\n"
+        "node2     -  worker      2  cancelled  -               -         -\n"
+        "job mnist: failed after 12 s: worker/1: exit code 7; exit code 7\n"
+        "logs: /runs/1\n"
+    )
+
+
+def test_many_that_are_well_are_counted():
+    tasks = [task_report(f"worker/{n}", ended_at=112.0 + n % 3) for n in range(500)]
+    assert plain(report(*tasks)) == (
+        "500 tasks of worker succeeded (12 s to 14 s, up to 12 MB)\njob mnist: ok in 12 s\nlogs: /runs/1\n"
+    )
+
+
+def test_of_many_those_that_failed_have_rows_the_first_one_first():
+    tasks = [task_report(f"worker/{n}", **STOPPED) for n in range(490)]
+    tasks += [failed(f"worker/{n}") for n in range(490, 540)]
+    failure = FAILURE._replace(task=TaskId("worker/539"))
+    lines = plain(report(*tasks, task_report("ps/0", **STOPPED), failure=failure, exit_code=7)).splitlines()
+    assert lines[1].endswith("539  failed  7     12 s     12 MB  <- first to fail")
+    assert lines[2:4][1].split()[3] == "491"
+    assert lines[41:44] == [
+        "10 tasks of worker failed (12 s, up to 12 MB)",
+        "490 tasks of worker were stopped (12 s, up to 12 MB)",
+        "1 task of ps was stopped (12 s, up to 12 MB)",
+    ]
+
+
+def test_rows_are_complete():
+    tasks = [task_report(f"worker/{n}") for n in range(100)]
+    assert len(rows(report(*tasks))) == 100
+    assert rows(report(*tasks))[3] == ["node1", "2222", "worker", "3", "succeeded", "0", "12 s", "12 MB", ""]
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(None, "-"), (0.32, "0.3 s"), (9.96, "10 s"), (12, "12 s"), (59.7, "1 min 00 s"), (185, "3 min 05 s")]
+    + [(3600, "1 h 00 min"), (3725, "1 h 02 min"), (100_000, "27 h 46 min")],
+)
+def test_seconds(value: float | None, text: str):
+    assert human.seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    "value, text", [(None, "-"), (0, "0 kB"), (512_000, "512 kB"), (12_345_678, "12 MB"), (3_400_000_000, "3.4 GB")]
+)
+def test_sizes(value: int | None, text: str):
+    assert human.size(value) == text
+
+
+def test_signals():
+    assert human.signal_name(9) == "SIGKILL"
+    assert human.signal_name(99) == "signal 99"
+
+
+def test_on_a_terminal_rich_says_the_same():
+    from launcher.output.richtable import rich_text
+
+    told = report(task_report("worker/0"), failed("worker/1", host="[fe80::1]"), failure=FAILURE, exit_code=7)
+    assert rich_text(told, 120, False).split() == plain(told).split()
+    coloured = rich_text(told, 120, True)
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == plain(told).split()
+    assert all(len(line) <= 50 for line in rich_text(told, 50, False).splitlines()[:-2])
+
+
+def test_a_plain_launch_imports_nothing_heavy():
+    heavy = {"rich", "dataclasses", "logging", "pathlib", "subprocess", "shutil", "tempfile", "socket", "difflib"}
+    code = (
+        "import sys, launcher.output as o; o.renderer('console'); o.renderer('files'); o.renderer('jsonl');"
+        f"print({heavy!r} & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"

@@ -1,0 +1,48 @@
+"""Whose run it is: never a stranger's process, though it may have the same pid."""
+
+from __future__ import annotations
+
+import signal
+
+from launcher.runs.owner import attach, is_alive, is_elsewhere, signal_owner, start_ticks, this_process
+from tests.unit.runs.conftest import Sleeper, owner_of
+
+
+def test_this_process_is_alive():
+    assert is_alive(this_process())
+
+
+def test_the_same_pid_at_another_time_is_a_stranger(sleeper: Sleeper):
+    process = sleeper()
+    owner = owner_of(process)
+    strangers = [
+        owner._replace(start_ticks=owner.start_ticks - 1),
+        owner._replace(boot_id="another boot"),
+        owner._replace(machine="another machine"),
+        owner._replace(pid_namespace="pid:[1]"),
+    ]
+    for stranger in strangers:
+        assert not is_alive(stranger)
+        assert attach(stranger) is None
+        assert not signal_owner(stranger, signal.SIGKILL)
+    assert process.poll() is None
+    assert [is_elsewhere(stranger) for stranger in strangers] == [False, False, True, True]
+
+
+def test_the_owner_is_signalled(sleeper: Sleeper):
+    process = sleeper()
+    owner = owner_of(process)
+    assert is_alive(owner)
+    assert signal_owner(owner, signal.SIGTERM)
+    assert process.wait(10) == -signal.SIGTERM
+    assert not is_alive(owner)
+    assert not signal_owner(owner, signal.SIGTERM)
+
+
+def test_a_zombie_is_over(sleeper: Sleeper):
+    process = sleeper()
+    owner = owner_of(process)
+    process.kill()
+    while start_ticks(process.pid) is not None:
+        pass
+    assert not is_alive(owner)

@@ -10,7 +10,7 @@ from launcher.cli import request
 from launcher.errors import ProgramError
 from launcher.model.job import ProgramKind
 from launcher.model.plan import Placement
-from launcher.planning import place
+from launcher.planning import check_program_args, place
 
 SUMMARY = "start a distributed TensorFlow job, show what its tasks print, and say how each one ended"
 
@@ -100,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: it could not be started.
     """
     wanted = request.understand(args)
+    check_program_args(wanted.job)
     placement = place(wanted.job, wanted.hosts)
     _check_programs(placement, wanted.job.workdir or ".")
     if args.dry_run:

@@ -27,36 +27,35 @@ def failure_report(report: Report, tails: Tails, paths: RunPaths | None, width: 
         report: how the job ended.
         tails: what the tasks printed last.
         paths: where the logs are, if anywhere.
-        width: no line is longer; 0: 200.
+        width: no line of the task's is longer; 0: 200.
     """
-    lines = [] if report.failure is None else _first(report, report.failure, tails, paths)
-    lines += _unkillable(report)
-    if not lines:
-        return ""
-    return "".join(f"{shortened(line, width or 200)}\n" for line in lines) + _places(report, paths)
+    lines: list[str] = []
+    if report.failure is not None:
+        said = _said(report.failure, tails)
+        lines = [_headline(report, report.failure), *(shortened(line, width or 200) for line in said)]
+        lines += _where_to_look(report.failure, paths) + _others(report, report.failure)
+    return "".join(f"{line}\n" for line in lines + _unkillable(report))
 
 
-def _places(report: Report, paths: RunPaths | None) -> str:
-    """Where its whole output is: never shortened."""
-    task = report.failure.task if report.failure else None
-    return f"  log: {paths.log(task)}\n" if paths and task else ""
+def _headline(report: Report, failure: Failure) -> str:
+    """Who, where and why; the sentence may name task and host itself."""
+    several = len({task.host for task in report.tasks}) > 1
+    where = failure.host if failure.host and several and failure.host not in failure.text else ""
+    if failure.task is None or failure.task in failure.text:
+        first = "first to fail: " if failure.task else ""
+        return f"launch: {first}{failure.text}" + (f" (on {where})" if where else "")
+    return f"launch: first to fail: {failure.task}{where and f' on {where}'}: {failure.text}"
 
 
-def _first(report: Report, failure: Failure, tails: Tails, paths: RunPaths | None) -> list[str]:
-    where = f" on {failure.host}" if failure.host else ""
-    lines = [f"launch: {failure.text}"]
-    if failure.task is not None:
-        lines = [f"launch: {failure.task}{where} failed first: {failure.text}", *_said(failure, tails)]
-    elif where and str(failure.host) not in failure.text:
-        lines = [f"launch: {failure.text} ({failure.host})"]
-    if failure.hint:
-        lines.append(f"  hint: {failure.hint}")
-    return lines + _others(report, failure)
+def _where_to_look(failure: Failure, paths: RunPaths | None) -> list[str]:
+    lines = [f"  hint: {failure.hint}"] if failure.hint else []
+    return [*lines, f"  log: {paths.log(failure.task)}"] if paths and failure.task else lines
 
 
 def _said(failure: Failure, tails: Tails) -> list[str]:
     """The task's last lines, and its traceback unless they hold it."""
-    assert failure.task is not None
+    if failure.task is None:
+        return []
     data, cut = tails.tail(failure.task)
     lines = clean_lines(data, cut)
     if failure.reason in (Reason.NOT_FOUND, Reason.NOT_RUNNABLE) and not lines:

@@ -45,7 +45,7 @@ def summary(report: Report) -> list[str]:
     """``job JOB: ok in 12 s``, or what went wrong; and where the run's folder is."""
     took = human.seconds(max(0.0, report.ended_at - report.started_at))
     if report.failure is not None:
-        said = f"failed after {took}: {report.failure.text.rstrip('.')}; exit code {report.exit_code}"
+        said = f"failed: {report.failure.text.rstrip('.')}; exit code {report.exit_code}"
     elif report.exit_code:
         said = f"ended after {took} with exit code {report.exit_code}"
     else:

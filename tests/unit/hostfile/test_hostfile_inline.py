@@ -1,5 +1,8 @@
 """``--hosts h1:2,h2``: what it means, and what is wrong with what."""
 
+# A line of a table is one case.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import pytest

@@ -42,9 +42,13 @@ def task_report(name: str, host: str = "node1", **fields: object) -> TaskReport:
 def failed(name: str, code: int = 7, host: str = "node1", **fields: object) -> TaskReport:
     """A task that exited with a code."""
     status = ExitStatus(code=code)
-    return task_report(name, host, state=TaskState.FAILED, status=status, detail=f"exit code {code}", **fields)
+    return task_report(
+        name, host, state=TaskState.FAILED, status=status, detail=f"exit code {code}", **fields
+    )
 
 
-def report(*tasks: TaskReport, failure: Failure | None = None, exit_code: int = 0, run_dir: str = "/runs/1") -> Report:
+def report(
+    *tasks: TaskReport, failure: Failure | None = None, exit_code: int = 0, run_dir: str = "/runs/1"
+) -> Report:
     """A job that took 12 s."""
     return Report("mnist", exit_code, 100.0, 112.0, tasks, failure, run_dir)

@@ -68,7 +68,12 @@ def printed(task: TaskId, data: bytes) -> facts.TaskOutput:
 
 def test_lines_remarks_and_the_end(screen):
     screen.begin(node1="worker/0 ps/0")
-    screen.on(Tell("2 tasks on node1"), printed(W0, b"step 1\nste"), printed(PS0, b"join\n"), printed(W0, b"p 2\nlast"))
+    screen.on(
+        Tell("2 tasks on node1"),
+        printed(W0, b"step 1\nste"),
+        printed(PS0, b"join\n"),
+        printed(W0, b"p 2\nlast"),
+    )
     screen.on(facts.TaskGone("node1", 1.0, W0, 1))
     screen.console.close(report(task_report("worker/0"), run_dir=""))
     assert screen.console.tick(1.0) is None
@@ -103,7 +108,7 @@ def test_quiet(screen):
     assert out == ""
     assert err == (
         "launch: hey\n"
-        "launch: worker/0 on node1 failed first: exit code 7\n"
+        "launch: first to fail: worker/0: exit code 7\n"
         "  its last lines:\n    why\n"
         "  log: /runs/1/logs/worker-0.log\n"
     )

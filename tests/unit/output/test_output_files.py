@@ -14,7 +14,7 @@ from launcher.model.rundir import RunPaths
 from launcher.model.status import Reason
 from launcher.model.task import TaskId
 from launcher.output import files as files_module
-from launcher.output.base import Opening, Renderer
+from launcher.output.base import Event, Opening, Renderer
 from launcher.output.files import Files, write_json
 from launcher.output.jsonl import Jsonl, skipped_notice
 from launcher.output.writer import Writer
@@ -64,8 +64,16 @@ def test_what_a_run_leaves(paths, warnings):
     assert events == [
         {"event": "PortsHeld", "at": 1.5, "host": "node1", "ports": {"worker/0": 4000}},
         {
-            **{"event": "TaskExited", "at": 2.5, "host": "node1", "task": "worker/0", "attempt": 1, "code": 7},
-            **{"signal": None, "peak_rss": 10, "cpu_s": 0.5, "oom": ""},
+            "event": "TaskExited",
+            "at": 2.5,
+            "host": "node1",
+            "task": "worker/0",
+            "attempt": 1,
+            "code": 7,
+            "signal": None,
+            "peak_rss": 10,
+            "cpu_s": 0.5,
+            "oom": "",
         },
         {"event": "Tell", "at": 5.0, "text": "ä \udcff", "urgent": False},
     ]
@@ -74,8 +82,12 @@ def test_what_a_run_leaves(paths, warnings):
     assert told["tasks"][0]["state"] == "failed"
     assert told["tasks"][0]["status"] == {"code": 7, "signal": None}
     assert told["failure"] == {
-        **{"reason": "exit", "task": "worker/0", "host": "node1", "at": 2.5},
-        **{"text": "exit code 7", "hint": ""},
+        "reason": "exit",
+        "task": "worker/0",
+        "host": "node1",
+        "at": 2.5,
+        "text": "exit code 7",
+        "hint": "",
     }
     assert warnings == []
     assert sorted(os.listdir(paths.root)) == ["events.jsonl", "logs", "report.json"]
@@ -83,7 +95,7 @@ def test_what_a_run_leaves(paths, warnings):
 
 def test_every_fact_can_be_written(paths, warnings):
     files = begun(paths, warnings, node1="worker/0")
-    every = [
+    every: list[Event] = [
         facts.AgentReady("node1", 1.0, 5, {"cpus": 4, "gpus": ["0"]}),
         facts.PortsRefused("node1", 1.0, "none"),
         facts.TaskStarted("node1", 1.0, W0, 1, 9),
@@ -136,7 +148,9 @@ def test_a_full_disk_is_said_once_and_ends_the_log(paths, warnings):
     files.on(printed(W0, b"a false continuation\n"))
     files.on(Tell("the job goes on"))
     assert len(warnings) == 1
-    assert warnings[0].text.endswith("worker-0.log can't be written: File too large; it ends here, the job goes on")
+    assert warnings[0].text.endswith(
+        "worker-0.log can't be written: File too large; it ends here, the job goes on"
+    )
     assert content(paths.log(W0)) == (b"begin\n" + b"x" * 2000)[:1000]
     files.close(report(task_report("worker/0")))
     assert warnings[1:] == [Tell(f"not complete in {paths.root}: worker-0.log, worker-1.log")]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,11 @@ from launcher.output import human
 from launcher.output.table import plain, rows
 from tests.unit.output.output_samples import failed, report, task_report
 
-STOPPED = {"state": TaskState.STOPPED, "reason": Reason.STOPPED, "status": ExitStatus(signal=15)}
+STOPPED: dict[str, Any] = {
+    "state": TaskState.STOPPED,
+    "reason": Reason.STOPPED,
+    "status": ExitStatus(signal=15),
+}
 FAILURE = Failure(Reason.EXIT, TaskId("worker/1"), "node2", 111.0, "worker/1: exit code 7")
 
 
@@ -29,8 +34,17 @@ def test_all_well():
 
 
 def test_a_failure():
-    never = {"state": TaskState.CANCELLED, "status": ExitStatus(), "started_at": None, "peak_rss": None}
-    killed = {"state": TaskState.FAILED, "reason": Reason.OUT_OF_MEMORY, "status": ExitStatus(signal=9)}
+    never: dict[str, Any] = {
+        "state": TaskState.CANCELLED,
+        "status": ExitStatus(),
+        "started_at": None,
+        "peak_rss": None,
+    }
+    killed: dict[str, Any] = {
+        "state": TaskState.FAILED,
+        "reason": Reason.OUT_OF_MEMORY,
+        "status": ExitStatus(signal=9),
+    }
     tasks = [
         task_report("worker/0", **killed),
         failed("worker/1", host="node2"),
@@ -41,7 +55,7 @@ def test_a_failure():
         "node1  2222  worker      0  failed     SIGKILL (9)  12 s     12 MB  <- out of memory\n"
         "node2  2222  worker      1  failed     7            12 s     12 MB  <- first to fail\n"
         "node2     -  worker      2  cancelled  -               -         -\n"
-        "job mnist: failed after 12 s: worker/1: exit code 7; exit code 7\n"
+        "job mnist: failed: worker/1: exit code 7; exit code 7\n"
         "logs: /runs/1\n"
     )
 
@@ -83,7 +97,8 @@ def test_seconds(value: float | None, text: str):
 
 
 @pytest.mark.parametrize(
-    "value, text", [(None, "-"), (0, "0 kB"), (512_000, "512 kB"), (12_345_678, "12 MB"), (3_400_000_000, "3.4 GB")]
+    "value, text",
+    [(None, "-"), (0, "0 kB"), (512_000, "512 kB"), (12_345_678, "12 MB"), (3_400_000_000, "3.4 GB")],
 )
 def test_sizes(value: int | None, text: str):
     assert human.size(value) == text
@@ -106,7 +121,17 @@ def test_on_a_terminal_rich_says_the_same():
 
 
 def test_a_plain_launch_imports_nothing_heavy():
-    heavy = {"rich", "dataclasses", "logging", "pathlib", "subprocess", "shutil", "tempfile", "socket", "difflib"}
+    heavy = {
+        "rich",
+        "dataclasses",
+        "logging",
+        "pathlib",
+        "subprocess",
+        "shutil",
+        "tempfile",
+        "socket",
+        "difflib",
+    }
     code = (
         "import sys, launcher.output as o; o.renderer('console'); o.renderer('files'); o.renderer('jsonl');"
         f"print({heavy!r} & set(sys.modules))"

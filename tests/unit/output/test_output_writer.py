@@ -129,7 +129,8 @@ def check_stopped(read: int, write: int, logs: str) -> None:
 
 
 def test_a_stopped_reader_is_skipped_and_told_so(pipe):
-    check_stopped(*pipe, logs="/runs/1/logs")
+    read, write = pipe
+    check_stopped(read, write, "/runs/1/logs")
 
 
 def test_a_stopped_terminal_is_skipped_and_told_so():

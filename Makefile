@@ -38,7 +38,7 @@ types: $(VENV)/.dev  ## mypy
 	$(BIN)/mypy
 
 bench: $(BENCH)/.installed  ## measure side by side with honcho, mpirun and torchrun
-	$(BENCH)/bin/python bench/run.py
+	$(BENCH)/bin/python -m bench.run $(BENCH_ARGS)
 
 install: python-ok  ## install launch for the Python of PYTHON=
 	$(PYTHON) $(PIP) install .

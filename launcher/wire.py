@@ -35,28 +35,26 @@ MAX_PAYLOAD = 64 * 1024 * 1024
 _HEAD = struct.Struct("<IB")
 _OUTPUT_HEAD = struct.Struct("<BH")
 _MESSAGE, _OUTPUT = 1, 2
+_MAX_NAME = 255
 
 Message = Union[facts.Fact, orders.Order]
 
-_RECORDS: Dict[str, Any] = {
-    record.__name__: record
-    for record in (
-        facts.AgentReady,
-        facts.HostGpus,
-        facts.PortsHeld,
-        facts.PortsRefused,
-        facts.TaskStarted,
-        facts.TaskNotStarted,
-        facts.TaskSignalled,
-        facts.TaskExited,
-        facts.TaskGone,
-        facts.AgentClosed,
-        orders.HoldPorts,
-        orders.StartTask,
-        orders.StopTasks,
-        orders.CloseAgent,
-    )
-}
+_FACTS = (
+    facts.AgentReady,
+    facts.HostGpus,
+    facts.PortsHeld,
+    facts.PortsRefused,
+    facts.TaskStarted,
+    facts.TaskNotStarted,
+    facts.TaskSignalled,
+    facts.TaskExited,
+    facts.TaskGone,
+    facts.AgentClosed,
+)
+_ORDERS = (orders.HoldPorts, orders.StartTask, orders.StopTasks, orders.CloseAgent)
+
+_BY_NAME: Dict[str, Any] = {record.__name__: record for record in (*_FACTS, *_ORDERS)}
+_FROM_AGENT: Dict[str, Any] = {record.__name__: record for record in _FACTS}
 
 
 def encode(message: Message) -> bytes:
@@ -69,8 +67,14 @@ def encode(message: Message) -> bytes:
 
 
 def output_head(task: TaskId, attempt: int, size: int) -> bytes:
-    """What comes before ``size`` bytes of a task's output."""
-    name = task.encode()
+    """What comes before ``size`` bytes of a task's output.
+
+    Raises:
+        WireError: the task's name is longer than 255 bytes, or there is too much output.
+    """
+    name = task.encode("utf-8", "surrogatepass")
+    if len(name) > _MAX_NAME or _OUTPUT_HEAD.size + len(name) + size > MAX_PAYLOAD:
+        raise WireError(f"{size} bytes of {task[:80]!r} are more than a frame can hold")
     return (
         _HEAD.pack(_OUTPUT_HEAD.size + len(name) + size, _OUTPUT)
         + _OUTPUT_HEAD.pack(len(name), attempt)
@@ -83,12 +87,13 @@ class Decoder:
 
     Args:
         host: whose output this is (an output frame does not say).
-        magic: whether MAGIC must come first, as it does from an agent.
+        magic: whether it comes from an agent: MAGIC first, then facts only.
     """
 
     def __init__(self, host: str, magic: bool = False) -> None:
         self._host = host
         self._awaits_magic = magic
+        self._records = _FROM_AGENT if magic else _BY_NAME
         self._rest = b""
 
     @property
@@ -110,9 +115,9 @@ class Decoder:
         return messages
 
     def _find_magic(self) -> bool:
-        at = self._rest.find(MAGIC)
+        at = self._rest.find(MAGIC, 0, MAX_NOISE + len(MAGIC))
         if at < 0:
-            if len(self._rest) > MAX_NOISE:
+            if len(self._rest) >= MAX_NOISE + len(MAGIC):
                 raise WireError(f"no agent answered, but {self._rest[:200]!r}...")
             return False
         self._rest = self._rest[at + len(MAGIC) :]
@@ -130,26 +135,33 @@ class Decoder:
             if end - start < size:
                 break
             at = start + size
-            messages.append(self._output(data, start, at) if kind == _OUTPUT else _message(data[start:at]))
+            if kind == _OUTPUT:
+                messages.append(self._output(data, start, at))
+            else:
+                messages.append(self._message(data[start:at]))
         return messages, at
 
     def _output(self, data: bytes, start: int, end: int) -> facts.TaskOutput:
-        length, attempt = _OUTPUT_HEAD.unpack_from(data, start)
-        start += _OUTPUT_HEAD.size
-        name = data[start : start + length].decode()
-        return facts.TaskOutput(self._host, TaskId(name), attempt, data[start + length : end])
+        try:
+            length, attempt = _OUTPUT_HEAD.unpack_from(data[start : start + _OUTPUT_HEAD.size])
+            start += _OUTPUT_HEAD.size + length
+            name = data[start - length : start].decode("utf-8", "surrogatepass")
+        except (struct.error, UnicodeDecodeError) as error:
+            raise WireError(f"output of nobody: {data[start : min(end, start + 200)]!r}") from error
+        if start > end:
+            raise WireError(f"output that ends within the task's name: {name!r}")
+        return facts.TaskOutput(self._host, TaskId(name), attempt, data[start:end])
 
-
-def _message(payload: bytes) -> Message:
-    try:
-        fields = json.loads(payload)
-        record = _RECORDS[fields.pop("is")]
-        for name in fields.keys() & _SHAPES.keys():
-            fields[name] = _SHAPES[name](fields[name])
-        message: Message = record(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WireError(f"a message that can't be read: {payload[:200]!r}") from error
-    return message
+    def _message(self, payload: bytes) -> Message:
+        try:
+            fields = json.loads(payload)
+            record = self._records[fields.pop("is")]
+            for name in fields.keys() & _SHAPES.keys():
+                fields[name] = _SHAPES[name](fields[name])
+            message: Message = record(**fields)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise WireError(f"a message that can't be read: {payload[:200]!r}") from error
+        return message
 
 
 #: JSON knows neither tuples nor task names: fields that need them back.

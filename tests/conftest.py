@@ -259,7 +259,7 @@ class Launch:
         """
         folder = self.home / f"command-{len(self.started)}"
         folder.mkdir()
-        environment = {**os.environ, **self._home_environment(), **(env or {})}
+        environment = {**os.environ, **self.environment(), **(env or {})}
         argv = [*command, *(os.fspath(arg) for arg in args)]
         with open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:
             since = time.monotonic()
@@ -269,7 +269,8 @@ class Launch:
         self.started.append(Started(process, folder, since))
         return self.started[-1]
 
-    def _home_environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """What makes ``home`` its home."""
         return {
             "HOME": str(self.home),
             "XDG_STATE_HOME": str(self.home / "state"),

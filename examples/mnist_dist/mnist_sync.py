@@ -169,9 +169,7 @@ def train(flags: argparse.Namespace, task: Task, server: Any, mnist: data.Mnist)
         max_wait_secs=int(flags.start_timeout),
         stop_grace_period_secs=1,
     ) as session:
-        batches = data.batches(
-            mnist.train_images, mnist.train_labels, flags.batch_size, seed=task.task_index
-        )
+        batches = data.batches(mnist.train_images, mnist.train_labels, flags.batch_size, seed=task.task_index)
         started, mine = time.monotonic(), 0
         step = session.run(model["global_step"])
         while not session.should_stop() and step < flags.train_steps:

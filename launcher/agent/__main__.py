@@ -1,22 +1,29 @@
-"""``python -m launcher.agent HOST``: orders on stdin, facts on stdout."""
+"""``python -m launcher.agent HOST [NUMBER]``: orders on stdin, facts on stdout.
+
+``NUMBER`` goes into the watermark of all it starts, so that whoever gave it can find them; any 36 bits.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 from launcher.agent.guardian import guard
+from launcher.model.watermark import agent_number
 
 
-def main(host: str) -> None:
+def main(host: str, number: str = "") -> NoReturn:
     """Run the agent of ``host`` under its guardian; does not return."""
+    seed = int(number) if number else int.from_bytes(os.urandom(8), "little")
 
-    def agent(guardian_pipe: int) -> None:
+    def agent(guardian_pipe: int) -> int:
         from launcher.agent.loop import Agent
 
-        Agent(host, 0, 1, guardian_pipe).run()
+        return Agent(host, agent_number(seed), 0, 1, guardian_pipe).run()
 
     guard(agent)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

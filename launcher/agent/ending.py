@@ -9,16 +9,24 @@ from typing import Callable, Dict, List, Optional, Tuple
 from launcher.agent import kernel
 from launcher.agent.family import Family
 from launcher.agent.kernel import Process
-from launcher.agent.task import Ending, Task
+from launcher.agent.task import SIGKILL, Ending, Task
 from launcher.model.orders import Ladder
 from launcher.model.task import TaskId
 
-#: Seconds between two looks at tasks that are ending: children that are not ours die unseen.
-LOOK = 0.02
+#: Seconds between two looks at tasks that are being killed: they may start new processes meanwhile.
+LOOK = 0.01
+#: Seconds between two looks at tasks that are asked to end. Every end is noticed without them, as every
+#: orphan is a child of ours; this is for what stopped itself.
+SLOW_LOOK = 0.25
+
+_Look = Tuple[Task, Ending, List[Process]]
 
 
 class Endings:
     """The tasks that are being ended.
+
+    A signal goes once to each process that is there when its rung begins. One that is started later,
+    say to save a checkpoint on SIGTERM, is left alone until the next rung; SIGKILL is for all.
 
     Args:
         family: knows who belongs to a task.
@@ -41,7 +49,7 @@ class Endings:
         self._tasks[task.id] = task
         self._next = now
 
-    def next_look(self, now: float) -> Optional[float]:
+    def next_look(self) -> Optional[float]:
         """When `step` is due (monotonic); ``None``: nothing is being ended."""
         return self._next if self._tasks else None
 
@@ -55,43 +63,56 @@ class Endings:
         if not self._tasks:
             return
         exhausted = {task for task, ending in self._endings() if not ending.climb(now)}
-        self._signal_groups()
-        orphans = self._family.orphans()
-        for task, ending in self._endings():
-            members = self._family.members(task.main, orphans.get(task.id, []))
+        looks = self._look()
+        self._signal_groups(looks)
+        for task, ending, members in looks:
             if members and task in exhausted:
                 self._give_up(task, members)
             elif members or not task.exited:
                 self._send(task, ending, members)
             else:
                 self._let_go(task)
-        self._next = now + LOOK
+        self._next = min(
+            (ending.next_look(now, LOOK, SLOW_LOOK) for _, ending in self._endings()), default=now
+        )
 
     def _endings(self) -> List[Tuple[Task, Ending]]:
         return [(task, task.ending) for task in self._tasks.values() if task.ending is not None]
 
-    def _signal_groups(self) -> None:
+    def _look(self) -> List[_Look]:
+        orphans = self._family.orphans()
+        return [
+            (task, ending, self._family.members(task.main, orphans.get(task.id, [])))
+            for task, ending in self._endings()
+        ]
+
+    def _signal_groups(self, looks: List[_Look]) -> None:
         """First a rung's signal to the main processes' groups: one system call a task, so all together."""
-        for task, ending in self._endings():
-            if task.main is not None and ending.group_due():
-                _prepare(ending.signal, task.pid)
-                task.signalled = _signal_group(task.pid, ending.signal) or task.signalled
+        for task, ending, _ in looks:
+            # Each process that gets SIGABRT must be kept from leaving a core first.
+            if task.main is not None and not ending.sent and ending.signal != signal.SIGABRT:
+                ending.group = _signal_group(task.main, ending.signal)
+                task.signalled = task.signalled or ending.group is not None
 
     def _send(self, task: Task, ending: Ending, members: List[Process]) -> None:
-        if not ending.told and task.main is not None:
-            ending.group_had(members, task.pid)
-        due = ending.due(members)
+        due = [] if ending.sent and ending.signal != SIGKILL else members
         for process in due:
-            _prepare(ending.signal, process.pid)
-            kernel.send(process, ending.signal)
+            if ending.sent or process.group != ending.group:
+                self._send_one(task, process, ending.signal)
         for process in members:
             if process.state == "T":  # stopped: it would never notice
                 kernel.send(process, signal.SIGCONT)
         if task.exited:
             task.leftovers.update(process.pid for process in due)
-        if not ending.told and (members or task.signalled):
-            ending.told = True
+        if not ending.sent and (members or task.signalled):
+            ending.sent = True
             self._tell(task, ending.signal, len(members))
+
+    def _send_one(self, task: Task, process: Process, number: int) -> None:
+        if number == signal.SIGABRT:
+            _leave_no_core(process.pid)
+        if kernel.send(process, number) and process.pid == task.main:
+            task.signalled = True
 
     def _give_up(self, task: Task, members: List[Process]) -> None:
         """Not even SIGKILL helped (uninterruptible sleep): say so instead of waiting for ever."""
@@ -105,18 +126,17 @@ class Endings:
         self._done.append(task)
 
 
-def _signal_group(group: int, number: int) -> bool:
+def _signal_group(group: int, number: int) -> Optional[int]:
+    """Signal a process group; the group, or ``None`` if it did not get it."""
     try:
         os.killpg(group, number)
     except OSError:  # it runs as somebody else by now
-        return False
-    return True
+        return None
+    return group
 
 
-def _prepare(number: int, pid: int) -> None:
+def _leave_no_core(pid: int) -> None:
     """SIGABRT is sent for the stacks it makes Python print, not for a core of 500 MB."""
-    if number != signal.SIGABRT:
-        return
     import resource
 
     try:

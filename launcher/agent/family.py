@@ -1,9 +1,9 @@
 """Which processes belong to which task, whatever they did to get away.
 
 A child subreaper inherits every orphan below it, so all that a task ever started is a descendant of
-its main process or of the agent. An orphan is known by its session (unless it called ``setsid``), else
-by the mark every task carries in its environment (a child that cleared it and called ``setsid`` is
-nobody's, unless there is but one task: it goes when the agent closes).
+its main process or of the agent. An orphan is known by its watermark (`launcher.model.watermark`), which
+it can't lose by accident, else by its session. One that has neither is nobody's, unless there is but one
+task: it goes when the agent closes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Dict, List, Optional, Set, Tuple
 
 from launcher.agent import kernel
 from launcher.agent.kernel import Process
-from launcher.model.task import TASK_MARK, TaskId
+from launcher.model.task import TaskId
 
 Orphans = Dict[Optional[TaskId], List[Process]]
 
@@ -22,29 +22,29 @@ class Family:
     """Follows main processes, and finds what else there is of their tasks."""
 
     def __init__(self) -> None:
-        self._mains: Set[int] = set()
+        self._children: Set[int] = set()
         self._sessions: Dict[int, TaskId] = {}
-        self._marks: Dict[bytes, TaskId] = {}
+        self._watermarks: Dict[int, TaskId] = {}
         self._known: Dict[Tuple[int, int], Optional[TaskId]] = {}
 
-    def add(self, task: TaskId, pid: int, mark: str) -> None:
-        """``pid`` is the main process of ``task``, whose environment carries ``mark``."""
-        self._mains.add(pid)
+    def add(self, task: TaskId, pid: int, watermark: int) -> None:
+        """``pid`` is the main process of ``task``; what it starts carries this watermark (0: none)."""
+        self._children.add(pid)
         self._sessions[pid] = task
-        self._marks[mark.encode()] = task
+        self._watermarks[watermark or -pid] = task
 
     def ignore(self, pid: int) -> None:
         """``pid`` is a child of ours that belongs to no task."""
-        self._mains.add(pid)
+        self._children.add(pid)
 
-    def main_ended(self, pid: int) -> None:
-        """The main process was reaped; its number may be used again, its session lives on."""
-        self._mains.discard(pid)
+    def child_ended(self, pid: int) -> None:
+        """A child that we started was reaped; its number may be used again, its session lives on."""
+        self._children.discard(pid)
 
     def forget(self, task: TaskId) -> None:
         """The task is gone."""
         self._sessions = {pid: other for pid, other in self._sessions.items() if other != task}
-        self._marks = {mark: other for mark, other in self._marks.items() if other != task}
+        self._watermarks = {mark: other for mark, other in self._watermarks.items() if other != task}
         if not self._sessions:
             self._known.clear()
 
@@ -52,7 +52,7 @@ class Family:
         """What the agent inherited and is alive, by task; ``None``: nobody's."""
         found: Orphans = {}
         for pid in kernel.children_of(os.getpid()):
-            process = None if pid in self._mains else kernel.look_at(pid)
+            process = None if pid in self._children else kernel.look_at(pid)
             if process is not None and not process.ended:
                 found.setdefault(self._owner(process), []).append(process)
         return found
@@ -69,18 +69,10 @@ class Family:
     def _owner(self, process: Process) -> Optional[TaskId]:
         key = (process.pid, process.start)
         if key not in self._known:
-            self._known[key] = (
-                self._sessions.get(process.session) or self._by_mark(process.pid) or self._only_task()
-            )
+            self._known[key] = self._find_owner(process)
         return self._known[key]
 
-    def _only_task(self) -> Optional[TaskId]:
+    def _find_owner(self, process: Process) -> Optional[TaskId]:
+        owner = self._watermarks.get(kernel.watermark_of(process.pid)) or self._sessions.get(process.session)
         tasks = set(self._sessions.values())
-        return tasks.pop() if len(tasks) == 1 else None
-
-    def _by_mark(self, pid: int) -> Optional[TaskId]:
-        prefix = TASK_MARK.encode() + b"="
-        for line in kernel.environment_of(pid).split(b"\0"):
-            if line.startswith(prefix):
-                return self._marks.get(line[len(prefix) :])
-        return None
+        return tasks.pop() if owner is None and len(tasks) == 1 else owner

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from typing import Callable
+from typing import Callable, NoReturn, Optional
 
 from launcher.agent import kernel
 
@@ -18,11 +18,11 @@ from launcher.agent import kernel
 PATIENCE = 5.0
 
 
-def guard(agent: Callable[[int], None]) -> None:
+def guard(agent: Callable[[int], int]) -> NoReturn:
     """Run ``agent`` in a child, end what it leaves, and exit; does not return.
 
     Args:
-        agent: gets a file descriptor that is at its end when the guardian is gone.
+        agent: gets a file descriptor that is at its end when the guardian is gone; returns an exit code.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -39,15 +39,14 @@ def guard(agent: Callable[[int], None]) -> None:
     os._exit(0 if status == 0 and not left else 1)
 
 
-def _run(agent: Callable[[int], None], guardian_pipe: int) -> None:
-    code = 1
+def _run(agent: Callable[[int], int], guardian_pipe: int) -> NoReturn:
+    code: Optional[int] = None
     try:
-        agent(guardian_pipe)
-        code = 0
+        code = agent(guardian_pipe)
     finally:
-        if code:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-        os._exit(code)
+        if code is None:
+            sys.excepthook(*sys.exc_info())
+        os._exit(1 if code is None else code)
 
 
 def _leave_link() -> None:

@@ -7,6 +7,8 @@ import os
 import signal
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
+from launcher.model.watermark import read_watermark
+
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
 
@@ -24,7 +26,7 @@ def become_subreaper(name: str) -> None:
 
 
 class Process(NamedTuple):
-    """One process, as ``/proc/PID/stat`` shows it; ``start`` (clock ticks since boot) tells reused pids apart."""
+    """One process, as ``/proc/PID/stat`` shows it; ``start`` (ticks since boot) tells reused pids apart."""
 
     pid: int
     state: str
@@ -145,10 +147,10 @@ def _kill(pid: int, number: int) -> bool:
     return True
 
 
-def environment_of(pid: int) -> bytes:
-    """The environment it was started with, ``NAME=VALUE`` split by NUL; empty if that can't be read."""
+def watermark_of(pid: int) -> int:
+    """The number that says which task it belongs to; 0 if there is none, or the process is gone."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read(1 << 20)
+        with open(f"/proc/{pid}/limits", "rb") as file:
+            return read_watermark(file.read())
     except OSError:
-        return b""
+        return 0

@@ -1,32 +1,59 @@
-"""Room for file descriptors: a task takes two or three, and the usual limit is 1024."""
+"""Resource limits: room for our own file descriptors, and what tasks start with.
+
+A task takes two or three descriptors of ours, and the usual limit is 1024; programs that use
+select(2) rely on it, so they must not inherit ours. Limits are lent for the moment of the start,
+rather than changed afterwards: what a task forks at once has the right ones too.
+"""
 
 from __future__ import annotations
 
 import resource
 
+from launcher.model.watermark import watermark
+
 _PER_TASK = 4
 _OWN = 64
 
 
-class FileLimit:
-    """Raises our own limit where many tasks need it; tasks still start with the limit they would have had."""
+class Limits:
+    """Our own limits and those of what we start.
 
-    def __init__(self) -> None:
-        self._soft, self._hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._raised = False
+    Args:
+        agent: the agent's number, for watermarks.
+    """
+
+    def __init__(self, agent: int) -> None:
+        self._agent = agent
+        self._files = self._raised = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._realtime = resource.getrlimit(resource.RLIMIT_RTTIME)
 
     def make_room(self, tasks: int) -> None:
-        """Raise the soft limit, as far as the hard one allows, to what so many tasks need."""
-        needed = min(tasks * _PER_TASK + _OWN, self._hard)
-        if needed > self._soft:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, self._hard))
-            self._raised = True
+        """Raise our soft limit of open files, as far as the hard one allows, to what so many tasks need."""
+        _, hard = self._files
+        needed = tasks * _PER_TASK + _OWN
+        if hard != resource.RLIM_INFINITY:
+            needed = min(needed, hard)
+        if needed > self._raised[0] != resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+            self._raised = (needed, hard)
 
-    def restore(self, pid: int) -> None:
-        """Give a task that was just started the limit we had (programs that use select(2) rely on it)."""
-        if not self._raised:
-            return
+    def lend(self, ordinal: int) -> int:
+        """Take on the limits that the ``ordinal``-th process we start shall have.
+
+        Returns:
+            Its watermark; 0 if this user may not set one.
+        """
+        number = watermark(self._agent, ordinal)
+        if self._raised is not self._files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
         try:
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (self._soft, self._hard))
-        except OSError:  # it is over already
-            return
+            resource.setrlimit(resource.RLIMIT_RTTIME, (number, self._realtime[1]))
+        except (OSError, ValueError):  # the hard limit is below it
+            return 0
+        return number
+
+    def take_back(self) -> None:
+        """Back to our own limits."""
+        resource.setrlimit(resource.RLIMIT_RTTIME, self._realtime)
+        if self._raised is not self._files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._raised)

@@ -19,24 +19,20 @@ from launcher.agent.ending import Endings
 from launcher.agent.family import Family
 from launcher.agent.gpus import GpuProbe
 from launcher.agent.hostfacts import host_facts
-from launcher.agent.limits import FileLimit
+from launcher.agent.limits import Limits
 from launcher.agent.oom import OomWatch
-from launcher.agent.pipe import HIGH_WATER, LOW_WATER, Pipe
+from launcher.agent.outputs import Outputs
+from launcher.agent.pipe import Pipe
 from launcher.agent.ports import PortKeeper
-from launcher.agent.spawn import OUR_FAULT, CannotStart, spawn
+from launcher.agent.spawn import CannotStart, Spawner
 from launcher.agent.task import SIGKILL, Task
 from launcher.model import facts, orders
-from launcher.model.task import TASK_MARK, TaskId
+from launcher.model.task import TaskId
 
 #: How tasks are ended whose launcher is gone: nobody reads their logs any more, so it is short.
 ABANDONED: orders.Ladder = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
-#: Seconds that output may stay open after the last process of a task is over.
-DRAIN = 1.0
 #: Seconds for the last facts to be taken when the agent closes.
 FAREWELL = 5.0
-_CHUNK = 256 * 1024
-#: Reads that empty a pipe (64 KiB) and see its end at once.
-_LAST_READS = 3
 
 
 class Agent:
@@ -44,11 +40,12 @@ class Agent:
 
     Args:
         host: the host's name in the plan.
+        number: what tells its watermarks from those of other agents.
         reading, writing: file descriptors of the link.
         guardian: file descriptor that is at its end when the guardian is gone.
     """
 
-    def __init__(self, host: str, reading: int, writing: int, guardian: int) -> None:
+    def __init__(self, host: str, number: int, reading: int, writing: int, guardian: int) -> None:
         kernel.become_subreaper("launch-agent")
         self._host = host
         self._reading = reading
@@ -56,29 +53,34 @@ class Agent:
         self._decoder = wire.Decoder(host)
         self._pipe = Pipe(writing)
         self._selector = selectors.DefaultSelector()
+        self._outputs = Outputs(self._selector, self._pipe, self._gone_if_done)
         self._ports = PortKeeper()
         self._family = Family()
         self._endings = Endings(self._family, self._tell_signal)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
         self._oom = OomWatch()
-        self._limit = FileLimit()
-        self._gpus = GpuProbe()
-        self._paused = False
+        self._limits = Limits(number)
+        self._spawner = Spawner(self._limits)
+        self._gpus = GpuProbe(self._spawner)
         self._writing = False
         self._closing = False
-        self._abandoned = False
+        self._cut_short = False
         self._orders: Dict[type, Callable[..., None]] = {
             orders.HoldPorts: self._hold_ports,
             orders.StartTask: self._start,
             orders.StopTasks: self._stop,
-            orders.CloseAgent: self._close,
+            orders.CloseAgent: lambda _: self._end_all(),
         }
 
     # ------------------------------------------------------------------ the loop
 
-    def run(self) -> None:
-        """Serve until told to close, or until the launcher is gone; nothing is left then."""
+    def run(self) -> int:
+        """Serve until told to close, or until the launcher is gone; nothing is left then.
+
+        Returns:
+            Exit code: 0 if that is what ended it, and nothing else did.
+        """
         self._listen()
         self._pipe.fact(facts.AgentReady(self._host, time.time(), os.getpid(), host_facts()))
         while not (self._closing and not self._tasks):
@@ -88,6 +90,7 @@ class Agent:
             self._watch_pipe()
         self._end_strays()
         self._say_goodbye()
+        return 1 if self._cut_short else 0
 
     def _listen(self) -> None:
         """Listen to the link, to ended children, to SIGTERM and to the guardian."""
@@ -110,48 +113,35 @@ class Agent:
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def _seconds_to_wait(self) -> Optional[float]:
-        now = time.monotonic()
-        times = [task.drain_until for task in self._tasks.values() if task.drain_until is not None]
-        if self._gpus.output is not None:
-            times.append(self._gpus.until)
-        ending = self._endings.next_look(now)
-        if ending is not None:
-            times.append(ending)
-        return max(0.0, min(times) - now) if times else None
+        times = [self._endings.next_look(), self._outputs.next_end(), self._gpus.next_end()]
+        due = [at for at in times if at is not None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _on_time(self) -> None:
         now = time.monotonic()
-        ending = self._endings.next_look(now)
-        if ending is not None and ending <= now:
+        look, gpus = self._endings.next_look(), self._gpus.next_end()
+        if look is not None and look <= now:
             self._look_at_endings()
-        for task in list(self._tasks.values()):
-            if task.drain_until is not None and task.drain_until <= now:
-                self._drain_is_over(task, now)
-        if self._gpus.output is not None and self._gpus.until <= now:
+        if gpus is not None and gpus <= now:
             self._gpus_are_over()
+        self._outputs.on_time(now)
 
     def _watch_pipe(self) -> None:
-        """Ask to be woken when the link takes bytes again; pause the tasks' output while too many wait."""
+        """Ask to be woken when the link takes bytes again, while some wait."""
         wanted = self._pipe.pending > 0
         if wanted and not self._writing:
             self._selector.register(self._pipe.fd, selectors.EVENT_WRITE, self._pipe.flush)
-        elif self._writing and not wanted:
-            self._selector.unregister(self._pipe.fd)
-        self._writing = wanted
-        if not self._paused and self._pipe.pending > HIGH_WATER:
-            self._pause(True)
-        elif self._paused and self._pipe.pending < LOW_WATER:
-            self._pause(False)
+            self._writing = True
+        elif not wanted:
+            self._stop_writing()
+        self._outputs.heed_the_link()
         if self._pipe.broken:
-            self._abandon()
+            self._end_all()
 
-    def _pause(self, paused: bool) -> None:
-        self._paused = paused
-        for task in self._tasks.values():
-            if task.output is not None and paused:
-                self._selector.unregister(task.output)
-            elif task.output is not None:
-                self._listen_to(task, task.output)
+    def _stop_writing(self) -> None:
+        if self._writing:
+            self._selector.unregister(self._pipe.fd)
+            self._writing = False
 
     # ------------------------------------------------------------------ the link
 
@@ -164,53 +154,56 @@ class Agent:
             data = b""
         if not data:
             self._selector.unregister(self._reading)
-            self._abandon()
+            self._outputs.hurry()
+            self._end_all()
             return
         for order in self._decoder.feed(data):
             self._orders[type(order)](order)
 
-    def _abandon(self) -> None:
-        """The launcher is gone, or we are to go: end everything, then ourselves."""
-        if not self._abandoned:
-            self._abandoned = self._closing = True
+    def _end_all(self) -> None:
+        """We are to close, or the launcher is gone: end everything, then ourselves."""
+        if not self._closing:
+            self._closing = True
             self._end(list(self._tasks.values()), ABANDONED)
+
+    def _cut(self, why: str) -> None:
+        """Somebody else ends us: the launcher must see the end of the link, and no task's end as its own."""
+        if not self._cut_short:
+            self._cut_short = True
+            os.write(2, f"{why}\n".encode())
+            self._stop_writing()
+            self._pipe.hang_up()
+            self._end_all()
 
     def _on_guardian(self) -> None:
         self._selector.unregister(self._guardian)
-        self._abandon()
+        self._cut("its guardian is gone")
 
     def _hold_ports(self, order: orders.HoldPorts) -> None:
-        self._limit.make_room(len(order.tasks))
+        self._limits.make_room(len(order.tasks))
         try:
             ports = {task: self._ports.hold(task) for task in order.tasks}
         except OSError as error:
+            for task in order.tasks:
+                self._ports.release(task)
             self._pipe.fact(facts.PortsRefused(self._host, time.time(), error.strerror or str(error)))
             return
         self._pipe.fact(facts.PortsHeld(self._host, time.time(), ports))
-
-    def _close(self, _: orders.CloseAgent) -> None:
-        self._closing = True
-        self._end(list(self._tasks.values()), ABANDONED)
 
     # ------------------------------------------------------------------ starting
 
     def _start(self, order: orders.StartTask) -> None:
         try:
-            started = spawn(order.argv, order.env, order.workdir)
+            started = self._spawner.spawn(order.argv, order.env, order.workdir)
         except CannotStart as fault:
             self._not_started(order, fault.code, fault.why)
             return
-        except (OSError, ValueError) as fault:
-            self._not_started(order, OUR_FAULT, str(fault))
-            return
-        self._limit.restore(started.pid)
         task = Task(order.task, order.attempt, started.pid, started.output, order.ladder)
         self._tasks[task.id] = self._by_pid[task.pid] = task
-        self._family.add(task.id, task.pid, order.env.get(TASK_MARK, task.id))
-        if not self._paused:
-            self._listen_to(task, started.output)
+        self._family.add(task.id, task.pid, started.watermark)
+        self._outputs.add(task)
         self._pipe.fact(facts.TaskStarted(self._host, time.time(), task.id, task.attempt, task.pid))
-        if self._abandoned:
+        if self._closing:
             self._end([task], ABANDONED)
 
     def _not_started(self, order: orders.StartTask, code: int, why: str) -> None:
@@ -218,46 +211,11 @@ class Agent:
         now = time.time()
         self._pipe.fact(facts.TaskNotStarted(self._host, now, order.task, order.attempt, code, why))
 
-    def _listen_to(self, task: Task, output: int) -> None:
-        self._watch(output, lambda: self._on_output(task))
-
-    # ------------------------------------------------------------------ output
-
-    def _on_output(self, task: Task) -> None:
-        if task.output is None:
-            return
-        try:
-            data = os.read(task.output, _CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            self._pipe.output(task.id, task.attempt, data)
-            if self._pipe.pending > HIGH_WATER:
-                self._watch_pipe()
-        else:
-            self._close_output(task)
-
-    def _close_output(self, task: Task) -> None:
-        if task.output is not None:
-            if not self._paused:
-                self._selector.unregister(task.output)
-            os.close(task.output)
-            task.output = None
-        self._gone_if_done(task)
-
-    def _drain_is_over(self, task: Task, now: float) -> None:
-        if self._paused:  # what it printed has not been read yet: that is our doing
-            task.drain_until = now + DRAIN
-        else:
-            self._close_output(task)
-
     # ------------------------------------------------------------------ ended processes
 
     def _on_signal(self) -> None:
         if signal.SIGTERM in _drain(self._wake):
-            self._abandon()
+            self._cut("it was sent SIGTERM")
         self._look_at_ended()
 
     def _look_at_ended(self) -> None:
@@ -267,12 +225,12 @@ class Agent:
         orphans = self._family.orphans()
         for task in exited:
             if task.ending is None and orphans.get(task.id):
-                self._end_leftovers(task)
+                self._endings.begin(task, task.ladder, time.monotonic())
         self._look_at_endings(exited)
 
     def _reap(self) -> List[Task]:
         """Take the status of every ended child: main processes are told, adopted ones just vanish."""
-        exited = []
+        exited: List[Task] = []
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -280,6 +238,8 @@ class Agent:
                 return exited
             if pid == 0:
                 return exited
+            self._family.child_ended(pid)
+            self._gpus.reaped(pid)
             task = self._by_pid.pop(pid, None)
             if task is not None:
                 self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
@@ -287,7 +247,6 @@ class Agent:
 
     def _on_exit(self, task: Task, status: int, peak: int, cpu: float) -> None:
         task.exited = True
-        self._family.main_ended(task.pid)
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         suspect = number == SIGKILL and not task.signalled
@@ -297,9 +256,6 @@ class Agent:
             facts.TaskExited(self._host, now, task.id, task.attempt, code, number, peak, cpu, oom)
         )
 
-    def _end_leftovers(self, task: Task) -> None:
-        self._endings.begin(task, task.ladder, time.monotonic())
-
     def _look_at_endings(self, exited: Sequence[Task] = ()) -> None:
         self._endings.step(time.monotonic())
         for task in {id(task): task for task in (*exited, *self._endings.done())}.values():
@@ -308,14 +264,11 @@ class Agent:
 
     def _processes_are_over(self, task: Task) -> None:
         task.empty = True
-        task.drain_until = time.monotonic() + DRAIN
-        for _ in range(_LAST_READS):
-            if task.output is not None and not self._paused:
-                self._on_output(task)
+        self._outputs.read_rest(task)
         self._gone_if_done(task)
 
     def _gone_if_done(self, task: Task) -> None:
-        if not task.empty or task.output is not None or task.id not in self._tasks:
+        if not task.empty or task.output is not None or self._tasks.get(task.id) is not task:
             return
         del self._tasks[task.id]
         self._family.forget(task.id)
@@ -342,7 +295,7 @@ class Agent:
         self._pipe.fact(facts.TaskSignalled(self._host, now, task.id, task.attempt, number, count))
 
     def _end_strays(self) -> None:
-        """Kill what belongs to no task: it cleared its environment and left its session."""
+        """Kill what belongs to no task: it left its session and washed off its watermark."""
         self._ports.release_all()
         until = time.monotonic() + ABANDONED[-1][1]
         while time.monotonic() < until:

@@ -1,32 +1,41 @@
-"""What the kernel says of processes it killed for want of memory."""
+"""What the kernel says of processes it killed for want of memory.
+
+It counts such a kill before it sends the signal, and says in its log whom it meant right after. So a
+machine whose count has not moved needs no further look, and one whose count has gets a moment to say.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import List, Optional
+import time
+from typing import Dict, List, Optional
 
-_KMSG_LIMIT = 20_000  # records
+_MACHINE = "/proc/vmstat"
+_KILLED = re.compile(rb"Killed process (\d+) \(")
+#: Seconds in which the kernel's log follows its count.
+_PATIENCE = 0.02
 
 
-def _read(path: str) -> str:
+def _count(path: str) -> Optional[int]:
+    """The number of kills in a file with a line ``oom_kill N``; ``None``: it has none."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
+        with open(path, "rb") as file:
+            found = re.search(rb"^oom_kill (\d+)$", file.read(), re.MULTILINE)
     except OSError:
-        return ""
-
-
-def _counter(text: str, name: str) -> Optional[int]:
-    found = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
+        return None
     return int(found.group(1)) if found else None
 
 
-def _cgroup_counters() -> List[str]:
-    """Files with an ``oom_kill`` line for the control group we, and so our tasks, are in."""
+def _cgroup_files() -> List[str]:
+    """Files that count the kills in the control group we, and so our tasks, are in."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            groups = [line.split(":", 2) for line in file.read().splitlines()]
+    except OSError:
+        return []
     files = []
-    for line in _read("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
+    for _, controllers, path in groups:
         if not controllers:  # version 2
             files.append(f"/sys/fs/cgroup{path}/memory.events")
         elif "memory" in controllers.split(","):
@@ -35,45 +44,75 @@ def _cgroup_counters() -> List[str]:
 
 
 class OomWatch:
-    """Remembers the kernel's counters at the start, to tell later what was added."""
+    """Remembers what the kernel had counted and logged at the start, to tell what came later."""
 
     def __init__(self) -> None:
-        self._counters = {path: _counter(_read(path), "oom_kill") for path in _cgroup_counters()}
-        self._machine = _counter(_read("/proc/vmstat"), "oom_kill")
+        self._log = KernelLog()
+        self._groups = {path: _count(path) for path in _cgroup_files()}
+        self._machine = _count(_MACHINE)
 
     def evidence(self, pid: int) -> str:
-        """Why a process that got SIGKILL, though not from us, may have been out of memory; empty: no sign of it."""
-        line = _kernel_log_line(pid)
-        if line:
-            return f"kernel log: {line}"
-        for path, before in self._counters.items():
-            now = _counter(_read(path), "oom_kill")
+        """Why a process that got SIGKILL, though not from us, was out of memory; empty: no sign of it."""
+        machine = _count(_MACHINE)
+        if machine is not None and machine == self._machine:
+            return ""
+        return self._log.last_word(pid) or self._counted_here() or self._counted_anywhere(machine)
+
+    def _counted_here(self) -> str:
+        """Kills that were counted for our control group and that no other process accounts for."""
+        for path, before in self._groups.items():
+            now = _count(path)
             if before is not None and now is not None and now > before:
+                self._groups[path] = before + 1
                 return f"the control group's out-of-memory kills went from {before} to {now} ({path})"
-        now = _counter(_read("/proc/vmstat"), "oom_kill")
-        if self._machine is not None and now is not None and now > self._machine:
-            return f"the machine's out-of-memory kills went from {self._machine} to {now} during the job"
         return ""
 
+    def _counted_anywhere(self, now: Optional[int]) -> str:
+        """Kills on the whole machine: all there is to go by where neither log nor group can be read."""
+        before = self._machine
+        known = self._log.readable or any(count is not None for count in self._groups.values())
+        if known or before is None or now is None or now <= before:
+            return ""
+        self._machine = before + 1
+        return f"the machine's out-of-memory kills went from {before} to {now} during the job"
 
-def _kernel_log_line(pid: int) -> str:
-    """The kernel's last word on killing ``pid``, where we may read its log."""
-    try:
-        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    wanted = re.compile(rb"Killed process %d \(" % pid)
-    last = b""
-    try:
-        for _ in range(_KMSG_LIMIT):
+
+class KernelLog:
+    """The kernel's log from now on, where we may read it."""
+
+    def __init__(self) -> None:
+        self._killed: Dict[int, str] = {}
+        try:
+            self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self._fd, 0, os.SEEK_END)
+        except OSError:
+            self._fd = -1
+
+    @property
+    def readable(self) -> bool:
+        """Whether we may read it."""
+        return self._fd >= 0
+
+    def last_word(self, pid: int) -> str:
+        """What it says on killing ``pid``; waits a moment for it."""
+        until = time.monotonic() + _PATIENCE
+        while self.readable:
+            self._read()
+            if pid in self._killed or time.monotonic() > until:
+                break
+            time.sleep(0.001)
+        return self._killed.pop(pid, "")
+
+    def _read(self) -> None:
+        """Keep what is new. A record is ``6,339,5140900,-;Memory cgroup ...: Killed process 7 (x) ...``."""
+        while True:
             try:
-                record = os.read(log, 8192)
-            except BrokenPipeError:  # overwritten while we read: go on with the next
+                record = os.read(self._fd, 8192)
+            except BrokenPipeError:  # the kernel overwrote what we had not read: it goes on with the next
                 continue
-            if wanted.search(record):
-                last = record
-    except OSError:  # BlockingIOError: that was the newest
-        pass
-    finally:
-        os.close(log)
-    return last.partition(b";")[2].split(b"\n")[0].decode("utf-8", "replace")
+            except OSError:  # BlockingIOError: that was the newest
+                return
+            found = _KILLED.search(record)
+            if found:
+                text = record.partition(b";")[2].split(b"\n")[0].decode("utf-8", "replace")
+                self._killed[int(found.group(1))] = f"kernel log: {text}"

@@ -26,7 +26,10 @@ class Pipe:
 
     def __init__(self, writing: int) -> None:
         self.fd = writing
+        #: Nobody takes anything any more: what is put in is thrown away.
         self.broken = False
+        #: It takes nothing at the moment.
+        self._full = False
         self._queue: Deque[memoryview] = deque()
         #: Bytes that wait.
         self.pending = 0
@@ -36,18 +39,30 @@ class Pipe:
     def fact(self, fact: Fact) -> None:
         """Queue a fact, and send what the pipe takes."""
         self._put(wire.encode(fact))
-        self.flush()
+        self._send()
 
     def output(self, task: TaskId, attempt: int, data: bytes) -> None:
         """Queue what a task printed, and send what the pipe takes."""
         self._put(wire.output_head(task, attempt, len(data)))
         self._put(data)
+        self._send()
+
+    def hang_up(self) -> None:
+        """Send what the pipe takes now, then let the launcher see the end of the link."""
         self.flush()
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, self.fd, inheritable=False)
+        os.close(nothing)
+        self._break()
 
     def _put(self, data: bytes) -> None:
         if not self.broken:
             self._queue.append(memoryview(data))
             self.pending += len(data)
+
+    def _send(self) -> None:
+        if not self._full:
+            self.flush()
 
     def flush(self) -> None:
         """Send what the pipe takes now; once it is broken everything is thrown away."""
@@ -55,12 +70,16 @@ class Pipe:
             while self._queue:
                 buffers: List[memoryview] = [self._queue[i] for i in range(min(len(self._queue), _MANY))]
                 self._sent(os.writev(self.fd, buffers))
+            self._full = False
         except BlockingIOError:
-            return
+            self._full = True
         except OSError:
-            self.broken = True
-            self._queue.clear()
-            self.pending = 0
+            self._break()
+
+    def _break(self) -> None:
+        self.broken = True
+        self._queue.clear()
+        self.pending = 0
 
     def _sent(self, count: int) -> None:
         self.pending -= count

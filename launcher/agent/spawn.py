@@ -7,6 +7,8 @@ import os
 import signal
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from launcher.agent.limits import Limits
+
 #: What every task gets unless the user says otherwise: lines that appear when they are printed,
 #: and stacks in the log when a hung Python program is sent SIGABRT.
 DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
@@ -14,19 +16,13 @@ DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 #: Exit codes as POSIX shells use them (XCU 2.8.2), and 125 for what is our own fault (as ``env`` does).
 NOT_FOUND, NOT_RUNNABLE, OUR_FAULT = 127, 126, 125
 
-#: Signals that Python, or we, ignore: a task starts with their defaults.
-_DEFAULT_SIGNALS = (
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGTERM,
-    signal.SIGCHLD,
-)
-
+#: Whatever nohup, the user's shell or Python ignores: a task starts with the kernel's defaults.
+_ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 #: Where the agent was started: relative folders begin there.
 _start_folder = os.open(".", os.O_PATH | os.O_DIRECTORY)
+#: What tasks read from: open already, so that one can start when every descriptor it may have is used.
+_nothing = os.open(os.devnull, os.O_RDONLY)
 
 
 class CannotStart(Exception):
@@ -44,46 +40,61 @@ class CannotStart(Exception):
 
 
 class Started(NamedTuple):
-    """A process that runs, and the reading end (not blocking) of what it prints."""
+    """A process that runs, the reading end (not blocking) of what it prints, its watermark (0: none)."""
 
     pid: int
     output: int
+    watermark: int
 
 
-def spawn(argv: Sequence[str], extra: Mapping[str, str], workdir: Optional[str]) -> Started:
-    """Start ``argv`` with the environment of the agent and ``extra``.
+class Spawner:
+    """Starts processes.
 
     Args:
-        argv: ``argv[0]`` is a path, or a name to look up along the task's PATH.
-        extra: environment added to the agent's own.
-        workdir: where it runs, relative to where the agent was started; ``None``: there.
-
-    Raises:
-        CannotStart: with the exit code that stands for it.
+        limits: what they start with.
     """
-    environment: Dict[str, str] = {**DEFAULTS, **os.environ, **extra}
-    _enter(workdir)
-    path = _find(argv[0], environment.get("PATH", os.defpath))
-    reading, writing = _pipe()
-    try:
-        pid = _exec(path, argv, environment, writing)
-    except OSError as error:
-        os.close(reading)
-        raise _explained(error, argv[0], path) from error
-    finally:
-        os.close(writing)
-    os.set_blocking(reading, False)
-    return Started(pid, reading)
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._count = 0
+
+    def spawn(self, argv: Sequence[str], extra: Mapping[str, str], workdir: Optional[str] = None) -> Started:
+        """Start ``argv`` with the environment of the agent and ``extra``.
+
+        Args:
+            argv: ``argv[0]`` is a path, or a name to look up along the task's PATH.
+            extra: environment added to the agent's own.
+            workdir: where it runs, relative to where the agent was started; ``None``: there.
+
+        Raises:
+            CannotStart: with the exit code that stands for it.
+        """
+        environment: Dict[str, str] = {**DEFAULTS, **os.environ, **extra}
+        _enter(workdir)
+        path = _find(argv[0], environment.get("PATH", os.defpath))
+        reading, writing = _pipe()
+        self._count += 1
+        watermark = self._limits.lend(self._count)
+        try:
+            pid = _exec(path, argv, environment, writing)
+        except (OSError, ValueError) as error:
+            os.close(reading)
+            raise _explained(error, argv[0], path) from error
+        finally:
+            self._limits.take_back()
+            os.close(writing)
+        os.set_blocking(reading, False)
+        return Started(pid, reading, watermark)
 
 
 def _enter(workdir: Optional[str]) -> None:
-    """Move to the folder a task runs in; posix_spawn has no word for it, and this process has no other use for one."""
+    """Move to the folder a task runs in: posix_spawn has no word for it, and we have no other use for one."""
     try:
         os.chdir(_start_folder)
         if workdir is not None:
             os.chdir(workdir)
-    except OSError as error:
-        why = f"can't enter the working folder {workdir!r}: {error.strerror}"
+    except (OSError, ValueError) as error:
+        why = f"can't enter the working folder {workdir!r}: {_said(error)}"
         raise CannotStart(NOT_RUNNABLE, why) from error
 
 
@@ -100,13 +111,13 @@ def _exec(path: str, argv: Sequence[str], environment: Mapping[str, str], writin
         list(argv),
         environment,
         file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, _nothing, 0),
             (os.POSIX_SPAWN_DUP2, writing, 1),
             (os.POSIX_SPAWN_DUP2, writing, 2),
         ],
         setsid=True,
         setsigmask=(),
-        setsigdef=_DEFAULT_SIGNALS,
+        setsigdef=_ALL_SIGNALS,
     )
 
 
@@ -125,26 +136,29 @@ def _find(name: str, path: str) -> str:
             return file
     if files:
         raise CannotStart(NOT_RUNNABLE, f"{files[0]!r} is not executable")
-    here = (
-        " (a file of that name is in the working folder: write ./ before it)" if os.path.exists(name) else ""
-    )
-    raise CannotStart(NOT_FOUND, f"program not found: {name!r} is nowhere along PATH{here}")
+    here = os.path.exists(name)
+    hint = " (a file of that name is in the working folder: write ./ before it)" if here else ""
+    raise CannotStart(NOT_FOUND, f"program not found: {name!r} is nowhere along PATH{hint}")
 
 
-def _explained(error: OSError, name: str, path: str) -> CannotStart:
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+def _explained(error: Exception, name: str, path: str) -> CannotStart:
+    code = error.errno if isinstance(error, OSError) else None
+    if code in (errno.ENOENT, errno.ENOTDIR):
         if os.path.exists(path):
-            return CannotStart(
-                NOT_RUNNABLE, f"{name!r} can't be run: the interpreter its first line names is missing"
-            )
+            why = f"{name!r} can't be run: the interpreter its first line names is missing"
+            return CannotStart(NOT_RUNNABLE, why)
         return CannotStart(NOT_FOUND, f"program not found: {name!r} (looked in {os.getcwd()!r})")
-    if error.errno == errno.EACCES and os.path.isdir(path):
+    if code == errno.EACCES and os.path.isdir(path):
         return CannotStart(NOT_RUNNABLE, f"{name!r} is a folder, not a program")
-    if error.errno == errno.EACCES:
+    if code == errno.EACCES:
         return CannotStart(NOT_RUNNABLE, f"{name!r} is not executable: chmod +x would make it so")
-    if error.errno == errno.ENOEXEC:
+    if code == errno.ENOEXEC:
         why = f"{name!r} can't be run: it is no program for this machine, or a script without a #! line"
         return CannotStart(NOT_RUNNABLE, why)
-    if error.errno == errno.E2BIG:
+    if code == errno.E2BIG:
         return CannotStart(NOT_RUNNABLE, "its arguments and environment are larger than the kernel allows")
-    return CannotStart(OUR_FAULT, f"{name!r} can't be started: {error.strerror}")
+    return CannotStart(OUR_FAULT, f"{name!r} can't be started: {_said(error)}")
+
+
+def _said(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Iterable, List, Optional, Set, Tuple
+from typing import Optional, Set, Tuple
 
-from launcher.agent.kernel import Process
 from launcher.model.orders import Ladder
 from launcher.model.task import TaskId
 
@@ -12,7 +11,7 @@ SIGKILL = 9
 
 
 class Ending:
-    """Climbs a stop ladder: which signal is due, who had it already, when the next one is due.
+    """Climbs a stop ladder: which signal is due, whether it was sent, when the next one is due.
 
     Args:
         ladder: the rungs, ``(signal, seconds)``.
@@ -22,11 +21,11 @@ class Ending:
     def __init__(self, ladder: Ladder, now: float) -> None:
         self._ladder = ladder
         self._rung = 0
-        self._had: Set[Tuple[int, int]] = set()
-        self._group_had = False
-        self.until = now + ladder[0][1]
-        #: Whether the present rung's signal was reported yet.
-        self.told = False
+        self._until = now + ladder[0][1]
+        #: Whether the present rung's signal was sent, and told.
+        self.sent = False
+        #: The process group that got it as a whole.
+        self.group: Optional[int] = None
 
     @property
     def signal(self) -> int:
@@ -35,34 +34,19 @@ class Ending:
 
     def climb(self, now: float) -> bool:
         """Go up a rung if its time has come; ``False``: there is none left."""
-        if now < self.until:
+        if now < self._until:
             return True
         if self._rung + 1 == len(self._ladder):
             return False
         self._rung += 1
-        self._had.clear()
-        self._group_had = False
-        self.told = False
-        self.until = now + self._ladder[self._rung][1]
+        self._until = now + self._ladder[self._rung][1]
+        self.sent = False
+        self.group = None
         return True
 
-    def group_due(self) -> bool:
-        """Whether the main process's group is to be signalled as a whole: once a rung, first thing."""
-        due = not self._group_had
-        self._group_had = True
-        return due
-
-    def group_had(self, members: Iterable[Process], group: int) -> None:
-        """The signal went to this process group."""
-        self._had.update((process.pid, process.start) for process in members if process.group == group)
-
-    def due(self, members: Iterable[Process]) -> List[Process]:
-        """Who is to get the present signal now; SIGKILL is sent until it has worked."""
-        if self.signal == SIGKILL:
-            return list(members)
-        due = [process for process in members if (process.pid, process.start) not in self._had]
-        self._had.update((process.pid, process.start) for process in due)
-        return due
+    def next_look(self, now: float, killing: float, asking: float) -> float:
+        """When to look at the task again: these many seconds later, by rung, but not after its time."""
+        return min(self._until, now + (killing if self.signal == SIGKILL else asking))
 
 
 class Task:
@@ -91,8 +75,6 @@ class Task:
         #: Processes it left behind that we ended.
         self.leftovers: Set[int] = set()
         self.unkillable: Tuple[int, ...] = ()
-        #: When its output is closed even if somebody still holds the other end (monotonic).
-        self.drain_until: Optional[float] = None
 
     @property
     def main(self) -> Optional[int]:

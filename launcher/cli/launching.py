@@ -175,7 +175,15 @@ def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
         }
         for task in plan.tasks
     ]
-    return {"schema": PLAN_SCHEMA, "job": job, "command": sys.argv, "tasks": tasks, "cluster": plan.cluster}
+    return {"schema": PLAN_SCHEMA, "job": job, "command": _shown_command(sys.argv), "tasks": tasks, "cluster": plan.cluster}
+
+
+def _shown_command(words: Sequence[str]) -> list[str]:
+    """The command line without the values that ``-x NAME=VALUE`` gives: they may be secret."""
+    return [
+        f"{word.partition('=')[0]}=..." if "=" in word and (word.startswith("-x") or before == "-x") else word
+        for before, word in zip(["", *words], words)
+    ]
 
 
 #: Variables of a task that are ours, in the order shown.

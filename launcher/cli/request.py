@@ -93,7 +93,7 @@ def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -
     if args.grace is not None:
         policy = policy._replace(grace=_duration("--grace", args.grace, faults))
     if args.timeout is not None:
-        policy = policy._replace(timeout=_duration("--timeout", args.timeout, faults))
+        policy = policy._replace(timeout=_duration("--timeout", args.timeout, faults) or None)
     return job._replace(
         env=tuple(env.items()),
         flags=job.flags or args.flags,

@@ -55,7 +55,7 @@ class Role(NamedTuple):
     """A group of equal tasks: ``ps``, ``worker``, ``chief``, ``evaluator`` or a name of the user's."""
 
     name: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
     program: Program
     #: ``(name, value)`` pairs added to the environment of its tasks.
     env: Tuple[Tuple[str, str], ...] = ()

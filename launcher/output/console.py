@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.model import facts
 from launcher.model.orders import Tell
@@ -12,14 +12,16 @@ from launcher.model.plan import Placement
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
 from launcher.model.task import TaskId
-from launcher.output import escapes, table
+from launcher.output import escapes
 from launcher.output.base import Event, Opening
-from launcher.output.failure import failure_report
+from launcher.output.human import columns_of
 from launcher.output.lines import LineCutter
 from launcher.output.selection import Selection
-from launcher.output.statusline import Counts, StatusLine
 from launcher.output.tails import Tails
 from launcher.output.writer import Writer
+
+if TYPE_CHECKING:  # each is imported by what needs it: a plain launch that goes well needs little
+    from launcher.output.statusline import Counts, StatusLine
 
 #: Colours of the tasks' names; none is red: red is for failures.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
@@ -41,7 +43,7 @@ class Options(NamedTuple):
     #: Is stderr one? Then there is a live line.
     live: bool = False
     colour: bool = False
-    #: Columns of the terminal; 0: not known, or ask it.
+    #: Columns of the terminal; 0: ask it, each time.
     width: int = 0
     show: Selection = Selection()
     #: Only what is urgent, and why it failed.
@@ -91,6 +93,8 @@ class Console:
         for place, task in enumerate(self._labels):
             self._colours[task] = _COLOURS[place % len(_COLOURS)]
         if self._options.live and not self._options.quiet:
+            from launcher.output.statusline import Counts, StatusLine
+
             self._counts = Counts(opening.placement)
             options = self._options
             began = self._clock()
@@ -128,8 +132,8 @@ class Console:
         if self._status:
             self._status.erase()
         options = self._options
-        why = failure_report(report, self._tails, self._paths, options.width)
-        self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)
+        why = self._failure(report).encode("utf-8", "replace")
+        self._writer.write(options.stderr, why, urgent=True)
         if not options.quiet:
             self._writer.write(options.stdout, self._table(report).encode("utf-8", "replace"), urgent=True)
         self._writer.flush()
@@ -177,14 +181,25 @@ class Console:
         text = escapes.strip(tell.text, False).replace("\n", "\nlaunch: ")
         self._writer.write(self._options.stderr, f"launch: {text}\n".encode("utf-8", "replace"), tell.urgent)
 
+    def _failure(self, report: Report) -> str:
+        if report.failure is None and not any(task.unkillable for task in report.tasks):
+            return ""
+        from launcher.output.failure import failure_report
+
+        width = self._options.width or columns_of(self._options.stderr)
+        return failure_report(report, self._tails, self._paths, width)
+
     def _table(self, report: Report) -> str:
+        from launcher.output.table import plain
+
         if not self._options.terminal:
-            return table.plain(report)
+            return plain(report)
         try:
             from launcher.output.richtable import rich_text
         except ImportError:
-            return table.plain(report)
-        return rich_text(report, self._options.width or 120, self._options.colour)
+            return plain(report)
+        width = self._options.width or columns_of(self._options.stdout) or 120
+        return rich_text(report, width, self._options.colour)
 
 
 def labels(placement: Placement) -> dict[TaskId, str]:

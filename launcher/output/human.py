@@ -1,6 +1,8 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, and the room there is for text."""
 
 from __future__ import annotations
+
+import os
 
 
 def seconds(value: float | None) -> str:
@@ -47,3 +49,11 @@ def signal_name(number: int) -> str:
 def shortened(line: str, width: int) -> str:
     """The line in at most ``width`` characters."""
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+
+
+def columns_of(fd: int) -> int:
+    """How wide the terminal is; 0 if it is none, or does not say."""
+    try:
+        return os.get_terminal_size(fd).columns
+    except OSError:
+        return 0

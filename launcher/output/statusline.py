@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from launcher.model import facts
 from launcher.model.plan import Placement
 from launcher.output.base import Event
-from launcher.output.human import clock, shortened
+from launcher.output.human import clock, columns_of, shortened
 from launcher.output.writer import Writer
 
 _ERASE = b"\r\x1b[K"
@@ -72,14 +70,9 @@ class StatusLine:
         """Draw it, if it is time; returns the seconds until the next tick is wanted."""
         if now - self._drawn_at < _PAUSE:
             return self._drawn_at + _PAUSE - now
-        text = shortened(f"  {self._counts.text()} · {clock(now - self._began)}", self._columns() - 1)
+        columns = self._width or columns_of(self._fd) or 80
+        text = shortened(f"  {self._counts.text()} · {clock(now - self._began)}", columns - 1)
         if text != self._drawn and not self._writer.waiting(self._fd):
             self._writer.write(self._fd, _ERASE + text.encode())
             self._drawn, self._drawn_at = text, now
         return max(_PAUSE, 1.0 - (now - self._began) % 1.0) if self._drawn else _PAUSE
-
-    def _columns(self) -> int:
-        try:
-            return self._width or os.get_terminal_size(self._fd).columns or 80
-        except OSError:
-            return 80

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Dict, Iterable, Tuple
+from collections.abc import Iterable
 
 
 class AgentState(enum.Enum):
@@ -12,6 +12,7 @@ class AgentState(enum.Enum):
     AWAITED = "awaited"
     READY = "ready"
     HOLDING = "holding"  #: the ports of all its tasks
+    LEAVING = "leaving"  #: it ends its tasks and itself, and we did not ask for it
     CLOSED = "closed"
     LOST = "lost"
 
@@ -20,7 +21,7 @@ class Agents:
     """The agents of a job's hosts."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
-        self._states: Dict[str, AgentState] = dict.fromkeys(hosts, AgentState.AWAITED)
+        self._states: dict[str, AgentState] = dict.fromkeys(hosts, AgentState.AWAITED)
 
     def __len__(self) -> int:
         return len(self._states)
@@ -30,6 +31,10 @@ class Agents:
         if self._states[host] is not AgentState.LOST:
             self._states[host] = state
 
+    def is_leaving(self, host: str) -> bool:
+        """Whether it ends without our having asked."""
+        return self._states[host] is AgentState.LEAVING
+
     def is_lost(self, host: str) -> bool:
         """Whether it is lost."""
         return self._states[host] is AgentState.LOST
@@ -38,12 +43,12 @@ class Agents:
         """Whether every port of the job is held."""
         return all(state is AgentState.HOLDING for state in self._states.values())
 
-    def not_holding(self) -> Tuple[str, ...]:
+    def not_holding(self) -> tuple[str, ...]:
         """Hosts that have not said yet that they hold their ports."""
         early = (AgentState.AWAITED, AgentState.READY)
         return tuple(host for host, state in self._states.items() if state in early)
 
-    def open(self) -> Tuple[str, ...]:
+    def open(self) -> tuple[str, ...]:
         """Hosts whose agent is neither closed nor lost."""
         over = (AgentState.CLOSED, AgentState.LOST)
         return tuple(host for host, state in self._states.items() if state not in over)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import FrozenSet
 
 from launcher.model.job import OnFailure
 from launcher.model.plan import Placement
@@ -18,7 +17,7 @@ class Verdict(enum.Enum):
     STOP = "stop"  #: something failed: stop the rest
 
 
-def deciders(placement: Placement) -> FrozenSet[TaskId]:
+def deciders(placement: Placement) -> frozenset[TaskId]:
     """The tasks whose ends end the job: the chief; without one, all that are no service.
 
     A ps or evaluator never ends by itself (``server.join()`` blocks for ever), so it is not waited for,

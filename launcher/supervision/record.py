@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Deque, FrozenSet, Optional, Tuple
 
 from launcher.model.plan import Placed
 from launcher.model.report import TaskReport
@@ -11,7 +10,7 @@ from launcher.model.status import ExitStatus, Reason, TaskState
 
 _S = TaskState
 #: Every move a task's state may make; anything else is a fault of ours.
-TRANSITIONS: FrozenSet[Tuple[TaskState, TaskState]] = frozenset(
+TRANSITIONS: frozenset[tuple[TaskState, TaskState]] = frozenset(
     [
         (_S.PENDING, _S.STARTING),
         (_S.PENDING, _S.CANCELLED),
@@ -56,21 +55,21 @@ class Record:
         self.state = TaskState.PENDING
         #: What it will be when it is gone; set when its process ends.
         self.outcome = TaskState.STOPPED
-        self.reason: Optional[Reason] = None
+        self.reason: Reason | None = None
         self.status = ExitStatus()
         self.detail = ""
         #: A signal of ours reached it.
         self.signalled = False
         self.address = ""
-        self.port: Optional[int] = None
-        self.pid: Optional[int] = None
-        self.started_at: Optional[float] = None
-        self.ended_at: Optional[float] = None
-        self.peak_rss: Optional[int] = None
-        self.cpu_s: Optional[float] = None
+        self.port: int | None = None
+        self.pid: int | None = None
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.peak_rss: int | None = None
+        self.cpu_s: float | None = None
         self.leftovers = 0
-        self.unkillable: Tuple[int, ...] = ()
-        self._story: Deque[str] = deque(maxlen=_STORY)
+        self.unkillable: tuple[int, ...] = ()
+        self._story: deque[str] = deque(maxlen=_STORY)
 
     def move(self, state: TaskState, because: object) -> None:
         """Go to ``state``.

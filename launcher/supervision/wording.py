@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
-
 from launcher.model.status import ExitStatus, Reason
 from launcher.supervision.stopping import SIGKILL
 
@@ -50,6 +48,28 @@ _SIGNAL_HINTS = {
 }
 
 
+#: What is said of an agent that ends although we did not ask it to.
+LEFT = "its agent was ended from outside, and ends its tasks"
+
+_START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
+
+
+def start_reason(code: int) -> Reason:
+    """Why a task could not be started; ``code`` as in `TaskNotStarted`."""
+    return _START_REASONS.get(code, Reason.LAUNCHER)
+
+
+def stubborn(who: str, leftovers: bool) -> str:
+    """A task, or what is left of one, that SIGTERM did not end."""
+    whom = f"what {who} left behind" if leftovers else who
+    return f"{whom} did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
+
+
+def unkillable(who: str, pids: tuple[int, ...]) -> str:
+    """Processes that outlived SIGKILL."""
+    return f"{who}: SIGKILL did not end pid {', '.join(map(str, pids))}"
+
+
 def signal_name(number: int) -> str:
     """``SIGKILL`` for 9; ``signal 40`` where it has no name."""
     return SIGNALS.get(number, f"signal {number}")
@@ -80,8 +100,9 @@ def exit_hint(status: ExitStatus, oom: str) -> str:
         return (
             "126 and 127 are what a shell says when a program can't be run or found: look at its last lines"
         )
-    if status.code is not None and status.code > 128 and status.code - 128 in SIGNALS:
-        return f"{status.code} is what a shell says when its program was killed by {signal_name(status.code - 128)}"
+    number = (status.code or 0) - 128
+    if number in SIGNALS:
+        return f"{status.code} is what a shell says when its program was killed by {signal_name(number)}"
     return ""
 
 
@@ -90,18 +111,24 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
 
 
-def some(names: Tuple[str, ...], most: int = 5) -> str:
+def some(names: tuple[str, ...], most: int = 5) -> str:
     """``a, b, c``; long lists are cut: ``a, b and 7 others``."""
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} others"
 
 
-def tasks(count: int) -> str:
-    """``1 task``, ``3 tasks``."""
-    return "1 task" if count == 1 else f"{count} tasks"
+def tasks(count: int, many_only: bool = False) -> str:
+    """``1 task``, ``3 tasks``; ``many_only``: the 1 is not said."""
+    one = "task" if many_only else "1 task"
+    return one if count == 1 else f"{count} tasks"
 
 
-def whose(host: Optional[str], several: bool) -> str:
+def processes(count: int) -> str:
+    """``1 process``, ``3 processes``."""
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def whose(host: str | None, several: bool) -> str:
     """`` on node1`` where there are several hosts, else nothing."""
     return f" on {host}" if host and several else ""

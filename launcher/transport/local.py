@@ -11,11 +11,14 @@ import time
 
 from launcher.errors import TransportError
 from launcher.model.host import Host
+from launcher.model.watermark import agent_number
+from launcher.transport.sweep import sweep
 
 #: What the agent's Python runs. ``-I -S``: no environment, no site packages, so it starts in 10 ms and
 #: can only use the standard library; the folder that holds our package is put before its path.
 _BOOTSTRAP = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from launcher.agent.__main__ import main; main(sys.argv[2])"
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from launcher.agent.__main__ import main; main(*sys.argv[2:])"
 )
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 #: Bytes a pipe of the link holds: output comes in big pieces.
@@ -29,7 +32,8 @@ class LocalTransport:
 
     def open(self, host: Host) -> LocalLink:
         """Start the agent of ``host``; see `Transport.open`."""
-        argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, host.name]
+        number = agent_number(int.from_bytes(os.urandom(8), "little"))
+        argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, host.name, str(number)]
         fds: list[int] = []
         try:
             for _ in range(3):
@@ -42,7 +46,7 @@ class LocalTransport:
             raise TransportError(f"{host.name}: the agent can't be started: {error.strerror}") from error
         for fd in (orders_out, facts_in, errors_in):
             os.close(fd)
-        return LocalLink(pid, facts_out, orders_in, errors_out)
+        return LocalLink(pid, number, facts_out, orders_in, errors_out)
 
 
 def _start(argv: list[str], stdin: int, stdout: int, stderr: int) -> int:
@@ -54,13 +58,22 @@ def _start(argv: list[str], stdin: int, stdout: int, stderr: int) -> int:
 
 
 class LocalLink:
-    """The pipes to one agent; see `launcher.transport.base.Link`."""
+    """The pipes to one agent; see `launcher.transport.base.Link`.
 
-    def __init__(self, pid: int, reading: int, writing: int, errors: int) -> None:
+    Args:
+        pid: the guardian.
+        number: what tells the agent's watermarks from those of others.
+        reading, writing, errors: our ends of its stdout, stdin and stderr.
+    """
+
+    def __init__(self, pid: int, number: int, reading: int, writing: int, errors: int) -> None:
         self.pid = pid
+        self._number = number
         self.reading = reading
         self.writing = writing
         self._errors = errors
+        self._said = b""
+        self._silent = False
         self._status: int | None = None
         for fd in (reading, writing, errors):
             os.set_blocking(fd, False)
@@ -82,33 +95,36 @@ class LocalLink:
             return 0
 
     def wait(self, seconds: float) -> str | None:
-        """See `Link.wait`; reaps the guardian, which ends last."""
+        """See `Link.wait`; what guardian and agent left because both were killed is ended here."""
         deadline = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self._errors, select.POLLIN)
-        said = b""
-        while not self._reaped():
+        while not self._over():
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            # The guardian holds the other end of this pipe: its end wakes us.
+            # Guardian and agent, and nobody else, hold the other end of this pipe: its end wakes us.
             poll.poll(min(left, 0.05) * 1000)
-            said = (said + self._read_errors())[-_ERRORS_LIMIT:]
-        said = (said + self._read_errors())[-_ERRORS_LIMIT:]
-        return _describe(self._status or 0, said.decode("utf-8", "replace").strip())
+        if os.WIFSIGNALED(self._status or 0) and sweep(self._number, deadline):
+            return None
+        return _describe(self._status or 0, self._said.decode("utf-8", "replace").strip())
 
-    def _reaped(self) -> bool:
+    def _over(self) -> bool:
+        """Whether both guardian (our child) and agent (not ours to reap) are gone."""
+        self._read_errors()
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = status
-        return self._status is not None
+            self._status = status if pid else None
+        return self._silent and self._status is not None
 
-    def _read_errors(self) -> bytes:
-        try:
-            return os.read(self._errors, _ERRORS_LIMIT)
-        except BlockingIOError:
-            return b""
+    def _read_errors(self) -> None:
+        while not self._silent:
+            try:
+                data = os.read(self._errors, _ERRORS_LIMIT)
+            except BlockingIOError:
+                return
+            self._said = (self._said + data)[-_ERRORS_LIMIT:]
+            self._silent = not data
 
     def hang_up(self) -> None:
         """See `Link.hang_up`."""

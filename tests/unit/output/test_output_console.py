@@ -126,7 +126,8 @@ def test_colours(screen):
     screen.begin(node1="worker/0 ps/0")
     screen.on(printed(W0, b"\x1b[1mbold\n"), printed(PS0, b"b\n"), printed(W0, b"c\n"))
     assert screen.texts()[0] == (
-        "\x1b[36mworker/0 |\x1b[0m \x1b[1mbold\x1b[0m\n\x1b[33mps/0     |\x1b[0m b\n\x1b[36mworker/0 |\x1b[0m c\n"
+        "\x1b[36mworker/0 |\x1b[0m \x1b[1mbold\x1b[0m\n"
+        "\x1b[33mps/0     |\x1b[0m b\n\x1b[36mworker/0 |\x1b[0m c\n"
     )
 
 

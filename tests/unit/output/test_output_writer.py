@@ -124,7 +124,8 @@ def check_stopped(read: int, write: int, logs: str) -> None:
     assert shown == [f"line {n:07}" for n in range(len(shown))]
     skipped = f"{number - len(shown):,}"
     assert notice == (
-        f"launch: {skipped} lines were not shown here while the output was stopped; they are complete in {logs}"
+        f"launch: {skipped} lines were not shown here while the output was stopped; "
+        f"they are complete in {logs}"
     )
 
 

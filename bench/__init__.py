@@ -1,0 +1,1 @@
+"""Measures launch beside its peers: ``make bench``, or ``python -m bench.run --help``."""

@@ -1,0 +1,136 @@
+"""Failure: one of eight tasks exits 7; how long until the others, and the launcher, are gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import processes, tables
+from bench.contenders import LAUNCH, Call, Contender, task_program
+from bench.setting import Setting
+
+_TASKS = 8
+_CODE = 7
+_MILLI = 1e-3
+#: Sleeping children of each task, in the second case.
+_CHILDREN = 2
+#: Seconds for all to be up, and for all to be gone.
+_UP, _GONE = 60.0, 15.0
+
+
+class NotUp(Exception):
+    """The tasks did not come up."""
+
+
+class Ended(NamedTuple):
+    """Seconds from the failing task's exit (``None``: not within the limit), and what was left then."""
+
+    all_gone: float | None
+    launcher_gone: float | None
+    left: int
+    code: int | None
+
+
+def measure(setting: Setting) -> None:
+    """Measure and print, without and with children of the tasks."""
+    for children in (False, True):
+        results: dict[str, list[Ended]] = {one.name: [] for one in setting.present}
+        reasons: dict[str, str] = {}
+        for _, contender in setting.turns():
+            try:
+                results[contender.name].append(_once(setting, contender, children))
+            except NotUp as fault:
+                reasons[contender.name] = str(fault)
+                setting.fault(contender, str(fault))
+        _show(setting, results, reasons, children)
+
+
+def _once(setting: Setting, contender: Contender, children: bool) -> Ended:
+    folder = setting.folder(contender.name)
+    os.mkfifo(folder / "go")
+    program = task_program("wait", folder, *(["children"] if children else []))
+    launcher = processes.start(contender.command(Call(_TASKS, program, folder)))
+    try:
+        pids = _all_up(folder, launcher, children)
+        ended = _fail(folder, launcher, pids)
+        code = launcher.returncode
+        if ended.all_gone is None or code != _CODE:
+            setting.fault(contender, f"a failing task: exit code {code}, {ended.left} processes left")
+        return ended
+    finally:
+        processes.finish(launcher)
+        processes.sweep()
+        shutil.rmtree(folder)
+
+
+def _all_up(folder: Path, launcher: subprocess.Popen[bytes], children: bool) -> list[int]:
+    """The pids of all tasks and their children, once all are there.
+
+    Raises:
+        NotUp: they did not come.
+    """
+    end = time.monotonic() + _UP
+    while time.monotonic() < end and launcher.poll() is None:
+        tasks = [int(file.read_text()) for file in folder.glob("up.?")]
+        if len(tasks) == _TASKS:
+            pids = [pid for task in tasks for pid in [task, *processes.family(task)]]
+            sleeping = sum(processes.command(pid)[:1] == ["sleep"] for pid in pids)
+            if sleeping == (_TASKS * _CHILDREN if children else 0):
+                return pids
+        time.sleep(0.01)
+    raise NotUp(f"{_TASKS} tasks were not up in {_UP:.0f} s")
+
+
+def _fail(folder: Path, launcher: subprocess.Popen[bytes], pids: list[int]) -> Ended:
+    """Let the task fail, and see everybody go."""
+    time.sleep(0.3)  # let it all come to rest
+    ends = processes.Ends([launcher.pid, *pids])
+    (folder / "go").write_bytes(b"go")
+    ends.wait(_GONE)
+    ends.close()
+    failed = int((folder / "failed").read_text())
+    left = sum(pid not in ends.at for pid in pids)
+    gone = None if left else _since(failed, max(ends.at[pid] for pid in pids))
+    mine = _since(failed, ends.at[launcher.pid]) if launcher.pid in ends.at else None
+    code = launcher.wait() if mine is not None else None
+    return Ended(gone, mine, left, code)
+
+
+def _since(began: int, ended: int) -> float:
+    return max(0, ended - began) / 1e9
+
+
+def _show(setting: Setting, results: dict[str, list[Ended]], reasons: dict[str, str], children: bool) -> None:
+    def row(contender: Contender) -> list[str]:
+        runs = results[contender.name]
+        if not runs:
+            return [reasons.get(contender.name, "-"), *["-"] * 6]
+        codes = sorted({str(run.code) for run in runs})
+        left = statistics.median(run.left for run in runs)
+        return [
+            *_cells([run.all_gone for run in runs], [run.all_gone for run in results[LAUNCH]]),
+            *_cells([run.launcher_gone for run in runs], [run.launcher_gone for run in results[LAUNCH]]),
+            f"{left:.0f}",
+            "/".join(codes),
+            str(len(runs)),
+        ]
+
+    head = ["ms: median (min)", "all tasks gone", "x launch", "launcher gone", "x launch"]
+    head += ["processes left", "exit code", "runs"]
+    what = f", each with {_CHILDREN} children" if children else ""
+    title = f"failure: {_TASKS} tasks{what}; one exits {_CODE}, from its exit until"
+    tables.show(title, head, setting.rows(row, len(head) - 1))
+
+
+def _cells(values: list[float | None], launch: list[float | None]) -> list[str]:
+    seen = [value for value in values if value is not None]
+    if not seen:
+        return [f"not in {_GONE:.0f} s", "-"]
+    never = f" [{len(values) - len(seen)} never]" if len(seen) < len(values) else ""
+    base = [value for value in launch if value is not None]
+    return [tables.times(seen, _MILLI) + never, tables.ratio(seen, base)]

@@ -1,0 +1,97 @@
+"""Idle: what a launcher costs while 64 tasks sleep."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from typing import NamedTuple
+
+from bench import processes, tables
+from bench.contenders import Call, Contender
+from bench.setting import Setting
+
+_TASKS = 64
+_SECONDS, _FEW_SECONDS = 10.0, 3.0
+#: A sleep that is surely one of ours.
+_SLEEP = "98765"
+_UP, _SETTLE, _END = 90.0, 2.0, 20.0
+_MEGA = 1024 * 1024
+
+
+class Cost(NamedTuple):
+    """Of the launcher and its helpers: how many processes, CPU (1 is a whole core), bytes of memory."""
+
+    processes: int
+    cpu: float
+    pss: int
+    rss: int
+
+
+def measure(setting: Setting) -> None:
+    """Measure and print."""
+    costs = {one.name: _once(setting, one) for one in setting.present}
+
+    def row(contender: Contender) -> list[str]:
+        cost = costs[contender.name]
+        if cost is None:
+            return [f"its tasks were not up in {_UP:.0f} s", "-", "-", "-"]
+        memory = (f"{size / _MEGA:.1f}" for size in (cost.pss, cost.rss))
+        return [f"{cost.cpu * 100:.3f}", *memory, str(cost.processes)]
+
+    head = ["of launcher and helpers", "CPU % of a core", "PSS MB", "RSS MB", "processes"]
+    seconds = _FEW_SECONDS if setting.quick else _SECONDS
+    title = f"idle: {_TASKS} sleeping tasks, {seconds:.0f} s"
+    tables.show(title, head, setting.rows(row, len(head) - 1))
+
+
+def _once(setting: Setting, contender: Contender) -> Cost | None:
+    folder = setting.folder(contender.name)
+    launcher = processes.start(contender.command(Call(_TASKS, [_sleep(), _SLEEP], folder)))
+    try:
+        if not _all_up(launcher):
+            setting.fault(contender, f"{_TASKS} sleeping tasks were not up in {_UP:.0f} s")
+            return None
+        time.sleep(_SETTLE)
+        return _cost(launcher.pid, _FEW_SECONDS if setting.quick else _SECONDS)
+    finally:
+        _end(launcher)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sleep() -> str:
+    return shutil.which("sleep") or "/bin/sleep"
+
+
+def _all_up(launcher: subprocess.Popen[bytes]) -> bool:
+    end = time.monotonic() + _UP
+    while time.monotonic() < end and launcher.poll() is None:
+        if sum(map(_is_task, processes.family(launcher.pid))) >= _TASKS:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _is_task(pid: int) -> bool:
+    """By its last argument; a shell around the sleep counts as the launcher's."""
+    return processes.command(pid)[-2:] == [_sleep(), _SLEEP]
+
+
+def _cost(launcher: int, seconds: float) -> Cost:
+    """Watch the launcher and whatever below it is no task."""
+    pids = [launcher, *(pid for pid in processes.family(launcher) if not _is_task(pid))]
+    before, began = sum(map(processes.cpu_seconds, pids)), time.monotonic()
+    time.sleep(seconds)
+    spent = sum(map(processes.cpu_seconds, pids)) - before
+    cpu = spent / (time.monotonic() - began)
+    sizes = [processes.memory(pid) for pid in pids]
+    return Cost(len(pids), cpu, sum(pss for pss, _ in sizes), sum(rss for _, rss in sizes))
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    os.kill(launcher.pid, signal.SIGTERM)
+    processes.ended(launcher, _END)
+    processes.finish(launcher)
+    processes.sweep()

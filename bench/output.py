@@ -1,0 +1,129 @@
+"""Output: four tasks print as fast as they can; every line that comes out is looked at."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import processes, tables
+from bench.contenders import FLOOR, LAUNCH, Call, Contender, task_program
+from bench.setting import Setting
+
+_TASKS = 4
+_LINES, _FEW_LINES = 200_000, 20_000
+#: Bytes of a line with its newline.
+_WIDTH = 100
+_MEGA = 1e6
+_PATIENCE = 300.0
+#: A contender that took longer than this (seconds) is not run again.
+_LONG = 10.0
+_LINE = rb"(?P<task>\d\d):(?P<number>\d{9}):(?P<letter>[a-z])(?P=letter){75}:(?P=number)\n"
+#: Part of a line of ours: where it is not whole, it was torn.
+_PART = re.compile(rb"([a-d])\1{8}|\d{9}")
+
+
+class Checked(NamedTuple):
+    """What came out: lines by what became of them, and how fast."""
+
+    speed: float
+    whole: int
+    lost: int
+    torn: int
+    doubled: int
+    misplaced: int
+
+    @property
+    def faults(self) -> int:
+        """Lines that are not as they should be."""
+        return self.lost + self.torn + self.doubled + self.misplaced
+
+
+def measure(setting: Setting) -> None:
+    """Measure and print."""
+    lines = _FEW_LINES if setting.quick else _LINES
+    source = setting.folder("lines")
+    for task in range(_TASKS):
+        (source / f"lines.{task}").write_bytes(_text(task, lines))
+    results: dict[str, list[Checked]] = {one.name: [] for one in setting.present}
+    slow: set[str] = set()
+    for _, contender in setting.turns(min(setting.rounds, 5)):
+        if contender.name not in slow:
+            checked = _once(setting, contender, source, lines)
+            results[contender.name].append(checked)
+            if _TASKS * lines * _WIDTH / _MEGA / checked.speed > _LONG:
+                slow.add(contender.name)
+    shutil.rmtree(source)
+    _show(setting, results, lines)
+
+
+def _text(task: int, lines: int) -> bytes:
+    """Lines of ``_WIDTH`` bytes; one that is put together from two is noticed."""
+    middle = bytes([97 + task]) * 76
+    return b"".join(b"%02d:%09d:%s:%09d\n" % (task, number, middle, number) for number in range(lines))
+
+
+def _once(setting: Setting, contender: Contender, source: Path, lines: int) -> Checked:
+    folder = setting.folder(contender.name)
+    for file in source.glob("printed.*"):
+        file.unlink()
+    call = Call(_TASKS, task_program("print", source, _TASKS), folder, prefixed=True)
+    with (folder / "output").open("wb") as output:
+        done = processes.run(contender.command(call), _PATIENCE, output)
+    checked = check(folder / "output", contender.prefix, lines, done.seconds)
+    if checked.faults or done.code != 0:
+        setting.fault(contender, f"output ended with {done.code}: {checked}")
+    shutil.rmtree(folder)
+    return checked
+
+
+def check(path: Path, prefix: bytes, lines: int, seconds: float) -> Checked:
+    """Look at every line of a file.
+
+    Args:
+        prefix: how a line begins; its group ``named`` is the task that it is said to be of.
+        lines: how many there should be of each task.
+        seconds: how long it took to make the file.
+    """
+    whole_line = re.compile(prefix + _LINE)
+    seen = [bytearray(lines) for _ in range(_TASKS)]
+    last = [-1] * _TASKS
+    torn = doubled = misplaced = 0
+    with path.open("rb") as file:
+        for line in file:
+            found = whole_line.fullmatch(line)
+            if found is None:
+                torn += _PART.search(line) is not None
+                continue
+            named, task, number = (int(found[group]) for group in ("named", "task", "number"))
+            doubled += seen[task][number]
+            misplaced += named != task or number <= last[task]
+            seen[task][number] = 1
+            last[task] = number
+    whole = sum(map(sum, seen))
+    speed = _TASKS * lines * _WIDTH / _MEGA / seconds
+    return Checked(speed, whole, _TASKS * lines - whole, torn, doubled, misplaced)
+
+
+def _show(setting: Setting, results: dict[str, list[Checked]], lines: int) -> None:
+    def row(contender: Contender) -> list[str]:
+        runs = results[contender.name]
+        worst = max(runs, key=lambda run: run.faults)
+        return [
+            f"{_speed(runs):.1f} ({max(run.speed for run in runs):.1f})",
+            f"{_speed(runs) / _speed(results[LAUNCH]):.2f}x",
+            f"{_speed(runs) / _speed(results[FLOOR]):.2f}x",
+            *map(str, (worst.lost, worst.torn, worst.doubled, worst.misplaced)),
+            str(len(runs)),
+        ]
+
+    head = ["worst run's faults", "MB/s: median (max)", "x launch", "x floor"]
+    head += ["lost", "torn", "doubled", "misplaced", "runs"]
+    title = f"output: {_TASKS} tasks x {lines:,} lines of {_WIDTH} bytes, every line checked"
+    tables.show(title, head, setting.rows(row, len(head) - 1))
+
+
+def _speed(runs: list[Checked]) -> float:
+    return statistics.median(run.speed for run in runs) if runs else float("nan")

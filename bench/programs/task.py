@@ -1,0 +1,65 @@
+"""What the measured tasks run: ``task.py print FOLDER N`` or ``task.py wait FOLDER [CHILDREN]``.
+
+It starts in 10 ms (``python -I -S``) and finds out which task it is from whoever started it.
+"""
+
+import os
+import sys
+import time
+
+#: A task's number: launch (honcho and the floor are told by the bench to call it so), Open MPI, torchrun.
+_NUMBERS = ("TASK_INDEX", "OMPI_COMM_WORLD_RANK", "RANK")
+#: The task that fails, and with which code.
+_FAILING, _CODE = 1, 7
+_BLOCK = 64 * 1024
+#: Seconds a task waits for the others, at most.
+_PATIENCE = 300.0
+
+
+def print_lines(folder: str, tasks: int) -> None:
+    """Print the lines made for this task in blocks; end when all have printed theirs.
+
+    (honcho stops everybody when the first task ends.)
+    """
+    number = _number()
+    with open(f"{folder}/lines.{number}", "rb") as file:
+        text = memoryview(file.read())
+    while text:
+        text = text[os.write(1, text[:_BLOCK]) :]
+    _touch(f"{folder}/printed.{number}")
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end and not all(os.path.exists(f"{folder}/printed.{i}") for i in range(tasks)):
+        time.sleep(0.002)
+
+
+def wait(folder: str, children: bool) -> None:
+    """Be there until told to fail (the failing task) or to end (the others)."""
+    number = _number()
+    if children:
+        os.spawnv(os.P_NOWAIT, "/bin/sh", ["sh", "-c", "sleep 600 & sleep 600"])
+    _touch(f"{folder}/up.{number}", str(os.getpid()))
+    if number != _FAILING:
+        time.sleep(600)
+        return
+    failed = os.open(f"{folder}/failed", os.O_WRONLY | os.O_CREAT)
+    with open(f"{folder}/go", "rb") as go:  # a FIFO
+        go.read()
+    os.write(failed, b"%d" % time.monotonic_ns())
+    os._exit(_CODE)
+
+
+def _number() -> int:
+    return next(int(os.environ[name]) for name in _NUMBERS if name in os.environ)
+
+
+def _touch(path: str, text: str = "") -> None:
+    with open(f"{path}.new", "w") as file:
+        file.write(text)
+    os.rename(f"{path}.new", path)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "print":
+        print_lines(sys.argv[2], int(sys.argv[3]))
+    else:
+        wait(sys.argv[2], len(sys.argv) > 3)

@@ -1,0 +1,48 @@
+"""What all measurements share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.contenders import LAUNCH, Contender
+
+
+class Setting(NamedTuple):
+    """Who is measured, how often, and where files of the moment go (memory, where there is a tmpfs)."""
+
+    contenders: Sequence[Contender]
+    rounds: int
+    quick: bool
+    scratch: Path
+    #: What must never be; one makes the bench fail. Slow is no fault.
+    faults: list[str]
+
+    @property
+    def present(self) -> list[Contender]:
+        """Those that can be measured."""
+        return [contender for contender in self.contenders if not contender.missing]
+
+    def turns(self, rounds: int | None = None) -> Iterator[tuple[int, Contender]]:
+        """Round by round each contender once: what disturbs the machine disturbs all alike."""
+        for number in range(self.rounds if rounds is None else rounds):
+            for contender in self.present:
+                yield number, contender
+
+    def folder(self, name: str) -> Path:
+        """A new folder for one run."""
+        number = sum(1 for _ in self.scratch.iterdir())
+        folder = self.scratch / f"{number}-{name}"
+        folder.mkdir()
+        return folder
+
+    def rows(self, row: Callable[[Contender], Sequence[str]], columns: int) -> list[list[str]]:
+        """A row for each contender, loud where one is missing."""
+        lost = ["MISSING", *["-"] * (columns - 1)]
+        return [[one.name, *(lost if one.missing else row(one))] for one in self.contenders]
+
+    def fault(self, contender: Contender, text: str) -> None:
+        """Note what launch must never do (peers may)."""
+        if contender.name == LAUNCH:
+            self.faults.append(f"launch: {text}")

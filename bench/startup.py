@@ -1,0 +1,78 @@
+"""Start-up: tasks that exit at once, from the start of the launcher to its end."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+
+from bench import processes, tables
+from bench.contenders import LAUNCH, Call, Contender, true
+from bench.processes import Run
+from bench.setting import Setting
+
+_COUNTS = (1, 4, 16, 64, 256)
+#: A run longer than this (seconds) is not repeated more than once.
+_LONG = 5.0
+
+Runs = dict[str, list[Run]]
+
+
+def measure(setting: Setting) -> None:
+    """Measure and print."""
+    results: dict[int, Runs] = {}
+    hopeless: set[str] = set()
+    for count in _COUNTS[:-1] if setting.quick else _COUNTS:
+        results[count] = _count(setting, count, hopeless)
+        hopeless |= {name for name, runs in results[count].items() if all(run.code is None for run in runs)}
+    _show(setting, results)
+
+
+def _count(setting: Setting, count: int, hopeless: set[str]) -> Runs:
+    runs: Runs = defaultdict(list)
+    for _, contender in setting.turns():
+        if not _enough(runs[contender.name], contender.name in hopeless):
+            runs[contender.name].append(_once(setting, contender, count))
+    return runs
+
+
+def _enough(runs: list[Run], hopeless: bool) -> bool:
+    """Whether more runs would only take time."""
+    silent = sum(run.code is None for run in runs)
+    long = sum(run.seconds > _LONG for run in runs)
+    return long >= 2 or (hopeless and silent >= 1)
+
+
+def _once(setting: Setting, contender: Contender, count: int) -> Run:
+    folder = setting.folder(contender.name)
+    done = processes.run(contender.command(Call(count, true(), folder)), contender.patience)
+    if done.code != 0:
+        setting.fault(contender, f"{count} x true ended with {done.code}")
+    shutil.rmtree(folder)
+    return done
+
+
+def _show(setting: Setting, results: dict[int, Runs]) -> None:
+    def row(contender: Contender) -> list[str]:
+        return [
+            cell
+            for runs in results.values()
+            for cell in _cells(contender, runs[contender.name], runs[LAUNCH])
+        ]
+
+    head = ["seconds: median (min)"]
+    for count in results:
+        head += [f"{count} tasks" if count > 1 else "1 task", "x launch"]
+    tables.show("start-up: tasks that exit at once", head, setting.rows(row, len(head) - 1))
+
+
+def _cells(contender: Contender, runs: list[Run], launch: list[Run]) -> list[str]:
+    answers = _seconds(runs)
+    silent = len(runs) - len(answers)
+    if not answers:
+        return [f"no answer in {contender.patience:.0f} s ({silent} of {len(runs)} runs)", "-"]
+    some = f" [{silent} of {len(runs)} runs: no answer]" if silent else ""
+    return [tables.times(answers) + some, tables.ratio(answers, _seconds(launch))]
+
+
+def _seconds(runs: list[Run]) -> list[float]:
+    return [run.seconds for run in runs if run.code is not None]

@@ -1,0 +1,91 @@
+"""All tasks of a job, and which of them are still waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from launcher.model.orders import Ladder, StopTasks
+from launcher.model.plan import Placement
+from launcher.model.status import Reason, TaskState
+from launcher.model.task import TaskId
+from launcher.supervision import policy
+from launcher.supervision.record import Record
+
+
+class Roster:
+    """The tasks of a job.
+
+    Args:
+        placement: who runs where.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self.records: dict[TaskId, Record] = {placed.task: Record(placed) for placed in placement.tasks}
+        #: Tasks that are not over.
+        self.open: set[TaskId] = set(self.records)
+        #: Tasks whose ends end the job, and which have not ended.
+        self.undecided: set[TaskId] = set(policy.deciders(placement))
+        #: Tasks that were to be started, and nobody has said yet that they were.
+        self.starting: set[TaskId] = set()
+        self._by_host: dict[str, list[TaskId]] = {}
+        for task, record in self.records.items():
+            self._by_host.setdefault(record.host, []).append(task)
+
+    def on(self, host: str) -> tuple[TaskId, ...]:
+        """The tasks of this host."""
+        return tuple(self._by_host[host])
+
+    def open_on(self, host: str) -> tuple[TaskId, ...]:
+        """Those of them that are not over."""
+        return tuple(task for task in self._by_host[host] if task in self.open)
+
+    def hosts_of(self, tasks: Collection[TaskId]) -> tuple[str, ...]:
+        """Where these tasks run, each host once, in the order of the table."""
+        return tuple(host for host, own in self._by_host.items() if any(task in tasks for task in own))
+
+    def named(self, tasks: Collection[TaskId]) -> tuple[str, ...]:
+        """Their names, in the order of the table."""
+        return tuple(str(task) for task in self.records if task in tasks)
+
+    def alive(self) -> int:
+        """How many have a process of their own, as far as anybody said."""
+        return sum(map(self._has_process, self.open))
+
+    def _has_process(self, task: TaskId) -> bool:
+        return self.records[task].state is not TaskState.ENDED
+
+    def over(self, task: TaskId) -> None:
+        """Nothing more can happen to it."""
+        self.open.discard(task)
+        self.undecided.discard(task)
+        self.starting.discard(task)
+
+    def ended(self, task: TaskId) -> bool:
+        """Its process is over. Whether the job's end hung on it."""
+        decides = task in self.undecided
+        self.undecided.discard(task)
+        return decides
+
+    def to_stop(self) -> None:
+        """The job is over: what runs is to be stopped, what was not started never will be."""
+        for record in self.records.values():
+            if record.state is TaskState.PENDING:
+                record.move(TaskState.CANCELLED, "the job was over")
+                record.reason = Reason.NEVER_STARTED
+                self.over(record.task)
+            elif record.state in (TaskState.STARTING, TaskState.RUNNING):
+                record.move(TaskState.STOPPING, "the job is over")
+
+    def stops(self, ladder: Ladder, ended: bool) -> list[StopTasks]:
+        """Orders to end them, one a host.
+
+        Args:
+            ladder: how.
+            ended: also those whose own process is over; what they left behind is on a ladder already.
+        """
+        orders = []
+        for host in self._by_host:
+            tasks = tuple(task for task in self.open_on(host) if ended or self._has_process(task))
+            if tasks:
+                orders.append(StopTasks(host, tasks, ladder))
+        return orders

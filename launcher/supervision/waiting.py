@@ -1,0 +1,59 @@
+"""What each phase waits for: every wait has a name for the user, and an end."""
+
+from __future__ import annotations
+
+import enum
+
+from launcher.supervision import wording
+from launcher.supervision.hosts import Agents
+from launcher.supervision.roster import Roster
+
+#: Seconds: agents may take to be ready and hold their ports; to start a task; to close.
+READY_LIMIT, START_LIMIT, CLOSE_LIMIT = 60.0, 60.0, 15.0
+#: Seconds of waiting without a word, then between two words.
+PATIENCE, REPEAT = 2.0, 10.0
+#: Seconds within which a second signal is an echo of the first, not a second wish: ``timeout`` signals
+#: its command and then the command's group, a shell passes on the hang-up that we had already.
+ECHO = 0.1
+
+
+class Phase(enum.Enum):
+    """How far the job has come."""
+
+    GATHERING = "gathering"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    CLOSING = "closing"
+    OVER = "over"
+
+
+class Waiting:
+    """Says whom we wait for.
+
+    Args:
+        tasks, agents: the job's.
+    """
+
+    def __init__(self, tasks: Roster, agents: Agents) -> None:
+        self._tasks = tasks
+        self._agents = agents
+
+    def words(self, phase: Phase) -> str:
+        """``waiting for worker/0 to end``; empty: for nothing that has to come soon."""
+        if phase is Phase.GATHERING:
+            return f"waiting for the agent on {wording.some(self._agents.not_holding())}"
+        if phase is Phase.CLOSING:
+            return f"waiting for the agent on {wording.some(self._agents.open())} to close"
+        verb, tasks = ("start", self._tasks.starting) if phase is Phase.RUNNING else ("end", self._tasks.open)
+        return f"waiting for {wording.some(self._tasks.named(tasks))} to {verb}" if tasks else ""
+
+    def late(self, timer: str) -> tuple[tuple[str, ...], str]:
+        """Hosts that are behind when this timer runs out, and what is to be said of them."""
+        if timer == "ready":
+            return self._agents.not_holding(), f"no answer from its agent in {wording.seconds(READY_LIMIT)}"
+        if timer == "start":
+            late = self._tasks.hosts_of(self._tasks.starting)
+            return late, f"its agent could not start a task in {wording.seconds(START_LIMIT)}"
+        if timer == "end":
+            return self._tasks.hosts_of(self._tasks.open), "its agent did not end the tasks"
+        return self._agents.open(), f"its agent did not close in {wording.seconds(CLOSE_LIMIT)}"

@@ -1,0 +1,391 @@
+"""Tests of jobs without a process, a host or a clock.
+
+What supervision makes of recorded facts::
+
+    played = play(job, hosts, [AgentReady("node1", 0.0, 1, {}), PortsHeld("node1", 0.1, ports), ...])
+    assert played.exit_code == 7
+
+A whole run, with agents that only pretend::
+
+    fake = FakeTransport({"worker/1": exits(7), "ps/0": runs()})
+    report = Orchestrator(job, place(job, hosts), lambda host: fake, renderers, opening).run()
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from launcher import wire
+from launcher.errors import TransportError
+from launcher.model import facts, orders
+from launcher.model.facts import Fact
+from launcher.model.host import Host
+from launcher.model.job import SERVICE_ROLES, JobSpec
+from launcher.model.orders import Order
+from launcher.model.plan import Placement, Plan
+from launcher.model.report import Report
+from launcher.model.task import TaskId
+from launcher.planning import assemble, place
+from launcher.supervision import Machine
+
+SIGKILL, SIGTERM = 9, 15
+
+OrderKind = TypeVar("OrderKind", bound=Order)
+
+
+class FakeClock:
+    """A clock that goes when it is told to.
+
+    Args:
+        now: what it shows first, in seconds.
+        step: how far it goes by itself after each look.
+    """
+
+    def __init__(self, now: float = 0.0, step: float = 0.0) -> None:
+        self.now = now
+        self.step = step
+
+    def __call__(self) -> float:
+        """Look at it."""
+        now = self.now
+        self.now += self.step
+        return now
+
+    def advance(self, seconds: float) -> float:
+        """Let ``seconds`` pass; what it shows then."""
+        self.now += seconds
+        return self.now
+
+
+# ---------------------------------------------------------------------- facts in, orders out
+
+
+class Step(NamedTuple):
+    """A fact (``None``: the beginning) and the orders it led to, in order."""
+
+    fact: Fact | None
+    orders: tuple[Order, ...]
+
+
+class Played(NamedTuple):
+    """What came of a history."""
+
+    #: The beginning, then a step a fact.
+    steps: tuple[Step, ...]
+    #: How it ended, or how it stands after the last fact.
+    report: Report
+    #: Timers that are set, with their seconds.
+    timers: Mapping[str, float]
+    #: ``None``: it has not ended.
+    exit_code: int | None
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """All orders, in order."""
+        return tuple(order for step in self.steps for order in step.orders)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What the user was told, in order."""
+        return tuple(tell.text for tell in self.all(orders.Tell))
+
+    def all(self, kind: type[OrderKind]) -> tuple[OrderKind, ...]:
+        """All orders of one kind, in order."""
+        return tuple(order for order in self.orders if isinstance(order, kind))
+
+
+class Rehearsal:
+    """One job, supervised by the real machine, its orders carried out on paper. `play` in single steps.
+
+    Args:
+        job: what to run.
+        where: the hosts, or who runs on which already.
+        name: the job's id.
+    """
+
+    def __init__(self, job: JobSpec, where: Sequence[Host] | Placement, name: str = "job") -> None:
+        self.job = job
+        self.placement = where if isinstance(where, Placement) else place(job, tuple(where))
+        self.machine = Machine(job, self.placement, name)
+        self.plan: Plan | None = None
+        #: Timers that are set, with their seconds.
+        self.timers: dict[str, float] = {}
+        #: Set when it is over.
+        self.exit_code: int | None = None
+
+    def begin(self) -> tuple[Order, ...]:
+        """The first orders."""
+        return self._obey(self.machine.begin())
+
+    def take(self, fact: Fact) -> tuple[Order, ...]:
+        """The orders that this fact leads to.
+
+        Raises:
+            ValueError: a timer is said to have run out that is not set.
+        """
+        if isinstance(fact, facts.TimeUp) and self.timers.pop(fact.timer, None) is None:
+            raise ValueError(f"timer {fact.timer!r} is not set: {', '.join(self.timers) or 'none'} is")
+        return self._obey(self.machine.handle(fact))
+
+    def _obey(self, given: Iterable[Order]) -> tuple[Order, ...]:
+        done: list[Order] = []
+        for order in given:
+            done.append(order)
+            if isinstance(order, orders.SetTimer):
+                self.timers[order.timer] = order.seconds
+            elif isinstance(order, orders.CancelTimer):
+                self.timers.pop(order.timer, None)
+            elif isinstance(order, orders.Finish):
+                self.exit_code = order.exit_code
+            elif isinstance(order, orders.MakePlan):
+                self.plan = assemble(self.job, self.placement, order.ports)
+                done.extend(self._obey(self.machine.planned(self.plan)))
+        return tuple(done)
+
+
+def play(job: JobSpec, where: Sequence[Host] | Placement, history: Iterable[Fact]) -> Played:
+    """Feed recorded facts to the real machine.
+
+    Args:
+        job: what to run.
+        where: the hosts, or who runs on which already.
+        history: the facts in the order they came.
+
+    Raises:
+        ValueError: the history has a timer run out that is not set.
+        launcher.supervision.InvalidTransition: the facts contradict each other.
+    """
+    stage = Rehearsal(job, where)
+    steps = [Step(None, stage.begin())]
+    steps.extend(Step(fact, stage.take(fact)) for fact in history)
+    times = [step.fact.at for step in steps if step.fact and not isinstance(step.fact, facts.TaskOutput)]
+    report = stage.machine.report(min(times, default=0.0), max(times, default=0.0))
+    return Played(tuple(steps), report, dict(stage.timers), stage.exit_code)
+
+
+# ---------------------------------------------------------------------- agents that pretend
+
+#: What an agent says: facts, or raw bytes (``b""``: the link ends here, as when the agent is killed).
+Answer = Fact | bytes
+#: An agent: what it says to an order, or first (``None``), when the link is opened.
+Agent = Callable[[Order | None], Iterable[Answer]]
+
+
+class End(NamedTuple):
+    """How a fake task ends. Made by `exits`, `killed`, `runs` and `missing`."""
+
+    code: int | None = None
+    signal: int | None = None
+    #: It runs until a signal ends it that is not among these.
+    runs: bool = False
+    ignores: tuple[int, ...] = ()
+    #: Why it can't be started.
+    why: str = ""
+    output: bytes = b""
+
+
+def exits(code: int = 0, output: bytes = b"") -> End:
+    """It prints ``output`` and exits with ``code``, at once."""
+    return End(code=code, output=output)
+
+
+def killed(signal: int, output: bytes = b"") -> End:
+    """It prints ``output``, and somebody kills it with ``signal``."""
+    return End(signal=signal, output=output)
+
+
+def runs(ignores: tuple[int, ...] = (), output: bytes = b"") -> End:
+    """It runs until it is stopped by a signal that it does not ignore."""
+    return End(runs=True, ignores=ignores, output=output)
+
+
+def missing(code: int = 127, why: str = "no such program") -> End:
+    """It can't be started."""
+    return End(code=code, why=why)
+
+
+class FakeAgent:
+    """Says what the agent of a sound host would, at once.
+
+    Args:
+        host: its name.
+        ends: how its tasks end, by name; else a ps or evaluator `runs`, anything else `exits` with 0.
+        clock: dates its facts.
+        first_port: of those it gives out.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        ends: Mapping[str, End] | None = None,
+        clock: Callable[[], float] = time.time,
+        first_port: int = 40000,
+    ) -> None:
+        self.host = host
+        self._ends = ends or {}
+        self._clock = clock
+        self._next_port = first_port
+        self._next_pid = 1000
+        self._running: dict[TaskId, tuple[orders.StartTask, End]] = {}
+
+    def __call__(self, order: Order | None) -> list[Answer]:
+        """What it says to ``order``; to ``None``, that it is ready."""
+        if order is None:
+            return [facts.AgentReady(self.host, self._clock(), 1, {})]
+        if isinstance(order, orders.HoldPorts):
+            return [self._hold(order)]
+        if isinstance(order, orders.StartTask):
+            return self._start(order)
+        if isinstance(order, orders.StopTasks):
+            return self._stop(order.tasks, order.ladder)
+        closing = self._stop(tuple(self._running), ((SIGKILL, 5.0),))
+        return [*closing, facts.AgentClosed(self.host, self._clock()), b""]
+
+    def _hold(self, order: orders.HoldPorts) -> Answer:
+        ports = {task: self._next_port + number for number, task in enumerate(order.tasks)}
+        self._next_port += len(ports)
+        return facts.PortsHeld(self.host, self._clock(), ports)
+
+    def _start(self, order: orders.StartTask) -> list[Answer]:
+        task, attempt = order.task, order.attempt
+        end = self._ends.get(task) or (runs() if task.role in SERVICE_ROLES else exits())
+        if end.why:
+            code = end.code or 127
+            return [facts.TaskNotStarted(self.host, self._clock(), task, attempt, code, end.why)]
+        self._next_pid += 1
+        said: list[Answer] = [facts.TaskStarted(self.host, self._clock(), task, attempt, self._next_pid)]
+        if end.output:
+            said.append(wire.output_head(task, attempt, len(end.output)) + end.output)
+        if not end.runs:
+            return said + self._over(order, end.code, end.signal)
+        self._running[task] = (order, end)
+        return said
+
+    def _stop(self, tasks: tuple[TaskId, ...], ladder: orders.Ladder) -> list[Answer]:
+        said: list[Answer] = []
+        for task in tasks:
+            if task in self._running:
+                said += self._climb(*self._running.pop(task), ladder)
+        return said
+
+    def _climb(self, order: orders.StartTask, end: End, ladder: orders.Ladder) -> list[Answer]:
+        said: list[Answer] = []
+        for number, _ in ladder:
+            now = self._clock()
+            said.append(facts.TaskSignalled(self.host, now, order.task, order.attempt, number, 1))
+            if number == SIGKILL or number not in end.ignores:
+                break
+        return said + self._over(order, None, number)
+
+    def _over(self, order: orders.StartTask, code: int | None, number: int | None) -> list[Answer]:
+        who = (order.task, order.attempt)
+        exited = facts.TaskExited(self.host, self._clock(), *who, code, number, 1 << 20, 0.01)
+        return [exited, facts.TaskGone(self.host, self._clock(), *who)]
+
+
+class FakeTransport:
+    """Opens links to agents that pretend; see `launcher.transport.base.Transport`.
+
+    Args:
+        ends: how tasks end, as `FakeAgent` takes it.
+        agent: makes the agent of a host; default: a `FakeAgent`.
+        refuses: hosts that can't be reached, and why.
+        last_words: what `Link.wait` says of a host, default nothing; ``None``: it does not end.
+        piece: most bytes that one read or write takes.
+    """
+
+    def __init__(
+        self,
+        ends: Mapping[str, End] | None = None,
+        agent: Callable[[str], Agent] | None = None,
+        refuses: Mapping[str, str] | None = None,
+        last_words: Mapping[str, str | None] | None = None,
+        piece: int = 1 << 20,
+    ) -> None:
+        self._agent = agent or (lambda host: FakeAgent(host, ends))
+        self._refuses = refuses or {}
+        self._last_words = last_words or {}
+        self._piece = piece
+        #: The links that were opened, by host.
+        self.links: dict[str, FakeLink] = {}
+
+    def open(self, host: Host) -> FakeLink:
+        """See `Transport.open`."""
+        if host.name in self._refuses:
+            raise TransportError(self._refuses[host.name])
+        link = FakeLink(host.name, self._agent(host.name), self._last_words.get(host.name, ""), self._piece)
+        self.links[host.name] = link
+        return link
+
+
+class FakeLink:
+    """A link whose other end is a function; see `launcher.transport.base.Link`.
+
+    ``reading`` is readable while there is something to read, so that select works.
+    """
+
+    def __init__(self, host: str, agent: Agent, last_words: str | None = "", piece: int = 1 << 20) -> None:
+        self._agent = agent
+        self._last_words = last_words
+        self._piece = piece
+        self._decoder = wire.Decoder(host)
+        self._waiting = bytearray(wire.MAGIC)
+        self._ended = False
+        #: What it was told, in order, and whether it was hung up.
+        self.orders: list[Order] = []
+        self.hung_up = False
+        self.reading, self._wake = os.pipe()
+        self._unread, self.writing = os.pipe()
+        os.write(self._wake, b".")
+        self.say(*agent(None))
+
+    def say(self, *answers: Answer) -> None:
+        """Let the agent say something of itself."""
+        for answer in answers:
+            if self._ended:
+                return
+            quiet = not self._waiting
+            self._waiting += answer if isinstance(answer, bytes) else wire.encode(answer)
+            self._ended = answer == b""
+            if quiet:
+                os.write(self._wake, b".")
+
+    def read(self, size: int) -> bytes | None:
+        """See `Link.read`."""
+        if not self._waiting:
+            return b"" if self._ended else None
+        taken = bytes(self._waiting[: min(size, self._piece)])
+        del self._waiting[: len(taken)]
+        if not self._waiting and not self._ended:
+            os.read(self.reading, 1)
+        return taken
+
+    def write(self, data: bytes | memoryview) -> int:
+        """See `Link.write`; the agent answers at once."""
+        taken = bytes(data[: self._piece])
+        for order in self._decoder.feed(taken):
+            self.orders.append(order)  # type: ignore[arg-type]  # launchers send orders
+            self.say(*self._agent(order))  # type: ignore[arg-type]
+        return len(taken)
+
+    def wait(self, seconds: float) -> str | None:
+        """See `Link.wait`; never waits."""
+        return self._last_words
+
+    def hang_up(self) -> None:
+        """See `Link.hang_up`."""
+        self.hung_up = True
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        self.hang_up()
+        for fd in (self.reading, self._wake, self._unread):
+            if fd >= 0:
+                os.close(fd)
+        self.reading = self._wake = self._unread = -1

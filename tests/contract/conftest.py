@@ -1,0 +1,58 @@
+"""An agent behind each transport, and a check that it leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.transport import TRANSPORTS, transport_named
+from tests.conftest import MARK
+from tests.contract.driver import Driver
+from tests.contract.sites import SITES, Eyes, LocalSite, Site
+
+
+@pytest.fixture(params=sorted(TRANSPORTS))
+def transport(request: pytest.FixtureRequest) -> str:
+    """Each transport's name in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def site(transport: str, tmp_path: Path) -> Site:
+    """The host behind it."""
+    assert transport in SITES, f"tests/contract/sites.py needs a Site for {transport}"
+    return SITES[transport](tmp_path)
+
+
+@pytest.fixture
+def eyes(site: LocalSite) -> Eyes:
+    """What is seen on it."""
+    return Eyes(site)
+
+
+@pytest.fixture
+def open_agent(transport: str, site: Site, nothing_left: str) -> Iterator[Callable[[], Driver]]:
+    """Opens agents; each is over, and their links are closed, at the end of the test."""
+    drivers: list[Driver] = []
+
+    def opened() -> Driver:
+        link = transport_named(transport).open(site.host)
+        drivers.append(Driver(link, site.host.name, {MARK: nothing_left}))
+        drivers[-1].ready()
+        return drivers[-1]
+
+    yield opened
+    for driver in drivers:
+        driver.link.hang_up()
+    said = [driver.to_the_end() for driver in drivers]
+    for driver in drivers:
+        driver.link.close()
+    assert None not in said, "an agent did not end"
+
+
+@pytest.fixture
+def agent(open_agent: Callable[[], Driver]) -> Driver:
+    """One agent, ready."""
+    return open_agent()

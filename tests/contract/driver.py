@@ -1,0 +1,198 @@
+"""Drives one agent through its link, as the orchestrator does, with a bound on every wait."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from launcher import wire
+from launcher.model import facts, orders
+from launcher.model.orders import Ladder
+from launcher.model.task import TaskId
+from launcher.transport import Link
+
+#: Seconds for anything that should happen at once, on a busy machine.
+SOON = 20.0
+#: SIGKILL.
+AT_ONCE: Ladder = ((9, 5.0),)
+#: SIGTERM, a long time, SIGKILL: what ends on it ended by SIGTERM.
+POLITE: Ladder = ((15, 60.0), (9, 5.0))
+#: SIGTERM and soon after it SIGKILL.
+QUICK: Ladder = ((15, 0.3), (9, 5.0))
+
+F = TypeVar("F")
+
+
+class Driver:
+    """One agent: sends orders, collects facts and output.
+
+    Args:
+        link: to it.
+        host: the host's name.
+        mark: goes into the environment of every task.
+    """
+
+    def __init__(self, link: Link, host: str, mark: Mapping[str, str]) -> None:
+        self.link = link
+        self.host = host
+        self._mark = mark
+        self._decoder = wire.Decoder(host, magic=True)
+        self._unsent = b""
+        #: All facts but output, in order, and when each came (monotonic).
+        self.facts: list[facts.Fact] = []
+        self.times: list[float] = []
+        self._output: dict[str, bytearray] = {}
+        #: The link is at its end.
+        self.ended = False
+
+    # ------------------------------------------------------------------ the link
+
+    def pump(self, seconds: float) -> None:
+        """Wait so long for the link, at most, and take and send what it has and takes."""
+        poll = select.poll()
+        poll.register(self.link.reading, select.POLLIN)
+        if self._unsent:
+            poll.register(self.link.writing, select.POLLOUT)
+        poll.poll(max(0.0, seconds) * 1000)
+        if self._unsent:
+            self._unsent = self._unsent[self.link.write(self._unsent) :]
+        data = self.link.read(1 << 20)
+        if data is not None:
+            self.ended = not data
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        for message in self._decoder.feed(data):
+            if isinstance(message, facts.TaskOutput):
+                self._output.setdefault(message.task, bytearray()).extend(message.data)
+            else:
+                self.facts.append(message)  # type: ignore[arg-type]  # agents send facts
+                self.times.append(time.monotonic())
+
+    def until(self, condition: Callable[[], F | None], timeout: float = SOON, what: str = "") -> F:
+        """Pump until the condition gives something; fail if it does not in time, or the link ends."""
+        deadline = time.monotonic() + timeout
+        while not (found := condition()):
+            left = deadline - time.monotonic()
+            assert left > 0, f"not in {timeout} s: {what or condition}; {self._story()}"
+            assert not self.ended, f"the link ended: {what or condition}; {self._story()}"
+            self.pump(min(left, 0.5))
+        return found
+
+    def _story(self) -> str:
+        tails = {task: bytes(data[-500:]) for task, data in self._output.items()}
+        return f"facts: {self.facts[-20:]}; output: {tails}"
+
+    def quiet(self, seconds: float) -> None:
+        """Pump for so long, whatever comes."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not self.ended:
+            self.pump(left)
+
+    def to_the_end(self, timeout: float = SOON) -> str | None:
+        """Pump until the link ends and wait for the agent: what is said of its end."""
+        deadline = time.monotonic() + timeout
+        while not self.ended:
+            assert time.monotonic() < deadline, f"the link does not end; {self._story()}"
+            self.pump(0.5)
+        return self.link.wait(max(0.0, deadline - time.monotonic()))
+
+    def send(self, order: orders.Order) -> None:
+        """Give an order."""
+        self._unsent += wire.encode(order)
+        self.pump(0)
+
+    # ------------------------------------------------------------------ facts
+
+    def fact(self, kind: type[F], task: str | None = None, attempt: int = 1) -> F | None:
+        """The first fact of this kind, of this task if one is named."""
+        for fact in self.facts:
+            if isinstance(fact, kind) and (task is None or (fact.task, fact.attempt) == (task, attempt)):  # type: ignore[attr-defined]
+                return fact
+        return None
+
+    def all(self, kind: type[F], task: str | None = None) -> list[F]:
+        """Every fact of this kind so far."""
+        return [f for f in self.facts if isinstance(f, kind) and (task is None or f.task == task)]  # type: ignore[attr-defined]
+
+    def wait(self, kind: type[F], task: str | None = None, attempt: int = 1, timeout: float = SOON) -> F:
+        """Wait for a fact."""
+        what = f"{kind.__name__} {task or ''}"
+        return self.until(lambda: self.fact(kind, task, attempt), timeout, what)
+
+    def when(self, fact: object) -> float:
+        """When this fact came (monotonic)."""
+        return self.times[next(i for i, other in enumerate(self.facts) if other is fact)]
+
+    def output(self, task: str) -> bytes:
+        """What a task has printed so far."""
+        return bytes(self._output.get(task, b""))
+
+    def size(self, task: str) -> int:
+        """How many bytes it has printed so far."""
+        return len(self._output.get(task, b""))
+
+    # ------------------------------------------------------------------ what tests say
+
+    def ready(self) -> facts.AgentReady:
+        """Wait for the agent."""
+        return self.wait(facts.AgentReady)
+
+    def hold(self, *tasks: str) -> Mapping[TaskId, int]:
+        """Have a port held for each task."""
+        before = len(self.all(facts.PortsHeld))
+        self.send(orders.HoldPorts(self.host, tuple(map(TaskId, tasks))))
+        return self.until(lambda: self.all(facts.PortsHeld)[before:], what="ports")[0].ports
+
+    def start(
+        self,
+        task: str,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        ladder: Ladder = QUICK,
+        attempt: int = 1,
+    ) -> None:
+        """Start a task; does not wait."""
+        environment = {**self._mark, **(env or {})}
+        self.send(
+            orders.StartTask(self.host, TaskId(task), attempt, tuple(argv), environment, workdir, ladder)
+        )
+
+    def started(self, task: str, argv: Sequence[str], **more: object) -> facts.TaskStarted:
+        """Start a task and wait until it runs."""
+        self.start(task, argv, **more)  # type: ignore[arg-type]
+        return self.wait(facts.TaskStarted, task)
+
+    def run(self, task: str, argv: Sequence[str], timeout: float = SOON, **more: object) -> facts.TaskExited:
+        """Start a task and wait until all of it is over."""
+        self.start(task, argv, **more)  # type: ignore[arg-type]
+        self.wait(facts.TaskGone, task, timeout=timeout)
+        return self.wait(facts.TaskExited, task)
+
+    def refused(self, task: str, argv: Sequence[str], **more: object) -> facts.TaskNotStarted:
+        """Start a task that can't be started."""
+        self.start(task, argv, **more)  # type: ignore[arg-type]
+        return self.wait(facts.TaskNotStarted, task)
+
+    def prints(self, task: str, text: bytes, timeout: float = SOON) -> bytes:
+        """Wait until a task has printed this; all that it has printed."""
+        self.until(lambda: text in self.output(task), timeout, f"{text!r} of {task}")
+        return self.output(task)
+
+    def stop(self, *tasks: str, ladder: Ladder = QUICK) -> None:
+        """Have tasks stopped; does not wait."""
+        self.send(orders.StopTasks(self.host, tuple(map(TaskId, tasks)), ladder))
+
+    def stopped(self, task: str, ladder: Ladder = QUICK, timeout: float = SOON) -> facts.TaskGone:
+        """Stop a task and wait until it is gone."""
+        self.stop(task, ladder=ladder)
+        return self.wait(facts.TaskGone, task, timeout=timeout)
+
+    def close(self) -> str | None:
+        """Close the agent in good order."""
+        self.send(orders.CloseAgent(self.host))
+        self.wait(facts.AgentClosed)
+        return self.to_the_end()

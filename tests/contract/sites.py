@@ -1,0 +1,92 @@
+"""A site: the host behind a transport, as a test can look at it from beside the agent.
+
+A new transport gets a class here and a line in SITES; the suite itself stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from launcher.model.host import Host
+
+
+class Site(Protocol):
+    """One host."""
+
+    #: As the transport gets it.
+    host: Host
+    #: A Python 3 of the host, and a folder there for the test.
+    python: str
+    folder: str
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
+        """Run a command there to its end, and return what it printed.
+
+        Raises:
+            subprocess.CalledProcessError: it failed.
+        """
+
+
+class LocalSite:
+    """This machine."""
+
+    host = Host("here")
+    python = sys.executable
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
+        """See `Site.run`."""
+        return subprocess.run(list(argv), input=stdin, stdout=subprocess.PIPE, timeout=60, check=True).stdout
+
+
+SITES: dict[str, type[LocalSite]] = {"local": LocalSite}
+
+
+class Eyes:
+    """What a test sees and does on a site."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def code(self, source: str, *args: str) -> str:
+        """Run Python code there: what it printed."""
+        return self.site.run([self.site.python, "-I", "-S", "-c", source, *args]).decode().strip()
+
+    def write(self, name: str, data: bytes, mode: int = 0o755) -> str:
+        """A file in the test's folder: its path."""
+        path = os.path.join(self.site.folder, name)
+        save = "import os, sys; f = open(sys.argv[1], 'wb'); f.write(sys.stdin.buffer.read()); f.close(); "
+        save += "os.chmod(sys.argv[1], int(sys.argv[2]))"
+        self.site.run([self.site.python, "-c", save, path, str(mode)], data)
+        return path
+
+    def alive(self, *pids: int) -> list[int]:
+        """Those of these processes that exist and are no zombies."""
+        look = (
+            "import sys\n"
+            "for pid in sys.argv[1:]:\n"
+            "    try: state = open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0]\n"
+            "    except OSError: continue\n"
+            "    if state not in 'ZX': print(pid)\n"
+        )
+        return [int(word) for word in self.code(look, *map(str, pids)).split()]
+
+    def parent(self, pid: int) -> int:
+        """The parent of a process."""
+        return int(self.status(pid, "PPid"))
+
+    def status(self, pid: int, name: str) -> str:
+        """A line of ``/proc/PID/status``."""
+        lines = self.site.run(["cat", f"/proc/{pid}/status"]).decode().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:"))
+
+    def kill(self, number: int, *pids: int) -> None:
+        """Signal processes, all at once."""
+        self.site.run(["kill", f"-{number}", *map(str, pids)])

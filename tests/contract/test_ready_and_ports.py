@@ -1,0 +1,99 @@
+"""An agent that is ready tells about its host, and holds ports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from launcher.model import facts
+from tests.contract.driver import Driver
+from tests.contract.sites import Eyes
+
+#: Tries a plain bind of each address, and prints those it got.
+PLAIN_BINDS = """
+import socket, sys
+for family, address in ((2, "127.0.0.1"), (2, "0.0.0.0"), (10, "::1"), (10, "::")):
+    s = socket.socket(family)
+    if family == 10:
+        s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(sys.argv[2]))
+    try:
+        s.bind((address, int(sys.argv[1])))
+        s.listen()
+        print(address)
+    except OSError:
+        pass
+    s.close()
+"""
+
+#: Serves on a port as gRPC does, and fetches an answer from it.
+SERVE = """
+import socket, sys
+s = socket.socket(int(sys.argv[2]))
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind((sys.argv[3], int(sys.argv[1])))
+s.listen()
+c = socket.create_connection(("localhost" if sys.argv[3] == "::" else "127.0.0.1", int(sys.argv[1])), 5)
+a, _ = s.accept()
+a.sendall(b"served")
+print(c.recv(100).decode())
+"""
+
+
+def test_ready(agent: Driver, eyes: Eyes):
+    ready = agent.ready()
+    told = ready.facts
+    assert eyes.alive(ready.pid) == [ready.pid]
+    assert told["hostname"] == eyes.code("import os; print(os.uname().nodename)")
+    assert told["cpus"] == int(eyes.code("import os; print(len(os.sched_getaffinity(0)))"))
+    assert told["user"] == int(eyes.code("import os; print(os.getuid())"))
+    assert 1 << 26 < told["memory"] < 1 << 50
+    assert tuple(map(int, told["python"].split("."))) >= (3, 8)
+    assert told["executable"].startswith("/")
+    assert not [address for address in told["addresses"] if address.startswith("127.")]
+
+
+def test_ports_are_held_against_everybody(agent: Driver, eyes: Eyes):
+    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    for v6only in "01":
+        assert eyes.code(PLAIN_BINDS, str(port), v6only) == ""
+
+
+def test_a_server_that_reuses_addresses_serves_on_its_held_port(agent: Driver, eyes: Eyes):
+    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    assert eyes.code(SERVE, str(port), "2", "0.0.0.0") == "served"
+    assert eyes.code(SERVE, str(port), "2", "127.0.0.1") == "served"
+    assert eyes.code(SERVE, str(port), "10", "::") == "served"
+
+
+def test_a_task_serves_on_its_held_port(agent: Driver, eyes: Eyes):
+    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    exited = agent.run("worker/0", [eyes.site.python, "-c", SERVE, str(port), "10", "::"])
+    assert (exited.code, agent.output("worker/0")) == (0, b"served\n")
+
+
+def test_no_port_is_given_twice(open_agent: Callable[[], Driver]):
+    tasks = [f"worker/{index}" for index in range(40)]
+    ports = [port for _ in range(4) for port in open_agent().hold(*tasks).values()]
+    assert len(set(ports)) == len(ports) == 160
+
+
+def test_a_port_is_held_until_the_task_is_gone(agent: Driver, eyes: Eyes):
+    ports = agent.hold("worker/0", "worker/1")
+    agent.started("worker/0", ["sleep", "60"])
+    assert eyes.code(PLAIN_BINDS, str(ports["worker/0"]), "1") == ""  # type: ignore[index]
+    agent.stopped("worker/0")
+    assert eyes.code(PLAIN_BINDS, str(ports["worker/0"]), "1").split()[0] == "127.0.0.1"  # type: ignore[index]
+    assert eyes.code(PLAIN_BINDS, str(ports["worker/1"]), "1") == ""  # type: ignore[index]
+
+
+def test_the_port_of_a_task_that_can_not_start_is_free(agent: Driver, eyes: Eyes):
+    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    agent.refused("worker/0", ["no-such-program-anywhere"])
+    assert "127.0.0.1" in eyes.code(PLAIN_BINDS, str(port), "1")
+
+
+def test_ports_are_free_when_the_agent_is_gone(open_agent: Callable[[], Driver], eyes: Eyes):
+    agent = open_agent()
+    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    assert agent.close() == ""
+    assert agent.all(facts.AgentClosed)
+    assert "127.0.0.1" in eyes.code(PLAIN_BINDS, str(port), "1")

@@ -1,0 +1,147 @@
+"""Histories as text: a line a fact, times unless said otherwise 10 ms apart.
+
+::
+
+    up                          every agent is ready and holds its ports, every task has started
+    ready node1 | held node1 | refused node1 | lost node1 | closed node1
+    closed                      every agent that is not lost
+    worker/0 starts | cannot start 127 | exits 7 | dies 9 | dies 9 oom | gone | left 3 | unkillable 4711
+    worker/0 gets 15            a signal of ours
+    worker/0 ends               does as we say: gets 15, dies of it, is gone
+    Ctrl-C | SIGTERM | SIGHUP
+    time up end                 a timer
+    ... @ 5.5                   at this time, though what came before was later
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from launcher.model import facts
+from launcher.model.facts import Fact
+from launcher.model.host import Host
+from launcher.model.job import SERVICE_ROLES, JobSpec, OnFailure, Policy, Program, ProgramKind, Role
+from launcher.model.plan import Placement
+from launcher.model.task import TaskId
+from launcher.planning import place
+from launcher.testing import FakeClock, Played, play
+
+PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
+SIGNALS = {"Ctrl-C": 2, "SIGTERM": 15, "SIGHUP": 1}
+#: When a script's first fact happened.
+START = 1.0
+
+
+def job(*counts: str, on_failure: str = "stop", grace: float = 10.0, timeout: float | None = None) -> JobSpec:
+    """``job("worker 2", "ps 1")``; a ps or evaluator is a service, as the command line has it."""
+    roles = []
+    for count in counts:
+        name, number = count.split()
+        roles.append(Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES))
+    return JobSpec(tuple(roles), policy=Policy(OnFailure(on_failure), grace, timeout))
+
+
+def hosts(count: int, slots: int | None = None) -> tuple[Host, ...]:
+    """``node1``, ``node2``..."""
+    return tuple(Host(f"node{number}", slots=slots) for number in range(1, count + 1))
+
+
+class Script:
+    """Reads scripts of one job.
+
+    Args:
+        job: what is run.
+        where: on which hosts; default: one.
+    """
+
+    def __init__(self, job: JobSpec, where: Sequence[Host] = ()) -> None:
+        self.job = job
+        self.placement: Placement = place(job, tuple(where) or hosts(1))
+        self.host_of = {placed.task: placed.host.name for placed in self.placement.tasks}
+        self._clock = FakeClock(START, step=0.01)
+        self._lost: set[str] = set()
+
+    def play(self, text: str) -> Played:
+        """What comes of this history."""
+        return play(self.job, self.placement, self.facts(text))
+
+    def facts(self, text: str) -> Iterator[Fact]:
+        """The facts that a script tells."""
+        for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
+            words, _, at = line.partition("@")
+            yield from self._line(words.strip(), (lambda at=at: float(at)) if at else self._clock)
+
+    def _line(self, words: str, now: Callable[[], float]) -> Iterator[Fact]:
+        first, _, rest = words.partition(" ")
+        if words == "up":
+            yield from self._up(now)
+        elif words == "closed":
+            yield from (facts.AgentClosed(host, now()) for host in self._hosts() if host not in self._lost)
+        elif words in SIGNALS:
+            yield facts.StopAsked(now(), SIGNALS[words], words)
+        elif words.startswith("time up "):
+            yield facts.TimeUp(now(), words.removeprefix("time up "))
+        elif "/" in first:
+            yield from self._task(TaskId(first), rest, now)
+        else:
+            yield self._agent(first, rest, now)
+
+    def _hosts(self) -> list[str]:
+        return [host.name for host in self.placement.hosts()]
+
+    def _up(self, now: Callable[[], float]) -> Iterator[Fact]:
+        yield from (self._agent("ready", host, now) for host in self._hosts())
+        yield from (self._agent("held", host, now) for host in self._hosts())
+        for task in self.host_of:
+            yield from self._task(task, "starts", now)
+
+    def _agent(self, verb: str, host: str, now: Callable[[], float]) -> Fact:
+        if verb == "ready":
+            return facts.AgentReady(host, now(), 1, {})
+        if verb == "held":
+            ports = {task: 4000 + n for n, task in enumerate(self.host_of) if self.host_of[task] == host}
+            return facts.PortsHeld(host, now(), ports)
+        if verb == "refused":
+            return facts.PortsRefused(host, now(), "too many open files")
+        if verb == "closed":
+            return facts.AgentClosed(host, now())
+        assert verb == "lost", verb
+        self._lost.add(host)
+        return facts.AgentLost(host, now(), "connection reset")
+
+    def _task(self, task: TaskId, what: str, now: Callable[[], float]) -> Iterator[Fact]:
+        verb = (re.match(r"[a-z ]*[a-z]", what) or [what])[0].removesuffix(" oom")
+        numbers = [int(number) for number in re.findall(r"\d+", what)]
+        who: tuple[Any, ...] = (self.host_of[task], now(), task, 1)
+        if verb == "starts":
+            yield facts.TaskStarted(*who, 1000)
+        elif verb == "cannot start":
+            yield facts.TaskNotStarted(*who, numbers[0], "no such thing")
+        elif verb == "exits":
+            yield facts.TaskExited(*who, numbers[0], None, 1 << 20, 0.5)
+        elif verb == "dies":
+            yield facts.TaskExited(*who, None, numbers[0], 1 << 20, 0.5, "oom_kill 1" if "oom" in what else "")
+        elif verb == "gets":
+            yield facts.TaskSignalled(*who, numbers[0], 1)
+        elif verb == "ends":
+            for part in ("gets 15", "dies 15", "gone"):
+                yield from self._task(task, part, now)
+        else:
+            assert verb in ("gone", "left", "unkillable"), what
+            pids = tuple(numbers) if verb == "unkillable" else ()
+            yield facts.TaskGone(*who, numbers[0] if verb == "left" else 0, pids)
+
+
+def states(played: Played) -> dict[str, str]:
+    """``{"worker/0": "failed: exit"}``: state and reason of each task."""
+    return {
+        task.task: f"{task.state.value}: {task.reason.value}" if task.reason else task.state.value
+        for task in played.report.tasks
+    }
+
+
+def after(played: Played, last: int = 1) -> tuple[Any, ...]:
+    """The orders that the last facts led to."""
+    return tuple(order for step in played.steps[-last:] for order in step.orders)

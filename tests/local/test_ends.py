@@ -1,0 +1,285 @@
+"""How a job ends: its exit code, who is blamed, who is stopped."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import Family, last_run, soon, stub
+
+#: Signals that end no process (SIGCHLD, SIGCONT, those that stop, SIGURG, SIGWINCH), and the C library's own two.
+_HARMLESS = {17, 18, 19, 20, 21, 22, 23, 28, 32, 33}
+DEADLY = [number for number in range(1, 65) if number not in _HARMLESS]
+
+
+def _exits(*codes: int) -> list[str]:
+    """Task N exits with the Nth of these."""
+    return ["sh", "-c", f"set -- {' '.join(map(str, codes))}; shift $TASK_INDEX; exit $1"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 42, 123, 124, 125, 126, 127, 128, 130, 143, 255])
+def test_its_exit_code_is_the_task_s(launch: Launch, code: int):
+    ended = launch("--", *_exits(code))
+    assert ended.code == code
+    assert last_run(launch).codes() == [code]
+
+
+def test_each_exit_code_is_told_as_it_is(launch: Launch):
+    codes = [*range(1, 256)]
+    ended = launch("--workers", "255", "--on-failure", "continue", "--", *_exits(*codes))
+    run = last_run(launch)
+    assert run.codes() == codes
+    assert set(run.states().values()) == {"failed"}
+    first = run.report["failure"]["task"]
+    assert ended.code == run.report["exit_code"] == run.task(first)["status"]["code"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGKILL, 137), (signal.SIGSEGV, 139), (signal.SIGTERM, 143), (64, 192)]
+)
+def test_a_signal_n_is_128_and_n(launch: Launch, number: int, code: int):
+    assert launch("--", "sh", "-c", f"kill -{int(number)} $$").code == code
+    assert last_run(launch).task("worker/0")["status"] == {"code": None, "signal": number}
+
+
+def test_each_deadly_signal_is_told_as_it_is(launch: Launch, tmp_path: Path):
+    numbers = " ".join(map(str, DEADLY))
+    script = f"ulimit -c 0; set -- {numbers}; shift $TASK_INDEX; kill -$1 $$; sleep 5"
+    words = ["--workers", str(len(DEADLY)), "--on-failure", "continue", "--workdir", str(tmp_path)]
+    launch(*words, "--", "sh", "-c", script)
+    assert last_run(launch).codes() == [128 + number for number in DEADLY]
+
+
+# ---------------------------------------------------------------------- what can't be run
+
+
+def test_a_program_that_is_nowhere(launch: Launch):
+    ended = launch("--workers", "2", "no-such-program-anywhere")
+    assert ended.code == 127
+    assert "no-such-program-anywhere" in ended.err and "PATH" in ended.err
+    assert last_run(launch).report["failure"]["reason"] == "not found"
+
+
+@pytest.mark.parametrize("program", ["nothing.py", "./nothing", "/no/such/program"])
+def test_a_path_that_is_not_there(launch: Launch, program: str):
+    ended = launch(program)
+    assert ended.code == 127
+    assert program in ended.err and "not found" in ended.err
+
+
+def test_a_module_that_is_not_there(launch: Launch):
+    ended = launch("-m", "no_such_module_anywhere")
+    assert ended.code != 0
+    assert "no_such_module_anywhere" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "mode", "said"),
+    [
+        ("plain", "#!/bin/sh\n", 0o644, "not executable"),
+        ("script", "echo no interpreter\n", 0o755, "#!"),
+        ("foreign", "#!/no/such/interpreter\n", 0o755, "interpreter"),
+        ("elf", "\x7fELF and nothing else", 0o755, "no program for this machine"),
+    ],
+)
+def test_a_file_that_cannot_be_run(launch: Launch, weird_path: Path, name: str, text: str, mode: int, said: str):
+    program = weird_path / name
+    program.write_text(text)
+    program.chmod(mode)
+    ended = launch("--workers", "2", "--", program)
+    assert ended.code == 126
+    assert said in ended.err
+    assert last_run(launch).report["failure"]["reason"] == "not runnable"
+
+
+def test_a_folder_is_no_program(launch: Launch, tmp_path: Path):
+    assert launch("--", tmp_path).code == 126
+
+
+def test_a_working_folder_that_is_not_there(launch: Launch, tmp_path: Path):
+    ended = launch("--workdir", tmp_path / "gone", "true")
+    assert ended.code in (2, 126)
+    assert "gone" in ended.err
+
+
+def test_a_script_in_a_weird_place(launch: Launch, weird_path: Path):
+    """Spaces, quotes, newlines: in the script's path, the working folder, arguments and environment."""
+    script = weird_path / "t rain.py"
+    script.write_text("import os, sys\nprint([*sys.argv[1:], os.environ['ODD'], os.getcwd()])\n")
+    odd = "a b'c\"d\ne$(f)`g`\\"
+    ended = launch("--workdir", weird_path, "-x", f"ODD={odd}", script, odd, "")
+    assert ended.code == 0
+    assert last_run(launch).log("worker/0").decode().strip() == repr([odd, "", odd, str(weird_path)])
+
+
+def test_one_of_many_cannot_be_started(launch: Launch, family: Family, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    sleeper = stub("family", "child", "sleep")
+    job.write_text(f"roles:\n  worker: {{count: 3, program: {sleeper}}}\n  odd: {{program: [no-such-program]}}\n")
+    ended = launch(job)
+    assert ended.code == 127
+    assert "odd/0" in ended.err
+    family.gone(0.5)
+
+
+# ---------------------------------------------------------------------- one fails
+
+
+def test_one_failure_stops_the_others_at_once(launch: Launch, family: Family):
+    ended = launch("--workers", "3", "--", "sh", "-c", "test $TASK_INDEX != 1 || exit 7; sleep 60")
+    assert ended.code == 7
+    assert ended.elapsed < 5
+    assert "worker/1 failed" in ended.err and "exit code 7" in ended.err
+    run = last_run(launch)
+    assert run.states() == {"worker/0": "stopped", "worker/1": "failed", "worker/2": "stopped"}
+    assert run.report["failure"]["task"] == "worker/1"
+    assert (run.report["failure"]["reason"], run.report["exit_code"]) == ("exit", 7)
+    family.gone(0.5)
+
+
+def test_the_first_failure_is_the_cause(launch: Launch):
+    """What falls with it, here with another code on SIGTERM, is not."""
+    script = "trap 'exit 9' TERM; if test $TASK_INDEX = 2; then sleep 0.3; exit 3; fi; sleep 60 & wait"
+    ended = launch("--workers", "4", "--", "sh", "-c", script)
+    assert ended.code == 3
+    states = last_run(launch).states()
+    assert [states[f"worker/{n}"] for n in range(4)] == ["stopped", "stopped", "failed", "stopped"]
+
+
+def test_its_last_lines_and_traceback_are_shown(launch: Launch, tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os\ndef train():\n    raise ValueError('no such batch')\n"
+        "print('loading')\nif os.environ['TASK_INDEX'] == '1':\n    train()\nimport time; time.sleep(60)\n"
+    )
+    ended = launch("--workers", "2", script)
+    assert ended.code == 1
+    assert "Traceback" in ended.err and "ValueError: no such batch" in ended.err
+
+
+def test_continue_lets_the_others_finish(launch: Launch):
+    script = "test $TASK_INDEX != 1 || exit 7; sleep 0.4; echo done"
+    ended = launch("--workers", "3", "--on-failure", "continue", "--", "sh", "-c", script)
+    assert ended.code == 7
+    assert last_run(launch).states() == {"worker/0": "succeeded", "worker/1": "failed", "worker/2": "succeeded"}
+    assert ended.out.count("done") == 2
+
+
+# ---------------------------------------------------------------------- who decides
+
+
+def test_ps_and_evaluator_are_stopped_when_the_workers_are_done(launch: Launch):
+    script = 'case $JOB_NAME in ps|evaluator) exec sleep 60;; esac; echo "$JOB_NAME is done"'
+    ended = launch("--ps", "2", "--workers", "2", "--evaluator", "--", "sh", "-c", script)
+    assert ended.code == 0
+    assert ended.elapsed < 5
+    states = last_run(launch).states()
+    assert {states[task] for task in ("ps/0", "ps/1", "evaluator/0")} == {"stopped"}
+    assert {states[task] for task in ("worker/0", "worker/1")} == {"succeeded"}
+
+
+def test_a_ps_that_dies_before_is_a_failure(launch: Launch):
+    script = "test $JOB_NAME = worker || exit 5; sleep 60"
+    ended = launch("--ps", "1", "--workers", "2", "--", "sh", "-c", script)
+    assert ended.code == 5
+    assert last_run(launch).report["failure"]["task"] == "ps/0"
+
+
+def test_the_chief_s_end_is_the_job_s(launch: Launch):
+    ended = launch("--chief", "--workers", "2", "--ps", "1", "--", "sh", "-c", "test $JOB_NAME = chief || sleep 60")
+    assert ended.code == 0
+    states = last_run(launch).states()
+    assert states.pop("chief/0") == "succeeded"
+    assert set(states.values()) == {"stopped"}
+
+
+def test_roles_of_one_s_own(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "roles:\n"
+        "  reader:\n    count: 2\n    program: sh -c 'echo read; exec sleep 60'\n    service: true\n"
+        "  trainer:\n    count: 2\n    program: [sh, -c, 'echo \"train {reader_hosts} $EXTRA\"']\n"
+        "    env: {EXTRA: more}\n"
+    )
+    ended = launch(job)
+    assert ended.code == 0
+    run = last_run(launch)
+    assert run.states() == {
+        "reader/0": "stopped", "reader/1": "stopped", "trainer/0": "succeeded", "trainer/1": "succeeded",
+    }  # fmt: skip
+    readers = ",".join(run.plan["cluster"]["reader"])
+    assert f"trainer/1 | train {readers} more" in ended.out
+
+
+# ---------------------------------------------------------------------- somebody ends it
+
+
+def test_timeout(launch: Launch, family: Family):
+    ended = launch("--workers", "2", "--timeout", "0.3", "--", "sleep", "60")
+    assert ended.code == 124
+    assert ended.elapsed < 5
+    assert last_run(launch).report["failure"]["reason"] == "timeout"
+    family.gone(0.5)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int, code: int):
+    script = "trap 'echo saved; exit 0' TERM; echo up; sleep 60 & wait"
+    started = launch.start("--workers", "3", "--", "sh", "-c", script)
+    started.until(lambda it: it.out.count("up") == 3)
+    started.send(number)
+    ended = started.wait(10)
+    assert ended.code == code
+    assert ended.out.count("saved") == 3
+    assert set(last_run(launch).states().values()) == {"stopped"}
+    assert last_run(launch).report["failure"]["reason"] == "interrupted"
+    family.gone(0.5)
+
+
+def test_ctrl_c_twice_kills_at_once(launch: Launch, family: Family):
+    words = ["--workers", "3", "--grace", "30"]
+    started = launch.start(*words, "--", *stub("family", "ignore", "child", "daemon", "sleep"))
+    soon(lambda: family.ready() == 3)
+    started.send(signal.SIGINT)
+    started.until(lambda it: "Ctrl-C" in it.err)
+    time.sleep(0.3)  # two within a moment count as one: some send theirs to the whole group
+    started.send(signal.SIGINT)
+    ended = started.wait(3)
+    assert ended.code == 130
+    family.gone(0.5)
+
+
+def test_ctrl_c_before_anything_runs(launch: Launch, family: Family):
+    """Whenever it comes: 130, and nothing is left. (Before Python has started: by the signal itself.)"""
+    for delay in range(12):
+        started = launch.start("--workers", "4", "--", *stub("family", "child", "sleep"))
+        try:
+            started.process.wait(delay * 0.03)
+        except Exception:  # noqa: BLE001 - it runs, as it should
+            pass
+        started.send(signal.SIGINT)
+        assert started.wait(10).code in (130, -signal.SIGINT), started.err
+        family.gone(0.5)
+
+
+def test_grace_is_followed_by_stacks_and_sigkill(launch: Launch, family: Family, tmp_path: Path):
+    """A Python program that hangs shows where, in its log."""
+    script = tmp_path / "hung.py"
+    script.write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "def hang_here():\n    print('up', flush=True)\n    time.sleep(60)\nhang_here()\n"
+    )
+    started = launch.start("--grace", "0.5", script)
+    started.until(lambda it: "up" in it.out)
+    started.send(signal.SIGTERM)
+    ended = started.wait(10)
+    assert ended.code == 143
+    assert b"in hang_here" in last_run(launch).log("worker/0")
+    assert last_run(launch).task("worker/0")["status"]["signal"] == signal.SIGABRT
+    family.gone(0.5)

@@ -1,0 +1,166 @@
+"""Nothing of a job outlives it: whatever its tasks did to get away, whoever was killed, and when."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.local.seeing import Family, alive, last_run, named, soon, stub
+
+#: Every way to get away at once.
+ALL = ("ignore", "child", "setsid", "daemon", "cleared", "stopped", "tree")
+_PROCESSES = 9
+
+
+@pytest.mark.parametrize("way", [*ALL[1:], "stop"])
+def test_a_task_that_is_stopped_takes_its_family_along(launch: Launch, family: Family, way: str):
+    words = stub("family", "ignore", way, "sleep")
+    started = launch.start("--workers", "2", "--grace", "0.2", "--", *words)
+    soon(lambda: family.ready() == 2)
+    started.send(signal.SIGTERM)
+    assert started.wait(10).code == 143
+    family.gone(0.2)
+
+
+@pytest.mark.parametrize("way", ALL[1:])
+def test_a_task_that_ends_takes_its_family_along(launch: Launch, family: Family, way: str):
+    """Also where nothing was stopped: the task itself ended, well."""
+    ended = launch("--grace", "0.2", "--", *stub("family", "ignore", way, "exit=0"), timeout=10)
+    assert ended.code == 0
+    assert last_run(launch).task("worker/0")["leftovers"] >= 1
+    assert "left" in ended.err and "behind" in ended.err
+    family.gone(0.2)
+
+
+def test_everything_at_once(launch: Launch, family: Family):
+    words = stub("family", *ALL, "sleep")
+    started = launch.start("--ps", "2", "--workers", "4", "--grace", "0.3", "--", *words)
+    soon(lambda: family.ready() == 6)
+    assert len(family.alive()) >= 6 * _PROCESSES
+    started.send(signal.SIGINT)
+    assert started.wait(10).code == 130
+    family.gone(0.2)
+
+
+def test_a_failure_takes_every_family_along(launch: Launch, family: Family, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    words = stub("family", *ALL, "sleep")
+    failing = "until test $(ls $PIDS | grep -c ready) = 3; do sleep 0.02; done; exit 7"
+    job.write_text(
+        f"grace: 0.3\nroles:\n  worker: {{count: 3, program: {words}}}\n"
+        f"  failing:\n    program: [sh, -c, '{failing}']\n"
+    )
+    ended = launch(job)
+    assert ended.code == 7
+    family.gone(0.2)
+
+
+def test_background_children_of_a_shell(launch: Launch, family: Family):
+    script = "sleep 300 & (sleep 300 &) ; nohup sleep 300 >/dev/null 2>&1 & setsid sleep 300 & exit 0"
+    ended = launch("--workers", "2", "--", "sh", "-c", script)
+    assert ended.code == 0
+    assert ended.elapsed < 5
+    family.gone(0.2)
+
+
+# ---------------------------------------------------------------------- the launcher is killed
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_kill_9_of_the_launcher_at_any_moment(launch: Launch, family: Family, half: int):
+    """Twenty moments, from before its first line to after the start of sixteen stubborn tasks."""
+    words = ["--workers", "16", "--grace", "30", "--", *stub("family", "ignore", "child", "cleared", "sleep")]
+    for moment in range(half, 20, 2):
+        started = launch.start(*words)
+        _pass(started, moment * 0.03)
+        started.kill()
+        family.gone(2.0)
+        family.forget()
+
+
+def test_kill_9_of_the_launcher_when_all_runs(launch: Launch, family: Family):
+    started = launch.start("--workers", "16", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
+    soon(lambda: family.ready() == 16, 30)
+    assert named(family.alive(), "launch-agent") and named(family.alive(), "launch-guardian")
+    started.kill()
+    family.gone(2.0)
+
+
+def test_kill_9_of_the_launcher_while_it_stops(launch: Launch, family: Family):
+    started = launch.start("--workers", "4", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
+    soon(lambda: family.ready() == 4)
+    started.send(signal.SIGINT)
+    started.until(lambda it: "Ctrl-C" in it.err)
+    started.kill()
+    family.gone(2.0)
+
+
+def test_kill_9_of_the_launcher_s_whole_group(launch: Launch, family: Family):
+    """What a terminal emulator or a batch system does."""
+    started = launch.start("--workers", "4", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
+    soon(lambda: family.ready() == 4)
+    os.killpg(started.pid, signal.SIGKILL)
+    started.wait(5)
+    family.gone(2.0)
+
+
+# ---------------------------------------------------------------------- the agent is killed
+
+
+@pytest.mark.parametrize("whom", ["launch-agent", "launch-guardian"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, whom: str, number: int):
+    words = ["--workers", "4", "--grace", "5", "--", *stub("family", *ALL, "sleep")]
+    started = launch.start(*words)
+    soon(lambda: family.ready() == 4)
+    (pid,) = named(family.alive(), whom)
+    os.kill(pid, number)
+    ended = started.wait(15)
+    assert ended.code == 125
+    assert "localhost" in ended.err
+    assert last_run(launch).report["failure"]["reason"] == "host lost"
+    family.gone(0.2)
+
+
+def test_agent_and_guardian_killed_together(launch: Launch, family: Family):
+    """Nobody is left to end the tasks: still the launch ends, and says 125. Plain tasks die with their pipes."""
+    started = launch.start("--workers", "2", "--", *stub("family", "sleep"))
+    soon(lambda: family.ready() == 2)
+    helpers = [*named(family.alive(), "launch-guardian"), *named(family.alive(), "launch-agent")]
+    for pid in helpers:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in helpers:
+        os.kill(pid, signal.SIGKILL)
+    assert started.wait(15).code == 125
+    soon(lambda: not any(map(alive, helpers)))
+    for pid in family.alive():
+        os.kill(pid, signal.SIGKILL)
+    family.gone(1.0)
+
+
+def test_one_of_two_hosts_is_lost(launch: Launch, family: Family):
+    words = ["--hosts", "hostfiles/two-local.yaml", "--workers", "4", "--grace", "5"]
+    started = launch.start(*words, "--", *stub("family", "child", "sleep"))
+    soon(lambda: family.ready() == 4)
+    agents = named(family.alive(), "launch-agent")
+    assert len(agents) == 2
+    os.kill(max(agents), signal.SIGKILL)
+    ended = started.wait(15)
+    assert ended.code == 125
+    states = last_run(launch).states()
+    assert sorted(states.values()) == ["lost", "lost", "stopped", "stopped"]
+    lost = {task["host"] for task in last_run(launch).report["tasks"] if task["state"] == "lost"}
+    assert len(lost) == 1 and lost.pop() in ended.err
+    family.gone(0.2)
+
+
+def _pass(started: Started, seconds: float) -> None:
+    """Let so much time pass since it was started."""
+    try:
+        started.process.wait(seconds)
+    except Exception:  # noqa: BLE001 - still running, as it should be
+        return

@@ -15,6 +15,7 @@ from launcher.model.watermark import agent_number
 
 def main(host: str, number: str = "") -> NoReturn:
     """Run the agent of ``host`` under its guardian; does not return."""
+    _close_inherited()
     seed = int(number) if number else int.from_bytes(os.urandom(8), "little")
 
     def agent(guardian_pipe: int) -> int:
@@ -23,6 +24,16 @@ def main(host: str, number: str = "") -> NoReturn:
         return Agent(host, agent_number(seed), 0, 1, guardian_pipe).run()
 
     guard(agent)
+
+
+def _close_inherited() -> None:
+    """Close what the launcher's shell or ``make`` left open: no task should hold it."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            try:
+                os.close(int(name))
+            except OSError:  # the one that listed the folder
+                continue
 
 
 if __name__ == "__main__":

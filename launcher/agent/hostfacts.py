@@ -60,7 +60,7 @@ def _ipv4_addresses() -> List[str]:
 
 
 def _ipv6_addresses() -> List[str]:
-    """From ``/proc/net/if_inet6``: 32 hex digits, then index, prefix, scope, flags, name; link-local left out."""
+    """From ``/proc/net/if_inet6``: 32 hex digits, index, prefix, scope, flags, name; link-local left out."""
     found: List[str] = []
     for line in _lines("/proc/net/if_inet6"):
         digits, _, _, scope = line.split()[:4]

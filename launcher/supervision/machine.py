@@ -176,10 +176,12 @@ class Machine:
         return self._stop(told) if self.phase is Phase.GATHERING else self._judge(told)
 
     def _lose(self, record: Record, fact: facts.AgentLost) -> None:
-        record.move(TaskState.LOST, fact)
-        record.reason, record.detail = Reason.HOST_LOST, f"its host is lost: {fact.why}"
-        if record.started_at is not None and record.ended_at is None:
-            record.ended_at = fact.at
+        if record.state is TaskState.ENDED:  # its own end was seen: only what it left behind is lost
+            record.move(record.outcome, fact)
+        else:
+            record.move(TaskState.LOST, fact)
+            record.reason, record.detail = Reason.HOST_LOST, f"its host is lost: {fact.why}"
+            record.ended_at = None if record.started_at is None else fact.at
         if self._tasks.ended(record.task):
             self._blame.decided(fact.at)
         self._tasks.over(record.task)

@@ -134,6 +134,11 @@ class Driver:
         """How many bytes it has printed so far."""
         return len(self._output.get(task, b""))
 
+    def forget_output(self, *tasks: str) -> None:
+        """Throw away what these tasks have printed so far."""
+        for task in tasks:
+            self._output.pop(task, None)
+
     # ------------------------------------------------------------------ what tests say
 
     def ready(self) -> facts.AgentReady:
@@ -185,6 +190,11 @@ class Driver:
     def stop(self, *tasks: str, ladder: Ladder = QUICK) -> None:
         """Have tasks stopped; does not wait."""
         self.send(orders.StopTasks(self.host, tuple(map(TaskId, tasks)), ladder))
+
+    def stop_unread(self, task: str, ladder: Ladder = AT_ONCE) -> None:
+        """Have a task stopped without reading anything."""
+        frame = wire.encode(orders.StopTasks(self.host, (TaskId(task),), ladder))
+        assert self.link.write(frame) == len(frame)
 
     def stopped(self, task: str, ladder: Ladder = QUICK, timeout: float = SOON) -> facts.TaskGone:
         """Stop a task and wait until it is gone."""

@@ -122,7 +122,9 @@ class Script:
         elif verb == "exits":
             yield facts.TaskExited(*who, numbers[0], None, 1 << 20, 0.5)
         elif verb == "dies":
-            yield facts.TaskExited(*who, None, numbers[0], 1 << 20, 0.5, "oom_kill 1" if "oom" in what else "")
+            yield facts.TaskExited(
+                *who, None, numbers[0], 1 << 20, 0.5, "oom_kill 1" if "oom" in what else ""
+            )
         elif verb == "gets":
             yield facts.TaskSignalled(*who, numbers[0], 1)
         elif verb == "ends":

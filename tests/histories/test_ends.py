@@ -69,7 +69,7 @@ ENDS = {
         closed
         """,
         0,
-        "reader/0 succeeded: exit, worker/0 succeeded: exit",
+        "worker/0 succeeded: exit, reader/0 succeeded: exit",
     ),
     "one worker exits with 7": End(
         Script(job(*PLAIN)),
@@ -176,7 +176,8 @@ ENDS = {
         closed
         """,
         1,
-        "worker/0 failed: exit, worker/1 stopped: stopped, worker/2 stopped: stopped, worker/3 stopped: stopped",
+        "worker/0 failed: exit, worker/1 stopped: stopped, worker/2 stopped: stopped, "
+        "worker/3 stopped: stopped",
         "worker/0 failed after 0.0 s: exit code 1",
     ),
     "a ps that crashes after all was done": End(
@@ -305,7 +306,7 @@ def test_one_failure_stops_the_others_at_once_in_one_order_a_host():
     assert {stop.host: stop.tasks for stop in stops} == on
     assert len(stops) == 3
     assert {stop.ladder for stop in stops} == {TERM_ABRT_KILL}
-    assert played.told == ("worker/3 failed on node2 after 0.0 s: exit code 7; stopping the other 5 tasks",)
+    assert played.told == ("worker/3 failed on node3 after 0.0 s: exit code 7; stopping the other 5 tasks",)
 
 
 def test_what_failed_is_not_stopped_again():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.local.seeing import Family, last_run, soon, stub
+from tests.local.seeing import Family, last_run, stub
 
 #: Signals that end no process (SIGCHLD, SIGCONT, those that stop, SIGURG, SIGWINCH), and the C library's own two.
 _HARMLESS = {17, 18, 19, 20, 21, 22, 23, 28, 32, 33}
@@ -245,7 +245,7 @@ def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int, c
 def test_ctrl_c_twice_kills_at_once(launch: Launch, family: Family):
     words = ["--workers", "3", "--grace", "30"]
     started = launch.start(*words, "--", *stub("family", "ignore", "child", "daemon", "sleep"))
-    soon(lambda: family.ready() == 3)
+    started.until(lambda _: family.ready() == 3)
     started.send(signal.SIGINT)
     started.until(lambda it: "Ctrl-C" in it.err)
     time.sleep(0.3)  # two within a moment count as one: some send theirs to the whole group

@@ -20,7 +20,7 @@ _PROCESSES = 9
 def test_a_task_that_is_stopped_takes_its_family_along(launch: Launch, family: Family, way: str):
     words = stub("family", "ignore", way, "sleep")
     started = launch.start("--workers", "2", "--grace", "0.2", "--", *words)
-    soon(lambda: family.ready() == 2)
+    started.until(lambda _: family.ready() == 2)
     started.send(signal.SIGTERM)
     assert started.wait(10).code == 143
     family.gone(0.2)
@@ -39,7 +39,7 @@ def test_a_task_that_ends_takes_its_family_along(launch: Launch, family: Family,
 def test_everything_at_once(launch: Launch, family: Family):
     words = stub("family", *ALL, "sleep")
     started = launch.start("--ps", "2", "--workers", "4", "--grace", "0.3", "--", *words)
-    soon(lambda: family.ready() == 6)
+    started.until(lambda _: family.ready() == 6)
     assert len(family.alive()) >= 6 * _PROCESSES
     started.send(signal.SIGINT)
     assert started.wait(10).code == 130
@@ -84,7 +84,7 @@ def test_kill_9_of_the_launcher_at_any_moment(launch: Launch, family: Family, ha
 
 def test_kill_9_of_the_launcher_when_all_runs(launch: Launch, family: Family):
     started = launch.start("--workers", "16", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
-    soon(lambda: family.ready() == 16, 30)
+    started.until(lambda _: family.ready() == 16)
     assert named(family.alive(), "launch-agent") and named(family.alive(), "launch-guardian")
     started.kill()
     family.gone(2.0)
@@ -92,7 +92,7 @@ def test_kill_9_of_the_launcher_when_all_runs(launch: Launch, family: Family):
 
 def test_kill_9_of_the_launcher_while_it_stops(launch: Launch, family: Family):
     started = launch.start("--workers", "4", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
-    soon(lambda: family.ready() == 4)
+    started.until(lambda _: family.ready() == 4)
     started.send(signal.SIGINT)
     started.until(lambda it: "Ctrl-C" in it.err)
     started.kill()
@@ -102,7 +102,7 @@ def test_kill_9_of_the_launcher_while_it_stops(launch: Launch, family: Family):
 def test_kill_9_of_the_launcher_s_whole_group(launch: Launch, family: Family):
     """What a terminal emulator or a batch system does."""
     started = launch.start("--workers", "4", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
-    soon(lambda: family.ready() == 4)
+    started.until(lambda _: family.ready() == 4)
     os.killpg(started.pid, signal.SIGKILL)
     started.wait(5)
     family.gone(2.0)
@@ -116,7 +116,7 @@ def test_kill_9_of_the_launcher_s_whole_group(launch: Launch, family: Family):
 def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, whom: str, number: int):
     words = ["--workers", "4", "--grace", "5", "--", *stub("family", *ALL, "sleep")]
     started = launch.start(*words)
-    soon(lambda: family.ready() == 4)
+    started.until(lambda _: family.ready() == 4)
     (pid,) = named(family.alive(), whom)
     os.kill(pid, number)
     ended = started.wait(15)
@@ -129,7 +129,7 @@ def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, whom: 
 def test_agent_and_guardian_killed_together(launch: Launch, family: Family):
     """Nobody is left to end the tasks: still the launch ends, and says 125. Plain tasks die with their pipes."""
     started = launch.start("--workers", "2", "--", *stub("family", "sleep"))
-    soon(lambda: family.ready() == 2)
+    started.until(lambda _: family.ready() == 2)
     helpers = [*named(family.alive(), "launch-guardian"), *named(family.alive(), "launch-agent")]
     for pid in helpers:
         os.kill(pid, signal.SIGSTOP)
@@ -145,7 +145,7 @@ def test_agent_and_guardian_killed_together(launch: Launch, family: Family):
 def test_one_of_two_hosts_is_lost(launch: Launch, family: Family):
     words = ["--hosts", "hostfiles/two-local.yaml", "--workers", "4", "--grace", "5"]
     started = launch.start(*words, "--", *stub("family", "child", "sleep"))
-    soon(lambda: family.ready() == 4)
+    started.until(lambda _: family.ready() == 4)
     agents = named(family.alive(), "launch-agent")
     assert len(agents) == 2
     os.kill(max(agents), signal.SIGKILL)

@@ -1,0 +1,128 @@
+"""How a task ended is told at once, and exactly."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from launcher.model import facts
+from tests.contract.driver import QUICK, Driver
+from tests.contract.sites import Eyes
+
+#: Signals whose default is not to end a process.
+HARMLESS = {
+    signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH,
+    signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
+}  # fmt: skip
+DEADLY = [number for number in range(1, 32) if number not in HARMLESS]
+
+
+def test_every_exit_code(agent: Driver):
+    for code in range(256):
+        agent.start(f"worker/{code}", ["sh", "-c", f"exit {code}"])
+    for code in range(256):
+        exited = agent.wait(facts.TaskExited, f"worker/{code}")
+        assert (exited.code, exited.signal, exited.oom) == (code, None, "")
+        assert agent.wait(facts.TaskGone, f"worker/{code}").leftovers == 0
+
+
+def test_every_deadly_signal(agent: Driver, eyes: Eyes):
+    numbers = [*DEADLY, signal.SIGRTMIN + 3]
+    # Python's faulthandler handles some of them: -X faulthandler=0 is not known to 3.8, so sh does it.
+    for number in numbers:
+        agent.start(f"worker/{number}", ["sh", "-c", f"ulimit -c 0; kill -{int(number)} $$; sleep 60"])
+    for number in numbers:
+        exited = agent.wait(facts.TaskExited, f"worker/{number}")
+        assert (exited.code, exited.signal, exited.oom) == (None, number, "")
+
+
+def test_killed_by_somebody_else_is_not_out_of_memory(agent: Driver, eyes: Eyes):
+    pid = agent.started("worker/0", ["sleep", "60"]).pid
+    eyes.kill(9, pid)
+    exited = agent.wait(facts.TaskExited, "worker/0")
+    assert (exited.signal, exited.oom) == (9, "")
+    assert not agent.all(facts.TaskSignalled)
+
+
+def test_cpu_time_and_memory(agent: Driver, eyes: Eyes):
+    code = "import time; big = bytearray(150 << 20)\nwhile time.process_time() < 0.5: pass"
+    exited = agent.run("worker/0", [eyes.site.python, "-c", code], timeout=60)
+    assert 150 << 20 < exited.peak_rss < 250 << 20
+    assert 0.5 <= exited.cpu_s < 2.0
+    small = agent.run("worker/1", ["true"])
+    assert 0 < small.peak_rss < 64 << 20
+    assert small.cpu_s < 0.5
+
+
+def test_cpu_time_of_children_counts(agent: Driver, eyes: Eyes):
+    burn = "import time\nwhile time.process_time() < 0.4: pass"
+    exited = agent.run("worker/0", ["sh", "-c", '"$0" -c "$1"; true', eyes.site.python, burn], timeout=60)
+    assert 0.4 <= exited.cpu_s < 2.0
+
+
+def test_an_exit_is_told_while_others_hold_the_output(agent: Driver):
+    ignores = "trap '' TERM; sleep 60 & echo up; exit 7"
+    agent.start("worker/0", ["sh", "-c", ignores], ladder=((15, 2.0), (9, 5.0)))
+    exited = agent.wait(facts.TaskExited, "worker/0")
+    assert exited.code == 7
+    assert agent.fact(facts.TaskGone) is None
+    gone = agent.wait(facts.TaskGone, "worker/0")
+    assert gone.leftovers == 1
+    assert gone.at - exited.at > 1.5
+
+
+def test_a_thread_or_a_fork_that_survives_its_main(agent: Driver, eyes: Eyes):
+    code = "import os, time\nif os.fork() == 0: time.sleep(60)\nos._exit(5)"
+    assert agent.run("worker/0", [eyes.site.python, "-c", code], ladder=QUICK).code == 5
+    assert agent.wait(facts.TaskGone).leftovers == 1
+
+
+@pytest.fixture
+def cgroup(eyes: Eyes) -> Iterator[Callable[[int], str]]:
+    """Makes a memory control group with a limit, and says how to enter it: a file to write a pid to."""
+    make = """
+import os, sys, time
+limit, pid = sys.argv[1:]
+if os.path.exists("/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    path, name = f"/sys/fs/cgroup/memory/launch-test-{pid}", "memory.limit_in_bytes"
+else:
+    path, name = f"/sys/fs/cgroup/launch-test-{pid}", "memory.max"
+if limit == "0":
+    for _ in range(100):
+        try:
+            os.rmdir(path)
+            break
+        except OSError:
+            time.sleep(0.02)
+else:
+    os.mkdir(path)
+    open(f"{path}/{name}", "w").write(limit)
+    print(path + "/cgroup.procs")
+"""
+    made: list[str] = []
+
+    def making(limit: int) -> str:
+        made.append(f"{os.getpid()}-{len(made)}")
+        return eyes.code(make, str(limit), made[-1])
+
+    if eyes.code("import os; print(os.access('/sys/fs/cgroup/memory', os.W_OK) and os.getuid())") != "0":
+        pytest.skip("control groups can't be made here")
+    yield making
+    for name in made:
+        eyes.code(make, "0", name)
+
+
+def test_out_of_memory_is_told_with_evidence(agent: Driver, eyes: Eyes, cgroup: Callable[[int], str]):
+    procs = cgroup(64 << 20)
+    code = "import sys, os; open(sys.argv[1], 'w').write(str(os.getpid())); print('in'); b = bytearray(500 << 20)"
+    agent.start("worker/0", [eyes.site.python, "-c", code, procs])
+    pid = agent.started("worker/1", ["sleep", "60"]).pid
+    exited = agent.wait(facts.TaskExited, "worker/0", timeout=40)
+    assert exited.signal == 9
+    assert "out-of-memory" in exited.oom or "Killed process" in exited.oom
+    # The next one that is killed is not blamed on memory.
+    eyes.kill(9, pid)
+    assert agent.wait(facts.TaskExited, "worker/1").oom == ""

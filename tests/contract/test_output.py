@@ -1,0 +1,128 @@
+"""What tasks print arrives whole and in order, and nobody is held up for it who need not be."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+
+from launcher.model import facts
+from tests.contract.driver import QUICK, Driver
+from tests.contract.sites import Eyes
+
+MB = 1 << 20
+
+
+def test_both_streams_in_order(agent: Driver):
+    agent.run("worker/0", ["sh", "-c", "for i in 1 2 3; do echo out $i; echo err $i >&2; done"])
+    assert agent.output("worker/0") == b"out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n"
+
+
+def test_much_just_before_the_exit(agent: Driver, eyes: Eyes):
+    loop = "import os\ndata = bytes(range(256)) * 20480\nwhile data: data = data[os.write(1, data):]\nos._exit(3)"
+    assert agent.run("worker/0", [eyes.site.python, "-c", loop]).code == 3
+    assert agent.output("worker/0") == bytes(range(256)) * 20480
+
+
+def test_binary_and_no_newline(agent: Driver, eyes: Eyes):
+    agent.run("worker/0", [eyes.site.python, "-c", "import os; os.write(1, b'\\0\\xff\\r\\n\\x1b[2J end')"])
+    assert agent.output("worker/0") == b"\0\xff\r\n\x1b[2J end"
+
+
+def test_what_looks_like_ours(agent: Driver):
+    agent.run("worker/0", ["printf", r"\n<tf-launcher agent, wire 1>\n\005\0\0\0\002"])
+    assert agent.output("worker/0") == b"\n<tf-launcher agent, wire 1>\n\5\0\0\0\2"
+
+
+def test_output_closed_and_going_on(agent: Driver):
+    agent.start("worker/0", ["sh", "-c", "echo bye; exec >&- 2>&-; sleep 0.5; exit 9"])
+    agent.prints("worker/0", b"bye\n")
+    assert agent.fact(facts.TaskExited) is None
+    assert agent.wait(facts.TaskExited).code == 9
+    agent.wait(facts.TaskGone)
+
+
+def test_output_held_open_by_a_process_of_another_task(agent: Driver, eyes: Eyes):
+    """A task passes its output on to one that is not its child: its end does not wait for that."""
+    fifo = eyes.site.folder + "/fifo"
+    eyes.code("import os, sys; os.mkfifo(sys.argv[1])", fifo)
+    take = (
+        "import os, socket, sys, time\n"
+        "s = socket.socket(1); s.bind(sys.argv[1] + '.sock'); s.listen(); print('up', flush=True)\n"
+        "c, _ = s.accept(); m, fds, *_ = socket.recv_fds(c, 1, 1); c.send(b'x'); print('got', flush=True); time.sleep(60)"
+    )
+    give = (
+        "import socket, sys\n"
+        "s = socket.socket(1); s.connect(sys.argv[1] + '.sock'); socket.send_fds(s, [b'x'], [1]); s.recv(1)\n"
+        "print('given')"
+    )
+    agent.start("worker/0", [eyes.site.python, "-c", take, fifo])
+    agent.prints("worker/0", b"up")
+    agent.run("worker/1", [eyes.site.python, "-c", give, fifo])
+    assert agent.output("worker/1") == b"given\n"
+    assert agent.fact(facts.TaskGone, "worker/0") is None
+    agent.stopped("worker/0")
+
+
+def test_a_hundred_megabytes(agent: Driver):
+    since = time.monotonic()
+    agent.run("worker/0", ["head", "-c", str(100 * MB), "/dev/zero"], timeout=60)
+    print(f"100 MB in {time.monotonic() - since:.2f} s")
+    assert agent.size("worker/0") == 100 * MB
+
+
+def test_many_at_once_are_not_mixed(agent: Driver, eyes: Eyes):
+    code = "import sys; sys.stdout.writelines(f'{sys.argv[1]} {i}\\n' for i in range(20000))"
+    for index in range(8):
+        agent.start(f"worker/{index}", [eyes.site.python, "-c", code, str(index)])
+    for index in range(8):
+        agent.wait(facts.TaskGone, f"worker/{index}")
+        assert agent.output(f"worker/{index}") == b"".join(b"%d %d\n" % (index, i) for i in range(20000))
+
+
+def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], eyes: Eyes):
+    """1 GB is printed, the link is not read for a while: the task waits, the agent does not grow, all arrives."""
+    agent = open_agent()
+    pid = agent.ready().pid
+    size = 1 << 30
+    code = (
+        "import os, sys\n"
+        "data, at, size = bytes(range(256)) * 4096, 0, int(sys.argv[1])\n"
+        "while at < size: at += os.write(1, data[at % 256 : min(len(data), size - at + at % 256)])\n"
+    )
+    task = agent.started("worker/0", [eyes.site.python, "-c", code, str(size)])
+    agent.started("worker/1", ["sh", "-c", "while echo line; do :; done"])
+    time.sleep(1.5)  # the link is not read
+    peak = int(eyes.status(pid, "VmHWM").split()[0]) * 1024
+    assert peak < 48 * MB
+    assert eyes.alive(task.pid) == [task.pid]
+    agent.stop("worker/1", ladder=QUICK)
+    taken, total = hashlib.sha256(), 0
+
+    def drained() -> bool:
+        nonlocal total
+        taken.update(agent.output("worker/0"))
+        total += agent.size("worker/0")
+        agent.forget_output("worker/0", "worker/1")
+        return agent.fact(facts.TaskGone, "worker/0") is not None
+
+    agent.until(drained, timeout=50)
+    assert total == size
+    wanted = hashlib.sha256()
+    for _ in range(size >> 20):
+        wanted.update(bytes(range(256)) * 4096)
+    assert taken.digest() == wanted.digest()
+    assert agent.wait(facts.TaskExited, "worker/0").code == 0
+    assert int(eyes.status(pid, "VmHWM").split()[0]) * 1024 < 64 * MB
+
+
+def test_a_stop_works_while_nobody_reads(agent: Driver, eyes: Eyes):
+    pid = agent.started("worker/0", ["sh", "-c", "while echo line; do :; done"]).pid
+    time.sleep(0.3)
+    agent.stop_unread("worker/0")
+    deadline = time.monotonic() + 10
+    while eyes.alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert eyes.alive(pid) == []
+    agent.wait(facts.TaskGone)
+    assert set(agent.output("worker/0").splitlines()) <= {b"line", b""}

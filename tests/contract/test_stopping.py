@@ -1,0 +1,235 @@
+"""Every process of a task is ended, all together, rung by rung, and nobody else's."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from launcher.model import facts
+from tests.contract.driver import AT_ONCE, POLITE, QUICK, Driver
+from tests.contract.sites import Eyes
+
+#: SIGTERM, SIGABRT, SIGKILL.
+FULL = ((15, 0.3), (6, 0.5), (9, 5.0))
+
+#: Prints its pid, then does what a hostile child would, in a way chosen by its argument.
+ESCAPES = {
+    "child": "sleep()",
+    "setsid": "os.setsid(); sleep()",
+    "daemon": "os.setsid(); fork_and_leave(); sleep()",
+    "no environment": "os.setsid(); fork_and_leave(); anew({})",
+    "closed output": "os.setsid(); fork_and_leave(); say(); os.closerange(0, 3); os.execve('/bin/sleep', ['sleep', '600'], {})",
+    "ignores SIGTERM": "ignore(); os.setsid(); sleep()",
+    "ignoring daemon": "ignore(); os.setsid(); fork_and_leave(); os.setsid(); fork_and_leave(); anew({})",
+    "stopped": "say(); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)",
+    "stopped daemon": "os.setsid(); fork_and_leave(); say(); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)",
+    "own group": "os.setpgid(0, 0); sleep()",
+}
+CHILD = """
+import os, signal, sys, time
+def say(): os.write(1, b'pid %d\\n' % os.getpid())
+def sleep(): say(); time.sleep(600)
+def ignore(): signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def fork_and_leave():
+    if os.fork(): os._exit(0)
+def anew(environment):
+    say(); os.execve('/bin/sleep', ['sleep', '600'], environment)
+if os.fork() == 0:
+    exec(sys.argv[1]); os._exit(0)
+say()
+"""
+STAYS = CHILD + "time.sleep(600)"
+LEAVES = CHILD + "os.read(os.open(sys.argv[2], os.O_RDONLY), 1); os._exit(0)"
+
+
+def pids(agent: Driver, task: str, count: int = 2) -> list[int]:
+    """The pids that a task's processes have printed."""
+    agent.until(lambda: len(re.findall(rb"pid (\d+)\n", agent.output(task))) >= count, what="pids")
+    return [int(pid) for pid in re.findall(rb"pid (\d+)\n", agent.output(task))]
+
+
+@pytest.mark.parametrize("way", ESCAPES)
+def test_a_stop_ends_all(agent: Driver, eyes: Eyes, way: str):
+    bystander = agent.started("ps/0", [eyes.site.python, "-c", STAYS, ESCAPES["no environment"]])
+    innocent = pids(agent, "ps/0")
+    agent.start("worker/0", [eyes.site.python, "-c", STAYS, ESCAPES[way]])
+    mine = pids(agent, "worker/0")
+    agent.stopped("worker/0")
+    assert eyes.alive(*mine) == []
+    assert sorted(eyes.alive(*innocent)) == sorted(innocent)
+    assert bystander.pid in innocent
+    assert not agent.all(facts.TaskSignalled, "ps/0")
+    assert agent.stopped("ps/0").unkillable == ()
+    assert eyes.alive(*innocent) == []
+
+
+@pytest.mark.parametrize("way", ESCAPES)
+def test_leftovers_are_ended_and_counted(agent: Driver, eyes: Eyes, way: str):
+    agent.start("ps/0", [eyes.site.python, "-c", STAYS, ESCAPES["no environment"]])
+    innocent = pids(agent, "ps/0")
+    fifo = eyes.site.folder + "/fifo"
+    eyes.code("import os, sys; os.mkfifo(sys.argv[1])", fifo)
+    agent.start("worker/0", [eyes.site.python, "-c", LEAVES, ESCAPES[way], fifo])
+    mine = pids(agent, "worker/0")
+    eyes.code("import sys; open(sys.argv[1], 'w').write('x')", fifo)
+    gone = agent.wait(facts.TaskGone, "worker/0")
+    assert agent.wait(facts.TaskExited, "worker/0").code == 0
+    assert (gone.leftovers, gone.unkillable) == (1, ())
+    assert eyes.alive(*mine) == []
+    assert sorted(eyes.alive(*innocent)) == sorted(innocent)
+    agent.stopped("ps/0")
+
+
+def test_sigterm_ends_a_task_and_is_told_once(agent: Driver):
+    for index in range(5):
+        agent.started(f"worker/{index}", ["sh", "-c", "sleep 600 & sleep 600"])
+    agent.stop(*(f"worker/{index}" for index in range(5)), ladder=POLITE)
+    for index in range(5):
+        exited, gone = (agent.wait(kind, f"worker/{index}") for kind in (facts.TaskExited, facts.TaskGone))
+        assert (exited.signal, gone.leftovers) == (15, 0)  # type: ignore[attr-defined]
+        told = agent.all(facts.TaskSignalled, f"worker/{index}")
+        assert [(fact.signal, fact.processes) for fact in told] == [(15, 3)]
+    signalled = agent.all(facts.TaskSignalled)
+    assert agent.facts.index(signalled[-1]) < agent.facts.index(agent.all(facts.TaskExited)[0])
+    assert signalled[-1].at - signalled[0].at < 0.5
+
+
+def test_a_task_may_end_in_its_own_way(agent: Driver):
+    agent.start("worker/0", ["sh", "-c", "trap 'echo saved; exit 42' TERM; echo up; while :; do sleep 0.05; done"])
+    agent.prints("worker/0", b"up")
+    agent.stopped("worker/0", ladder=POLITE)
+    assert agent.wait(facts.TaskExited).code == 42
+    assert agent.output("worker/0") == b"up\nsaved\n"
+
+
+def test_what_a_task_starts_on_sigterm_is_left_alone(agent: Driver):
+    """A wrapper that saves the model when it is told to end: its helper must not get the signal too."""
+    script = "trap 'sleep 0.8 && echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    agent.start("worker/0", ["sh", "-c", script])
+    agent.prints("worker/0", b"up")
+    agent.stopped("worker/0", ladder=POLITE)
+    assert agent.output("worker/0").endswith(b"saved\n")
+
+
+def test_a_hung_program_shows_its_stacks_and_leaves_no_core(agent: Driver, eyes: Eyes):
+    code = (
+        "import os, resource, signal, time\n"
+        "hard = resource.getrlimit(resource.RLIMIT_CORE)[1]; resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "pid = os.fork()\n"
+        "def where_it_hangs():\n"
+        "    print('up', flush=True); time.sleep(600)\n"
+        "where_it_hangs()\n"
+    )
+    agent.start("worker/0", [eyes.site.python, "-c", code], workdir=eyes.site.folder)
+    agent.until(lambda: agent.output("worker/0").count(b"up") == 2)
+    agent.stopped("worker/0", ladder=FULL)
+    assert agent.wait(facts.TaskExited).signal == 6
+    assert agent.output("worker/0").count(b"where_it_hangs") == 2
+    assert b"Fatal Python error: Aborted" in agent.output("worker/0")
+    assert [fact.signal for fact in agent.all(facts.TaskSignalled)] == [15, 6]
+    assert eyes.site.run(["ls", "-A", eyes.site.folder]) == b""
+
+
+def test_only_sigkill_helps(agent: Driver, eyes: Eyes):
+    agent.start("worker/0", ["sh", "-c", "trap '' TERM ABRT; echo up; while :; do sleep 0.05; done"])
+    agent.prints("worker/0", b"up")
+    agent.stopped("worker/0", ladder=FULL)
+    assert agent.wait(facts.TaskExited).signal == 9
+    assert agent.wait(facts.TaskExited).oom == ""
+    told = agent.all(facts.TaskSignalled)
+    assert [fact.signal for fact in told] == [15, 6, 9]
+    assert 0.25 < told[1].at - told[0].at < 2
+    assert 0.45 < told[2].at - told[1].at < 2
+
+
+def test_children_ignore_sigterm_while_the_main_process_ends(agent: Driver, eyes: Eyes):
+    agent.start("worker/0", [eyes.site.python, "-c", STAYS, ESCAPES["ignores SIGTERM"]])
+    mine = pids(agent, "worker/0")
+    gone = agent.stopped("worker/0")
+    assert agent.wait(facts.TaskExited).signal == 15
+    assert [fact.signal for fact in agent.all(facts.TaskSignalled)] == [15, 9]
+    assert gone.leftovers == 1
+    assert eyes.alive(*mine) == []
+
+
+def test_a_stopped_task(agent: Driver, eyes: Eyes):
+    pid = agent.started("worker/0", ["sleep", "600"]).pid
+    eyes.kill(19, pid)
+    agent.stopped("worker/0", ladder=POLITE)
+    assert agent.wait(facts.TaskExited).signal == 15
+
+
+def test_a_second_stop_replaces_the_ladder(agent: Driver):
+    agent.start("worker/0", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"])
+    agent.prints("worker/0", b"up")
+    agent.stop("worker/0", ladder=POLITE)
+    agent.wait(facts.TaskSignalled)
+    agent.stopped("worker/0", ladder=AT_ONCE)
+    assert agent.wait(facts.TaskExited).signal == 9
+    assert [fact.signal for fact in agent.all(facts.TaskSignalled)] == [15, 9]
+
+
+def test_a_stop_of_what_is_over(agent: Driver):
+    agent.run("worker/0", ["sh", "-c", "exit 3"])
+    agent.stop("worker/0", "worker/1")  # the one is gone, the other never was
+    assert agent.run("worker/2", ["true"]).code == 0
+    assert not agent.all(facts.TaskSignalled)
+
+
+def test_a_stop_at_the_moment_of_the_exit(agent: Driver):
+    """Whatever comes first: what is told fits together."""
+    for index in range(60):
+        task = f"worker/{index}"
+        agent.start(task, ["sh", "-c", "exit 3"])
+        agent.quiet(index % 6 * 0.0005)
+        agent.stop(task)
+    for index in range(60):
+        exited, gone = agent.wait(facts.TaskExited, f"worker/{index}"), agent.wait(facts.TaskGone, f"worker/{index}")
+        signalled = agent.all(facts.TaskSignalled, f"worker/{index}")
+        assert (exited.code, exited.signal) in ((3, None), (None, 15))
+        assert signalled or exited.code == 3
+        assert not signalled or agent.facts.index(signalled[0]) < agent.facts.index(exited)
+        assert gone.leftovers == 0
+
+
+BOMB = """
+import os, sys, time
+if sys.argv[1] == "ignore":
+    import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)
+end = time.monotonic() + 20
+for _ in range(200):
+    if os.fork() == 0:
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            if os.fork(): os._exit(0)
+        os._exit(0)
+os.write(1, b"up\\n")
+if sys.argv[2] == "leave": os._exit(0)
+while True:
+    try: os.wait()
+    except ChildProcessError: time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("leave", ["stay", "leave"])
+@pytest.mark.parametrize("ignore", ["ignore", "obey"])
+def test_two_hundred_processes_that_fork_and_end(agent: Driver, eyes: Eyes, ignore: str, leave: str):
+    agent.start("worker/0", [eyes.site.python, "-c", BOMB, ignore, leave])
+    agent.started("worker/1", ["sleep", "600"])
+    agent.prints("worker/0", b"up")
+    since = time.monotonic()
+    gone = agent.stopped("worker/0", timeout=15)
+    print(f"gone in {time.monotonic() - since:.2f} s, {gone.leftovers} leftovers")
+    assert gone.unkillable == ()
+    left = eyes.code(
+        "import os\n"
+        "for name in os.listdir('/proc'):\n"
+        "    try:\n"
+        "        if name.isdigit() and b'os.write(1, b\"up' in open(f'/proc/{name}/cmdline', 'rb').read(): print(name)\n"
+        "    except OSError: pass"
+    )
+    assert eyes.alive(*map(int, left.split())) == []
+    assert agent.fact(facts.TaskExited, "worker/1") is None

@@ -1,0 +1,117 @@
+"""Whatever happens, in whatever order: a job ends, in a way that can be told, and truthfully."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.model.job import JobSpec, OnFailure
+from launcher.model.report import Report
+from launcher.model.status import TaskState
+from launcher.supervision.policy import deciders
+from launcher.testing import Rehearsal
+from tests.histories.script import hosts, job
+from tests.histories.world import World
+
+TAPES = st.lists(st.integers(0, 1 << 16), max_size=120)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> JobSpec:
+    counts = [f"worker {draw(st.integers(1, 3))}"]
+    counts += [f"{role} 1" for role in ("chief", "evaluator", "reader") if draw(st.integers(0, 3)) == 0]
+    counts += [f"ps {draw(st.integers(0, 2))}"]
+    return job(
+        *counts,
+        on_failure=draw(st.sampled_from(OnFailure)).value,
+        grace=draw(st.sampled_from([0.0, 10.0])),
+        timeout=draw(st.sampled_from([None, 60.0])),
+    )
+
+
+def run(stage: Rehearsal, tape: list[int], skews: list[float], surprising: int, calm: bool = False) -> World:
+    """Let happen what the tape says, then let it settle.
+
+    Args:
+        stage: the job.
+        tape: which of the things that can happen does.
+        skews: how wrong the clocks of the hosts are.
+        surprising: how many of 16 are surprises.
+        calm: all goes well until every task has started.
+    """
+    world = World(stage, skews)
+    if calm:
+        world.start()
+    for number in tape:
+        ordinary, rare = world.actions(), world.surprises()
+        choice, rest = divmod(number, 16)
+        of = rare if rest < surprising or not ordinary else ordinary
+        of[choice % len(of)]()
+    world.settle()
+    return world
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    jobs(),
+    st.integers(1, 3),
+    TAPES,
+    st.lists(st.sampled_from([0.0, 0.05, -0.05, 3.0]), min_size=3, max_size=3),
+    st.sampled_from([0, 1, 4]),
+    st.booleans(),
+)
+def test_every_history_ends(
+    spec: JobSpec, count: int, tape: list[int], skews: list[float], surprising: int, calm: bool
+):
+    stage = Rehearsal(spec, hosts(count))
+    run(stage, tape, skews, surprising, calm)
+    report = stage.machine.report(100.0, 200.0)
+    check_states(report)
+    check_cause(report)
+    if report.exit_code == 0:
+        decided = deciders(stage.placement)
+        assert all(task.state is TaskState.SUCCEEDED for task in report.tasks if task.task in decided)
+    assert stage.exit_code == report.exit_code
+
+
+def check_states(report: Report) -> None:
+    """Every task is over, and how is said."""
+    for task in report.tasks:
+        assert task.state.over, task
+        assert task.reason is not None, task
+        if task.state is TaskState.SUCCEEDED:
+            assert task.status.ok, task
+        if task.state is TaskState.FAILED:
+            assert task.status.known and not task.status.ok, task
+            assert task.detail, task
+
+
+def check_cause(report: Report) -> None:
+    """0 if and only if nothing failed; else the code of the first failure by time."""
+    assert (report.exit_code == 0) == (report.failure is None)
+    failed = [task for task in report.tasks if task.state is TaskState.FAILED]
+    if report.failure is None:
+        assert not failed and not any(task.state is TaskState.LOST for task in report.tasks)
+        return
+    assert all(task.ended_at is not None and task.ended_at >= report.failure.at for task in failed)
+    if report.failure.task is not None:
+        (cause,) = (task for task in failed if task.task == report.failure.task)
+        assert cause.status.shell == report.exit_code
+    else:
+        assert report.exit_code in (124, 125, 130)
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs(), st.integers(1, 3), TAPES)
+def test_without_surprises_and_failures_it_is_a_success(spec: JobSpec, count: int, tape: list[int]):
+    """Only the order in which things happen is left to chance."""
+    stage = Rehearsal(spec, hosts(count))
+    world = World(stage)
+    for number in tape:
+        ready = [action for agent in world.agents.values() for action in world._sound(agent)]
+        if ready:
+            ready[number % len(ready)]()
+    world.settle()
+    assert stage.exit_code == 0
+    states = {task.state for task in stage.machine.report(0.0, 1.0).tasks}
+    assert states <= {TaskState.SUCCEEDED, TaskState.STOPPED}

@@ -1,0 +1,278 @@
+"""A world of hosts in which anything happens that can happen, in any order that it can happen in.
+
+Each host is a model of the real agent: its facts leave in order, its orders come in order, and both are
+on their way for any time. What happens next is read from a tape of numbers, so that a failing history
+can be shrunk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from launcher.model import facts, orders
+from launcher.model.facts import Fact
+from launcher.model.orders import Ladder, Order
+from launcher.model.task import TaskId
+from launcher.supervision.machine import Phase
+from launcher.testing import Rehearsal
+
+ABANDONED: Ladder = ((15, 1.0), (9, 5.0))
+#: What bounds the wait of each phase.
+BOUNDS = {Phase.GATHERING: "ready", Phase.STOPPING: "end", Phase.CLOSING: "close"}
+
+Action = Callable[[], object]
+
+
+class ModelTask:
+    """A task as its agent sees it: its process lives or has exited, and may have left something behind."""
+
+    def __init__(self, order: orders.StartTask) -> None:
+        self.order = order
+        self.alive = True
+        self.signalled = False
+        self.leftovers = 0
+        self.rungs: deque[tuple[int, float]] = deque()
+
+
+class ModelAgent:
+    """The agent of a host: what it may do next, and what is on its way to it and from it."""
+
+    def __init__(self, host: str, now: Callable[[], float]) -> None:
+        self.host = host
+        self._now = now
+        self.inbox: deque[Order] = deque()
+        self.outbox: deque[Fact] = deque()
+        self.tasks: dict[TaskId, ModelTask] = {}
+        self.closing = self.over = False
+        self._say(facts.AgentReady(host, now(), 1, {}))
+
+    def _say(self, fact: Fact) -> None:
+        self.outbox.append(fact)
+
+    def actions(self) -> Iterator[Action]:
+        """Everything that can happen on this host now."""
+        if self.over:
+            return
+        if self.inbox:
+            yield self._obey
+        for name, task in self.tasks.items():
+            yield from self._of_task(name, task)
+        if self.closing and not self.tasks:
+            yield self._goodbye
+
+    def accidents(self) -> Iterator[Action]:
+        """What ends an agent unasked, and what it can't do."""
+        if self.inbox and not self.over:
+            yield lambda: self._obey(refuse=True)
+        if not self.over:
+            yield lambda: self.die(len(self.outbox))
+            yield lambda: self.die(len(self.outbox) // 2)
+            yield self.abandon
+
+    def _of_task(self, name: TaskId, task: ModelTask) -> Iterator[Action]:
+        if task.alive:
+            for code, signal in ((0, None), (7, None), (None, 9)):
+                yield lambda code=code, signal=signal: self._exit(name, task, code, signal)
+            yield lambda: self._exit(name, task, 0, None, leaves=2)
+        else:
+            yield lambda: self._gone(name)
+        if task.rungs:
+            yield lambda: self._climb(name, task)
+
+    # What agents do ---------------------------------------------------------------------------------
+
+    def _obey(self, refuse: bool = False) -> None:
+        order = self.inbox.popleft()
+        if isinstance(order, orders.HoldPorts) and refuse:
+            self._say(facts.PortsRefused(self.host, self._now(), "none left"))
+        elif isinstance(order, orders.HoldPorts):
+            ports = {task: 4000 + number for number, task in enumerate(order.tasks)}
+            self._say(facts.PortsHeld(self.host, self._now(), ports))
+        elif isinstance(order, orders.StartTask):
+            self._start(order, refuse)
+        elif isinstance(order, orders.StopTasks):
+            self._end(order.tasks, order.ladder)
+        else:
+            self.abandon()
+
+    def _start(self, order: orders.StartTask, refuse: bool) -> None:
+        if refuse:
+            self._say(facts.TaskNotStarted(self.host, self._now(), order.task, order.attempt, 127, "none"))
+            return
+        self.tasks[order.task] = ModelTask(order)
+        self._say(facts.TaskStarted(self.host, self._now(), order.task, order.attempt, 1000))
+        if self.closing:
+            self._end((order.task,), ABANDONED)
+
+    def _end(self, tasks: Sequence[TaskId], ladder: Ladder) -> None:
+        for name in tasks:
+            task = self.tasks.get(name)
+            if task is not None and (task.alive or task.leftovers):
+                task.rungs = deque(ladder)
+                self._signal(name, task)
+
+    def _signal(self, name: TaskId, task: ModelTask) -> None:
+        signal, _ = task.rungs[0]
+        task.signalled = task.signalled or task.alive
+        self._say(facts.TaskSignalled(self.host, self._now(), name, task.order.attempt, signal, 1))
+
+    def _climb(self, name: TaskId, task: ModelTask) -> None:
+        """The rung's time is up: the next one, or there is nothing more that we could do."""
+        task.rungs.popleft()
+        if task.rungs:
+            self._signal(name, task)
+        else:
+            self._gone(name, unkillable=(4711,))
+
+    def _exit(
+        self, name: TaskId, task: ModelTask, code: int | None, signal: int | None, leaves: int = 0
+    ) -> None:
+        task.alive = False
+        who = (self.host, self._now(), name, task.order.attempt)
+        self._say(facts.TaskExited(*who, code, signal, 1 << 20, 0.1))
+        task.leftovers = leaves
+        if leaves and not task.rungs:
+            self._end((name,), task.order.ladder)
+
+    def _gone(self, name: TaskId, unkillable: tuple[int, ...] = ()) -> None:
+        task = self.tasks.pop(name)
+        who = (self.host, self._now(), name, task.order.attempt)
+        self._say(facts.TaskGone(*who, task.leftovers, unkillable))
+
+    def abandon(self) -> None:
+        """Told to close, or SIGTERM from outside: end everything, then itself."""
+        if not self.closing:
+            self.closing = True
+            self._end(tuple(self.tasks), ABANDONED)
+
+    def _goodbye(self) -> None:
+        self.over = True
+        self._say(facts.AgentClosed(self.host, self._now()))
+
+    def die(self, arrives: int) -> None:
+        """It is killed, or its host is cut off: so many of its last facts still arrive."""
+        self.over = True
+        while len(self.outbox) > arrives:
+            self.outbox.pop()
+        self._say(facts.AgentLost(self.host, self._now(), "reset"))
+
+
+class World:
+    """A job among its hosts. Checks all the while that nothing is ordered that must not be.
+
+    Args:
+        stage: the job.
+        skews: how wrong the clocks of the hosts are, in seconds.
+    """
+
+    def __init__(self, stage: Rehearsal, skews: Sequence[float] = ()) -> None:
+        self.stage = stage
+        self._time = 100.0
+        hosts = [host.name for host in stage.placement.hosts()]
+        wrong = dict(zip(hosts, skews, strict=False))
+        self.agents = {host: ModelAgent(host, self._clock(wrong.get(host, 0.0))) for host in hosts}
+        self._lost: set[str] = set()
+        self._stopping = False
+        self._carry(stage.begin())
+
+    def _clock(self, skew: float) -> Callable[[], float]:
+        def now() -> float:
+            self._time += 0.01
+            return self._time + skew
+
+        return now
+
+    def actions(self) -> list[Action]:
+        """Everything that keeps the world going."""
+        found: list[Action] = []
+        for agent in self.agents.values():
+            found.extend(agent.actions())
+            if agent.outbox:
+                found.append(lambda agent=agent: self._take(agent.outbox.popleft()))  # type: ignore[misc]
+        return found
+
+    def surprises(self) -> list[Action]:
+        """Everything else that can happen."""
+        found: list[Action] = [accident for agent in self.agents.values() for accident in agent.accidents()]
+        found.extend(lambda timer=timer: self.time_up(timer) for timer in self.stage.timers)  # type: ignore[misc]
+        found.extend([self._ctrl_c] * 2)
+        return found
+
+    def _ctrl_c(self) -> None:
+        self._time += 1.0
+        self._take(facts.StopAsked(self._time, 2, "Ctrl-C"))
+
+    def time_up(self, timer: str) -> None:
+        """A timer runs out."""
+        self._take(facts.TimeUp(self._time, timer))
+
+    def _take(self, fact: Fact) -> None:
+        was_over = self.stage.exit_code is not None
+        given = self.stage.take(fact)
+        assert not (was_over and given), f"orders after the end: {given}"
+        self._carry(given)
+        self._check_waits()
+
+    def _carry(self, given: Sequence[Order]) -> None:
+        for order in given:
+            host = getattr(order, "host", None)
+            if host is None:
+                continue
+            assert host not in self._lost, f"{host} is lost, and yet: {order}"
+            self._stopping = self._stopping or isinstance(order, (orders.StopTasks, orders.CloseAgent))
+            assert not (self._stopping and isinstance(order, orders.StartTask)), "a start after a stop"
+            if isinstance(order, orders.HangUp):
+                self._lost.add(host)
+                self.agents[host].over = True
+                self.agents[host].outbox.clear()
+            else:
+                self.agents[host].inbox.append(order)
+
+    def _check_waits(self) -> None:
+        bound = BOUNDS.get(self.stage.machine.phase)
+        assert bound is None or bound in self.stage.timers, f"{self.stage.machine.phase} has no end"
+
+    def start(self) -> None:
+        """Every task is started, and nobody has ended."""
+        while moves := [*self._deliveries()]:
+            moves[0]()
+
+    def _deliveries(self) -> Iterator[Action]:
+        for agent in self.agents.values():
+            if agent.outbox:
+                yield lambda agent=agent: self._take(agent.outbox.popleft())  # type: ignore[misc]
+            if agent.inbox:
+                yield agent._obey
+
+    def settle(self) -> None:
+        """No more surprises: everybody does what is asked, and only what can't go on runs into its timer."""
+        for _ in range(10_000):
+            if self.stage.exit_code is not None:
+                return
+            ready = [action for agent in self.agents.values() for action in self._sound(agent)]
+            if ready:
+                ready[0]()
+                continue
+            bounds = [timer for timer in self.stage.timers if timer not in ("patience", "job")]
+            assert bounds, f"stuck in {self.stage.machine.phase}"
+            self.time_up(bounds[0])
+        raise AssertionError("it never ends")
+
+    def _sound(self, agent: ModelAgent) -> Iterator[Action]:
+        if agent.outbox:
+            yield lambda: self._take(agent.outbox.popleft())
+        if agent.over:
+            return
+        if agent.inbox:
+            yield agent._obey
+        for name, task in agent.tasks.items():
+            service = name.role in ("ps", "evaluator")
+            if not task.alive:
+                yield lambda name=name: agent._gone(name)  # type: ignore[misc]
+            elif task.signalled:
+                yield lambda name=name, task=task: agent._exit(name, task, None, 15)  # type: ignore[misc]
+            elif not service:
+                yield lambda name=name, task=task: agent._exit(name, task, 0, None)  # type: ignore[misc]
+        if agent.closing and not agent.tasks:
+            yield agent._goodbye

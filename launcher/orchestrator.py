@@ -117,7 +117,7 @@ class Orchestrator:
             orders.HangUp: self._hang_up,
             orders.MakePlan: self._make_plan,
             orders.SetTimer: self._set_timer,
-            orders.CancelTimer: lambda order: self._timers.pop(order.timer, None),
+            orders.CancelTimer: self._cancel_timer,
             orders.Tell: self._show,
             orders.Finish: self._finish,
         }
@@ -287,6 +287,9 @@ class Orchestrator:
         due = time.monotonic() + order.seconds
         self._timers[order.timer] = due
         heapq.heappush(self._due, (due, order.timer))
+
+    def _cancel_timer(self, order: orders.CancelTimer) -> None:
+        self._timers.pop(order.timer, None)
 
     def _finish(self, _: orders.Finish) -> None:
         self._finished = True

@@ -56,7 +56,7 @@ class Pipe:
         self._break()
 
     def _put(self, data: bytes) -> None:
-        if not self.broken:
+        if data and not self.broken:
             self._queue.append(memoryview(data))
             self.pending += len(data)
 

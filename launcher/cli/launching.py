@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from launcher import runs
 from launcher.cli.request import Request
-from launcher.errors import Fault, JobError, LaunchError
+from launcher.errors import LaunchError
 from launcher.model.facts import StopAsked
 from launcher.model.host import Host
 from launcher.model.orders import Tell
@@ -27,6 +27,7 @@ from launcher.transport import Transport, transport_named
 
 if TYPE_CHECKING:
     from launcher.output.selection import Selection
+    from launcher.output.tmux import Tmux
 
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1
@@ -42,18 +43,22 @@ def launch(wanted: Request, placement: Placement, args: argparse.Namespace) -> i
     Raises:
         LaunchError: it could not be started, or ``--report`` could not be written.
     """
-    _check_report(args.report)
+    show = _selection(args, placement)
     started = time.time()
     job = runs.new_job_id()
+    tmux = _tmux(job) if args.tmux else None
     paths = runs.create(wanted.run_dir, job)
     writer = Writer(logs=paths.logs)
     renderers: list[Renderer] = [Files(lambda tell: _warn(writer, tell))]
     sources: list[Source] = [_Reader(writer)]
     remarks = [_announcement(job, placement, paths), *placement.notes]
-    if args.tmux:
-        _add_tmux(job, _shown(args, placement, writer), renderers, sources, remarks)
+    console = _shown(args, show, writer)
+    if tmux is None:
+        renderers.append(console)
     else:
-        renderers.append(_shown(args, placement, writer))
+        renderers += tmux.around(console)
+        sources.append(tmux)
+        remarks.append(f"a pane for each task: {tmux.how_to_attach}")
     opening = Opening(job, placement, paths, started)
     orchestrator = Orchestrator(
         wanted.job,
@@ -67,7 +72,7 @@ def launch(wanted: Request, placement: Placement, args: argparse.Namespace) -> i
     )
     report = orchestrator.run()
     writer.close()
-    if args.report:
+    if args.report is not None:
         _write_report(report, args.report)
     return report.exit_code
 
@@ -76,7 +81,7 @@ def _transport(_: Host) -> Transport:
     return transport_named("local")
 
 
-def _shown(args: argparse.Namespace, placement: Placement, writer: Writer) -> Renderer:
+def _shown(args: argparse.Namespace, show: Selection, writer: Writer) -> Renderer:
     """The renderer for whoever looks at stdout."""
     if args.json:
         from launcher.output.jsonl import Jsonl
@@ -89,31 +94,30 @@ def _shown(args: argparse.Namespace, placement: Placement, writer: Writer) -> Re
         terminal=terminal,
         live=live and os.environ.get("TERM") != "dumb",
         colour=wants_colour(terminal, os.environ),
-        show=_selection(args, placement, terminal),
+        show=show,
         quiet=args.quiet,
     )
     return Console(writer, options)
 
 
-def _selection(args: argparse.Namespace, placement: Placement, terminal: bool) -> Selection:
+def _selection(args: argparse.Namespace, placement: Placement) -> Selection:
     """Whose lines are shown here; tmux shows them where it fills the terminal."""
     from launcher.output.selection import Selection, parse_selection
 
-    if args.show:
+    if args.show is not None:
         return parse_selection(args.show, placement)
-    return Selection(frozenset()) if args.tmux and terminal else Selection()
+    return Selection(frozenset()) if args.tmux and os.isatty(_STDOUT) else Selection()
 
 
-def _add_tmux(
-    job: str, console: Renderer, renderers: list[Renderer], sources: list[Source], remarks: list[str]
-) -> None:
-    """A session for the job: in this terminal if it is one, else to be attached to."""
-    from launcher.output.tmux import Held, Tmux
+def _tmux(job: str) -> Tmux:
+    """A session for the job: in this terminal if it is one, else to be attached to.
 
-    tmux = Tmux(job, attach=all(map(os.isatty, (0, _STDOUT, _STDERR))))
-    renderers += [tmux, Held(tmux, console)]
-    sources.append(tmux)
-    remarks.append(f"a pane for each task: {tmux.how_to_attach}")
+    Raises:
+        LaunchError: there is no tmux.
+    """
+    from launcher.output.tmux import Tmux
+
+    return Tmux(job, attach=all(map(os.isatty, (0, _STDOUT, _STDERR))))
 
 
 class _Reader:
@@ -175,14 +179,15 @@ def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
         }
         for task in plan.tasks
     ]
-    return {"schema": PLAN_SCHEMA, "job": job, "command": _shown_command(sys.argv), "tasks": tasks, "cluster": plan.cluster}
+    command = _shown_command(sys.argv)
+    return {"schema": PLAN_SCHEMA, "job": job, "command": command, "tasks": tasks, "cluster": plan.cluster}
 
 
 def _shown_command(words: Sequence[str]) -> list[str]:
     """The command line without the values that ``-x NAME=VALUE`` gives: they may be secret."""
     return [
         f"{word.partition('=')[0]}=..." if "=" in word and (word.startswith("-x") or before == "-x") else word
-        for before, word in zip(["", *words], words)
+        for before, word in zip(["", *words], words, strict=False)
     ]
 
 
@@ -208,16 +213,6 @@ def write_json(path: str, value: object) -> None:
         json.dump(value, file, indent=1)
         file.write("\n")
     os.replace(partial, path)
-
-
-def _check_report(path: str | None) -> None:
-    """A report that can't be written is better known before the job than after it.
-
-    Raises:
-        JobError: its folder is not there.
-    """
-    if path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise JobError([Fault("--report", f"{path!r}: there is no such folder")])
 
 
 def _write_report(report: Report, path: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 from launcher.errors import InputError, LaunchError
 
@@ -52,13 +54,29 @@ def print_error(error: LaunchError) -> None:
         print(f"launch: {fault}", file=sys.stderr)
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal. argparse would import ``shutil`` to ask, at every launch: 4 ms."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, **{**settings, "width": _columns() - 2})
+
+
+def _columns() -> int:
+    """Columns of the terminal, as ``shutil`` finds them, but no more than are read with ease."""
+    said = os.environ.get("COLUMNS", "")
+    try:
+        return min(int(said) if said.isdigit() and int(said) else os.get_terminal_size(1).columns or 80, 112)
+    except OSError:
+        return 80
+
+
 def _parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="launch" if name == "run" else f"launch {name}",
         usage=_SYNOPSIS if name == "run" else None,
         description=command.SUMMARY[:1].upper() + command.SUMMARY[1:] + ".",
         epilog=_epilog(name, command),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     command.add_arguments(parser)

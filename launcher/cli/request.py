@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from launcher.cli.inventory import read_hosts
 from launcher.cli.textfile import read_text
-from launcher.errors import Fault, JobError
+from launcher.errors import Fault, InputError, JobError
 from launcher.model.host import Host, is_loopback
 from launcher.model.job import SERVICE_ROLES, JobSpec, OnFailure, Program, Role
+from launcher.planning import check_program_args
+
+if TYPE_CHECKING:
+    from launcher.jobfile import JobFile
+
+_T = TypeVar("_T")
 
 #: Tasks one role may have.
 MOST_TASKS = 10_000
@@ -35,14 +41,44 @@ def understand(args: argparse.Namespace) -> Request:
         InputError: they ask for nothing that can be done; all faults at once.
     """
     words = _words(args)
-    if len(words) >= 1 and words[0].endswith(_JOB_FILES) and args.module is None:
-        return _from_file(args, words)
     faults: list[Fault] = []
-    job = _job(args, words, faults)
-    request = Request(_with_options(job, args, faults), (), args.run_dir)
+    if words and words[0].endswith(_JOB_FILES) and args.module is None:
+        request = _from_file(args, words, faults)
+    else:
+        job = _with_options(_job(args, words, faults), args, faults)
+        request = Request(job, _collected(faults, lambda: _hosts(args.hosts), ()), args.run_dir)
+    _collected(faults, lambda: check_program_args(request.job), None)
+    faults += [*_conflicts(args), *_report_faults(args.report)]
     if faults:
         raise JobError(faults)
-    return request._replace(hosts=_hosts(args.hosts))
+    return request
+
+
+def _collected(faults: list[Fault], read: Callable[[], _T], instead: _T) -> _T:
+    """What ``read`` gives; where that has faults, they join the others."""
+    try:
+        return read()
+    except InputError as error:
+        faults += error.faults
+        return instead
+
+
+def _conflicts(args: argparse.Namespace) -> Iterator[Fault]:
+    """Options that can't both be followed: none is dropped in silence."""
+    whole = "--json prints everything, for programs"
+    for option in ("quiet", "show", "tmux"):
+        if args.json and getattr(args, option) and not args.dry_run:
+            yield Fault(_COMMAND_LINE, f"--json and --{option} both", f"expected one of them: {whole}")
+
+
+def _report_faults(path: str | None) -> Iterator[Fault]:
+    """A report that can't be written is better known before the job than after it."""
+    if path is None:
+        return
+    if not path or os.path.isdir(path):
+        yield Fault("--report", f"{path!r} is no name of a file")
+    elif not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        yield Fault("--report", f"{path!r}: there is no such folder")
 
 
 def _words(args: argparse.Namespace) -> list[str]:
@@ -98,9 +134,16 @@ def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -
         env=tuple(env.items()),
         flags=job.flags or args.flags,
         policy=policy,
-        python=args.python or job.python or sys.executable,
+        python=_python(args.python or job.python),
         workdir=os.path.abspath(args.workdir or job.workdir or "."),
     )
+
+
+def _python(path: str | None) -> str:
+    """A path, wherever the tasks run; or a name, looked up along their PATH."""
+    if path is None:
+        return sys.executable
+    return os.path.abspath(path) if "/" in path else path
 
 
 def _environment(words: Sequence[str], here: Mapping[str, str], faults: list[Fault]) -> dict[str, str]:
@@ -131,30 +174,46 @@ def _duration(option: str, text: str, faults: list[Fault]) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
-        faults.append(Fault(option, str(error)))
+        faults.append(Fault(option, f"{text!r} is no duration", str(error)))
         return 0.0
 
 
-def _from_file(args: argparse.Namespace, words: Sequence[str]) -> Request:
+def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Fault]) -> Request:
     """A job file; options may also follow it, there being no program whose arguments they could be."""
     from launcher import jobfile
 
     path, *rest = words
     if rest:
         _parse_more(args, rest)
-    found = jobfile.parse(read_text(path, "job file", JobError), path)
-    faults: list[Fault] = []
+    found = _collected(faults, lambda: jobfile.parse(read_text(path, "job file", JobError), path), None)
+    if found is None:
+        _with_options(JobSpec(()), args, faults)
+        return Request(JobSpec(()), _collected(faults, lambda: _hosts(args.hosts), ()))
     folder = os.path.dirname(os.path.abspath(path))
-    job = found.job
-    if job.workdir is not None:
-        job = job._replace(workdir=os.path.join(folder, job.workdir))
-    job = _with_options(_recounted(job, args, faults), args, faults)
-    if faults:
-        raise JobError(faults)
-    hosts = found.hosts
-    if args.hosts is not None or hosts is None:
-        hosts = _hosts(args.hosts if args.hosts is not None else _beside(folder, found.hosts_ref))
-    return Request(job, _local_only(hosts), args.run_dir or found.run_dir)
+    job = _with_options(_recounted(_beside_file(found.job, folder), args, faults), args, faults)
+    run_dir = args.run_dir if args.run_dir is not None else _joined(folder, found.run_dir)
+    return Request(job, _hosts_of_job(args, found, folder, faults), run_dir)
+
+
+def _beside_file(job: JobSpec, folder: str) -> JobSpec:
+    """Paths in a job file are relative to the file; programs to the folder they run in."""
+    roles = tuple(role._replace(workdir=_joined(folder, role.workdir)) for role in job.roles)
+    python = job.python if job.python is None or "/" not in job.python else _joined(folder, job.python)
+    return job._replace(roles=roles, workdir=_joined(folder, job.workdir), python=python)
+
+
+def _joined(folder: str, path: str | None) -> str | None:
+    return None if path is None else os.path.join(folder, path)
+
+
+def _hosts_of_job(
+    args: argparse.Namespace, found: JobFile, folder: str, faults: list[Fault]
+) -> tuple[Host, ...]:
+    """Those of the option, or of the job file itself, or of the hostfile it names."""
+    if args.hosts is None and found.hosts is not None:
+        return _collected(faults, lambda: _local_only(found.hosts or ()), ())
+    named = args.hosts if args.hosts is not None else _beside(folder, found.hosts_ref)
+    return _collected(faults, lambda: _hosts(named), ())
 
 
 def _parse_more(args: argparse.Namespace, rest: Sequence[str]) -> None:

@@ -7,10 +7,10 @@ import os
 import sys
 
 from launcher.cli import request
-from launcher.errors import ProgramError
+from launcher.errors import Fault, JobError, ProgramError
 from launcher.model.job import ProgramKind
-from launcher.model.plan import Placement
-from launcher.planning import check_program_args, place
+from launcher.model.plan import Placed, Placement
+from launcher.planning import place
 
 SUMMARY = "start a distributed TensorFlow job, show what its tasks print, and say how each one ended"
 
@@ -100,7 +100,6 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: it could not be started.
     """
     wanted = request.understand(args)
-    check_program_args(wanted.job)
     placement = place(wanted.job, wanted.hosts)
     _check_programs(placement, wanted.job.workdir or ".")
     if args.dry_run:
@@ -113,17 +112,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_programs(placement: Placement, workdir: str) -> None:
-    """A script that is not there is found now, not by each of the tasks.
+    """What is not there is found now, not by each of the tasks.
 
     Raises:
-        ProgramError: naming it.
+        JobError: working folders.
+        ProgramError: a script.
     """
+    folders = {placed.task: _folder(placed, workdir) for placed in placement.tasks}
+    absent = dict.fromkeys(folder for folder in folders.values() if not os.path.isdir(folder))
+    if absent:
+        raise JobError([Fault("", f"there is no working folder {folder!r}") for folder in absent])
     for placed in placement.tasks:
-        program = placed.role.program
-        folder = placed.role.workdir or placed.host.workdir or workdir
+        program, folder = placed.role.program, folders[placed.task]
         path = os.path.join(folder, program.name)
         if program.kind is ProgramKind.SCRIPT and not os.path.exists(path):
             raise ProgramError(f"program not found: {program.name!r} (looked in {os.path.abspath(folder)!r})")
+
+
+def _folder(placed: Placed, workdir: str) -> str:
+    """Where a task runs."""
+    return placed.role.workdir or placed.host.workdir or workdir
 
 
 def _count(text: str) -> int:

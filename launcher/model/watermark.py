@@ -35,6 +35,5 @@ def read_watermark(limits: bytes) -> int:
 
     The line is ``Max realtime timeout      5764607523034234881    unlimited    us``.
     """
-    _, found, rest = limits.partition(b"Max realtime timeout ")
-    soft = rest.split(None, 1)[0] if found else b""
-    return int(soft) if soft.isdigit() else 0
+    words = limits.partition(b"Max realtime timeout ")[2].split(None, 1)
+    return int(words[0]) if words and words[0].isdigit() else 0

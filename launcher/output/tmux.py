@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from launcher.model.orders import Tell
 from launcher.model.plan import Placed
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
+from launcher.model.status import Reason
 from launcher.model.task import TaskId
 from launcher.output.base import Event, Opening, Renderer
 
@@ -29,15 +31,15 @@ PANES = 9
 _LIMIT, _LOOK = 10.0, 0.2
 _SIGHUP = 1
 _SIZE = ("-x", "200", "-y", "50")
-#: Colours by meaning, and keys: Ctrl-C ends the job as it does without tmux; so does q when it is over.
 _SETTINGS = (
     ("set", "-g", "pane-border-status", "top"),
     ("set", "-g", "pane-border-format", " #{@task} #{@state} "),
     ("set", "-g", "status-right", ""),
     ("set", "-g", "history-limit", "50000"),
     ("set", "-g", "mouse", "on"),
-    ("bind", "-n", "C-c", "kill-session"),
 )
+#: Who sends one of these while the session is only looked at wants it closed.
+_LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Tmux:
@@ -56,6 +58,7 @@ class Tmux:
         self._socket = f"launch-{job}"
         self._attach = attach
         self._panes: dict[TaskId, str] = {}
+        self._last = ""
         self._alive: subprocess.Popen[bytes] | None = None
         self._client: subprocess.Popen[bytes] | None = None
         self._told = False
@@ -71,6 +74,10 @@ class Tmux:
         """The command that shows the session."""
         return f"tmux -L {self._socket} attach"
 
+    def around(self, console: Renderer) -> list[Renderer]:
+        """This renderer, and one that shows its remarks while the session does not cover them."""
+        return [self, Held(self, console)]
+
     # ------------------------------------------------------------------ renderer
 
     def begin(self, opening: Opening) -> None:
@@ -82,6 +89,8 @@ class Tmux:
             self._open_pane(number, placed, opening.paths)
         for settings in _SETTINGS:
             self._run(*settings)
+        # Ctrl-C means what it means without tmux: once orderly, twice at once.
+        self._run("bind", "-n", "C-c", "run-shell", "-b", f"kill -INT {os.getpid()}")
         # This command ends when somebody calls its name (nobody does) or with the server.
         self._alive = self._start("wait-for", "launch-is-over")
         if self._attach:
@@ -102,16 +111,28 @@ class Tmux:
         return None if self._over else _LOOK
 
     def close(self, report: Report) -> None:
-        """Keep the session open while somebody looks at it; nothing of it is left when this returns."""
-        if self._client is not None and self.attached:
-            end = "ok" if report.exit_code == 0 else f"failed, exit code {report.exit_code}"
-            self._run("set", "-g", "status-right", f" job over: {end}; q leaves ")
-            self._run("bind", "-n", "q", "kill-session")
-            self._client.wait()
+        """Keep the session open while somebody looks at it; nothing of it is left when this returns.
+
+        Who has asked for the end need not be told of it.
+        """
+        asked = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
+        if self._client is not None and self.attached and not asked:
+            with _Asked() as end:
+                self._tell_end(report)
+                while self.attached and not end.asked:
+                    _wait(self._client, _LOOK)
         self._run("kill-server")
         for process in (self._client, self._alive):
             if process is not None:
                 _end(process)
+
+    def _tell_end(self, report: Report) -> None:
+        """That the job is over, and how to leave."""
+        for key in ("q", "C-c"):
+            self._run("bind", "-n", key, "kill-session")
+        end = "ok" if report.exit_code == 0 else f"failed, exit code {report.exit_code}"
+        self._run("set", "-g", "status-right-length", "60")
+        self._run("set", "-g", "status-right", f" job over: {end}; q leaves ")
 
     # ------------------------------------------------------------------ source
 
@@ -169,6 +190,24 @@ class Tmux:
         )
 
 
+class _Asked:
+    """Notes the signals of whoever wants us to end, while nothing but the session is left."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> _Asked:
+        self._before = {number: signal.signal(number, self._note) for number in _LEAVING}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, *_: object) -> None:
+        self.asked = True
+
+
 class Held:
     """Keeps remarks back while tmux fills the terminal, and shows them when it does not any more.
 
@@ -222,9 +261,16 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in ("TMUX", "TMUX_PANE")}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether it has ended within so many seconds."""
     try:
-        process.wait(_LIMIT)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if not _wait(process, _LIMIT):
         process.kill()
         process.wait()

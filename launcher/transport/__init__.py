@@ -13,7 +13,10 @@ from launcher.transport.base import Link, Transport
 __all__ = ["TRANSPORTS", "Link", "Transport", "transport_named"]
 
 #: Name -> ``module:Class``, imported on use.
-TRANSPORTS = {"local": "launcher.transport.local:LocalTransport"}
+TRANSPORTS = {
+    "local": "launcher.transport.local:LocalTransport",
+    "fork": "launcher.transport.fork:ForkTransport",
+}
 
 
 def transport_named(name: str) -> Transport:

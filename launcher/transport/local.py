@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 from launcher.errors import TransportError
 from launcher.model.host import Host
@@ -28,18 +29,17 @@ _ERRORS_LIMIT = 64 * 1024
 
 
 class LocalTransport:
-    """Starts agents as child processes."""
+    """Starts agents as child processes, each with a Python of its own."""
 
     def open(self, host: Host) -> LocalLink:
         """Start the agent of ``host``; see `Transport.open`."""
         number = agent_number(int.from_bytes(os.urandom(8), "little"))
-        argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, host.name, str(number)]
         fds: list[int] = []
         try:
             for _ in range(3):
                 fds.extend(os.pipe())
             orders_out, orders_in, facts_out, facts_in, errors_out, errors_in = fds
-            pid = _start(argv, orders_out, facts_in, errors_in)
+            pid = self._start(host.name, number, (orders_out, facts_in, errors_in))
         except OSError as error:
             for fd in fds:
                 os.close(fd)
@@ -48,9 +48,18 @@ class LocalTransport:
             os.close(fd)
         return LocalLink(pid, number, facts_out, orders_in, errors_out)
 
+    def _start(self, host: str, number: int, streams: Sequence[int]) -> int:
+        """The pid of a new agent whose stdin, stdout and stderr are ``streams``.
 
-def _start(argv: list[str], stdin: int, stdout: int, stderr: int) -> int:
-    actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((stdin, stdout, stderr))]
+        Raises:
+            OSError: it can't be started.
+        """
+        argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, host, str(number)]
+        return _spawn(argv, streams)
+
+
+def _spawn(argv: list[str], streams: Sequence[int]) -> int:
+    actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
     defaults = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return os.posix_spawn(
         argv[0], argv, os.environ, file_actions=actions, setsid=True, setsigmask=(), setsigdef=defaults
@@ -98,13 +107,14 @@ class LocalLink:
         """See `Link.wait`; what guardian and agent left because both were killed is ended here."""
         deadline = time.monotonic() + seconds
         poll = select.poll()
-        poll.register(self._errors, select.POLLIN)
+        if not self._silent:
+            poll.register(self._errors, select.POLLIN)
         while not self._over():
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
             # Guardian and agent, and nobody else, hold the other end of this pipe: its end wakes us.
-            poll.poll(min(left, 0.05) * 1000)
+            poll.poll(min(left, 0.002 if self._silent else 0.05) * 1000)
         if os.WIFSIGNALED(self._status or 0) and sweep(self._number, deadline):
             return None
         return _describe(self._status or 0, self._said.decode("utf-8", "replace").strip())
@@ -135,6 +145,7 @@ class LocalLink:
     def close(self) -> None:
         """See `Link.close`."""
         self.hang_up()
+        self._silent = True
         for fd in (self.reading, self._errors):
             if fd >= 0:
                 os.close(fd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from launcher import wire
 from launcher.model import facts, orders
@@ -104,18 +104,27 @@ class Driver:
         self._unsent += wire.encode(order)
         self.pump(0)
 
+    def raw(self, data: bytes) -> None:
+        """Send what is no order."""
+        self._unsent += data
+        self.pump(0)
+
+    def vanish(self) -> None:
+        """Close both ends of the link, as the end of the launcher does."""
+        self.link.close()
+        self.ended = True
+
     # ------------------------------------------------------------------ facts
 
     def fact(self, kind: type[F], task: str | None = None, attempt: int = 1) -> F | None:
-        """The first fact of this kind, of this task if one is named."""
-        for fact in self.facts:
-            if isinstance(fact, kind) and (task is None or (fact.task, fact.attempt) == (task, attempt)):  # type: ignore[attr-defined]
-                return fact
-        return None
+        """The first fact of this kind, of this task's attempt if one is named."""
+        found = (f for f in self.all(kind, task) if task is None or getattr(f, "attempt", None) == attempt)
+        return next(found, None)
 
     def all(self, kind: type[F], task: str | None = None) -> list[F]:
-        """Every fact of this kind so far."""
-        return [f for f in self.facts if isinstance(f, kind) and (task is None or f.task == task)]  # type: ignore[attr-defined]
+        """Every fact of this kind so far, of this task if one is named."""
+        of_kind = [fact for fact in self.facts if isinstance(fact, kind)]
+        return [fact for fact in of_kind if task is None or getattr(fact, "task", None) == task]
 
     def wait(self, kind: type[F], task: str | None = None, attempt: int = 1, timeout: float = SOON) -> F:
         """Wait for a fact."""
@@ -145,11 +154,12 @@ class Driver:
         """Wait for the agent."""
         return self.wait(facts.AgentReady)
 
-    def hold(self, *tasks: str) -> Mapping[TaskId, int]:
+    def hold(self, *tasks: str) -> dict[str, int]:
         """Have a port held for each task."""
         before = len(self.all(facts.PortsHeld))
         self.send(orders.HoldPorts(self.host, tuple(map(TaskId, tasks))))
-        return self.until(lambda: self.all(facts.PortsHeld)[before:], what="ports")[0].ports
+        held = self.until(lambda: self.all(facts.PortsHeld)[before:], what="ports")[0]
+        return {str(task): port for task, port in held.ports.items()}
 
     def start(
         self,
@@ -166,20 +176,20 @@ class Driver:
             orders.StartTask(self.host, TaskId(task), attempt, tuple(argv), environment, workdir, ladder)
         )
 
-    def started(self, task: str, argv: Sequence[str], **more: object) -> facts.TaskStarted:
+    def started(self, task: str, argv: Sequence[str], **more: Any) -> facts.TaskStarted:
         """Start a task and wait until it runs."""
-        self.start(task, argv, **more)  # type: ignore[arg-type]
+        self.start(task, argv, **more)
         return self.wait(facts.TaskStarted, task)
 
-    def run(self, task: str, argv: Sequence[str], timeout: float = SOON, **more: object) -> facts.TaskExited:
+    def run(self, task: str, argv: Sequence[str], timeout: float = SOON, **more: Any) -> facts.TaskExited:
         """Start a task and wait until all of it is over."""
-        self.start(task, argv, **more)  # type: ignore[arg-type]
+        self.start(task, argv, **more)
         self.wait(facts.TaskGone, task, timeout=timeout)
         return self.wait(facts.TaskExited, task)
 
-    def refused(self, task: str, argv: Sequence[str], **more: object) -> facts.TaskNotStarted:
+    def refused(self, task: str, argv: Sequence[str], **more: Any) -> facts.TaskNotStarted:
         """Start a task that can't be started."""
-        self.start(task, argv, **more)  # type: ignore[arg-type]
+        self.start(task, argv, **more)
         return self.wait(facts.TaskNotStarted, task)
 
     def prints(self, task: str, text: bytes, timeout: float = SOON) -> bytes:

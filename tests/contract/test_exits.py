@@ -117,7 +117,7 @@ else:
 
 def test_out_of_memory_is_told_with_evidence(agent: Driver, eyes: Eyes, cgroup: Callable[[int], str]):
     procs = cgroup(64 << 20)
-    code = "import sys, os; open(sys.argv[1], 'w').write(str(os.getpid())); print('in'); b = bytearray(500 << 20)"
+    code = "import sys, os; open(sys.argv[1], 'w').write(str(os.getpid())); b = bytearray(500 << 20)"
     agent.start("worker/0", [eyes.site.python, "-c", code, procs])
     pid = agent.started("worker/1", ["sleep", "60"]).pid
     exited = agent.wait(facts.TaskExited, "worker/0", timeout=40)

@@ -19,7 +19,8 @@ def test_both_streams_in_order(agent: Driver):
 
 
 def test_much_just_before_the_exit(agent: Driver, eyes: Eyes):
-    loop = "import os\ndata = bytes(range(256)) * 20480\nwhile data: data = data[os.write(1, data):]\nos._exit(3)"
+    loop = "import os\ndata = bytes(range(256)) * 20480\nwhile data: data = data[os.write(1, data):]\n"
+    loop += "os._exit(3)"
     assert agent.run("worker/0", [eyes.site.python, "-c", loop]).code == 3
     assert agent.output("worker/0") == bytes(range(256)) * 20480
 
@@ -49,7 +50,8 @@ def test_output_held_open_by_a_process_of_another_task(agent: Driver, eyes: Eyes
     take = (
         "import os, socket, sys, time\n"
         "s = socket.socket(1); s.bind(sys.argv[1] + '.sock'); s.listen(); print('up', flush=True)\n"
-        "c, _ = s.accept(); m, fds, *_ = socket.recv_fds(c, 1, 1); c.send(b'x'); print('got', flush=True); time.sleep(60)"
+        "c, _ = s.accept(); m, fds, *_ = socket.recv_fds(c, 1, 1); c.send(b'x')\n"
+        "time.sleep(60)"
     )
     give = (
         "import socket, sys\n"
@@ -81,7 +83,7 @@ def test_many_at_once_are_not_mixed(agent: Driver, eyes: Eyes):
 
 
 def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], eyes: Eyes):
-    """1 GB is printed, the link is not read for a while: the task waits, the agent does not grow, all arrives."""
+    """1 GB is printed, the link is not read for a while: the task waits, the agent stays small, all comes."""
     agent = open_agent()
     pid = agent.ready().pid
     size = 1 << 30

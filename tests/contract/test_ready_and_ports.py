@@ -52,20 +52,20 @@ def test_ready(agent: Driver, eyes: Eyes):
 
 
 def test_ports_are_held_against_everybody(agent: Driver, eyes: Eyes):
-    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    port = agent.hold("worker/0")["worker/0"]
     for v6only in "01":
         assert eyes.code(PLAIN_BINDS, str(port), v6only) == ""
 
 
 def test_a_server_that_reuses_addresses_serves_on_its_held_port(agent: Driver, eyes: Eyes):
-    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    port = agent.hold("worker/0")["worker/0"]
     assert eyes.code(SERVE, str(port), "2", "0.0.0.0") == "served"
     assert eyes.code(SERVE, str(port), "2", "127.0.0.1") == "served"
     assert eyes.code(SERVE, str(port), "10", "::") == "served"
 
 
 def test_a_task_serves_on_its_held_port(agent: Driver, eyes: Eyes):
-    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    port = agent.hold("worker/0")["worker/0"]
     exited = agent.run("worker/0", [eyes.site.python, "-c", SERVE, str(port), "10", "::"])
     assert (exited.code, agent.output("worker/0")) == (0, b"served\n")
 
@@ -79,21 +79,21 @@ def test_no_port_is_given_twice(open_agent: Callable[[], Driver]):
 def test_a_port_is_held_until_the_task_is_gone(agent: Driver, eyes: Eyes):
     ports = agent.hold("worker/0", "worker/1")
     agent.started("worker/0", ["sleep", "60"])
-    assert eyes.code(PLAIN_BINDS, str(ports["worker/0"]), "1") == ""  # type: ignore[index]
+    assert eyes.code(PLAIN_BINDS, str(ports["worker/0"]), "1") == ""
     agent.stopped("worker/0")
-    assert eyes.code(PLAIN_BINDS, str(ports["worker/0"]), "1").split()[0] == "127.0.0.1"  # type: ignore[index]
-    assert eyes.code(PLAIN_BINDS, str(ports["worker/1"]), "1") == ""  # type: ignore[index]
+    assert eyes.code(PLAIN_BINDS, str(ports["worker/0"]), "1").split()[0] == "127.0.0.1"
+    assert eyes.code(PLAIN_BINDS, str(ports["worker/1"]), "1") == ""
 
 
 def test_the_port_of_a_task_that_can_not_start_is_free(agent: Driver, eyes: Eyes):
-    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    port = agent.hold("worker/0")["worker/0"]
     agent.refused("worker/0", ["no-such-program-anywhere"])
     assert "127.0.0.1" in eyes.code(PLAIN_BINDS, str(port), "1")
 
 
 def test_ports_are_free_when_the_agent_is_gone(open_agent: Callable[[], Driver], eyes: Eyes):
     agent = open_agent()
-    port = agent.hold("worker/0")["worker/0"]  # type: ignore[index]
+    port = agent.hold("worker/0")["worker/0"]
     assert agent.close() == ""
     assert agent.all(facts.AgentClosed)
     assert "127.0.0.1" in eyes.code(PLAIN_BINDS, str(port), "1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.contract.sites import Eyes
 #: Prints what a process finds at its start, as a Python dict.
 FOUND = """
 import os, resource, signal, sys
-status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
 print({
     "session": os.getsid(0) == os.getpid() == os.getpgid(0),
     "stdin": (os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev, sys.stdin.read()),
@@ -36,17 +37,17 @@ print({
 LIBC = (1 << 31) | (1 << 32)
 
 HOSTILE = [
-    "two words", "it's", '"quoted"', "new\nline", "a;b", "$(id)", "`id`", "*", "~", "\\", "", "-x", "{a}", "é\u2028",
-    os.fsdecode(b"\xff\xfe latin \xe9"),
+    "two words", "it's", '"quoted"', "new\nline", "a;b", "$(id)", "`id`", "*", "~", "\\", "", "-x", "{a}",
+    "é\u2028", os.fsdecode(b"\xff\xfe latin \xe9"),
 ]  # fmt: skip
 
 
-def found(agent: Driver, eyes: Eyes, task: str = "worker/0", *args: str, **more: object) -> dict[str, object]:
+def found(agent: Driver, eyes: Eyes, task: str = "worker/0", *args: str, **more: Any) -> dict[str, Any]:
     """What a task finds at its start."""
     # -E: Python itself must not act on the variables we look at; it ignores SIGPIPE and SIGXFSZ itself.
     exited = agent.run(task, [eyes.site.python, "-E", "-S", "-c", FOUND, *args], **more)
     assert exited.code == 0, agent.output(task)
-    return ast.literal_eval(agent.output(task).decode())  # type: ignore[no-any-return]
+    return dict(ast.literal_eval(agent.output(task).decode()))
 
 
 def test_what_a_task_finds(agent: Driver, eyes: Eyes):
@@ -71,7 +72,9 @@ def test_signals_are_as_the_kernel_has_them(agent: Driver):
 def test_the_limit_of_open_files_is_the_original_one(open_agent: Callable[[], Driver], eyes: Eyes):
     few, many = open_agent(), open_agent()
     many.hold(*(f"worker/{index}" for index in range(600)))
-    fork = "import os; pid = os.fork(); os.waitpid(pid, 0) if pid else print(open('/proc/self/limits').read())"
+    fork = (
+        "import os; pid = os.fork(); os.waitpid(pid, 0) if pid else print(open('/proc/self/limits').read())"
+    )
     lines = []
     for driver in (few, many):
         driver.run("worker/0", [eyes.site.python, "-c", fork])
@@ -101,14 +104,13 @@ def test_environment_arrives_as_it_was(agent: Driver, eyes: Eyes):
     odd = {f"ODD_{index}": value for index, value in enumerate(HOSTILE)}
     odd["with space"] = odd["dotted.name"] = odd["TF_CONFIG"] = '{"cluster": {}}'
     it = found(agent, eyes, "worker/1", env=odd)
-    assert isinstance(base, dict)
     assert it["env"] == {**base, **{os.fsencode(n): os.fsencode(v) for n, v in odd.items()}}
     assert MARK.encode() in base
 
 
 def test_a_program_with_a_hostile_name(agent: Driver, eyes: Eyes):
-    name = os.fsdecode(b"it's \"odd\" $(x)\n; & \xff.sh")
-    agent.run("worker/0", [eyes.write(name, b"#!/bin/sh\necho ran \"$1\"\n"), "a  b"])
+    name = os.fsdecode(b'it\'s "odd" $(x)\n; & \xff.sh')
+    agent.run("worker/0", [eyes.write(name, b'#!/bin/sh\necho ran "$1"\n'), "a  b"])
     assert agent.output("worker/0") == b"ran a  b\n"
 
 
@@ -117,7 +119,7 @@ def test_working_folder(agent: Driver, eyes: Eyes):
     eyes.code("import os, sys; os.makedirs(sys.argv[1])", path := os.path.join(eyes.site.folder, name))
     assert found(agent, eyes, workdir=path)["cwd"] == os.fsencode(path)
     home = found(agent, eyes, "worker/1")["cwd"]
-    relative = os.path.relpath(path, os.fsdecode(home))  # type: ignore[arg-type]
+    relative = os.path.relpath(path, os.fsdecode(home))
     assert found(agent, eyes, "worker/2", workdir=relative)["cwd"] == os.fsencode(path)
 
 

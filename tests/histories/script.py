@@ -59,7 +59,7 @@ class Script:
     def __init__(self, job: JobSpec, where: Sequence[Host] = ()) -> None:
         self.job = job
         self.placement: Placement = place(job, tuple(where) or hosts(1))
-        self.host_of = {placed.task: placed.host.name for placed in self.placement.tasks}
+        self.host_of: dict[str, str] = {placed.task: placed.host.name for placed in self.placement.tasks}
         self._clock = FakeClock(START, step=0.01)
         self._lost: set[str] = set()
 
@@ -71,7 +71,7 @@ class Script:
         """The facts that a script tells."""
         for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
             words, _, at = line.partition("@")
-            yield from self._line(words.strip(), (lambda at=at: float(at)) if at else self._clock)
+            yield from self._line(words.strip(), FakeClock(float(at)) if at else self._clock)
 
     def _line(self, words: str, now: Callable[[], float]) -> Iterator[Fact]:
         first, _, rest = words.partition(" ")
@@ -95,13 +95,15 @@ class Script:
         yield from (self._agent("ready", host, now) for host in self._hosts())
         yield from (self._agent("held", host, now) for host in self._hosts())
         for task in self.host_of:
-            yield from self._task(task, "starts", now)
+            yield from self._task(TaskId(task), "starts", now)
 
     def _agent(self, verb: str, host: str, now: Callable[[], float]) -> Fact:
         if verb == "ready":
             return facts.AgentReady(host, now(), 1, {})
         if verb == "held":
-            ports = {task: 4000 + n for n, task in enumerate(self.host_of) if self.host_of[task] == host}
+            ports = {
+                TaskId(task): 4000 + n for n, task in enumerate(self.host_of) if self.host_of[task] == host
+            }
             return facts.PortsHeld(host, now(), ports)
         if verb == "refused":
             return facts.PortsRefused(host, now(), "too many open files")
@@ -114,26 +116,25 @@ class Script:
     def _task(self, task: TaskId, what: str, now: Callable[[], float]) -> Iterator[Fact]:
         verb = (re.match(r"[a-z ]*[a-z]", what) or [what])[0].removesuffix(" oom")
         numbers = [int(number) for number in re.findall(r"\d+", what)]
-        who: tuple[Any, ...] = (self.host_of[task], now(), task, 1)
+        host, at = self.host_of[task], (0.0 if verb == "ends" else now())
         if verb == "starts":
-            yield facts.TaskStarted(*who, 1000)
+            yield facts.TaskStarted(host, at, task, 1, 1000)
         elif verb == "cannot start":
-            yield facts.TaskNotStarted(*who, numbers[0], "no such thing")
+            yield facts.TaskNotStarted(host, at, task, 1, numbers[0], "no such thing")
         elif verb == "exits":
-            yield facts.TaskExited(*who, numbers[0], None, 1 << 20, 0.5)
+            yield facts.TaskExited(host, at, task, 1, numbers[0], None, 1 << 20, 0.5)
         elif verb == "dies":
-            yield facts.TaskExited(
-                *who, None, numbers[0], 1 << 20, 0.5, "oom_kill 1" if "oom" in what else ""
-            )
+            oom = "oom_kill 1" if "oom" in what else ""
+            yield facts.TaskExited(host, at, task, 1, None, numbers[0], 1 << 20, 0.5, oom)
         elif verb == "gets":
-            yield facts.TaskSignalled(*who, numbers[0], 1)
+            yield facts.TaskSignalled(host, at, task, 1, numbers[0], 1)
         elif verb == "ends":
             for part in ("gets 15", "dies 15", "gone"):
                 yield from self._task(task, part, now)
         else:
             assert verb in ("gone", "left", "unkillable"), what
             pids = tuple(numbers) if verb == "unkillable" else ()
-            yield facts.TaskGone(*who, numbers[0] if verb == "left" else 0, pids)
+            yield facts.TaskGone(host, at, task, 1, numbers[0] if verb == "left" else 0, pids)
 
 
 def states(played: Played) -> dict[str, str]:

@@ -72,8 +72,9 @@ class ModelAgent:
 
     def _of_task(self, name: TaskId, task: ModelTask) -> Iterator[Action]:
         if task.alive:
-            for code, signal in ((0, None), (7, None), (None, 9)):
-                yield lambda code=code, signal=signal: self._exit(name, task, code, signal)
+            yield lambda: self._exit(name, task, 0, None)
+            yield lambda: self._exit(name, task, 7, None)
+            yield lambda: self._exit(name, task, None, 9)
             yield lambda: self._exit(name, task, 0, None, leaves=2)
         else:
             yield lambda: self._gone(name)

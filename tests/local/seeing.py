@@ -209,6 +209,15 @@ class Terminal:
         text = self.raw.decode(errors="replace")
         return re.sub(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()].|[=>78DEHM])", "", text)
 
+    @property
+    def screen(self) -> list[str]:
+        """The lines as they stand there in the end: what was erased or overwritten is gone."""
+        lines = []
+        for line in re.sub(r"\x1b\[[0-9;]*m", "", self.raw.decode(errors="replace")).split("\n"):
+            parts = re.split(r"\r+(?:\x1b\[K)?|\x1b\[K", line.rstrip("\r"))
+            lines.append(next((part for part in reversed(parts) if part), ""))
+        return lines
+
     def resize(self, columns: int, lines: int) -> None:
         """Change its size, as a window manager would."""
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

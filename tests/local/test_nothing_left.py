@@ -127,7 +127,7 @@ def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, whom: 
 
 
 def test_agent_and_guardian_killed_together(launch: Launch, family: Family):
-    """Nobody is left to end the tasks: still the launch ends, and says 125. Plain tasks die with their pipes."""
+    """Nobody is left to end the tasks: still the launch ends, and says 125."""
     started = launch.start("--workers", "2", "--", *stub("family", "sleep"))
     started.until(lambda _: family.ready() == 2)
     helpers = [*named(family.alive(), "launch-guardian"), *named(family.alive(), "launch-agent")]

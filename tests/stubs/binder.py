@@ -1,13 +1,15 @@
-"""Serves on its own port, as TensorFlow does, and tries to take the ports of all the others."""
+"""Serves on its own port, as TensorFlow does, and tries to take those of the others.
+
+``binder.py {ps_hosts} {worker_hosts}``
+"""
 
 import _socket as socket
-import json
 import os
 import sys
 import time
 
-OURS = {int(address.rpartition(":")[2]) for addresses in json.loads(os.environ["CLUSTER_SPEC"]).values()
-        for address in addresses}  # fmt: skip
+ADDRESSES = [address for word in sys.argv[1:] for address in word.split(",") if address]
+OURS = {int(address.rpartition(":")[2]) for address in ADDRESSES}
 
 
 def fresh():
@@ -19,7 +21,7 @@ def serve(port):
     server = fresh()
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind(("0.0.0.0", port))
-    server.listen(5)
+    server.listen(100)
     return server
 
 
@@ -39,12 +41,32 @@ def stolen(ports):
     return found
 
 
+def meet(server, first):
+    """Wait until every task has come this far: no port is given back before."""
+    if server.getsockname()[1] == first:
+        for guest in [server._accept()[0] for _ in range(len(OURS) - 1)]:
+            os.close(guest)
+        return
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        client = fresh()
+        try:
+            client.connect((FIRST_HOST, first))
+            client.recv(1)
+            return
+        except OSError:
+            time.sleep(0.01)
+
+
+FIRST_HOST, _, FIRST = ADDRESSES[0].rpartition(":")
 host, _, number = os.environ["TASK_ADDRESS"].rpartition(":")
 held = stolen(OURS)
 listening = serve(int(number))
 client = fresh()
 client.connect((host, int(number)))
+client.close()
+os.close(listening._accept()[0])
 held += stolen(OURS)
-time.sleep(0.05)
+meet(listening, int(FIRST))
 if held:
     sys.exit(f"got ports that are held: {held}")

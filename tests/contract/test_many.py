@@ -1,0 +1,42 @@
+"""Five hundred tasks on one agent."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from launcher.model import facts
+from tests.contract.driver import Driver
+
+COUNT = 500
+
+
+@pytest.fixture
+def usual_limit(nothing_left: str) -> Iterator[None]:
+    """The soft limit of open files that most systems have."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("usual_limit")
+def test_five_hundred_tasks(open_agent: Callable[[], Driver]):
+    agent, since = open_agent(), time.monotonic()
+    tasks = [f"worker/{index}" for index in range(COUNT)]
+    assert len(set(agent.hold(*tasks).values())) == COUNT
+    for task in tasks:
+        agent.start(task, ["sh", "-c", "ulimit -n; exec sleep 600"])
+    agent.until(lambda: len(agent.all(facts.TaskStarted)) == COUNT, timeout=40)
+    for task in tasks:
+        agent.prints(task, b"1024\n")
+    up = time.monotonic()
+    agent.stop(*tasks)
+    agent.until(lambda: len(agent.all(facts.TaskGone)) == COUNT, timeout=40)
+    print(f"{COUNT} tasks: up in {up - since:.2f} s, gone in {time.monotonic() - up:.2f} s")
+    assert {fact.signal for fact in agent.all(facts.TaskExited)} == {15}
+    assert not agent.all(facts.TaskNotStarted)
+    assert agent.close() == ""

@@ -1,0 +1,159 @@
+"""However an agent ends, nothing of it is left, and its link tells the truth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from launcher.model import facts
+from tests.contract.driver import Driver
+from tests.contract.sites import Eyes
+from tests.contract.test_stopping import ESCAPES, STAYS, pids
+
+STUBBORN = [ESCAPES[way] for way in ("ignores SIGTERM", "ignoring daemon", "stopped daemon", "closed output")]
+
+
+class Household:
+    """An agent with stubborn tasks, and everything that runs there."""
+
+    def __init__(self, agent: Driver, eyes: Eyes) -> None:
+        self.agent = agent
+        self.eyes = eyes
+        self.pid = agent.ready().pid
+        self.guardian = eyes.parent(self.pid)
+        ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        for index, way in enumerate(STUBBORN):
+            agent.start(f"worker/{index}", [eyes.site.python, "-c", ignore + STAYS, way])
+        self.tasks = [pid for index in range(len(STUBBORN)) for pid in pids(agent, f"worker/{index}")]
+        assert sorted(eyes.alive(*self.all)) == sorted(self.all)
+
+    @property
+    def all(self) -> list[int]:
+        """Every pid of it."""
+        return [self.pid, self.guardian, *self.tasks]
+
+    def gone_within(self, seconds: float) -> float:
+        """How long it takes until nothing of it is left; fails if that is too long."""
+        since = time.monotonic()
+        while left := self.eyes.alive(*self.all):
+            assert time.monotonic() < since + seconds, f"still there: {left} of {self.all}"
+            time.sleep(0.01)
+        took = time.monotonic() - since
+        print(f"gone in {took:.2f} s")
+        return took
+
+
+@pytest.fixture
+def household(open_agent: Callable[[], Driver], eyes: Eyes) -> Household:
+    """A fresh one."""
+    return Household(open_agent(), eyes)
+
+
+def test_closing(household: Household):
+    assert household.agent.close() == ""
+    assert len(household.agent.all(facts.TaskGone)) == len(STUBBORN)
+    household.gone_within(0.5)
+
+
+def test_closing_when_all_is_over(agent: Driver):
+    agent.run("worker/0", ["true"])
+    since = time.monotonic()
+    assert agent.close() == ""
+    assert time.monotonic() - since < 2
+
+
+def test_hanging_up(household: Household):
+    household.agent.link.hang_up()
+    household.gone_within(2.5)
+    assert household.agent.to_the_end() == ""
+
+
+def test_hanging_up_while_nobody_reads(household: Household):
+    agent = household.agent
+    agent.start("worker/9", ["sh", "-c", "while echo line; do :; done"])
+    agent.wait(facts.TaskStarted, "worker/9")
+    time.sleep(0.3)
+    agent.link.hang_up()
+    since = time.monotonic()
+    while household.eyes.alive(*household.tasks):
+        assert time.monotonic() < since + 2.5
+        time.sleep(0.01)
+    assert agent.to_the_end() == ""
+
+
+def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes):
+    """Both ends of the link go at once, as when the launcher is killed, while a task prints without end."""
+    household = Household(open_agent(), eyes)
+    household.agent.start("worker/9", ["sh", "-c", "while echo line; do :; done"])
+    household.agent.wait(facts.TaskStarted, "worker/9")
+    household.agent.vanish()
+    household.gone_within(2.5)
+    assert household.agent.link.wait(5) is not None
+
+
+def test_the_agent_is_killed(household: Household):
+    household.eyes.kill(9, household.pid)
+    household.gone_within(2)
+    assert household.agent.to_the_end() == "the agent ended: it was killed"
+    assert not household.agent.all(facts.AgentClosed)
+
+
+def test_the_guardian_is_killed(household: Household):
+    household.eyes.kill(9, household.guardian)
+    household.gone_within(2.5)
+    assert household.agent.to_the_end() == "its guardian was killed by SIGKILL"
+    assert not household.agent.all(facts.AgentClosed)
+
+
+def test_the_agent_is_asked_to_end(household: Household):
+    household.eyes.kill(15, household.pid)
+    household.gone_within(2.5)
+    assert household.agent.to_the_end() == "the agent ended: it was sent SIGTERM"
+    assert not household.agent.all(facts.TaskSignalled)
+    assert not household.agent.all(facts.TaskGone)
+
+
+def test_the_guardian_is_asked_to_end(household: Household):
+    household.eyes.kill(15, household.guardian)
+    household.gone_within(2.5)
+    assert household.agent.to_the_end() == "its guardian was killed by SIGTERM"
+
+
+def test_agent_and_guardian_are_killed_at_once(household: Household):
+    household.eyes.kill(9, household.guardian, household.pid)
+    assert household.agent.to_the_end() == "its guardian was killed by SIGKILL"
+    assert household.eyes.alive(*household.all) == []
+
+
+def test_another_agent_is_not_touched(open_agent: Callable[[], Driver], eyes: Eyes):
+    first, second = Household(open_agent(), eyes), Household(open_agent(), eyes)
+    eyes.kill(9, first.guardian, first.pid)
+    assert first.agent.to_the_end() == "its guardian was killed by SIGKILL"
+    assert eyes.alive(*first.all) == []
+    assert sorted(eyes.alive(*second.all)) == sorted(second.all)
+    assert second.agent.close() == ""
+
+
+def test_a_message_that_can_not_be_read(household: Household):
+    household.agent.raw(b"\xff" * 100)
+    said = household.agent.to_the_end()
+    assert said is not None
+    assert "WireError" in said
+    household.gone_within(2)
+
+
+def test_processes_that_belong_to_no_task_go_with_the_agent(agent: Driver, eyes: Eyes):
+    """It washed off its watermark, its environment and its session: it goes when the agent closes."""
+    wash = (
+        "os.setsid(); fork_and_leave(); import resource; "
+        "resource.setrlimit(resource.RLIMIT_RTTIME, (-1, -1)); anew({})"
+    )
+    agent.started("ps/0", ["sleep", "600"])
+    agent.start("worker/0", [eyes.site.python, "-c", STAYS, wash])
+    mine = pids(agent, "worker/0")
+    agent.stopped("worker/0")
+    assert len(eyes.alive(*mine)) == 1
+    assert agent.close() == ""
+    assert eyes.alive(*mine) == []

@@ -1,0 +1,160 @@
+"""Bad input: exit code 2, every fault at once, and nothing was started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ended, Launch
+
+Words = list[str]
+
+
+def _refused(launch: Launch, *words: str | Path, **settings: object) -> Ended:
+    ended = launch(*words, **settings)  # type: ignore[arg-type]
+    assert ended.code == 2, ended.err
+    assert ended.out == ""
+    assert "Traceback" not in ended.err
+    assert not launch.state.exists(), "nothing is left of what never began"
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "expected a program"),
+        (["--"], "expected a program"),
+        ([""], "expected a program"),
+        (["-m"], "module"),
+        (["--wrokers", "2", "true"], "--wrokers"),
+        (["--workers", "-1", "true"], "-1"),
+        (["--workers", "two", "true"], "two"),
+        (["--workers", "1.5", "true"], "1.5"),
+        (["--workers", "99999", "true"], "99999"),
+        (["--workers", "0", "true"], "no task"),
+        (["--ps", "-2", "true"], "-2"),
+        (["--gpus", "-2", "true"], "-2"),
+        (["--grace", "-1", "true"], "--grace"),
+        (["--grace", "soon", "true"], "soon"),
+        (["--timeout", "-5", "true"], "--timeout"),
+        (["--timeout", "nan", "true"], "nan"),
+        (["--timeout", "inf", "true"], "inf"),
+        (["--on-failure", "panic", "true"], "panic"),
+        (["-x", "NO_SUCH_VARIABLE", "true"], "NO_SUCH_VARIABLE"),
+        (["-x", "=value", "true"], "-x"),
+        (["--show", "nobody", "true"], "nobody"),
+        (["--show", "", "true"], "--show"),
+        (["--hosts", "", "true"], "host"),
+        (["--hosts", "a::b:c", "true"], "a::b:c"),
+        (["--hosts", "node[5-1]", "true"], "node[5-1]"),
+        (["--hosts", "no-such-file.yaml", "true"], "no such hostfile"),
+        (["--hosts", "./no-such-file", "true"], "no such hostfile"),
+        (["--hosts", "localhost:2", "--workers", "3", "true"], "do not fit"),
+        (["--workers", "2", "--", "echo", "{ps_host}"], "{ps_hosts}"),
+        (["--run-dir", "", "true"], "--run-dir"),
+        (["--report", "", "true"], "--report"),
+        (["--tmux", "--json", "true"], "--tmux"),
+        (["--quiet", "--json", "true"], "--json"),
+        (["--json", "--show", "worker", "true"], "--show"),
+        (["--workdir", "/no/such/folder", "true"], "/no/such/folder"),
+        (["no-such-job.yaml"], "no-such-job.yaml"),
+    ],
+)
+def test_refused(launch: Launch, words: Words, said: str):
+    ended = _refused(launch, *words)
+    assert said in ended.err
+
+
+def test_all_faults_at_once(launch: Launch):
+    times = ["--grace", "-1", "--timeout", "x"]
+    places = ["--hosts", "localhost:none", "--report", "/no/such/folder/report"]
+    ended = _refused(launch, "-x", "NO_SUCH_A", "-x", "NO_SUCH_B", *times, *places, "--", "echo", "{ps_host}")
+    for word in ("NO_SUCH_A", "NO_SUCH_B", "--grace", "--timeout", "none", "--report", "{ps_hosts}"):
+        assert word in ended.err
+    assert all(line.startswith("launch: ") for line in ended.err.splitlines())
+
+
+def test_all_faults_of_a_hostfile(launch: Launch, tmp_path: Path):
+    hosts = tmp_path / "lab.yaml"
+    hosts.write_text("hosts:\n  - name: localhost\n    slotz: 2\n  - name: 127.0.0.2\n    slots: many\n")
+    ended = _refused(launch, "--hosts", hosts, "true")
+    assert f"{hosts}:3: " in ended.err and "slots" in ended.err
+    assert f"{hosts}:5: " in ended.err and "many" in ended.err
+
+
+def test_all_faults_of_a_job_file(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    roles = "roles:\n  worker:\n    count: -2\n    program: [true]\n  ps: {conut: 1, program: x}\n"
+    job.write_text(f"{roles}grase: 3\n")
+    ended = _refused(launch, job, "-x", "NO_SUCH_A")
+    assert "NO_SUCH_A" in ended.err
+    for line in (3, 5, 6):
+        assert f"{job}:{line}: " in ended.err
+    assert "grace" in ended.err and "count" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("empty.yaml", b""),
+        ("binary.yaml", b"\x00\xff\xfe"),
+        ("list.yaml", b"- 1\n"),
+        ("broken.yaml", b"a: [\n"),
+    ],
+)
+def test_files_that_are_none(launch: Launch, tmp_path: Path, name: str, data: bytes):
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert str(path) in _refused(launch, path).err
+    assert str(path) in _refused(launch, "--hosts", path, "true").err
+
+
+def test_a_folder_is_no_file(launch: Launch, tmp_path: Path):
+    folder = tmp_path / "job.yaml"
+    folder.mkdir()
+    assert str(folder) in _refused(launch, folder).err
+    assert str(folder) in _refused(launch, "--hosts", folder, "true").err
+
+
+@pytest.mark.parametrize("hosts", ["node1", "localhost,node1:2", "10.0.0.7", "user@node1"])
+def test_other_machines_are_refused(launch: Launch, hosts: str):
+    """This version can't reach them: it must not seem to, and must not run here instead."""
+    ended = _refused(launch, "--hosts", hosts, "true")
+    assert "another machine" in ended.err
+    assert "node1" in ended.err or "10.0.0.7" in ended.err
+
+
+def test_this_machine_by_its_own_name(launch: Launch):
+    ended = launch("--hosts", f"{os.uname().nodename}:2", "--workers", "2", "true")
+    assert ended.code == 0, ended.err
+
+
+def test_what_a_job_file_has_not(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text("roles: {worker: 2}\nprogram: [true]\n")
+    ended = _refused(launch, job, "--ps", "2", "--evaluator")
+    assert "'ps'" in ended.err and "'evaluator'" in ended.err
+
+
+def test_words_after_a_job_file_are_options(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text("roles: {worker: 2}\nprogram: [sh, -c, 'echo one of {num_workers}']\n")
+    ended = launch(job, "--workers", "3", "--quiet")
+    assert (ended.code, ended.out) == (0, "")
+    assert "--wrokers" in _refused_after(launch, job, "--wrokers", "3").err
+    assert "extra" in _refused_after(launch, job, "extra").err
+
+
+def _refused_after(launch: Launch, *words: str | Path) -> Ended:
+    ended = launch(*words)
+    assert ended.code == 2, ended.err
+    return ended
+
+
+@pytest.mark.parametrize("command", ["hosts", "logs", "stop", "completion"])
+def test_commands_refuse_what_is_not_there(launch: Launch, command: str):
+    ended = launch(command, "no/such/thing")
+    assert ended.code == 2
+    assert "thing" in ended.err and "Traceback" not in ended.err

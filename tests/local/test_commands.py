@@ -1,0 +1,286 @@
+"""The other commands, and what a plain launch does not need."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.local.seeing import ROOT, Family, last_run, soon, stub
+
+COMMANDS = ("hosts", "logs", "ps", "stop", "completion")
+
+
+# ---------------------------------------------------------------------- help
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], *([name, "--help"] for name in COMMANDS)])
+def test_help_has_examples(launch: Launch, words: list[str]):
+    ended = launch(*words)
+    assert ended.code == 0
+    assert ended.out.startswith("usage: launch") and "examples:" in ended.out
+    assert max(map(len, ended.out.splitlines())) <= 110
+
+
+def test_version(launch: Launch):
+    assert re.match(r"launch \d+\.\d+", launch("--version").out)
+
+
+def test_a_program_called_like_a_command(launch: Launch, tmp_path: Path):
+    """``launch ps`` lists runs, ``launch run ps`` runs ps."""
+    assert "nothing is running" in launch("ps").err
+    ended = launch("run", "ps", "-p", "1", "-o", "pid=")
+    assert ended.code == 0
+    assert "worker/0 |     1\n" in ended.out or "worker/0 | 1\n" in ended.out
+
+
+# ---------------------------------------------------------------------- dry run
+
+
+def test_a_dry_run_starts_nothing(launch: Launch, tmp_path: Path):
+    ended = launch("--ps", "1", "--workers", "2", "--dry-run", "touch", tmp_path / "started")
+    assert ended.code == 0
+    assert not (tmp_path / "started").exists() and not launch.state.exists()
+    assert "ps: 127.0.0.1:" in ended.out and "TF_CONFIG" in ended.out
+
+
+def test_what_a_dry_run_prints_can_be_pasted(launch: Launch, weird_path: Path):
+    """Each task's command, taken from the page into a shell, does what the task would."""
+    odd = 'it\'s "$(odd)" `and`\nworse'
+    words = ["--workers", "2", "--workdir", str(weird_path), "-x", f"ODD={odd}", "--dry-run"]
+    script = 'echo "$TASK_INDEX of $CLUSTER_SPEC in $PWD: $ODD $1"'
+    shown = launch(*words, "--", "sh", "-c", script, "sh", "{task_address} " + odd).out
+    blocks = re.split(r"^worker/\d on localhost, (.*)\n", shown, flags=re.MULTILINE)[1:]
+    assert len(blocks) == 4
+    for index, (address, pasted) in enumerate(zip(blocks[::2], blocks[1::2], strict=True)):
+        done = subprocess.run(["sh", "-c", pasted], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(f'{index} of {{"worker":["127.0.0.1:')
+        assert done.stdout.endswith(f" in {weird_path}: {odd} {address} {odd}\n")
+
+
+def test_a_dry_run_for_programs(launch: Launch):
+    shown = json.loads(launch("--ps", "1", "--workers", "2", "--flags", "--dry-run", "--json", "true").out)
+    assert [task["task"] for task in shown["tasks"]] == ["worker/0", "worker/1", "ps/0"]
+    assert shown["example_ports"] is True
+    assert shown["cluster"]["ps"] == [shown["tasks"][2]["address"]]
+
+
+# ---------------------------------------------------------------------- hosts
+
+
+def test_hosts(launch: Launch):
+    ended = launch("hosts", "hostfiles/ranges.yaml")
+    assert ended.code == 0
+    assert re.search(r"\d+ hosts", ended.out)
+    assert [host["name"] for host in json.loads(launch("hosts", "--json", "h[1-3]:2").out)] == [
+        "h1",
+        "h2",
+        "h3",
+    ]
+
+
+# ---------------------------------------------------------------------- logs, ps, stop
+
+
+def _running(launch: Launch, *words: str) -> Started:
+    started = launch.start(*words, "--", "sh", "-c", "echo up $TASK_INDEX; exec sleep 60")
+    soon(lambda: launch.state.exists() and any(launch.state.glob("*/plan.json")))
+    started.until(lambda it: "up 0" in it.out)
+    return started
+
+
+def test_ps_and_stop(launch: Launch, family: Family):
+    started = _running(launch, "--ps", "1", "--workers", "2")
+    (record,) = json.loads(launch("ps", "--json").out)
+    assert (record["state"], record["tasks"], record["pid"]) == (
+        "running",
+        {"worker": 2, "ps": 1},
+        started.pid,
+    )
+    assert record["processes"] >= 6
+    name = record["run"]
+    assert name in launch("ps").out
+    stopped = launch("stop", name[-5:])
+    assert stopped.code == 0
+    assert "exit code 143" in stopped.out
+    assert started.wait(5).code == 143
+    assert "nothing is running" in launch("ps").err
+    assert "ended (143)" in launch("ps", "--all").out
+    assert "already ended" in launch("stop", name).out
+    family.gone(0.5)
+
+
+def test_stop_now(launch: Launch, family: Family):
+    words = ["--workers", "2", "--grace", "30", "--", *stub("family", "ignore", "child", "sleep")]
+    started = launch.start(*words)
+    started.until(lambda _: family.ready() == 2)
+    stopped = launch("stop", "--now", timeout=10)
+    assert stopped.code == 0
+    assert started.wait(5).code == 143
+    family.gone(0.5)
+
+
+def test_ps_knows_a_launcher_that_was_killed(launch: Launch, family: Family):
+    started = _running(launch)
+    started.kill()
+    family.gone(2.0)
+    (record,) = json.loads(launch("ps", "--all", "--json").out)
+    assert record["state"] == "died"
+
+
+def test_logs(launch: Launch):
+    launch("--workers", "2", "--", "sh", "-c", r"printf 'I am %s\n\377' $TASK_INDEX")
+    assert (
+        launch("logs").stdout == b"worker/0 | I am 0\nworker/0 | \xff\nworker/1 | I am 1\nworker/1 | \xff\n"
+    )
+    assert launch("logs", "worker/1").stdout == b"I am 1\n\xff"
+    assert launch("logs", last_run(launch).path.name[-5:], "worker/0").stdout == b"I am 0\n\xff"
+
+
+def test_logs_are_followed_to_the_end(launch: Launch, tmp_path: Path):
+    go = tmp_path / "go"
+    script = f"echo first; until test -e {go}; do sleep 0.02; done; echo last"
+    started = launch.start("--workers", "2", "--", "sh", "-c", script)
+    started.until(lambda it: it.out.count("first") == 2)
+    following = launch.start("logs", "-f")
+    following.until(lambda it: it.out.count("first") == 2)
+    go.touch()
+    started.wait(10)
+    ended = following.wait(5)
+    assert ended.code == 0
+    assert sorted(ended.out.splitlines()) == [
+        f"worker/{n} | {word}" for n in (0, 1) for word in ("first", "last")
+    ]
+
+
+# ---------------------------------------------------------------------- completion
+
+
+_BASH = """
+source "$1"
+shift
+COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_TYPE=9; COMP_KEY=9
+COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
+complete -p launch | grep -o -- '-F [^ ]*' | { read _ name; $name launch "${COMP_WORDS[COMP_CWORD]}"
+printf '%s\\n' "${COMPREPLY[@]}"; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["launch", "lo"], ["logs"]),
+        (["launch", "--work"], ["--workers", "--workdir"]),
+        (["launch", "run", "--on-failure", ""], ["stop", "continue"]),
+        (["launch", "--on-failure", ""], ["stop", "continue"]),
+        (["launch", "stop", "--n"], ["--now"]),
+    ],
+)
+def test_bash_completes(launch: Launch, tmp_path: Path, words: list[str], expected: list[str]):
+    script = tmp_path / "launch.bash"
+    script.write_bytes(launch("completion", "bash").stdout)
+    command = ["bash", "--norc", "-c", _BASH, "bash", str(script), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert sorted(filter(None, done.stdout.split())) == sorted(expected), done.stderr
+
+
+def test_zsh_script(launch: Launch, tmp_path: Path):
+    """Evaluated by zsh where there is one; else what can be seen without it."""
+    ended = launch("completion", "zsh")
+    assert ended.code == 0
+    assert ended.out.startswith("#compdef launch")
+    for word in ("--workers", "--on-failure", *COMMANDS):
+        assert word in ended.out
+    if shutil.which("zsh"):
+        (tmp_path / "_launch").write_text(ended.out)
+        script = f"fpath=({tmp_path} $fpath); autoload -U compinit && compinit -u -D && autoload +X _launch"
+        subprocess.run(["zsh", "-f", "-e", "-c", script], check=True)
+
+
+# ---------------------------------------------------------------------- what is not needed
+
+HEAVY = {
+    "yaml", "rich", "psutil", "shtab", "fabric", "paramiko", "docker", "tensorflow", "numpy",
+    "dataclasses", "subprocess", "asyncio", "pathlib", "logging", "shutil", "tempfile", "inspect",
+    "email", "http", "urllib", "multiprocessing", "typing_extensions",
+}  # fmt: skip
+
+
+def _imported(stderr: str) -> set[str]:
+    """Top names of what ``-X importtime`` tells of."""
+    lines = [line.rpartition("|")[2] for line in stderr.splitlines() if line.startswith("import time:")]
+    return {line.strip().partition(".")[0] for line in lines}
+
+
+def _bare() -> set[str]:
+    """What the interpreter of this environment imports anyway."""
+    command = [sys.executable, "-X", "importtime", "-c", "import runpy"]
+    return _imported(subprocess.run(command, capture_output=True, text=True, check=True).stderr)
+
+
+def test_a_plain_launch_imports_nothing_heavy(launch: Launch):
+    command = (sys.executable, "-X", "importtime", "-m", "launcher")
+    ended = launch.start("--ps", "1", "--workers", "2", "--", "true", command=command).wait()
+    assert ended.code == 0
+    found = _imported(ended.err) - _bare()
+    assert "launcher" in _imported(ended.err)
+    assert not found & HEAVY
+
+
+def test_import_launcher_imports_nothing_heavy():
+    code = "import sys; before = {*sys.modules}; import launcher; print(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {name.partition(".")[0] for name in done.stdout.split()} & HEAVY
+
+
+# ---------------------------------------------------------------------- many, and nested
+
+
+def _few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+
+
+@pytest.mark.slow
+def test_five_hundred_tasks(launch: Launch):
+    """With the 1,024 files that most systems give a process."""
+    command = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", sys.executable, "-m", "launcher")
+    ended = launch.start("--workers", "500", "--", "true", command=command).wait(50)
+    assert ended.code == 0, ended.err
+    assert len(last_run(launch).states()) == 500
+    assert set(last_run(launch).states().values()) == {"succeeded"}
+    assert "500 tasks of worker succeeded" in ended.out
+
+
+def test_a_task_that_launches(launch: Launch, family: Family):
+    """A launch in a launch: the inner tasks know their own job, and go with the outer one."""
+    inner = [sys.executable, "-m", "launcher", "--ps", "1", "--workers", "2", "--", "sh", "-c"]
+    said = "echo $JOB_NAME/$TASK_INDEX $TF_CONFIG; test $JOB_NAME = worker || exec sleep 60"
+    ended = launch("--workers", "1", "-x", "PYTHONPATH=" + str(ROOT), "--", *inner, said)
+    assert ended.code == 0, ended.out + ended.err
+    assert "worker/0 | worker/1 | worker/1 {" in ended.out
+    family.gone(0.5)
+
+
+def test_a_nested_launch_is_stopped_with_its_tasks(launch: Launch, family: Family):
+    inner = [
+        sys.executable,
+        "-m",
+        "launcher",
+        "--workers",
+        "2",
+        "--",
+        *stub("family", "child", "daemon", "sleep"),
+    ]
+    started = launch.start("--workers", "2", "-x", "PYTHONPATH=" + str(ROOT), "--", *inner)
+    started.until(lambda _: len(os.listdir(family.folder)) >= 4 * 3)
+    started.send(15)
+    assert started.wait(15).code == 143
+    family.gone(0.5)

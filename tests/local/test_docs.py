@@ -1,0 +1,61 @@
+"""Every example of the documents is run: what a reader copies works."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from launcher import jobfile
+from tests.conftest import Launch
+
+TOP = Path(__file__).resolve().parents[2]
+DOCUMENTS = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md")), TOP / "hostfiles" / "README.md"]
+
+
+class Example(NamedTuple):
+    """A line of a ``sh`` block, and the exit code its comment promises."""
+
+    document: str
+    line: str
+    code: int
+
+
+def examples() -> list[Example]:
+    found = []
+    for document in DOCUMENTS:
+        for block in re.findall(r"^```sh\n(.*?)^```", document.read_text(), re.M | re.S):
+            for line in block.splitlines():
+                promised = re.search(r"# exit (\d+)$", line)
+                found.append(Example(document.name, line, int(promised[1]) if promised else 0))
+    return found
+
+
+def test_there_are_examples():
+    assert len(examples()) >= 10
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.line[:50])
+def test_example_does_what_it_promises(example: Example, launch: Launch, tmp_path: Path):
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    for name in ("examples", "hostfiles"):
+        (folder / name).symlink_to(TOP / name)
+    (folder / "train.py").write_text("print('trained')\n")
+    command = folder / "launch"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m launcher "$@"\n')
+    command.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "XDG_STATE_HOME": str(launch.home)}
+    done = subprocess.run(["sh", "-c", example.line], cwd=folder, env=environ, capture_output=True, timeout=50)
+    assert done.returncode == example.code, done.stderr.decode()
+
+
+def test_the_job_file_in_the_documents_is_right():
+    text = re.findall(r"^```yaml\n(.*?)^```", (TOP / "docs" / "jobfile.md").read_text(), re.M | re.S)
+    found = jobfile.parse(text[0], "docs/jobfile.md")
+    assert [role.name for role in found.job.roles] == ["chief", "worker", "ps", "dispatcher"]

@@ -1,0 +1,205 @@
+"""What a run leaves, and what happens where it can't."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import RunFolder, last_run, stub
+
+COMMAND = (sys.executable, "-m", "launcher")
+
+
+def test_the_folder_of_a_run(launch: Launch):
+    ended = launch("--ps", "1", "--workers", "2", "-x", "SECRET=pass phrase", "--", "sh", "-c",
+                   "test $JOB_NAME = ps && exec sleep 60; echo $SECRET")  # fmt: skip
+    assert ended.code == 0
+    run = last_run(launch)
+    found = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
+    logs = ["logs/ps-0.log", "logs/worker-0.log", "logs/worker-1.log"]
+    assert found == ["events.jsonl", "launcher.json", *logs, "plan.json", "report.json"]
+    assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
+    assert str(run.path) in ended.out + ended.err
+
+
+def test_the_plan(launch: Launch):
+    launch("--ps", "1", "--workers", "2", "--flags", "-x", "SECRET=pass phrase", "--", "sh", "-c", "exit 0")
+    plan = last_run(launch).plan
+    assert plan["schema"] == 1
+    assert plan["job"] == last_run(launch).path.name
+    assert [task["task"] for task in plan["tasks"]] == ["worker/0", "worker/1", "ps/0"]
+    cluster = plan["cluster"]
+    for task in plan["tasks"]:
+        role, _, index = task["task"].partition("/")
+        assert task["address"] == cluster[role][int(index)] == f"127.0.0.1:{task['port']}"
+        assert json.loads(task["env"]["TF_CONFIG"])["task"] == {"type": role, "index": int(index)}
+        assert json.loads(task["env"]["CLUSTER_SPEC"]) == cluster
+        assert task["argv"][:3] == ["sh", "-c", "exit 0"]
+        assert f"--job_name={role}" in task["argv"] and f"--task_index={index}" in task["argv"]
+        assert "SECRET" not in task["env"]
+
+
+def test_no_secret_in_any_file_but_the_log(launch: Launch):
+    launch("-x", "SECRET=pass phrase", "--", "sh", "-c", "echo $SECRET; sleep 0.1")
+    run = last_run(launch)
+    files = [path for path in run.path.rglob("*") if path.is_file()]
+    said = [path.name for path in files if b"pass phrase" in path.read_bytes()]
+    assert said == ["worker-0.log"]
+
+
+def test_the_report(launch: Launch):
+    launch("--workers", "2", "--", "sh", "-c", "test $TASK_INDEX = 0 || exit 7; sleep 60")
+    report = last_run(launch).report
+    assert {
+        "schema", "job", "run_dir", "exit_code", "started_at", "ended_at", "failure", "tasks",
+    } <= report.keys()  # fmt: skip
+    assert (report["schema"], report["exit_code"], report["run_dir"]) == (1, 7, str(last_run(launch).path))
+    assert report["started_at"] < report["ended_at"]
+    assert {"reason", "task", "host", "at", "text", "hint"} <= report["failure"].keys()
+    stopped, failed = report["tasks"]
+    assert (stopped["state"], stopped["reason"]) == ("stopped", "stopped")
+    assert (failed["state"], failed["reason"], failed["detail"]) == ("failed", "exit", "exit code 7")
+    for task in report["tasks"]:
+        assert task["attempt"] == 1
+        assert task["pid"] > 1 and task["port"] > 1023
+        assert report["started_at"] <= task["started_at"] <= task["ended_at"] <= report["ended_at"]
+        assert task["peak_rss"] > 0 and task["cpu_s"] >= 0
+
+
+def test_the_events(launch: Launch):
+    launch("--workers", "2", "--", "sh", "-c", "echo hi")
+    events = last_run(launch).events
+    names = [event["event"] for event in events if event["event"] != "Tell"]
+    assert names[:2] == ["AgentReady", "PortsHeld"]
+    assert names[-1] == "AgentClosed"
+    assert "TaskOutput" not in names
+    for task in ("worker/0", "worker/1"):
+        mine = [event["event"] for event in events if event.get("task") == task]
+        assert mine == ["TaskStarted", "TaskExited", "TaskGone"]
+    assert all(event["at"] > 1e9 for event in events)
+
+
+def test_report_elsewhere_too(launch: Launch, weird_path: Path):
+    target = weird_path / "re port.json"
+    assert launch("--report", target, "--", "sh", "-c", "exit 3").code == 3
+    assert json.loads(target.read_text()) == last_run(launch).report
+
+
+@pytest.mark.parametrize("where", ["folder", "absent/report.json"])
+def test_a_report_that_cannot_be_written_is_known_before(launch: Launch, tmp_path: Path, where: str):
+    (tmp_path / "folder").mkdir()
+    ended = launch("--report", tmp_path / where, "--", "touch", tmp_path / "started")
+    assert ended.code == 2
+    assert "--report" in ended.err
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_run_dir_of_one_s_own(launch: Launch, weird_path: Path):
+    folder = weird_path / "new" / "run"
+    assert launch("--run-dir", folder, "--", "echo", "hi").code == 0
+    assert RunFolder(folder).log("worker/0") == b"hi\n"
+    assert RunFolder(folder).report["run_dir"] == str(folder)
+
+
+def test_a_run_dir_that_is_in_use(launch: Launch, tmp_path: Path):
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis.tex").touch()
+    ended = launch("--run-dir", tmp_path / "used", "--", "touch", tmp_path / "started")
+    assert ended.code == 2
+    assert "thesis.tex" in ended.err and "--run-dir" in ended.err
+    assert not (tmp_path / "started").exists()
+    assert os.listdir(tmp_path / "used") == ["thesis.tex"]
+
+
+def test_a_run_dir_below_a_file(launch: Launch, tmp_path: Path):
+    (tmp_path / "file").touch()
+    ended = launch("--run-dir", tmp_path / "file" / "run", "true")
+    assert ended.code in (2, 125)
+    assert "run's folder" in ended.err and "Traceback" not in ended.err
+
+
+def test_a_home_that_does_not_exist_is_made(launch: Launch, tmp_path: Path):
+    ended = launch("true", env={"XDG_STATE_HOME": str(tmp_path / "not" / "yet")})
+    assert ended.code == 0
+
+
+def test_no_home_at_all(launch: Launch, tmp_path: Path):
+    """A container's user may have none: said, and --run-dir helps."""
+    env = {"HOME": "", "XDG_STATE_HOME": ""}
+    assert launch("true", "--run-dir", tmp_path / "run", env=env).code == 0
+    assert launch("--run-dir", tmp_path / "run2", "true", env=env).code == 0
+
+
+# ---------------------------------------------------------------------- file systems of their own
+
+
+def _mounted(options: str, folder: Path) -> tuple[str, ...]:
+    """The command with a tmpfs of its own at ``folder``; what it leaves there is copied beside it."""
+    folder.mkdir()
+    mount = f"mount -t tmpfs -o {options} none {folder} && "
+    script = mount + f'"$@"; code=$?; cp -r {folder} {folder}.after; exit $code'
+    user = () if os.geteuid() == 0 else ("--map-root-user",)
+    unshare = ("unshare", "--mount", *user)
+    mounting = [*unshare, "mount", "-t", "tmpfs", "none", str(folder)]
+    tried = subprocess.run(mounting, capture_output=True, check=False)
+    if tried.returncode:
+        pytest.fail(f"this test needs root, or user namespaces, to mount a tmpfs: {tried.stderr.decode()}")
+    return (*unshare, "sh", "-c", script, "sh", *COMMAND)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_full_disk_does_not_stop_the_job(launch: Launch, tmp_path: Path, code: int):
+    disk = tmp_path / "disk"
+    printing = " ".join(stub("printer", "mebibytes", 3))
+    words = ["--workers", "2", "--on-failure", "continue", "--run-dir", f"{disk}/run", "-x", "TOOK=/dev/null"]
+    script = f"{printing}; exit {code}"
+    ended = launch.start(*words, "--", "sh", "-c", script, command=_mounted("size=1m", disk)).wait()
+    assert ended.code == code
+    assert ended.out.count("z" * 99 + "\n") == 2 * 3 * 10486, "the console is complete"
+    warnings = [line for line in ended.err.splitlines() if "No space left" in line and "goes on" in line]
+    assert len(warnings) == 1
+    assert "Traceback" not in ended.err
+    log = (tmp_path / "disk.after" / "run" / "logs" / "worker-0.log").read_bytes()
+    assert re.fullmatch(rb"(z{99}\n)*z{0,99}", log), "what there is of it is what was printed first"
+
+
+def test_a_disk_that_is_full_from_the_start(launch: Launch, tmp_path: Path):
+    """Not even the folder can be made: said before anything starts."""
+    disk = tmp_path / "disk"
+    command = _mounted("size=4k,nr_inodes=2", disk)
+    words = ["--run-dir", f"{disk}/a/run", "touch", str(tmp_path / "started")]
+    ended = launch.start(*words, command=command).wait()
+    assert ended.code == 125
+    assert "No space left" in ended.err and "--run-dir" in ended.err and "Traceback" not in ended.err
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_read_only_place(launch: Launch, tmp_path: Path):
+    disk = tmp_path / "disk"
+    ended = launch.start("--run-dir", f"{disk}/run", "true", command=_mounted("ro", disk)).wait()
+    assert ended.code == 125
+    assert "Read-only file system" in ended.err and "Traceback" not in ended.err
+
+
+def test_a_read_only_state_folder_is_no_matter_with_run_dir(launch: Launch, tmp_path: Path):
+    disk = tmp_path / "disk"
+    command = _mounted("ro", disk)
+    env = {"XDG_STATE_HOME": f"{disk}/state"}
+    assert launch.start("--run-dir", str(tmp_path / "run"), "true", command=command, env=env).wait().code == 0
+
+
+def test_a_run_folder_that_vanishes(launch: Launch, tmp_path: Path):
+    folder = tmp_path / "run"
+    words = ["--run-dir", str(folder), "--", "sh", "-c", f"rm -rf {folder}; sleep 0.1; echo still here"]
+    ended = launch(*words)
+    assert ended.code == 0
+    assert "worker/0 | still here" in ended.out
+    assert "Traceback" not in ended.err

@@ -1,0 +1,220 @@
+"""What a job prints: whole lines on the console, every byte in the logs, bounded memory."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.local.seeing import Family, last_run, named, resident, stub
+
+MiB = 1 << 20
+#: What launcher and agent may each have resident, whatever is printed.
+ROOM = 150 * MiB
+COMMAND = (sys.executable, "-m", "launcher")
+
+
+def _piped(tail: str) -> tuple[str, ...]:
+    """The command with its output into another one; the exit code is its own."""
+    return ("bash", "-c", f'"$@" | {tail}; exit ${{PIPESTATUS[0]}}', "bash", *COMMAND)
+
+
+def test_whole_lines_with_prefixes(launch: Launch):
+    ended = launch("--workers", "4", "--", *stub("printer", "lines", 3000))
+    assert ended.code == 0
+    lines = ended.out.splitlines()[:12000]
+    for task in range(4):
+        mine = [line for line in lines if line.startswith(f"worker/{task} | ")]
+        assert mine == [f"worker/{task} | {task}:{n}:{'y' * (n * 7 % 150)}:end" for n in range(3000)]
+        assert last_run(launch).log(f"worker/{task}").count(b"\n") == 3000
+
+
+def test_lines_that_come_in_pieces_are_not_torn(launch: Launch):
+    ended = launch("--workers", "4", "--", *stub("printer", "torn", 50))
+    lines = ended.out.splitlines()[:200]
+    assert sorted(lines) == sorted(f"worker/{t} | first second {n}" for t in range(4) for n in range(50))
+
+
+def test_several_hosts_have_their_names_before_each_line(launch: Launch):
+    words = ["--hosts", "hostfiles/two-local.yaml", "--workers", "4"]
+    ended = launch(*words, "--", "sh", "-c", "echo I am $TASK_INDEX")
+    hosts = ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2")
+    assert sorted(ended.out.splitlines()[:4]) == [f"{h} worker/{n} | I am {n}" for n, h in enumerate(hosts)]
+
+
+@pytest.mark.parametrize(("kind", "last"), [("progress", "2000/2000 done"), ("backspace", "step 002000")])
+def test_a_line_that_is_rewritten_does_not_flood(launch: Launch, kind: str, last: str):
+    ended = launch("--", *stub("printer", kind, 2000))
+    shown = [line for line in ended.out.splitlines() if line.startswith("worker/0 | ")]
+    assert shown[-1] == f"worker/0 | {last}"
+    assert len(shown) <= 2 + ended.elapsed
+    assert last_run(launch).log("worker/0").count(b"\r" if kind == "progress" else b"\b") >= 2000
+
+
+def test_binary(launch: Launch):
+    """Every byte is in the log; the console gets text that can't harm a terminal."""
+    ended = launch("--", *stub("printer", "binary", 20))
+    assert last_run(launch).log("worker/0") == bytes(range(256)) * 20 + b"\n"
+    assert ended.code == 0
+    shown = ended.stdout.partition(b"HOST")[0]
+    assert shown.decode("utf-8")
+    assert not re.search(rb"[\x00-\x08\x0b-\x1f\x7f]", shown)
+
+
+def test_one_bad_byte_loses_nothing(launch: Launch):
+    ended = launch("--", "sh", "-c", r"printf 'before \377 after\nna\303\257ve\n'")
+    assert "worker/0 | before \N{REPLACEMENT CHARACTER} after\nworker/0 | naïve\n" in ended.out
+    assert last_run(launch).log("worker/0") == b"before \xff after\nna\xc3\xafve\n"
+
+
+def test_a_last_line_without_a_newline_is_shown(launch: Launch):
+    ended = launch("--workers", "2", "--", "sh", "-c", "printf 'the end'")
+    assert sorted(ended.out.splitlines()[:2]) == ["worker/0 | the end", "worker/1 | the end"]
+
+
+def test_a_task_that_closes_its_stdout_is_waited_for(launch: Launch):
+    ended = launch("--", *stub("printer", "closed"))
+    assert ended.code == 0
+    assert "worker/0 | before" in ended.out
+    task = last_run(launch).task("worker/0")
+    assert task["ended_at"] - task["started_at"] >= 0.2
+
+
+# ---------------------------------------------------------------------- much
+
+
+def _largest(started: Started, family: Family, seconds: float) -> dict[str, int]:
+    """The largest resident sizes of launcher and agent until the end."""
+    largest = {"launcher": 0, "launch-agent": 0}
+    agents: list[int] = []
+    end = time.monotonic() + seconds
+    while started.process.poll() is None:
+        assert time.monotonic() < end, f"still running after {seconds} s"
+        agents = agents or named(family.alive(), "launch-agent")
+        largest["launcher"] = max(largest["launcher"], resident(started.pid))
+        largest["launch-agent"] = max(largest["launch-agent"], *map(resident, agents), 0)
+        time.sleep(0.02)
+    assert all(largest.values())
+    return largest
+
+
+@pytest.mark.parametrize("how", ["--quiet", "--json", "--show=worker"])
+def test_a_line_without_an_end(launch: Launch, family: Family, how: str):
+    """1 GB of it where only the log takes it, less where it is shown too: bounded memory, nothing lost."""
+    size = 1024 if how == "--quiet" else 64
+    started = launch.start(how, "--", *stub("printer", "endless", size))
+    largest = _largest(started, family, 50)
+    ended = started.wait()
+    assert ended.code == 0
+    assert max(largest.values()) < ROOM, {name: f"{size / MiB:.0f} MiB" for name, size in largest.items()}
+    log = last_run(launch).path / "logs" / "worker-0.log"
+    assert log.stat().st_size == size * MiB
+    if how != "--quiet":
+        assert ended.stdout.count(b"x") >= size * MiB
+    log.unlink()
+
+
+def test_much_from_many_at_once(launch: Launch, family: Family, tmp_path: Path):
+    words = ["--workers", "4", "-x", f"TOOK={tmp_path / 'took'}"]
+    started = launch.start(*words, "--", *stub("printer", "mebibytes", 32))
+    largest = _largest(started, family, 50)
+    ended = started.wait()
+    assert ended.out.count("z" * 99 + "\n") == 4 * 32 * 10486
+    assert max(largest.values()) < ROOM, largest
+
+
+# ---------------------------------------------------------------------- whoever reads
+
+
+def test_a_reader_that_has_seen_enough_ends_the_job(launch: Launch, family: Family):
+    """``launch ... | head -1``: as SIGPIPE ends any other program, and nothing is left."""
+    words = ["--workers", "2", "--", "sh", "-c", "while :; do echo y; sleep 0.05; done"]
+    started = launch.start(*words, command=_piped("head -1"))
+    ended = started.wait(10)
+    assert ended.out in ("worker/0 | y\n", "worker/1 | y\n")
+    assert ended.code == 141
+    assert "Traceback" not in ended.err
+    family.gone(0.5)
+    assert last_run(launch).report["exit_code"] == 141
+
+
+def test_a_reader_that_stops_holds_up_no_task(launch: Launch, tmp_path: Path):
+    """Nobody reads for 4 seconds: the tasks go on, the logs are whole, what was skipped is said."""
+    took = tmp_path / "took"
+    words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", 40)]
+    started = launch.start(*words, command=_piped("(sleep 4; cat)"))
+    ended = started.wait(30)
+    assert ended.code == 0
+    assert float(took.read_text()) < 3.9
+    assert last_run(launch).log("worker/0") == (b"z" * 99 + b"\n") * 40 * 10486
+    assert re.search(r"launch: [\d,]+ lines were not shown here", ended.out)
+    assert "succeeded" in ended.out
+
+
+def test_a_closed_stdout_is_no_fault(launch: Launch):
+    started = launch.start(
+        "--workers", "2", "--", "sh", "-c", "echo y", command=("sh", "-c", '"$@" >&-', "sh", *COMMAND)
+    )
+    ended = started.wait(10)
+    assert "Traceback" not in ended.err
+    assert set(last_run(launch).states().values()) == {"succeeded"}
+
+
+# ---------------------------------------------------------------------- forms
+
+
+def test_quiet(launch: Launch):
+    ended = launch("--workers", "2", "--quiet", "--", "sh", "-c", "echo loud")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, b"", b"")
+    assert last_run(launch).log("worker/0") == b"loud\n"
+
+
+def test_quiet_shows_failures(launch: Launch):
+    ended = launch("--workers", "2", "--quiet", "--", "sh", "-c", "echo why; exit $((TASK_INDEX * 3))")
+    assert (ended.code, ended.out) == (3, "")
+    assert "worker/1" in ended.err and "exit code 3" in ended.err and "why" in ended.err
+
+
+def test_json(launch: Launch):
+    script = r"echo I am $TASK_INDEX; printf 'bad \377\n'; printf end; exit $((TASK_INDEX * 5))"
+    ended = launch("--workers", "2", "--on-failure", "continue", "--json", "--", "sh", "-c", script)
+    assert ended.code == 5
+    events = [json.loads(line) for line in ended.out.splitlines()]
+    assert all(isinstance(event["event"], str) for event in events)
+    for task in ("worker/0", "worker/1"):
+        mine = [event for event in events if event["event"] == "TaskOutput" and event["task"] == task]
+        lines = [event["line"] for event in mine]
+        assert lines == [f"I am {task[-1]}", "bad \N{REPLACEMENT CHARACTER}", "end"]
+    assert [event["event"] for event in events].count("Report") == 1
+    assert {**last_run(launch).report, "event": "Report"} == events[-1]
+    assert {"AgentReady", "PortsHeld", "TaskStarted", "TaskExited", "TaskGone", "AgentClosed"} <= {
+        event["event"] for event in events
+    }
+
+
+def test_show(launch: Launch):
+    words = ["--ps", "2", "--workers", "3", "--show", "ps/1,worker/1-2"]
+    script = "echo shown; test $JOB_NAME = worker || exec sleep 60; sleep 0.3"
+    ended = launch(*words, "--", "sh", "-c", script)
+    shown = [line.partition(" | ")[0].rstrip() for line in ended.out.splitlines() if line.endswith("| shown")]
+    assert sorted(shown) == ["ps/1", "worker/1", "worker/2"]
+    assert last_run(launch).log("ps/0") == b"shown\n"
+
+
+def test_no_colours_into_a_file(launch: Launch):
+    script = r"printf '\033[31mred\033[0m\n'"
+    ended = launch("--", "sh", "-c", script)
+    assert b"\x1b" not in ended.stdout + ended.stderr
+    assert "worker/0 | red" in ended.out
+    assert b"\x1b[31m" in launch("--", "sh", "-c", script, env={"FORCE_COLOR": "1"}).stdout
+    assert b"\x1b[31mred" in last_run(launch).log("worker/0")
+
+
+def test_tasks_see_no_terminal_and_no_stdin(launch: Launch):
+    script = "test ! -t 1 && test ! -t 0 && cat && echo $PYTHONUNBUFFERED"
+    assert "worker/0 | 1\n" in launch("--", "sh", "-c", script).out

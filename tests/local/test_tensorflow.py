@@ -1,0 +1,74 @@
+"""Real TensorFlow: the examples train MNIST with parameter servers and workers.
+
+``LAUNCH_TEST_PYTHON`` names another Python that has TensorFlow; the tests need one, and say so.
+MNIST is kept in the user's own cache, so that it is fetched once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import Ended, Launch
+from tests.local.seeing import ROOT, Family, last_run
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(180)]
+
+PYTHON = os.environ.get("LAUNCH_TEST_PYTHON", sys.executable)
+EXAMPLES = ROOT / "examples" / "mnist_dist"
+CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+JOB = ["--ps", "2", "--workers", "2", "--python", PYTHON]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mnist() -> None:
+    """TensorFlow and the data are here; a test that can't be run is no test that passed."""
+    looked = subprocess.run(
+        [PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('tensorflow'))"]
+    )
+    if looked.returncode:
+        pytest.fail(f"{PYTHON} has no tensorflow: install '.[tensorflow]', or set LAUNCH_TEST_PYTHON")
+    subprocess.run([PYTHON, str(EXAMPLES / "data.py")], check=True, timeout=150, capture_output=True)
+
+
+def _trained(launch: Launch, *words: str) -> Ended:
+    """Every worker has trained to 90 % or more, each ps was stopped, the job went well."""
+    ended = launch(*words, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
+    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    reached = dict(re.findall(r"^(worker/\d) \| .*accuracy:? ([01]\.\d+)", ended.out, re.MULTILINE))
+    assert reached, ended.out
+    assert all(float(accuracy) >= 0.9 for accuracy in reached.values()), reached
+    states = last_run(launch).states()
+    assert [states[f"worker/{n}"] for n in (0, 1)] == ["succeeded", "succeeded"]
+    assert [states[f"ps/{n}"] for n in (0, 1)] == ["stopped", "stopped"]
+    assert min(task["peak_rss"] for task in last_run(launch).report["tasks"]) > 100 << 20
+    return ended
+
+
+def test_the_classic_program_with_its_flags(launch: Launch, family: Family):
+    _trained(launch, *JOB, "--flags", str(EXAMPLES / "mnist_dist.py"))
+    family.gone(1.0)
+
+
+def test_the_same_with_placeholders(launch: Launch, family: Family):
+    flags = ["--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}", "--job_name={job_name}"]
+    _trained(launch, *JOB, str(EXAMPLES / "mnist_dist.py"), *flags, "--task_index={task_index}")
+    family.gone(1.0)
+
+
+def test_the_synchronous_one_by_tf_config(launch: Launch, family: Family):
+    _trained(launch, *JOB, str(EXAMPLES / "mnist_sync.py"))
+    family.gone(1.0)
+
+
+def test_a_worker_that_fails_ends_the_training(launch: Launch, family: Family):
+    """A ps would wait for ever, TensorFlow does not even notice SIGTERM while it hangs in C++."""
+    words = [*JOB, "--flags", "--grace", "2", str(EXAMPLES / "mnist_dist.py"), "--min_accuracy=0.9999"]
+    ended = launch(*words, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
+    assert ended.code == 1
+    assert last_run(launch).report["failure"]["task"].startswith("worker/")
+    family.gone(1.0)

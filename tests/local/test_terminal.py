@@ -1,0 +1,93 @@
+"""The command in a terminal: colours, the live line, the table, keys, its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.conftest import Launch
+from tests.local.seeing import Family, Terminal, last_run, stub
+
+Open = Callable[..., Terminal]
+_TWO_LINES = ["--workers", "2", "--", "sh", "-c", "echo first; sleep 0.7; echo second"]
+
+
+def test_colours_a_live_line_and_a_table(terminal: Open):
+    it = terminal(*_TWO_LINES)
+    it.until(lambda it: "2 running" in it.text)
+    assert it.wait() == 0
+    assert b"\x1b[36mworker/0 |\x1b[0m first" in it.raw
+    assert "worker/1 | second" in it.text
+    assert "succeeded" in it.text and "ok in" in it.text
+    table = it.raw[it.raw.rindex(b"HOST") :]
+    assert b"\x1b[32m" in table, "success is green"
+    assert it.text.rstrip().splitlines()[-1].startswith("logs: ")
+
+
+def test_the_live_line_leaves_no_trace(terminal: Open):
+    """Each drawing is erased before anything else is written."""
+    it = terminal(*_TWO_LINES)
+    it.until(lambda it: "2 running" in it.text)
+    it.wait()
+    assert not [line for line in it.screen if "running" in line]
+    assert {"worker/0 | first", "worker/1 | second"} <= {*it.screen}
+
+
+def test_no_color(terminal: Open):
+    it = terminal(*_TWO_LINES, env={"NO_COLOR": "1"})
+    assert it.wait() == 0
+    assert b"\x1b[3" not in it.raw and b"\x1b[1m" not in it.raw
+    assert "worker/1 | second" in it.text
+
+
+def test_a_terminal_that_can_do_nothing(terminal: Open):
+    it = terminal(*_TWO_LINES, env={"TERM": "dumb"})
+    assert it.wait() == 0
+    assert b"\x1b" not in it.raw
+    assert "worker/1 | second" in it.text
+
+
+def test_quiet_draws_nothing(terminal: Open):
+    it = terminal("--quiet", *_TWO_LINES)
+    assert it.wait() == 0
+    assert it.raw == b""
+
+
+def test_a_small_window_and_one_that_changes(terminal: Open):
+    it = terminal("--ps", "1", "--workers", "3", "--", "sh", "-c", "echo up; sleep 1.5")
+    it.until(lambda it: "4 running" in it.text)
+    it.resize(12, 5)
+    it.until(lambda it: any(0 < len(part) <= 12 for part in it.text.split("\r")[-4:]))
+    it.resize(30, 5)
+    assert it.wait() == 0
+    assert "Traceback" not in it.text
+    assert "ok in" in it.text
+
+
+def test_ctrl_c_on_the_keyboard(terminal: Open, launch: Launch, family: Family):
+    """The key reaches the launcher alone: the tasks get their SIGTERM from it, once."""
+    script = "trap 'echo interrupted' INT; echo up; sleep 60 & wait; wait"
+    it = terminal("--workers", "2", "--", "sh", "-c", script)
+    it.until(lambda it: it.text.count("up") >= 2)
+    it.press("\x03")
+    assert it.wait() == 130
+    assert "Ctrl-C: stopping 2 tasks" in it.text
+    assert "| interrupted" not in it.text
+    assert set(last_run(launch).states().values()) == {"stopped"}
+    family.gone(0.5)
+
+
+def test_a_closed_window_ends_the_job(terminal: Open, launch: Launch, family: Family):
+    words = ["--workers", "2", "--grace", "0.3"]
+    it = terminal(*words, "--", *stub("family", "ignore", "child", "daemon", "sleep"))
+    it.until(lambda _: family.ready() == 2)
+    it.close()
+    assert it.process.returncode == 129
+    assert last_run(launch).report["exit_code"] == 129
+    family.gone(0.5)
+
+
+def test_a_table_in_colour_tells_what_failed(terminal: Open):
+    it = terminal("--workers", "3", "--", "sh", "-c", "test $TASK_INDEX != 1 || exit 7; sleep 60")
+    assert it.wait() == 7
+    assert b"\x1b[1;31mfailed" in it.raw and b"\x1b[33mstopped" in it.raw
+    assert "first to fail" in it.text

@@ -1,0 +1,234 @@
+"""``--tmux``: a real tmux, a pane a task."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.local.seeing import Family, Terminal, last_run, soon, stub
+
+pytestmark = pytest.mark.tmux
+
+
+@pytest.fixture(autouse=True)
+def tmux_is_here() -> None:
+    """A test that can't be run is no test that passed."""
+    if shutil.which("tmux") is None:
+        pytest.fail("these tests need tmux: apt-get install tmux")
+
+
+class Session:
+    """The session of a job, seen from outside."""
+
+    def __init__(self, text: str) -> None:
+        found = re.search(r"tmux -L (\S+) attach", text)
+        assert found, text
+        self._socket = found[1]
+
+    def __call__(self, *words: str) -> str:
+        """What a tmux command prints; empty if there is no such session (any more)."""
+        command = ["tmux", "-L", self._socket, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    def titles(self) -> dict[str, str]:
+        """Pane -> its title."""
+        listed = self("list-panes", "-a", "-F", "#{pane_id}=#{@task} #{@state}")
+        return dict(line.split("=", 1) for line in listed.splitlines())
+
+    def pane(self, task: str) -> str:
+        """What the pane of a task shows."""
+        (pane,) = (pane for pane, title in self.titles().items() if title.startswith(f"{task} "))
+        return self("capture-pane", "-p", "-t", pane)
+
+    def is_there(self) -> bool:
+        """Whether its server runs."""
+        return bool(self("list-sessions"))
+
+
+def _started(launch: Launch, *words: str) -> tuple[Started, Session]:
+    started = launch.start("--tmux", *words)
+    started.until(lambda it: "attach" in it.err)
+    return started, Session(started.err)
+
+
+def test_a_pane_a_task_titled_and_live(launch: Launch, family: Family, tmp_path):
+    go = tmp_path / "go"
+    script = (
+        f"echo I am $JOB_NAME $TASK_INDEX; until test -e {go}; do sleep 0.05; done; echo more; "
+        "test $JOB_NAME = ps && exec sleep 60; sleep 0.5"
+    )
+    started, session = _started(launch, "--ps", "1", "--workers", "2", "--", "sh", "-c", script)
+    soon(lambda: sum("pid" in title for title in session.titles().values()) == 3)
+    tasks = ("worker/0", "worker/1", "ps/0")
+    assert [title.partition(" on ")[0] for title in session.titles().values()] == [*tasks]
+    soon(lambda: all(f"I am {task.replace('/', ' ')}" in session.pane(task) for task in tasks))
+    go.touch()
+    soon(lambda: "more" in session.pane("worker/0"))
+    ended = started.wait(10)
+    assert ended.code == 0
+    assert last_run(launch).states() == {"worker/0": "succeeded", "worker/1": "succeeded", "ps/0": "stopped"}
+    assert not session.is_there()
+    family.gone(0.5)
+
+
+def test_exit_statuses_are_collected_all_the_same(launch: Launch, family: Family):
+    script = "exit $((TASK_INDEX + 3))"
+    ended = launch("--tmux", "--workers", "3", "--on-failure", "continue", "--", "sh", "-c", script)
+    assert last_run(launch).codes() == [3, 4, 5]
+    assert ended.code in (3, 4, 5)
+    assert "first to fail" in ended.out
+    family.gone(0.5)
+
+
+def test_an_end_is_in_the_title(launch: Launch):
+    script = "test $TASK_INDEX = 0 && exit 0; sleep 60"
+    started, session = _started(launch, "--workers", "2", "--", "sh", "-c", script)
+    soon(lambda: any("worker/0" in t and "exit code 0" in t for t in session.titles().values()))
+    started.send(signal.SIGINT)
+    assert started.wait(10).code == 130
+
+
+def test_more_tasks_than_fit_into_a_window(launch: Launch):
+    started, session = _started(launch, "--workers", "20", "--", "sleep", "60")
+    soon(lambda: sum("pid" in title for title in session.titles().values()) == 20)
+    assert len(session("list-windows", "-F", "#{window_id}").split()) == 3
+    started.send(signal.SIGTERM)
+    assert started.wait(15).code == 143
+
+
+def test_closing_the_session_ends_the_job(launch: Launch, family: Family):
+    words = ["--workers", "2", "--grace", "0.3", "--", *stub("family", "ignore", "child", "daemon", "sleep")]
+    started, session = _started(launch, *words)
+    started.until(lambda _: family.ready() == 2)
+    session("kill-session")
+    ended = started.wait(10)
+    assert ended.code == 129
+    assert "tmux session" in ended.err
+    assert set(last_run(launch).states().values()) == {"stopped"}
+    family.gone(0.5)
+
+
+def test_kill_9_of_the_launcher_leaves_no_tmux(launch: Launch, family: Family):
+    words = ["--workers", "3", "--", *stub("family", "ignore", "child", "sleep")]
+    started, session = _started(launch, *words)
+    started.until(lambda _: family.ready() == 3)
+    started.kill()
+    family.gone(4.0)
+    assert not session.is_there()
+
+
+def test_kill_9_of_the_launcher_while_the_session_is_made(launch: Launch, family: Family):
+    for moment in range(8):
+        started = launch.start("--tmux", "--workers", "4", "--", *stub("family", "ignore", "sleep"))
+        try:
+            started.process.wait(0.1 + moment * 0.03)
+        except subprocess.TimeoutExpired:
+            pass
+        started.kill()
+        family.gone(4.0)
+        family.forget()
+
+
+def test_a_killed_tmux_server_ends_the_job(launch: Launch, family: Family):
+    started, session = _started(launch, "--workers", "2", "--", "sleep", "60")
+    os.kill(int(session("display-message", "-p", "#{pid}")), signal.SIGKILL)
+    assert started.wait(10).code == 129
+    family.gone(0.5)
+
+
+def test_weird_names_and_colours_do_no_harm(launch: Launch, weird_path):
+    """The folder's name is in tmux's command line."""
+    folder = weird_path / "run #{pid} 100%"
+    words = [
+        "--run-dir",
+        str(folder),
+        "--workers",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        r"printf '\033[31mred\033[0m\n'; sleep 60",
+    ]
+    started, session = _started(launch, *words)
+    soon(lambda: "red" in session.pane("worker/1"))
+    started.send(signal.SIGTERM)
+    assert started.wait(10).code == 143
+
+
+def test_without_tmux(launch: Launch, tmp_path):
+    """Said before anything is started."""
+    ended = launch("--tmux", "--", "touch", tmp_path / "started", env={"PATH": str(tmp_path)})
+    assert ended.code == 125
+    assert "apt-get install tmux" in ended.err
+    assert not (tmp_path / "started").exists() and not launch.state.exists()
+
+
+# ---------------------------------------------------------------------- in a terminal
+
+Open = Callable[..., Terminal]
+
+
+def test_attached(terminal: Open, launch: Launch, family: Family):
+    """The session fills the terminal; when the job is over, q leaves it, and the table is printed."""
+    it = terminal("--tmux", "--workers", "2", "--", "sh", "-c", "echo I am $TASK_INDEX; sleep 0.5")
+    it.until(lambda it: "I am 0" in it.text and "I am 1" in it.text and "worker/1 on localhost" in it.text)
+    it.until(lambda it: "job over: ok" in it.text)
+    assert it.process.poll() is None, "it stays until somebody has seen it"
+    it.press("q")
+    assert it.wait() == 0
+    assert "succeeded" in it.text[it.text.rindex("HOST") :]
+    family.gone(0.5)
+
+
+def test_ctrl_c_in_the_session_ends_the_job(terminal: Open, launch: Launch, family: Family):
+    it = terminal("--tmux", "--workers", "2", "--", "sh", "-c", "echo I am $TASK_INDEX; exec sleep 60")
+    it.until(lambda it: "I am 0" in it.text and "I am 1" in it.text)
+    it.press("\x03")
+    code = it.wait()
+    assert code == 130
+    assert set(last_run(launch).states().values()) == {"stopped"}
+    family.gone(0.5)
+
+
+def test_a_failure_is_seen_in_the_session(terminal: Open, launch: Launch):
+    it = terminal(
+        "--tmux", "--workers", "2", "--", "sh", "-c", "test $TASK_INDEX = 0 || exit 7; exec sleep 60"
+    )
+    it.until(lambda it: "job over: failed, exit code 7" in it.text)
+    it.press("q")
+    assert it.wait() == 7
+    assert "worker/1 failed" in it.text
+
+
+def test_a_signal_ends_it_also_while_it_is_looked_at(terminal: Open, launch: Launch, family: Family):
+    """Who sends SIGTERM does not press q: neither while the job runs nor when it is over."""
+    it = terminal("--tmux", "--workers", "2", "--", "sh", "-c", "echo I am $TASK_INDEX; exec sleep 60")
+    it.until(lambda it: "I am 1" in it.text)
+    it.process.send_signal(signal.SIGTERM)
+    assert it.wait() == 143
+    family.gone(0.5)
+
+
+def test_a_session_that_is_only_looked_at_ends_on_a_signal(terminal: Open, launch: Launch, family: Family):
+    it = terminal("--tmux", "--", "echo", "hi")
+    it.until(lambda it: "job over" in it.text)
+    it.process.send_signal(signal.SIGTERM)
+    assert it.wait() == 0
+    assert "succeeded" in it.text
+    family.gone(0.5)
+
+
+def test_a_closed_window_with_a_session(terminal: Open, launch: Launch, family: Family):
+    """The terminal goes away: so do session and job, and nobody waits for a key."""
+    it = terminal("--tmux", "--workers", "2", "--", "sh", "-c", "echo I am $TASK_INDEX; exec sleep 60")
+    it.until(lambda it: "I am 1" in it.text)
+    it.close()
+    assert it.process.returncode == 129
+    family.gone(1.0)

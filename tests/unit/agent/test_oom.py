@@ -1,0 +1,94 @@
+"""Evidence of an out-of-memory kill: what counts, and what does not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.agent import oom
+
+
+class Kernel:
+    """The files that the kernel would show, and its log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.vmstat, self.events, self.log = folder / "vmstat", folder / "memory.events", folder / "kmsg"
+        self.counts(machine=3, group=1)
+        self.log.touch()
+
+    def counts(self, machine: int, group: int) -> None:
+        """What it has counted so far."""
+        self.vmstat.write_text(f"oom_killer 9\noom_kill {machine}\nnuma_hit 5\n")
+        self.events.write_text(f"low 0\noom 2\noom_kill {group}\noom_group_kill 0\n")
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """A kernel whose log can't be read."""
+    it = Kernel(tmp_path)
+    monkeypatch.setattr(oom, "_MACHINE", str(it.vmstat))
+    monkeypatch.setattr(oom, "_cgroup_files", lambda: [str(it.events)])
+    monkeypatch.setattr(oom, "KernelLog", lambda: Log(""))
+    return it
+
+
+class Log:
+    """A kernel log that says one thing."""
+
+    def __init__(self, text: str, readable: bool = False) -> None:
+        self._text = text
+        self.readable = readable
+
+    def last_word(self, pid: int) -> str:
+        """See `oom.KernelLog`."""
+        return self._text
+
+
+def test_nothing_was_counted(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(oom, "KernelLog", lambda: Log("never asked"))
+    assert oom.OomWatch().evidence(7) == ""
+
+
+def test_the_log_is_the_best_witness(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(oom, "KernelLog", lambda: Log("kernel log: Killed process 7 (x)", readable=True))
+    watch = oom.OomWatch()
+    kernel.counts(machine=4, group=1)
+    assert watch.evidence(7) == "kernel log: Killed process 7 (x)"
+
+
+def test_a_count_of_our_group_stands_for_one_process(kernel: Kernel):
+    watch = oom.OomWatch()
+    kernel.counts(machine=5, group=3)
+    assert "from 1 to 3" in watch.evidence(7)
+    assert "from 2 to 3" in watch.evidence(8)
+    assert watch.evidence(9) == ""
+
+
+def test_kills_elsewhere_are_not_ours(kernel: Kernel):
+    watch = oom.OomWatch()
+    kernel.counts(machine=4, group=1)
+    assert watch.evidence(7) == ""
+
+
+def test_the_machines_count_where_there_is_nothing_else(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(oom, "_cgroup_files", list)
+    watch = oom.OomWatch()
+    kernel.counts(machine=4, group=1)
+    assert "from 3 to 4" in watch.evidence(7)
+    assert watch.evidence(8) == ""
+
+
+def test_no_count_at_all(kernel: Kernel):
+    kernel.vmstat.unlink()
+    kernel.events.unlink()
+    assert oom.OomWatch().evidence(7) == ""
+
+
+def test_the_real_files_are_found_and_read():
+    watch = oom.OomWatch()
+    assert watch.evidence(2**22 + 1) == ""
+    if watch._log.readable:
+        os.close(watch._log._fd)
+    assert all(path.startswith("/sys/fs/cgroup") for path in oom._cgroup_files())

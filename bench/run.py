@@ -22,7 +22,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "failure": failure.measure,
     "idle": idle.measure,
 }
-_ROUNDS, _QUICK_ROUNDS = 7, 2
+_ROUNDS, _QUICK_ROUNDS = 5, 2
 #: A tmpfs, and the room that measuring needs there, in bytes.
 _MEMORY, _ROOM = Path("/dev/shm"), 1 << 30
 

@@ -19,12 +19,22 @@ def main() -> NoReturn:
     The interpreter is not taken down piece by piece: all that matters is on disk or on the
     terminal by then, and nobody should wait for the rest.
     """
+    _open_standard_streams()
     try:
         code = _flushed(_run(sys.argv[1:]))
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = _flushed(_INTERRUPTED)
     os._exit(code)
+
+
+def _open_standard_streams() -> None:
+    """A stream that was closed for us (``<&-``) would give its number to the next file we open."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _run(argv: list[str]) -> int:

@@ -19,11 +19,6 @@ NOT_FOUND, NOT_RUNNABLE, OUR_FAULT = 127, 126, 125
 #: Whatever nohup, the user's shell or Python ignores: a task starts with the kernel's defaults.
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
-#: Where the agent was started: relative folders begin there.
-_start_folder = os.open(".", os.O_PATH | os.O_DIRECTORY)
-#: What tasks read from: open already, so that one can start when every descriptor it may have is used.
-_nothing = os.open(os.devnull, os.O_RDONLY)
-
 
 class CannotStart(Exception):
     """The process can't be started.
@@ -57,6 +52,10 @@ class Spawner:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._count = 0
+        #: Where the agent was started: relative folders begin there.
+        self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
+        #: What tasks read from: open already, so that one can start when all descriptors it may have are used.
+        self._nothing = os.open(os.devnull, os.O_RDONLY)
 
     def spawn(self, argv: Sequence[str], extra: Mapping[str, str], workdir: Optional[str] = None) -> Started:
         """Start ``argv`` with the environment of the agent and ``extra``.
@@ -70,13 +69,13 @@ class Spawner:
             CannotStart: with the exit code that stands for it.
         """
         environment: Dict[str, str] = {**DEFAULTS, **os.environ, **extra}
-        _enter(workdir)
+        _enter(self._home, workdir)
         path = _find(argv[0], environment.get("PATH", os.defpath))
         reading, writing = _pipe()
         self._count += 1
         watermark = self._limits.lend(self._count)
         try:
-            pid = _exec(path, argv, environment, writing)
+            pid = _exec(path, argv, environment, (self._nothing, writing, writing))
         except (OSError, ValueError) as error:
             os.close(reading)
             raise _explained(error, argv[0], path) from error
@@ -87,10 +86,10 @@ class Spawner:
         return Started(pid, reading, watermark)
 
 
-def _enter(workdir: Optional[str]) -> None:
+def _enter(home: int, workdir: Optional[str]) -> None:
     """Move to the folder a task runs in: posix_spawn has no word for it, and we have no other use for one."""
     try:
-        os.chdir(_start_folder)
+        os.chdir(home)
         if workdir is not None:
             os.chdir(workdir)
     except (OSError, ValueError) as error:
@@ -105,16 +104,12 @@ def _pipe() -> Tuple[int, int]:
         raise CannotStart(OUR_FAULT, f"no pipe for its output: {error.strerror}") from error
 
 
-def _exec(path: str, argv: Sequence[str], environment: Mapping[str, str], writing: int) -> int:
+def _exec(path: str, argv: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]) -> int:
     return os.posix_spawn(
         path,
         list(argv),
         environment,
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, _nothing, 0),
-            (os.POSIX_SPAWN_DUP2, writing, 1),
-            (os.POSIX_SPAWN_DUP2, writing, 2),
-        ],
+        file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)],
         setsid=True,
         setsigmask=(),
         setsigdef=_ALL_SIGNALS,

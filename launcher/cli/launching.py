@@ -14,7 +14,6 @@ from launcher import runs
 from launcher.cli.request import Request
 from launcher.errors import LaunchError
 from launcher.model.facts import StopAsked
-from launcher.model.host import Host
 from launcher.model.orders import Tell
 from launcher.model.plan import Placement, Plan
 from launcher.model.report import Report
@@ -23,7 +22,7 @@ from launcher.orchestrator import Orchestrator, Source
 from launcher.output.base import Opening, Renderer
 from launcher.output.files import Files
 from launcher.output.writer import Writer
-from launcher.transport import Transport, transport_named
+from launcher.transport import Transport
 
 if TYPE_CHECKING:
     from launcher.output.selection import Selection
@@ -34,8 +33,20 @@ PLAN_SCHEMA = 1
 _STDOUT, _STDERR, _SIGPIPE = 1, 2, 13
 
 
-def launch(wanted: Request, placement: Placement, args: argparse.Namespace) -> int:
+def launch(
+    wanted: Request,
+    placement: Placement,
+    args: argparse.Namespace,
+    show: Selection | None,
+    transport: Transport,
+) -> int:
     """Run the job and show it.
+
+    Args:
+        wanted, placement: what to run where.
+        args: the options that say how to show it.
+        show: whose output is shown; ``None``: everybody's.
+        transport: opens the links to the agents.
 
     Returns:
         The job's exit code.
@@ -43,7 +54,6 @@ def launch(wanted: Request, placement: Placement, args: argparse.Namespace) -> i
     Raises:
         LaunchError: it could not be started, or ``--report`` could not be written.
     """
-    show = _selection(args, placement)
     started = time.time()
     job = runs.new_job_id()
     tmux = _tmux(job) if args.tmux else None
@@ -63,7 +73,7 @@ def launch(wanted: Request, placement: Placement, args: argparse.Namespace) -> i
     orchestrator = Orchestrator(
         wanted.job,
         placement,
-        _transport,
+        lambda _: transport,
         renderers,
         opening,
         remarks=remarks,
@@ -77,36 +87,24 @@ def launch(wanted: Request, placement: Placement, args: argparse.Namespace) -> i
     return report.exit_code
 
 
-def _transport(_: Host) -> Transport:
-    return transport_named("local")
-
-
-def _shown(args: argparse.Namespace, show: Selection, writer: Writer) -> Renderer:
+def _shown(args: argparse.Namespace, show: Selection | None, writer: Writer) -> Renderer:
     """The renderer for whoever looks at stdout."""
     if args.json:
         from launcher.output.jsonl import Jsonl
 
         return Jsonl(writer)
     from launcher.output.console import Console, Options, wants_colour
+    from launcher.output.selection import Selection
 
     terminal, live = os.isatty(_STDOUT), os.isatty(_STDERR) and not args.tmux
     options = Options(
         terminal=terminal,
         live=live and os.environ.get("TERM") != "dumb",
         colour=wants_colour(terminal, os.environ),
-        show=show,
+        show=Selection(frozenset()) if show is None and args.tmux and terminal else show or Selection(),
         quiet=args.quiet,
     )
     return Console(writer, options)
-
-
-def _selection(args: argparse.Namespace, placement: Placement) -> Selection:
-    """Whose lines are shown here; tmux shows them where it fills the terminal."""
-    from launcher.output.selection import Selection, parse_selection
-
-    if args.show is not None:
-        return parse_selection(args.show, placement)
-    return Selection(frozenset()) if args.tmux and os.isatty(_STDOUT) else Selection()
 
 
 def _tmux(job: str) -> Tmux:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from launcher.cli import request
 from launcher.errors import Fault, JobError, ProgramError
 from launcher.model.job import ProgramKind
 from launcher.model.plan import Placed, Placement
 from launcher.planning import place
+from launcher.transport import transport_named
+from launcher.transport.early import EarlyAgents
+
+if TYPE_CHECKING:
+    from launcher.output.selection import Selection
 
 SUMMARY = "start a distributed TensorFlow job, show what its tasks print, and say how each one ended"
 
@@ -106,9 +112,24 @@ def run(args: argparse.Namespace) -> int:
         from launcher.cli import dryrun
 
         return dryrun.show(wanted.job, placement, as_json=args.json)
-    from launcher.cli import launching
+    show = _selection(args.show, placement)
+    with EarlyAgents(transport_named("fork"), placement.hosts()) as transport:
+        from launcher.cli import launching  # most of the launcher: it is imported while the agents come up
 
-    return launching.launch(wanted, placement, args)
+        return launching.launch(wanted, placement, args, show, transport)
+
+
+def _selection(text: str | None, placement: Placement) -> Selection | None:
+    """Whose output is to be shown; ``None``: nothing was said.
+
+    Raises:
+        JobError: there are no such tasks.
+    """
+    if text is None:
+        return None
+    from launcher.output.selection import parse_selection
+
+    return parse_selection(text, placement)
 
 
 def _check_programs(placement: Placement, workdir: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -39,8 +40,19 @@ def _become_agent(host: str, number: int, streams: Sequence[int]) -> NoReturn:
         os.setsid()
         for fd, stream in enumerate(streams):
             os.dup2(stream, fd)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+        _forget_signals()
         importlib.import_module(_AGENT).main(host, str(number))
     except BaseException:  # noqa: BLE001 - also Ctrl-C in the first moment; told through stderr, the link's
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(1)
+
+
+def _forget_signals() -> None:
+    """The launcher's handlers write to a descriptor that is something else here."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -46,7 +46,7 @@ class LocalSite:
         return subprocess.run(list(argv), input=stdin, stdout=subprocess.PIPE, timeout=60, check=True).stdout
 
 
-SITES: dict[str, type[LocalSite]] = {"local": LocalSite}
+SITES: dict[str, type[LocalSite]] = {"local": LocalSite, "fork": LocalSite}
 
 
 class Eyes:

@@ -129,7 +129,7 @@ def _show(setting: Setting, results: dict[str, list[Ended]], reasons: dict[str, 
 
     head = ["ms: median (min)", "all tasks gone", "x launch", "launcher gone", "x launch"]
     head += ["processes left", "exit code", "runs"]
-    what = f", each with {_CHILDREN} children" if children else ""
+    what = ", each with children (sh -c 'sleep 600 & sleep 600')" if children else ""
     title = f"failure: {_TASKS} tasks{what}; one exits {_CODE}, from its exit until"
     tables.show(title, head, setting.rows(row, len(head) - 1))
 

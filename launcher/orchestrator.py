@@ -140,6 +140,7 @@ class Orchestrator:
                     self._turn()
             finally:
                 self._hang_up_all()
+                self._selector.close()
             return self._close()
 
     # ------------------------------------------------------------------ the loop
@@ -310,7 +311,9 @@ class _Signals:
         for fd in (self.fd, self._writing):
             os.set_blocking(fd, False)
         self._old_fd = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        self._old = {number: signal.signal(number, _noted) for number in STOP_SIGNALS}
+        # What is ignored stays so: whoever starts us with nohup means it.
+        heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._old = {number: signal.signal(number, _noted) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:

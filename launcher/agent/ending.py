@@ -64,11 +64,12 @@ class Endings:
             return
         exhausted = {task for task, ending in self._endings() if not ending.climb(now)}
         looks = self._look()
+        unsure = self._family.may_be_more()
         self._signal_groups(looks)
         for task, ending, members in looks:
             if members and task in exhausted:
                 self._give_up(task, members)
-            elif members or not task.exited:
+            elif members or not task.exited or unsure:
                 self._send(task, ending, members)
             else:
                 self._let_go(task)

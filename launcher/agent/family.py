@@ -57,6 +57,14 @@ class Family:
                 found.setdefault(self._owner(process), []).append(process)
         return found
 
+    def may_be_more(self) -> bool:
+        """Whether the last look may have missed somebody.
+
+        Only who was inherited during the look can be missed, and whoever left him to us ended then and
+        was not reaped yet. Ask again after reaping.
+        """
+        return kernel.child_has_ended()
+
     def members(self, main: Optional[int], orphans: List[Process]) -> List[Process]:
         """Everything alive of one task: its main process (unless reaped), its orphans, all below them."""
         roots = list(orphans)

@@ -66,14 +66,13 @@ def _await(agent: int) -> int:
 def _end_everything() -> bool:
     """Kill all descendants until there are none; whether some are left."""
     deadline = time.monotonic() + PATIENCE
-    while True:
-        _reap()
-        left = [process for process in kernel.descendants_of(os.getpid()) if not process.ended]
-        if not left or time.monotonic() > deadline:
-            return bool(left)
-        for process in left:
+    _reap()
+    while kernel.has_children() and time.monotonic() < deadline:
+        for process in kernel.descendants_of(os.getpid()):
             kernel.send(process, signal.SIGKILL)
-        time.sleep(0.005)
+        time.sleep(0.002)
+        _reap()
+    return kernel.has_children()
 
 
 def _reap() -> None:

@@ -25,6 +25,23 @@ def become_subreaper(name: str) -> None:
     libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
+def child_has_ended() -> bool:
+    """Whether a child of ours is over and was not reaped yet."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+def has_children() -> bool:
+    """Whether we have any child, alive or not reaped: the one answer that no race can make wrong."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 class Process(NamedTuple):
     """One process, as ``/proc/PID/stat`` shows it; ``start`` (ticks since boot) tells reused pids apart."""
 

@@ -223,8 +223,9 @@ class Agent:
         if not (exited or self._endings):
             return
         orphans = self._family.orphans()
+        unsure = self._family.may_be_more()
         for task in exited:
-            if task.ending is None and orphans.get(task.id):
+            if task.ending is None and (unsure or orphans.get(task.id)):
                 self._endings.begin(task, task.ladder, time.monotonic())
         self._look_at_endings(exited)
 
@@ -298,11 +299,8 @@ class Agent:
         """Kill what belongs to no task: it left its session and washed off its watermark."""
         self._ports.release_all()
         until = time.monotonic() + ABANDONED[-1][1]
-        while time.monotonic() < until:
-            left = [process for process in kernel.descendants_of(os.getpid()) if not process.ended]
-            if not left:
-                return
-            for process in left:
+        while kernel.has_children() and time.monotonic() < until:
+            for process in kernel.descendants_of(os.getpid()):
                 kernel.send(process, SIGKILL)
             self._reap()
             time.sleep(0.002)

@@ -54,7 +54,7 @@ class Spawner:
         self._count = 0
         #: Where the agent was started: relative folders begin there.
         self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
-        #: What tasks read from: open already, so that one can start when all descriptors it may have are used.
+        #: What tasks read from: open already, so that one can start when no descriptor is left to have.
         self._nothing = os.open(os.devnull, os.O_RDONLY)
 
     def spawn(self, argv: Sequence[str], extra: Mapping[str, str], workdir: Optional[str] = None) -> Started:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
+import errno
+import gc
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
 from launcher.orchestrator import Orchestrator, Source
 from launcher.output.base import Opening, Renderer
-from launcher.output.files import Files
+from launcher.output.files import Files, write_json
 from launcher.output.writer import Writer
 from launcher.transport import Transport
 
@@ -52,7 +53,7 @@ def launch(
         The job's exit code.
 
     Raises:
-        LaunchError: it could not be started, or ``--report`` could not be written.
+        LaunchError: it could not be started.
     """
     started = time.time()
     job = runs.new_job_id()
@@ -80,11 +81,17 @@ def launch(
         on_plan=lambda plan: _write_plan(plan, paths, job, writer),
         sources=sources,
     )
+    _collect_garbage_again()
     report = orchestrator.run()
+    _all_written(writer, paths)
     writer.close()
-    if args.report is not None:
-        _write_report(report, args.report)
-    return report.exit_code
+    return report.exit_code if args.report is None else _reported(report, args.report)
+
+
+def _collect_garbage_again() -> None:
+    """What is here by now stays: only what comes is looked at."""
+    gc.freeze()
+    gc.enable()
 
 
 def _shown(args: argparse.Namespace, show: Selection | None, writer: Writer) -> Renderer:
@@ -200,26 +207,24 @@ OWN_VARIABLES = (
 )
 
 
-def write_json(path: str, value: object) -> None:
-    """Write a file that is whole or not there.
-
-    Raises:
-        OSError: it can't be written.
-    """
-    partial = f"{path}.part"
-    with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-    os.replace(partial, path)
+def _all_written(writer: Writer, paths: RunPaths) -> None:
+    """Say so where the output could not be written (not to who has stopped reading, or closed it)."""
+    error = writer.broken(_STDOUT)
+    if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
+        text = f"the output could not be written: {error.strerror}; it is complete in {paths.logs}"
+        _warn(writer, Tell(text, urgent=True))
 
 
-def _write_report(report: Report, path: str) -> None:
+def _reported(report: Report, path: str) -> int:
+    """Write ``--report``; a report that can't be written is no success."""
     from launcher.output.reportjson import report_as_dict
 
     try:
         write_json(path, report_as_dict(report))
     except OSError as error:
-        raise LaunchError(f"can't write the report to {path!r}: {error.strerror}") from error
+        print(f"launch: can't write the report to {path!r}: {error.strerror}", file=sys.stderr)
+        return report.exit_code or LaunchError.exit_code
+    return report.exit_code
 
 
-__all__: Sequence[str] = ["OWN_VARIABLES", "PLAN_SCHEMA", "launch", "plan_as_dict", "write_json"]
+__all__: Sequence[str] = ["OWN_VARIABLES", "PLAN_SCHEMA", "launch", "plan_as_dict"]

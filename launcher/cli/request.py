@@ -83,7 +83,7 @@ def _report_faults(path: str | None) -> Iterator[Fault]:
 
 def _words(args: argparse.Namespace) -> list[str]:
     if args.module is not None:
-        return ["-m", *args.module]
+        return ["-m", *args.module, *args.program]  # argparse ends the former at a "--"
     words: list[str] = args.program
     return words[1:] if words[:1] == ["--"] else words
 

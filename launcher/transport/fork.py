@@ -43,10 +43,11 @@ def _become_agent(host: str, number: int, streams: Sequence[int]) -> NoReturn:
         sys.stderr = os.fdopen(2, "w", closefd=False)
         _forget_signals()
         importlib.import_module(_AGENT).main(host, str(number))
-    except BaseException:  # noqa: BLE001 - also Ctrl-C in the first moment; told through stderr, the link's
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(1)
+    finally:  # an agent does not return: something went wrong, and stderr is the link's
+        try:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(1)
 
 
 def _forget_signals() -> None:

@@ -96,7 +96,8 @@ def test_the_basics(agent: Driver):
     assert agent.run("worker/0", ["sh", "-c", "echo out; exit 7"]).code == 7
     assert agent.output("worker/0") == b"out\n"
     agent.refused("worker/2", ["no-such-program-anywhere"])
-    agent.started("worker/1", ["sh", "-c", "trap '' TERM; setsid sleep 600 & sleep 600"])
+    agent.start("worker/1", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
+    agent.prints("worker/1", b"up")
     agent.stopped("worker/1")
     assert agent.wait(facts.TaskExited, "worker/1").signal == 9
 
@@ -106,8 +107,9 @@ def test_memory_evidence_and_strays(agent: Driver):
     agent.start("worker/0", ["sh", "-c", "kill -9 $$"])
     assert agent.wait(facts.TaskExited).oom == ""
     agent.start(
-        "worker/1", ["sh", "-c", "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & sleep 600"]
+        "worker/1",
+        ["sh", "-c", "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; sleep 600"],
     )
-    agent.wait(facts.TaskStarted, "worker/1")
+    agent.prints("worker/1", b"up")
     agent.stopped("worker/1", ladder=((15, 0.1), (6, 0.1), (9, 5.0)))
     assert agent.close() == ""

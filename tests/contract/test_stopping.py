@@ -233,10 +233,10 @@ def test_two_hundred_processes_that_fork_and_end(agent: Driver, eyes: Eyes, igno
     assert gone.unkillable == ()
     left = eyes.code(
         "import os\n"
-        "for name in os.listdir('/proc'):\n"
-        "    try:\n"
-        "        if name.isdigit() and b'in range(200):' in open(f'/proc/{name}/cmdline', 'rb').read(): print(name)\n"
-        "    except OSError: pass"
+        "for name in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    try: command = open(f'/proc/{name}/cmdline', 'rb').read()\n"
+        "    except OSError: continue\n"
+        "    if b'in range(200):' in command: print(name)"
     )
     assert eyes.alive(*map(int, left.split())) == []
     assert agent.fact(facts.TaskExited, "worker/1") is None

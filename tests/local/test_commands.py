@@ -42,6 +42,22 @@ def test_a_program_called_like_a_command(launch: Launch, tmp_path: Path):
     assert "worker/0 |     1\n" in ended.out or "worker/0 | 1\n" in ended.out
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["echo", "--workers", "3", "-m", "x", "--", "y"], "echo --workers 3 -m x -- y"),
+        (["--", "echo", "--", "--flags"], "echo -- --flags"),
+        (["--ps=1", "echo"], "echo"),
+        (["-m", "json.tool", "--workers", "3", "-m"], f"{sys.executable} -m json.tool --workers 3 -m"),
+        (["-m", "json.tool", "--", "a"], f"{sys.executable} -m json.tool -- a"),
+        (["--workers", "2", "-m", "json.tool", "a", "--", "b"], f"{sys.executable} -m json.tool a -- b"),
+    ],
+)
+def test_all_that_follows_the_program_is_its_own(launch: Launch, words: list[str], expected: str):
+    shown = json.loads(launch("--dry-run", "--json", *words).out)
+    assert " ".join(shown["tasks"][0]["argv"]) == expected
+
+
 # ---------------------------------------------------------------------- dry run
 
 

@@ -264,7 +264,7 @@ def test_timeout(launch: Launch, family: Family):
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int, code: int):
-    script = "trap 'echo saved; exit 0' TERM; echo up; sleep 60 & wait"
+    script = "trap 'echo saved; exit 0' TERM; sleep 60 & echo up; wait"
     started = launch.start("--workers", "3", "--", "sh", "-c", script)
     started.until(lambda it: it.out.count("up") == 3)
     started.send(number)
@@ -274,6 +274,19 @@ def test_a_signal_ends_it_orderly(launch: Launch, family: Family, number: int, c
     assert set(last_run(launch).states().values()) == {"stopped"}
     assert last_run(launch).report["failure"]["reason"] == "interrupted"
     family.gone(0.5)
+
+
+def test_nohup_is_respected(launch: Launch, family: Family):
+    command = ("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, "-m", "launcher")
+    started = launch.start("--", "sh", "-c", "echo up; sleep 0.5", command=command)
+    started.until(lambda it: "up" in it.out)
+    started.send(signal.SIGHUP)
+    started.send(signal.SIGINT)
+    assert started.wait(10).code == 0
+
+
+def test_a_time_limit_of_0_is_none(launch: Launch):
+    assert launch("--timeout", "0", "--", "sleep", "0.2").code == 0
 
 
 def test_ctrl_c_twice_kills_at_once(launch: Launch, family: Family):

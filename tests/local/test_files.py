@@ -102,6 +102,16 @@ def test_a_report_that_cannot_be_written_is_known_before(launch: Launch, tmp_pat
     assert not (tmp_path / "started").exists()
 
 
+def test_a_report_whose_folder_vanishes(launch: Launch, tmp_path: Path):
+    """The job's own failure says more than the missing report."""
+    for code, expected in ((0, 125), (3, 3)):
+        (tmp_path / "folder").mkdir()
+        script = f"rmdir {tmp_path / 'folder'}; exit {code}"
+        ended = launch("--report", tmp_path / "folder" / "report.json", "--", "sh", "-c", script)
+        assert ended.code == expected
+        assert "can't write the report" in ended.err
+
+
 def test_a_run_dir_of_one_s_own(launch: Launch, weird_path: Path):
     folder = weird_path / "new" / "run"
     assert launch("--run-dir", folder, "--", "echo", "hi").code == 0

@@ -165,6 +165,14 @@ def test_a_closed_stdout_is_no_fault(launch: Launch):
     assert set(last_run(launch).states().values()) == {"succeeded"}
 
 
+def test_a_full_disk_for_the_output_is_said(launch: Launch):
+    started = launch.start("--", "echo", "hi", command=("sh", "-c", '"$@" >/dev/full', "sh", *COMMAND))
+    ended = started.wait(10)
+    assert ended.code == 0, "the job itself is all right, and so are its logs"
+    assert "launch: the output could not be written: No space left on device" in ended.err
+    assert last_run(launch).log("worker/0") == b"hi\n"
+
+
 # ---------------------------------------------------------------------- forms
 
 

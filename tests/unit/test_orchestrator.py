@@ -373,7 +373,6 @@ def test_the_links_are_let_go_when_a_renderer_breaks():
     assert all(link.hung_up and link.reading == -1 for link in transport.links.values())
 
 
-@pytest.mark.xfail(reason="Orchestrator.run does not close its selector: an open epoll is left", strict=False)
 def test_the_selector_is_let_go():
     assert Run(FakeTransport(), "worker 1").let_go
 

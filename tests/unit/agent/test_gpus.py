@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,18 +15,27 @@ from launcher.agent.limits import Limits
 from launcher.agent.spawn import Spawner
 
 
-def probe(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> GpuProbe:
+@pytest.fixture
+def spawner() -> Iterator[Spawner]:
+    """Starts processes; lets go of what it holds open."""
+    it = Spawner(Limits(1))
+    yield it
+    os.close(it._home)
+    os.close(it._nothing)
+
+
+def probe(spawner: Spawner, folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> GpuProbe:
     """A probe that finds this script as ``nvidia-smi``."""
     tool = folder / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return GpuProbe(Spawner(Limits(1)))
+    return GpuProbe(spawner)
 
 
-def test_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_it_says(spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines = "echo 'warning: odd'; echo '0, Tesla T4, 15360 MiB'; echo '1, Tesla T4, 15360 MiB'"
-    it = probe(tmp_path, lines, monkeypatch)
+    it = probe(spawner, tmp_path, lines, monkeypatch)
     until = time.monotonic() + 10
     while not it.read():
         assert time.monotonic() < until
@@ -36,9 +46,11 @@ def test_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     os.waitpid(it.pid, 0)
 
 
-def test_one_that_hangs_is_killed_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_that_hangs_is_killed_when_its_time_is_up(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(gpus, "PATIENCE", 0.1)
-    it = probe(tmp_path, "exec sleep 600", monkeypatch)
+    it = probe(spawner, tmp_path, "exec sleep 600", monkeypatch)
     assert it.next_end() is not None
     time.sleep(0.15)
     assert it.close() == ()
@@ -46,7 +58,7 @@ def test_one_that_hangs_is_killed_when_its_time_is_up(tmp_path: Path, monkeypatc
     assert os.WTERMSIG(os.waitpid(it.pid, 0)[1]) == 9
 
 
-def test_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_none(spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    it = GpuProbe(Spawner(Limits(1)))
+    it = GpuProbe(spawner)
     assert (it.output, it.pid, it.next_end(), it.read()) == (None, None, None, False)

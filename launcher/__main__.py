@@ -6,7 +6,11 @@ import gc
 import os
 import signal
 import sys
-from typing import NoReturn
+
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 #: What a shell shows for a command that Ctrl-C ended.
 _INTERRUPTED = 130

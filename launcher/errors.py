@@ -16,7 +16,10 @@ A task's failure is not an error of ours: it is a fact, and ends in the report.
 
 from __future__ import annotations
 
-from typing import Iterable, NamedTuple
+from launcher.model.records import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Iterable
 
 
 class Fault(NamedTuple):

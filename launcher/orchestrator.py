@@ -13,7 +13,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
 
 from launcher import wire
 from launcher.errors import TransportError, WireError
@@ -21,12 +20,16 @@ from launcher.model import facts, orders
 from launcher.model.host import Host
 from launcher.model.job import JobSpec
 from launcher.model.plan import Placement, Plan
+from launcher.model.records import TYPE_CHECKING, Protocol
 from launcher.model.report import Report
 from launcher.model.task import TASK_MARK, TaskId
 from launcher.output.base import Opening, Renderer
 from launcher.planning import assemble
 from launcher.supervision import Machine
 from launcher.transport import Link, Transport
+
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Signals that ask the job to end, and how to call them.
 STOP_SIGNALS = {

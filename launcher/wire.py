@@ -19,11 +19,16 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Callable, Dict, List, Tuple, Union
 
 from launcher.errors import WireError
 from launcher.model import facts, orders
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Tuple, Union
+
+    Message = Union[facts.Fact, orders.Order]
 
 VERSION = 1
 MAGIC = b"\n<tf-launcher agent, wire %d>\n" % VERSION
@@ -37,7 +42,6 @@ _OUTPUT_HEAD = struct.Struct("<BH")
 _MESSAGE, _OUTPUT = 1, 2
 _MAX_NAME = 255
 
-Message = Union[facts.Fact, orders.Order]
 
 _FACTS = (
     facts.AgentReady,

@@ -293,6 +293,6 @@ def launch(tmp_path: Path, nothing_left: str) -> Iterator[Launch]:
 @pytest.fixture
 def weird_path(tmp_path: Path) -> Path:
     """A folder whose name breaks what does not quote, or quotes by hand."""
-    path = tmp_path / "it's a \"weird\" $(path);\n& *\\ {ps_hosts} é"
+    path = tmp_path / 'it\'s a "weird" $(path);\n& *\\ {ps_hosts} é'
     path.mkdir()
     return path

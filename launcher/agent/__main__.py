@@ -8,10 +8,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import NoReturn
 
 from launcher.agent.guardian import guard
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import agent_number
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main(host: str, number: str = "") -> NoReturn:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Callable, Dict, List, Optional, Tuple
 
 from launcher.agent import kernel
 from launcher.agent.family import Family
 from launcher.agent.kernel import Process
 from launcher.agent.task import SIGKILL, Ending, Task
 from launcher.model.orders import Ladder
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Tuple
+
+    _Look = Tuple[Task, Ending, List[Process]]
 
 #: Seconds between two looks at tasks that are being killed: they may start new processes meanwhile.
 LOOK = 0.01
 #: Seconds between two looks at tasks that are asked to end. Every end is noticed without them, as every
 #: orphan is a child of ours; this is for what stopped itself.
 SLOW_LOOK = 0.25
-
-_Look = Tuple[Task, Ending, List[Process]]
 
 
 class Endings:

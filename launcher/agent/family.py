@@ -9,13 +9,16 @@ task: it goes when the agent closes.
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Optional, Set, Tuple
 
 from launcher.agent import kernel
 from launcher.agent.kernel import Process
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
 
-Orphans = Dict[Optional[TaskId], List[Process]]
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Set, Tuple
+
+    Orphans = Dict[Optional[TaskId], List[Process]]
 
 
 class Family:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Optional, Tuple
 
 from launcher.agent.spawn import CannotStart, Spawner
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Optional, Tuple
 
 _COMMAND = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader")
 #: Seconds it may take (it loads the driver where nothing else has), and bytes it may say.

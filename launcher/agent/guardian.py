@@ -10,9 +10,12 @@ import os
 import signal
 import sys
 import time
-from typing import Callable, NoReturn, Optional
 
 from launcher.agent import kernel
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Callable, NoReturn, Optional
 
 #: Seconds to keep killing before giving up on what can't be killed.
 PATIENCE = 5.0

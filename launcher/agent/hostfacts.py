@@ -19,9 +19,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List
 
 from launcher import wire
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
 
 
 def host_facts() -> Dict[str, Any]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from typing import Dict, Iterator, List, NamedTuple, Optional
 
+from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.watermark import read_watermark
+
+if TYPE_CHECKING:
+    from typing import Dict, Iterator, List, Optional
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15

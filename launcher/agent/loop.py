@@ -11,7 +11,6 @@ import select
 import selectors
 import signal
 import time
-from typing import Callable, Dict, List, Optional, Sequence
 
 from launcher import wire
 from launcher.agent import kernel
@@ -27,7 +26,11 @@ from launcher.agent.ports import PortKeeper
 from launcher.agent.spawn import CannotStart, Spawner
 from launcher.agent.task import SIGKILL, Task
 from launcher.model import facts, orders
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Sequence
 
 #: How tasks are ended whose launcher is gone: nobody reads their logs any more, so it is short.
 ABANDONED: orders.Ladder = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))

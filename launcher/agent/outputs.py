@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from typing import Callable, Dict, Optional
 
 from launcher.agent.pipe import HIGH_WATER, LOW_WATER, Pipe
 from launcher.agent.task import Task
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict, Optional
 
 #: Seconds that output may stay open after the last process of a task is over: some other process holds it.
 DRAIN = 1.0

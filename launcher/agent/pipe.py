@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from typing import Deque, List
 
 from launcher import wire
 from launcher.model.facts import Fact
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
+
+if TYPE_CHECKING:
+    from typing import Deque, List
 
 #: Bytes that may wait to be sent before the tasks' output is left in their pipes, and when it is read again.
 HIGH_WATER = 4 * 1024 * 1024

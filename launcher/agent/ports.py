@@ -9,9 +9,12 @@ is refused. Dual stack where there is IPv6, so the port is kept in both worlds.
 from __future__ import annotations
 
 import socket
-from typing import Dict
 
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
+
+if TYPE_CHECKING:
+    from typing import Dict
 
 
 class PortKeeper:

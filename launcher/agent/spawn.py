@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from launcher.agent.limits import Limits
+from launcher.model.records import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 #: What every task gets unless the user says otherwise: lines that appear when they are printed,
 #: and stacks in the log when a hung Python program is sent SIGABRT.
@@ -56,6 +59,7 @@ class Spawner:
         self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
         #: What tasks read from: open already, so that one can start when no descriptor is left to have.
         self._nothing = os.open(os.devnull, os.O_RDONLY)
+        self._environment = {**DEFAULTS, **os.environ}
 
     def spawn(self, argv: Sequence[str], extra: Mapping[str, str], workdir: Optional[str] = None) -> Started:
         """Start ``argv`` with the environment of the agent and ``extra``.
@@ -68,7 +72,7 @@ class Spawner:
         Raises:
             CannotStart: with the exit code that stands for it.
         """
-        environment: Dict[str, str] = {**DEFAULTS, **os.environ, **extra}
+        environment: Dict[str, str] = {**self._environment, **extra}
         _enter(self._home, workdir)
         path = _find(argv[0], environment.get("PATH", os.defpath))
         reading, writing = _pipe()
@@ -124,13 +128,13 @@ def _find(name: str, path: str) -> str:
     """
     if "/" in name:
         return name
-    candidates = [os.path.join(folder or ".", name) for folder in path.split(os.pathsep)]
-    files = [candidate for candidate in candidates if os.path.isfile(candidate)]
-    for file in files:
-        if os.access(file, os.X_OK):
-            return file
-    if files:
-        raise CannotStart(NOT_RUNNABLE, f"{files[0]!r} is not executable")
+    files = (os.path.join(folder or ".", name) for folder in path.split(os.pathsep))
+    found = [file for file in files if os.path.isfile(file)]
+    runnable = next((file for file in found if os.access(file, os.X_OK)), None)
+    if runnable is not None:
+        return runnable
+    if found:
+        raise CannotStart(NOT_RUNNABLE, f"{found[0]!r} is not executable")
     here = os.path.exists(name)
     hint = " (a file of that name is in the working folder: write ./ before it)" if here else ""
     raise CannotStart(NOT_FOUND, f"program not found: {name!r} is nowhere along PATH{hint}")

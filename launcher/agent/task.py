@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Optional, Set, Tuple
-
 from launcher.model.orders import Ladder
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
+
+if TYPE_CHECKING:
+    from typing import Optional, Set, Tuple
 
 SIGKILL = 9
 

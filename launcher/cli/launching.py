@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from launcher import runs
 from launcher.cli.request import Request
@@ -17,6 +16,7 @@ from launcher.errors import LaunchError
 from launcher.model.facts import StopAsked
 from launcher.model.orders import Tell
 from launcher.model.plan import Placement, Plan
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
 from launcher.orchestrator import Orchestrator, Source

@@ -8,9 +8,12 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 from launcher.errors import InputError, LaunchError
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Command -> module, imported when it is used. What is none of these is a program to run.
 COMMANDS = {

@@ -10,10 +10,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from launcher.cli.tables import duration, print_table, size
+from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.runs.registry import Run, RunState, all_runs
+
+if TYPE_CHECKING:
+    from typing import Any
 
 SUMMARY = "list the runs of this machine"
 

@@ -6,19 +6,22 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from launcher.cli.inventory import read_hosts
 from launcher.cli.textfile import read_text
 from launcher.errors import Fault, InputError, JobError
 from launcher.model.host import Host, is_loopback
 from launcher.model.job import SERVICE_ROLES, JobSpec, OnFailure, Program, Role
+from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.planning import check_program_args
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from launcher.jobfile import JobFile
 
-_T = TypeVar("_T")
+    _T = TypeVar("_T")
+
 
 #: Tasks one role may have.
 MOST_TASKS = 10_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from launcher.cli import request
 from launcher.errors import Fault, JobError, ProgramError
 from launcher.model.job import ProgramKind
 from launcher.model.plan import Placed, Placement
+from launcher.model.records import TYPE_CHECKING
 from launcher.planning import place
 from launcher.transport import transport_named
 from launcher.transport.early import EarlyAgents

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import BinaryIO
+
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 #: Seconds between two looks at logs that grow.
 _PERIOD = 0.1

@@ -9,7 +9,8 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from launcher.model.records import NamedTuple
 
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _SPAN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9}))?")

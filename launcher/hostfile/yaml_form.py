@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from launcher.hostfile.inline import add_entry
 from launcher.hostfile.inventory import MOST_HOSTS, Inventory, slots_agree
 from launcher.hostfile.names import Word, parse_word
@@ -14,6 +12,10 @@ from launcher.marked.fields import Fields, as_table, as_text, wrong_kind
 from launcher.marked.nodes import Items, Node, Table
 from launcher.marked.yaml_nodes import compose
 from launcher.model.host import Host
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 _SETTINGS = (*ONE, *MANY, "env")
 _A_LIST = "expected hosts: and a list of hosts"

@@ -5,13 +5,12 @@ Paths are left as written; whoever opened the file knows what they are relative 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from launcher.errors import JobError
 from launcher.jobfile.durations import parse_duration
 from launcher.marked.faults import Faults
 from launcher.model.host import Host
 from launcher.model.job import JobSpec
+from launcher.model.records import NamedTuple
 
 __all__ = ["JobFile", "parse", "parse_duration"]
 

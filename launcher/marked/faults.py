@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from launcher.errors import Fault, InputError
+from launcher.model.records import TYPE_CHECKING
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 
 #: So many faults are shown: a binary file given by mistake has thousands.
 MOST_FAULTS = 100

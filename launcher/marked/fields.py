@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from launcher.marked.checks import env_name
 from launcher.marked.faults import Faults, quoted
 from launcher.marked.nodes import Items, Node, Scalar, Table, kind
+from launcher.model.records import TYPE_CHECKING
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 
 Pairs = tuple[tuple[str, str], ...]
 

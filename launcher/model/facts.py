@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
-
+from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.task import TaskId
+
+if TYPE_CHECKING:
+    from typing import Any, Mapping, Optional, Tuple, Union
 
 
 class AgentReady(NamedTuple):
@@ -144,19 +146,22 @@ class TimeUp(NamedTuple):
     timer: str
 
 
-Fact = Union[
-    AgentReady,
-    HostGpus,
-    PortsHeld,
-    PortsRefused,
-    TaskStarted,
-    TaskNotStarted,
-    TaskOutput,
-    TaskSignalled,
-    TaskExited,
-    TaskGone,
-    AgentLost,
-    AgentClosed,
-    StopAsked,
-    TimeUp,
-]
+if TYPE_CHECKING:
+    Fact = Union[
+        AgentReady,
+        HostGpus,
+        PortsHeld,
+        PortsRefused,
+        TaskStarted,
+        TaskNotStarted,
+        TaskOutput,
+        TaskSignalled,
+        TaskExited,
+        TaskGone,
+        AgentLost,
+        AgentClosed,
+        StopAsked,
+        TimeUp,
+    ]
+else:
+    Fact = object  # only annotations say it

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Tuple
+from launcher.model.records import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Optional, Tuple
 
 
 class Host(NamedTuple):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, Optional, Sequence, Tuple
+
+from launcher.model.records import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Optional, Sequence, Tuple
 
 #: The task types TensorFlow 2 knows; any other role is the user's own
 #: (``tensorflow/python/distribute/multi_worker_util.py``).

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple, Optional, Tuple, Union
-
+from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.task import TaskId
 
-#: A stop ladder: ``(signal, seconds)`` rungs. Each signal goes to every process of the task; what
-#: is alive after so many seconds gets the next. After the last rung it is reported as unkillable.
-Ladder = Tuple[Tuple[int, float], ...]
+if TYPE_CHECKING:
+    from typing import Mapping, Optional, Tuple, Union
+
+if TYPE_CHECKING:
+    #: A stop ladder: ``(signal, seconds)`` rungs. Each signal goes to every process of the task; what
+    #: is alive after so many seconds gets the next. After the last rung it is reported as unkillable.
+    Ladder = Tuple[Tuple[int, float], ...]
+else:
+    Ladder = tuple
 
 
 class HoldPorts(NamedTuple):
@@ -84,6 +89,9 @@ class Finish(NamedTuple):
     exit_code: int
 
 
-Order = Union[
-    HoldPorts, StartTask, StopTasks, CloseAgent, HangUp, MakePlan, SetTimer, CancelTimer, Tell, Finish
-]
+if TYPE_CHECKING:
+    Order = Union[
+        HoldPorts, StartTask, StopTasks, CloseAgent, HangUp, MakePlan, SetTimer, CancelTimer, Tell, Finish
+    ]
+else:
+    Order = object  # only annotations say it

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple, Optional, Tuple
-
 from launcher.model.host import Host
 from launcher.model.job import Role
+from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.task import TaskId
+
+if TYPE_CHECKING:
+    from typing import Mapping, Optional, Tuple
 
 
 class Placed(NamedTuple):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Tuple
-
+from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.status import ExitStatus, Reason, TaskState
 from launcher.model.task import TaskId
+
+if TYPE_CHECKING:
+    from typing import Optional, Tuple
 
 #: Version of ``report.json``. A new field keeps it; a changed or dropped one raises it.
 REPORT_SCHEMA = 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from launcher.model.records import NamedTuple
 from launcher.model.task import TaskId
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, Optional
+
+from launcher.model.records import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Optional
 
 
 class TaskState(enum.Enum):

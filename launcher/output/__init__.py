@@ -5,7 +5,11 @@ A new renderer is a class with the methods of :class:`launcher.output.base.Rende
 
 from __future__ import annotations
 
-from typing import Any
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
 
 #: Name -> ``module:Class``, imported on use: a launch that prints no JSON does not pay for it.
 RENDERERS = {

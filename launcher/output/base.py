@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
 from launcher.model.facts import Fact
 from launcher.model.orders import Tell
 from launcher.model.plan import Placement
+from launcher.model.records import NamedTuple, Protocol
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.model import facts
 from launcher.model.orders import Tell
 from launcher.model.plan import Placement
+from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
 from launcher.model.task import TaskId

@@ -6,14 +6,17 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from launcher.model.facts import TaskOutput
 from launcher.model.orders import Tell
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
 from launcher.output.base import Event, Opening
 from launcher.output.reportjson import event_as_dict, report_as_dict
+
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Log files open at a time; with more tasks the one opened first is closed, and opened again when needed.
 _OPEN = 256
@@ -127,10 +130,14 @@ class Files:
 def write_json(path: str, value: Mapping[str, Any]) -> None:
     """Write a JSON file so that it is there whole or not at all.
 
+    A field is a line, and so is an item of a list: as good to read as indented all through, and written by
+    json's fast half (for 256 tasks the other one takes longer than starting them).
+
     Raises:
         OSError: it can't be written; what was there before is unchanged.
     """
-    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    fields = (f"{_compact(name)}: {_one_a_line(field)}" for name, field in sorted(value.items()))
+    text = "{\n  " + ",\n  ".join(fields) + "\n}\n"
     new = f"{path}.{os.getpid()}.new"
     try:
         with open(new, "wb") as file:
@@ -142,6 +149,16 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
         except OSError:
             pass
         raise
+
+
+def _one_a_line(field: Any) -> str:
+    if not isinstance(field, (list, tuple)) or not field or isinstance(field[0], str):
+        return _compact(field)
+    return "[\n    " + ",\n    ".join(map(_compact, field)) + "\n  ]"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _close(fd: int) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
 
 from launcher.model.orders import Tell
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.report import Report
 from launcher.output.base import Event
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from launcher.model.records import NamedTuple
 from launcher.model.report import Report, TaskReport
 from launcher.model.status import Reason, TaskState
 from launcher.output import human

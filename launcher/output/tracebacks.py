@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from launcher.model.records import NamedTuple
 
 _HEAD = "Traceback (most recent call last):"
 _CHAINED = (

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import NamedTuple
 
 from launcher.errors import LaunchError
+from launcher.model.records import NamedTuple
 
 
 class Owner(NamedTuple):

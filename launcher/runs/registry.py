@@ -6,12 +6,15 @@ import enum
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from launcher.errors import Fault, InputError
+from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.rundir import RunPaths
 from launcher.runs.folder import runs_folder
 from launcher.runs.owner import Owner, is_alive, is_elsewhere
+
+if TYPE_CHECKING:
+    from typing import Any
 
 #: The word for the newest run.
 LATEST = "latest"

@@ -14,12 +14,12 @@ gives a list of orders; nothing is remembered but what the records hold.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from launcher.model import facts, orders
 from launcher.model.job import JobSpec
 from launcher.model.orders import Order, Tell
 from launcher.model.plan import Placement, Plan
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.report import Failure, Report
 from launcher.model.status import ExitStatus, Reason, TaskState
 from launcher.model.task import TaskId
@@ -29,6 +29,9 @@ from launcher.supervision.hosts import Agents, AgentState
 from launcher.supervision.record import InvalidTransition, Record
 from launcher.supervision.roster import Roster
 from launcher.supervision.waiting import Phase, Waiting
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["InvalidTransition", "Machine", "Phase"]
 
@@ -84,11 +87,6 @@ class Machine:
         """The first failure by time, as far as is known."""
         return self._blame.failure
 
-    @property
-    def exit_code(self) -> int:
-        """What ``launch`` would exit with now."""
-        return self._blame.exit_code
-
     def begin(self) -> list[Order]:
         """The first orders; agents are being started meanwhile."""
         if not len(self._agents):
@@ -136,7 +134,7 @@ class Machine:
             run_dir: where its files are.
         """
         tasks = tuple(record.report() for record in self._tasks.records.values())
-        return Report(self._name, self.exit_code, started_at, ended_at, tasks, self.failure, run_dir)
+        return Report(self._name, self._blame.exit_code, started_at, ended_at, tasks, self.failure, run_dir)
 
     # ------------------------------------------------------------------ agents
 
@@ -334,7 +332,7 @@ class Machine:
         if self._agents.open():
             return []
         self.phase = Phase.OVER
-        return [orders.Finish(self.exit_code)]
+        return [orders.Finish(self._blame.exit_code)]
 
     # ------------------------------------------------------------------ the user and the clock
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from launcher.model.host import Host
+from launcher.model.records import Protocol
 
 
 class Link(Protocol):

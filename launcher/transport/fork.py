@@ -12,10 +12,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from launcher.errors import TransportError
+from launcher.model.records import TYPE_CHECKING
 from launcher.transport.local import LocalTransport
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 #: Started by name: nobody imports the agent.
 _AGENT = "launcher.agent.__main__"

@@ -106,15 +106,14 @@ class LocalLink:
     def wait(self, seconds: float) -> str | None:
         """See `Link.wait`; what guardian and agent left because both were killed is ended here."""
         deadline = time.monotonic() + seconds
-        poll = select.poll()
-        if not self._silent:
-            poll.register(self._errors, select.POLLIN)
         while not self._over():
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            # Guardian and agent, and nobody else, hold the other end of this pipe: its end wakes us.
-            poll.poll(min(left, 0.002 if self._silent else 0.05) * 1000)
+            # Guardian and agent, and nobody else, hold the other end of this pipe: its end wakes us. What
+            # remains then is the moment until the kernel has made a zombie of the guardian.
+            heard = [] if self._silent else [self._errors]
+            select.select(heard, [], [], min(left, 0.05 if heard else 0.0005))
         if os.WIFSIGNALED(self._status or 0) and sweep(self._number, deadline):
             return None
         return _describe(self._status or 0, self._said.decode("utf-8", "replace").strip())

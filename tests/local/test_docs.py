@@ -51,7 +51,9 @@ def test_example_does_what_it_promises(example: Example, launch: Launch, tmp_pat
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m launcher "$@"\n')
     command.chmod(0o755)
     environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "XDG_STATE_HOME": str(launch.home)}
-    done = subprocess.run(["sh", "-c", example.line], cwd=folder, env=environ, capture_output=True, timeout=50)
+    done = subprocess.run(
+        ["sh", "-c", example.line], cwd=folder, env=environ, capture_output=True, timeout=50
+    )
     assert done.returncode == example.code, done.stderr.decode()
 
 

@@ -81,7 +81,13 @@ def stopped(writing):
 
 def tree(writing):
     os.setsid()
-    fork(lambda below: (os.setsid(), fork(in_session), stay(below)))
+    fork(tree_below)
+    stay(writing)
+
+
+def tree_below(writing):
+    os.setsid()
+    fork(in_session)
     stay(writing)
 
 

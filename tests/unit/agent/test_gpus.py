@@ -16,26 +16,26 @@ from launcher.agent.spawn import Spawner
 
 
 @pytest.fixture
-def spawner() -> Iterator[Spawner]:
-    """Starts processes; lets go of what it holds open."""
+def spawner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spawner]:
+    """Starts processes, also those of the test's folder; lets go of what it holds open."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     it = Spawner(Limits(1))
     yield it
     os.close(it._home)
     os.close(it._nothing)
 
 
-def probe(spawner: Spawner, folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> GpuProbe:
+def probe(spawner: Spawner, folder: Path, script: str) -> GpuProbe:
     """A probe that finds this script as ``nvidia-smi``."""
     tool = folder / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return GpuProbe(spawner)
 
 
-def test_what_it_says(spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_it_says(spawner: Spawner, tmp_path: Path):
     lines = "echo 'warning: odd'; echo '0, Tesla T4, 15360 MiB'; echo '1, Tesla T4, 15360 MiB'"
-    it = probe(spawner, tmp_path, lines, monkeypatch)
+    it = probe(spawner, tmp_path, lines)
     until = time.monotonic() + 10
     while not it.read():
         assert time.monotonic() < until
@@ -50,7 +50,7 @@ def test_one_that_hangs_is_killed_when_its_time_is_up(
     spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(gpus, "PATIENCE", 0.1)
-    it = probe(spawner, tmp_path, "exec sleep 600", monkeypatch)
+    it = probe(spawner, tmp_path, "exec sleep 600")
     assert it.next_end() is not None
     time.sleep(0.15)
     assert it.close() == ()
@@ -58,7 +58,7 @@ def test_one_that_hangs_is_killed_when_its_time_is_up(
     assert os.WTERMSIG(os.waitpid(it.pid, 0)[1]) == 9
 
 
-def test_none(spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_none(spawner: Spawner, tmp_path: Path):
+    spawner._environment["PATH"] = str(tmp_path)
     it = GpuProbe(spawner)
     assert (it.output, it.pid, it.next_end(), it.read()) == (None, None, None, False)

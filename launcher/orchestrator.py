@@ -12,7 +12,7 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from launcher import wire
 from launcher.errors import TransportError, WireError
@@ -22,7 +22,7 @@ from launcher.model.job import JobSpec
 from launcher.model.plan import Placement, Plan
 from launcher.model.records import TYPE_CHECKING, Protocol
 from launcher.model.report import Report
-from launcher.model.task import TASK_MARK, TaskId
+from launcher.model.task import TASK_MARK
 from launcher.output.base import Opening, Renderer
 from launcher.planning import assemble
 from launcher.supervision import Machine
@@ -83,7 +83,7 @@ class Orchestrator:
         renderers: are shown everything, in this order.
         opening: what they are told first.
         remarks: told to the user first.
-        on_plan: called with the plan once the ports are known, before anything is started.
+        on_plan: called with the plan when its tasks are on their way; what it returns is told to the user.
         sources: may ask for the end.
     """
 
@@ -95,7 +95,7 @@ class Orchestrator:
         renderers: Sequence[Renderer],
         opening: Opening,
         remarks: Sequence[str] = (),
-        on_plan: Callable[[Plan], None] = lambda _: None,
+        on_plan: Callable[[Plan], str] = lambda _: "",
         sources: Sequence[Source] = (),
     ) -> None:
         self._job = job
@@ -279,13 +279,11 @@ class Orchestrator:
         self._send(order._replace(env={**order.env, **mark}))
 
     def _make_plan(self, order: orders.MakePlan) -> None:
-        plan = self._plan(order.ports)
+        plan = assemble(self._job, self._placement, order.ports)
         self._obey(self._machine.planned(plan))
-
-    def _plan(self, ports: Mapping[TaskId, int]) -> Plan:
-        plan = assemble(self._job, self._placement, ports)
-        self._on_plan(plan)
-        return plan
+        remark = self._on_plan(plan)
+        if remark:
+            self._show(orders.Tell(remark, urgent=True))
 
     def _set_timer(self, order: orders.SetTimer) -> None:
         due = time.monotonic() + order.seconds

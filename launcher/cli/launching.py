@@ -1,37 +1,34 @@
-"""Carries a launch out: the run's folder, the renderers, the orchestrator, the report."""
+"""Carries a launch out: the run's folder, the orchestrator, what shows it, the report."""
 
 from __future__ import annotations
 
 import argparse
-import errno
 import gc
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from launcher import runs
 from launcher.cli.request import Request
 from launcher.errors import LaunchError
 from launcher.model.facts import StopAsked
-from launcher.model.orders import Tell
 from launcher.model.plan import Placement, Plan
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
 from launcher.orchestrator import Orchestrator, Source
 from launcher.output.base import Opening, Renderer
-from launcher.output.files import Files, write_json
-from launcher.output.writer import Writer
+from launcher.output.late import Late
 from launcher.transport import Transport
 
 if TYPE_CHECKING:
+    from launcher.cli.screen import Screen
     from launcher.output.selection import Selection
     from launcher.output.tmux import Tmux
 
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1
-_STDOUT, _STDERR, _SIGPIPE = 1, 2, 13
 
 
 def launch(
@@ -59,59 +56,54 @@ def launch(
     job = runs.new_job_id()
     tmux = _tmux(job) if args.tmux else None
     paths = runs.create(wanted.run_dir, job)
-    writer = Writer(logs=paths.logs)
-    renderers: list[Renderer] = [Files(lambda tell: _warn(writer, tell))]
-    sources: list[Source] = [_Reader(writer)]
+    display = _Display(lambda: _screen(args, show, paths, tmux))
+    sources: list[Source] = [display]
     remarks = [_announcement(job, placement, paths), *placement.notes]
-    console = _shown(args, show, writer)
-    if tmux is None:
-        renderers.append(console)
-    else:
-        renderers += tmux.around(console)
+    if tmux is not None:
         sources.append(tmux)
         remarks.append(f"a pane for each task: {tmux.how_to_attach}")
-    opening = Opening(job, placement, paths, started)
     orchestrator = Orchestrator(
         wanted.job,
         placement,
         lambda _: transport,
-        renderers,
-        opening,
+        [Late(display.renderers)],
+        Opening(job, placement, paths, started),
         remarks=remarks,
-        on_plan=lambda plan: _write_plan(plan, paths, job, writer),
+        on_plan=lambda plan: _write_plan(plan, paths, job),
         sources=sources,
     )
     _collect_garbage_again()
     report = orchestrator.run()
-    _all_written(writer, paths)
-    writer.close()
+    display.close()
     return report.exit_code if args.report is None else _reported(report, args.report)
 
 
-def _collect_garbage_again() -> None:
-    """What is here by now stays: only what comes is looked at."""
-    gc.freeze()
-    gc.enable()
+class _Display:
+    """The screen, once it is made."""
+
+    def __init__(self, make: Callable[[], Screen]) -> None:
+        self._make = make
+        self._screen: Screen | None = None
+
+    def renderers(self) -> Sequence[Renderer]:
+        """Make it."""
+        self._screen = self._make()
+        return self._screen.renderers
+
+    def stop_wanted(self) -> StopAsked | None:
+        """See `launcher.orchestrator.Source`."""
+        return None if self._screen is None else self._screen.stop_wanted()
+
+    def close(self) -> None:
+        """Everything was shown."""
+        if self._screen is not None:
+            self._screen.close()
 
 
-def _shown(args: argparse.Namespace, show: Selection | None, writer: Writer) -> Renderer:
-    """The renderer for whoever looks at stdout."""
-    if args.json:
-        from launcher.output.jsonl import Jsonl
+def _screen(args: argparse.Namespace, show: Selection | None, paths: RunPaths, tmux: Tmux | None) -> Screen:
+    from launcher.cli.screen import Screen
 
-        return Jsonl(writer)
-    from launcher.output.console import Console, Options, wants_colour
-    from launcher.output.selection import Selection
-
-    terminal, live = os.isatty(_STDOUT), os.isatty(_STDERR) and not args.tmux
-    options = Options(
-        terminal=terminal,
-        live=live and os.environ.get("TERM") != "dumb",
-        colour=wants_colour(terminal, os.environ),
-        show=Selection(frozenset()) if show is None and args.tmux and terminal else show or Selection(),
-        quiet=args.quiet,
-    )
-    return Console(writer, options)
+    return Screen(args, show, paths, tmux)
 
 
 def _tmux(job: str) -> Tmux:
@@ -122,26 +114,13 @@ def _tmux(job: str) -> Tmux:
     """
     from launcher.output.tmux import Tmux
 
-    return Tmux(job, attach=all(map(os.isatty, (0, _STDOUT, _STDERR))))
+    return Tmux(job, attach=all(map(os.isatty, (0, 1, 2))))
 
 
-class _Reader:
-    """Whoever reads our output: when they are gone, nobody wants the job any more (as SIGPIPE has it)."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        self._asked = False
-
-    def stop_wanted(self) -> StopAsked | None:
-        """See `launcher.orchestrator.Source`."""
-        if self._asked or not isinstance(self._writer.broken(_STDOUT), BrokenPipeError):
-            return None
-        self._asked = True
-        return StopAsked(time.time(), _SIGPIPE, "the end of whoever read the output")
-
-
-def _warn(writer: Writer, tell: Tell) -> None:
-    writer.write(_STDERR, f"launch: {tell.text}\n".encode("utf-8", "backslashreplace"), urgent=True)
+def _collect_garbage_again() -> None:
+    """What is here by now stays: only what comes is looked at."""
+    gc.freeze()
+    gc.enable()
 
 
 def _announcement(job: str, placement: Placement, paths: RunPaths) -> str:
@@ -161,12 +140,15 @@ def _plural(role: str, count: int) -> str:
 # ---------------------------------------------------------------------- files
 
 
-def _write_plan(plan: Plan, paths: RunPaths, job: str, writer: Writer) -> None:
-    """``plan.json``, before anything starts. A full disk does not stop the job."""
+def _write_plan(plan: Plan, paths: RunPaths, job: str) -> str:
+    """Write ``plan.json``; what went wrong, for the user: a full disk does not stop the job."""
+    from launcher.output.files import write_json
+
     try:
         write_json(paths.plan, plan_as_dict(plan, job))
     except OSError as error:
-        _warn(writer, Tell(f"can't write {paths.plan}: {error.strerror}"))
+        return f"can't write {paths.plan}: {error.strerror}"
+    return ""
 
 
 def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
@@ -207,16 +189,9 @@ OWN_VARIABLES = (
 )
 
 
-def _all_written(writer: Writer, paths: RunPaths) -> None:
-    """Say so where the output could not be written (not to who has stopped reading, or closed it)."""
-    error = writer.broken(_STDOUT)
-    if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
-        text = f"the output could not be written: {error.strerror}; it is complete in {paths.logs}"
-        _warn(writer, Tell(text, urgent=True))
-
-
 def _reported(report: Report, path: str) -> int:
     """Write ``--report``; a report that can't be written is no success."""
+    from launcher.output.files import write_json
     from launcher.output.reportjson import report_as_dict
 
     try:

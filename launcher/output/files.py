@@ -41,6 +41,8 @@ class Files:
         self._clock = clock
         self._paths: RunPaths | None = None
         self._fds: dict[str, int] = {}
+        #: Lines for ``events.jsonl`` that came in this turn of the loop.
+        self._events: list[bytes] = []
         self._dead: list[str] = []
         self._dead_set: set[str] = set()
 
@@ -64,17 +66,21 @@ class Files:
         if isinstance(event, TaskOutput):
             self._append(self._paths.log(event.task), event.data)
             return
-        line = json.dumps(event_as_dict(event, self._clock()), ensure_ascii=False)
-        self._append(self._paths.events, f"{line}\n".encode("utf-8", "backslashreplace"))
+        line = _compact(event_as_dict(event, self._clock()))
+        self._events.append(f"{line}\n".encode("utf-8", "backslashreplace"))
 
     def tick(self, now: float) -> float | None:
-        """Nothing waits here."""
+        """Write the events of this turn of the loop."""
+        if self._events and self._paths is not None:
+            self._append(self._paths.events, b"".join(self._events))
+            self._events.clear()
         return None
 
     def close(self, report: Report) -> None:
         """Write the report, close the logs."""
         if self._paths is None:
             return
+        self.tick(report.ended_at)
         self._warn_of_incomplete(self._paths)
         for fd in self._fds.values():
             _close(fd)
@@ -157,8 +163,7 @@ def _one_a_line(field: Any) -> str:
     return "[\n    " + ",\n    ".join(map(_compact, field)) + "\n  ]"
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+_compact = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _close(fd: int) -> None:

@@ -15,6 +15,9 @@ from launcher.model.rundir import RunPaths
 #: How many runs below the state folder are kept.
 KEPT_RUNS = 200
 
+#: So many more are allowed before the oldest are forgotten: it takes time, and not every launch should.
+_SLACK = 20
+
 #: Without letters and digits that are mistaken for each other.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -154,7 +157,7 @@ def _prune(folder: str) -> None:
         names = os.listdir(folder)
     except OSError:
         return
-    if len(names) > KEPT_RUNS:
+    if len(names) > KEPT_RUNS + _SLACK:
         from launcher.runs.pruning import prune
 
         prune(folder, names, KEPT_RUNS)

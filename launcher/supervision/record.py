@@ -69,7 +69,7 @@ class Record:
         self.cpu_s: float | None = None
         self.leftovers = 0
         self.unkillable: tuple[int, ...] = ()
-        self._story: deque[str] = deque(maxlen=_STORY)
+        self._story: deque[tuple[TaskState, TaskState, object]] = deque(maxlen=_STORY)
 
     def move(self, state: TaskState, because: object) -> None:
         """Go to ``state``.
@@ -77,9 +77,10 @@ class Record:
         Raises:
             InvalidTransition: it can't get there from where it is.
         """
-        self._story.append(f"{self.state.value} -> {state.value}: {because}")
+        self._story.append((self.state, state, because))
         if (self.state, state) not in TRANSITIONS:
-            raise InvalidTransition(f"{self.task}: " + "; ".join(self._story))
+            story = (f"{old.value} -> {new.value}: {why}" for old, new, why in self._story)
+            raise InvalidTransition(f"{self.task}: " + "; ".join(story))
         self.state = state
 
     def report(self) -> TaskReport:

@@ -108,8 +108,8 @@ else:
         made.append(f"{os.getpid()}-{len(made)}")
         return eyes.code(make, str(limit), made[-1])
 
-    if eyes.code("import os; print(os.access('/sys/fs/cgroup/memory', os.W_OK) and os.getuid())") != "0":
-        pytest.skip("control groups can't be made here")
+    if eyes.code("import os; print(os.getuid())") != "0":
+        pytest.fail("this test makes a memory control group: run it as root, as CI does")
     yield making
     for name in made:
         eyes.code(make, "0", name)

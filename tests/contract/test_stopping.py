@@ -85,7 +85,8 @@ def test_leftovers_are_ended_and_counted(agent: Driver, eyes: Eyes, way: str):
 
 def test_sigterm_ends_a_task_and_is_told_once(agent: Driver):
     for index in range(5):
-        agent.started(f"worker/{index}", ["sh", "-c", "sleep 600 & sleep 600"])
+        agent.start(f"worker/{index}", ["sh", "-c", "sleep 600 & sleep 600 & echo up; wait"])
+        agent.prints(f"worker/{index}", b"up")
     agent.stop(*(f"worker/{index}" for index in range(5)), ladder=POLITE)
     for index in range(5):
         exited, gone = (agent.wait(kind, f"worker/{index}") for kind in (facts.TaskExited, facts.TaskGone))

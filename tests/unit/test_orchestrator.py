@@ -58,7 +58,7 @@ class Run:
         where: Iterable[Host] = (),
         renderers: int = 1,
         remarks: Iterable[str] = (),
-        on_plan: Callable[[Plan], None] = lambda _: None,
+        on_plan: Callable[[Plan], str] = lambda _: "",
         sources: Iterable[Any] = (),
         **policy: Any,
     ) -> None:
@@ -167,15 +167,13 @@ def test_every_renderer_is_told_in_turn():
     assert [turn[0][0] for turn in turns] == ["0 begin", *["0 on"] * (len(turns) - 2), "0 close"]
 
 
-def test_the_plan_is_made_when_all_ports_are_held_and_before_any_start():
+def test_the_plan_is_told_when_its_tasks_are_on_their_way():
     seen: list[Plan] = []
     transport = FakeTransport()
 
-    def on_plan(plan: Plan) -> None:
-        assert not any(
-            isinstance(o, orders.StartTask) for link in transport.links.values() for o in link.orders
-        )
+    def on_plan(plan: Plan) -> str:
         seen.append(plan)
+        return "can't write it"
 
     run = Run(transport, "worker 2", where=hosts(2), on_plan=on_plan)
     (plan,) = seen
@@ -183,6 +181,7 @@ def test_the_plan_is_made_when_all_ports_are_held_and_before_any_start():
     start = next(order for order in run.links["node2"].orders if isinstance(order, orders.StartTask))
     assert start.env[TASK_MARK] == "job-1:worker/1"
     assert start.env["TASK_ADDRESS"] == "node2:40000"
+    assert orders.Tell("can't write it", urgent=True) in [event for _, event in run.calls]
 
 
 ENDS = [
@@ -365,7 +364,7 @@ def test_an_agent_that_was_ended_from_outside():
 def test_the_links_are_let_go_when_a_renderer_breaks():
     transport = FakeTransport()
 
-    def broken(_: Plan) -> None:
+    def broken(_: Plan) -> str:
         raise RuntimeError("a fault of ours")
 
     with pytest.raises(RuntimeError, match="a fault of ours"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -45,19 +44,14 @@ print(*(holder.family.name for holder in keeper._held.values()))
 
 def in_a_namespace(*settings: str) -> str:
     """What HOLD prints in a fresh network namespace."""
-    argv = ["unshare", "-n", sys.executable, "-c", HOLD, ROOT, *settings]
+    argv = ["unshare", "-rn", sys.executable, "-c", HOLD, ROOT, *settings]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
 
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root makes network namespaces")
-
-
-@needs_root
 def test_both_worlds():
     assert in_a_namespace() == "AF_INET6 AF_INET6"
 
 
-@needs_root
 def test_ipv6_is_switched_off():
     """Linux lets ``::`` be bound all the same, and that keeps the port in the world of IPv4."""
     assert "free" not in in_a_namespace("ipv6/conf/all/disable_ipv6=1", "ipv6/conf/lo/disable_ipv6=1")
@@ -82,7 +76,6 @@ def test_ipv6_can_not_be_bound(monkeypatch: pytest.MonkeyPatch):
     assert tried == ["::", "0.0.0.0"]
 
 
-@needs_root
 def test_no_port_is_left():
     assert in_a_namespace("ipv4/ip_local_port_range=60000 60000").startswith(
         "refused: Address already in use"

@@ -23,6 +23,7 @@ def name(number: int) -> str:
 @pytest.fixture(autouse=True)
 def keep_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "KEPT_RUNS", 3)
+    monkeypatch.setattr(folder, "_SLACK", 0)
 
 
 def test_the_newest_are_kept(state: Path):

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator
 
-from launcher.cli.launching import OWN_VARIABLES, plan_as_dict
+from launcher.cli.planfile import OWN_VARIABLES, plan_as_dict
 from launcher.model.job import JobSpec
 from launcher.model.plan import Placement, Plan, TaskPlan
 from launcher.planning import assemble

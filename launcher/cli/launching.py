@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from launcher import runs
+from launcher.cli.planfile import write_plan
 from launcher.cli.request import Request
 from launcher.errors import LaunchError
 from launcher.model.facts import StopAsked
-from launcher.model.plan import Placement, Plan
+from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from launcher.cli.screen import Screen
     from launcher.output.selection import Selection
     from launcher.output.tmux import Tmux
-
-#: Version of ``plan.json``.
-PLAN_SCHEMA = 1
 
 
 def launch(
@@ -69,7 +67,7 @@ def launch(
         [Late(display.renderers)],
         Opening(job, placement, paths, started),
         remarks=remarks,
-        on_plan=lambda plan: _write_plan(plan, paths, job),
+        on_plan=lambda plan: write_plan(plan, paths, job),
         sources=sources,
     )
     _collect_garbage_again()
@@ -140,55 +138,6 @@ def _plural(role: str, count: int) -> str:
 # ---------------------------------------------------------------------- files
 
 
-def _write_plan(plan: Plan, paths: RunPaths, job: str) -> str:
-    """Write ``plan.json``; what went wrong, for the user: a full disk does not stop the job."""
-    from launcher.output.files import write_json
-
-    try:
-        write_json(paths.plan, plan_as_dict(plan, job))
-    except OSError as error:
-        return f"can't write {paths.plan}: {error.strerror}"
-    return ""
-
-
-def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
-    """A plan for JSON. Of the environment only what we set ourselves: the rest may be secret."""
-    tasks = [
-        {
-            "task": task.task,
-            "host": task.host,
-            "address": task.address,
-            "port": task.port,
-            "argv": task.argv,
-            "workdir": task.workdir,
-            "gpus": task.gpus,
-            "env": {name: task.env[name] for name in OWN_VARIABLES if name in task.env},
-        }
-        for task in plan.tasks
-    ]
-    command = _shown_command(sys.argv)
-    return {"schema": PLAN_SCHEMA, "job": job, "command": command, "tasks": tasks, "cluster": plan.cluster}
-
-
-def _shown_command(words: Sequence[str]) -> list[str]:
-    """The command line without the values that ``-x NAME=VALUE`` gives: they may be secret."""
-    return [
-        f"{word.partition('=')[0]}=..." if "=" in word and (word.startswith("-x") or before == "-x") else word
-        for before, word in zip(["", *words], words, strict=False)
-    ]
-
-
-#: Variables of a task that are ours, in the order shown.
-OWN_VARIABLES = (
-    "JOB_NAME",
-    "TASK_INDEX",
-    "TASK_ADDRESS",
-    "TF_CONFIG",
-    "CLUSTER_SPEC",
-    "CUDA_VISIBLE_DEVICES",
-)
-
-
 def _reported(report: Report, path: str) -> int:
     """Write ``--report``; a report that can't be written is no success."""
     from launcher.output.files import write_json
@@ -200,6 +149,3 @@ def _reported(report: Report, path: str) -> int:
         print(f"launch: can't write the report to {path!r}: {error.strerror}", file=sys.stderr)
         return report.exit_code or LaunchError.exit_code
     return report.exit_code
-
-
-__all__: Sequence[str] = ["OWN_VARIABLES", "PLAN_SCHEMA", "launch", "plan_as_dict"]

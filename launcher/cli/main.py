@@ -101,5 +101,5 @@ def build_parser() -> argparse.ArgumentParser:
     for name, module in COMMANDS.items():
         command = importlib.import_module(module)
         command.add_arguments(commands.add_parser(name, help=command.SUMMARY, allow_abbrev=False))
-    importlib.import_module(COMMANDS["run"]).add_options(parser)
+    importlib.import_module("launcher.cli.options").add_options(parser)
     return parser

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from launcher.cli.inventory import read_hosts
+from launcher.cli.options import add_options
 from launcher.cli.textfile import read_text
 from launcher.errors import Fault, InputError, JobError
 from launcher.model.host import Host, is_loopback
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 
-#: Tasks one role may have.
-MOST_TASKS = 10_000
 _COMMAND_LINE = "command line"
 _JOB_FILES = (".yaml", ".yml")
 
@@ -220,8 +219,6 @@ def _hosts_of_job(
 
 
 def _parse_more(args: argparse.Namespace, rest: Sequence[str]) -> None:
-    from launcher.cli.run import add_options
-
     parser = argparse.ArgumentParser(prog="launch JOB.yaml", allow_abbrev=False)
     add_options(parser)
     said = {name: value for name, value in vars(args).items() if name in vars(parser.parse_args([]))}

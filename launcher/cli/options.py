@@ -1,0 +1,70 @@
+"""The options of a launch: on the command line, and after the name of a job file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+#: Tasks one role may have.
+MOST_TASKS = 10_000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a launch, without the program."""
+    tasks = parser.add_argument_group("tasks")
+    tasks.add_argument("--ps", type=_count, metavar="N", help="parameter servers")
+    tasks.add_argument("--workers", type=_count, metavar="N", help="workers (1, if no task is asked for)")
+    tasks.add_argument("--chief", action="store_true", help="a chief")
+    tasks.add_argument("--evaluator", action="store_true", help="an evaluator")
+    tasks.add_argument("--gpus", type=_count, metavar="N", help="GPUs for each task that is no ps")
+    tasks.add_argument("--hosts", metavar="X", help="a hostfile, or host[:slots],... (default: this machine)")
+
+    program = parser.add_argument_group("program")
+    program.add_argument(
+        "--flags", action="store_true", help="append --ps_hosts= --worker_hosts= --job_name= --task_index="
+    )
+    program.add_argument(
+        "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
+        help="environment for the tasks; NAME alone and PRE* carry what is set here; repeatable",
+    )  # fmt: skip
+    program.add_argument(
+        "--python", metavar="PATH", help="the Python of .py programs and modules (default: launch's own)"
+    )
+    program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
+
+    end = parser.add_argument_group("how it ends")
+    end.add_argument(
+        "--on-failure",
+        choices=("stop", "continue"),
+        help="what one failed task means for the others (default: stop)",
+    )
+    end.add_argument("--grace", metavar="S", help="seconds between SIGTERM and harder signals (default: 10)")
+    end.add_argument("--timeout", metavar="S", help="limit for the whole job: seconds, or 90s, 5m, 2h")
+
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--run-dir", metavar="DIR", help="where this run's files go (default: below the XDG state folder)"
+    )
+    output.add_argument("--report", metavar="FILE", help="write the machine-readable report here too")
+    output.add_argument(
+        "--show", metavar="TASKS", help="show only these tasks' output: worker,ps/0,worker/2-5"
+    )
+    output.add_argument("-q", "--quiet", action="store_true", help="show failures only")
+    output.add_argument("--json", action="store_true", help="events and output as JSON lines on stdout")
+    output.add_argument(
+        "--tmux", action="store_true", help="a tmux pane for each task; closing the session ends the job"
+    )
+    output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
+    output.add_argument("--version", action="version", version=_version())
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > MOST_TASKS:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {MOST_TASKS}")
+    return int(text)
+
+
+def _version() -> str:
+    from launcher import __version__
+
+    return f"launch {__version__}, Python {sys.version.split()[0]}"

@@ -22,6 +22,10 @@ import pytest
 
 MARK = "LAUNCH_TEST_MARK"
 
+# numpy, once a test module imports it, would start a thread for each core, and a process of several threads
+# can't be forked into an agent. No task does heavy arithmetic, so it may go on to them.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 #: Seconds that what a test started may take to be gone after it.
 _PATIENCE = 3.0
 

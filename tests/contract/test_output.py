@@ -86,6 +86,11 @@ def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], 
     """1 GB is printed, the link is not read for a while: the task waits, the agent stays small, all comes."""
     agent = open_agent()
     pid = agent.ready().pid
+
+    def peak() -> int:
+        return int(eyes.status(pid, "VmHWM").split()[0]) * 1024
+
+    small = peak()  # a fork is as large as what it is a fork of, here pytest
     size = 1 << 30
     code = (
         "import os, sys\n"
@@ -95,8 +100,7 @@ def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], 
     task = agent.started("worker/0", [eyes.site.python, "-c", code, str(size)])
     agent.started("worker/1", ["sh", "-c", "while echo line; do :; done"])
     time.sleep(1.5)  # the link is not read
-    peak = int(eyes.status(pid, "VmHWM").split()[0]) * 1024
-    assert peak < 48 * MB
+    assert peak() < small + 32 * MB
     assert eyes.alive(task.pid) == [task.pid]
     agent.stop("worker/1", ladder=QUICK)
     taken, total = hashlib.sha256(), 0
@@ -115,7 +119,7 @@ def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], 
         wanted.update(bytes(range(256)) * 4096)
     assert taken.digest() == wanted.digest()
     assert agent.wait(facts.TaskExited, "worker/0").code == 0
-    assert int(eyes.status(pid, "VmHWM").split()[0]) * 1024 < 64 * MB
+    assert peak() < small + 48 * MB
 
 
 def test_a_stop_works_while_nobody_reads(agent: Driver, eyes: Eyes):

@@ -15,29 +15,56 @@ if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
     from typing import Protocol as Protocol
 else:
-    from collections import namedtuple
+    from _collections import _tuplegetter  # what collections.namedtuple uses: C, and as fast as a slot
 
     class Protocol:
         """What a type checker compares classes with; nothing at run time."""
 
-    #: What a class has of itself, and not from its body.
-    _NOT_COPIED = {"__annotations__", "__module__", "__qualname__", "__dict__", "__weakref__"}
-
     class _Maker(type):
-        """Turns a class of annotated fields, defaults and methods into a named tuple."""
+        """Turns a class of annotated fields, defaults and methods into a tuple with names."""
 
         def __new__(cls, name, bases, body):
-            if not bases:
-                return super().__new__(cls, name, bases, body)
-            fields = body.get("__annotations__", {})
-            defaults = [body[field] for field in fields if field in body]
-            made = namedtuple(name, fields, defaults=defaults, module=body["__module__"])
-            for attribute, value in body.items():
-                if attribute not in _NOT_COPIED and attribute not in fields:
-                    setattr(made, attribute, value)
-            made.__qualname__ = body["__qualname__"]
-            made.__annotations__ = fields
-            return made
+            fields = tuple(body.pop("__annotations__", ()))
+            defaults = {field: body.pop(field) for field in fields if field in body}
+            body.update(__slots__=(), __match_args__=fields, _fields=fields, _field_defaults=defaults)
+            body.update((field, _tuplegetter(index, None)) for index, field in enumerate(fields))
+            return super().__new__(cls, name, bases or (tuple,), body)
 
     class NamedTuple(metaclass=_Maker):
-        """See `typing.NamedTuple`."""
+        """See `typing.NamedTuple`; ``collections.namedtuple`` compiles a constructor for each class instead."""
+
+        def __new__(cls, *args, **named):
+            """A record of these values, by position or by name."""
+            missing = cls._fields[len(args) :]
+            try:
+                values = args + tuple(
+                    [named.pop(name) if name in named else cls._field_defaults[name] for name in missing]
+                )
+            except KeyError as error:
+                raise TypeError(f"{cls.__name__}: no value for {error}") from None
+            if named or len(values) != len(cls._fields):
+                expected = ", ".join(cls._fields)
+                raise TypeError(f"{cls.__name__} takes {expected}; got {values} and {named}")
+            return tuple.__new__(cls, values)
+
+        @classmethod
+        def _make(cls, values):
+            """A record of these values, in order."""
+            return cls(*values)
+
+        def _asdict(self):
+            """The values by name."""
+            return dict(zip(self._fields, self))
+
+        def _replace(self, **changed):
+            """The same with other values for some fields."""
+            return type(self)(**{**self._asdict(), **changed})
+
+        def __getnewargs__(self):
+            """For copy and pickle."""
+            return tuple(self)
+
+        def __repr__(self):
+            """``Name(field=value, ...)``."""
+            values = ", ".join([f"{name}={value!r}" for name, value in self._asdict().items()])
+            return f"{type(self).__name__}({values})"

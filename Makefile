@@ -24,6 +24,7 @@ dev: $(VENV)/.dev  ## the same, with what the tests need
 demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 	$(BIN)/python examples/mnist_dist/data.py
 	$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
+	@echo "next: . $(VENV)/bin/activate; launch --help"
 
 test: lint types  ## ruff, mypy and all tests
 	@command -v tmux >/dev/null || { echo "make: the tests need tmux: apt-get install tmux" >&2; exit 1; }

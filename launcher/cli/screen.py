@@ -72,7 +72,9 @@ def _shown(args: argparse.Namespace, show: Selection | None, writer: Writer) -> 
     from launcher.output.console import Console, Options, wants_colour
     from launcher.output.selection import Selection
 
-    terminal, live = os.isatty(_STDOUT), os.isatty(_STDERR) and not args.tmux
+    terminal = os.isatty(_STDOUT)
+    # Not when stdout goes to a pager or to tee: two writers on one terminal tear each other's lines.
+    live = terminal and os.isatty(_STDERR) and not args.tmux
     options = Options(
         terminal=terminal,
         live=live and os.environ.get("TERM") != "dumb",

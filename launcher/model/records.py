@@ -31,7 +31,7 @@ else:
             return super().__new__(cls, name, bases or (tuple,), body)
 
     class NamedTuple(metaclass=_Maker):
-        """See `typing.NamedTuple`; ``collections.namedtuple`` compiles a constructor for each class instead."""
+        """See `typing.NamedTuple`. One constructor for all: `collections.namedtuple` compiles one each."""
 
         def __new__(cls, *args, **named):
             """A record of these values, by position or by name."""

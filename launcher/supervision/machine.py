@@ -7,8 +7,7 @@
                      (all tasks are gone) ────┘
 
 GATHERING: agents come up and hold ports. RUNNING: until the policy, the user or the clock says stop.
-STOPPING: until every task is gone. CLOSING: until every agent is. Each fact is handled at once and
-gives a list of orders; nothing is remembered but what the records hold.
+STOPPING: until every task is gone. CLOSING: until every agent is. Each fact gives a list of orders.
 """
 
 from __future__ import annotations
@@ -259,7 +258,12 @@ class Machine:
         record.reason = wording.exit_reason(record.status, fact.oom)
         record.outcome = TaskState.SUCCEEDED if record.status.ok else TaskState.FAILED
         if record.status.ok:
-            return []
+            early = record.service and self._tasks.undecided
+            return (
+                [Tell(f"{record.task} ended by itself (exit code 0) before the job was done")]
+                if early
+                else []
+            )
         after = "" if record.started_at is None else f" after {wording.seconds(fact.at - record.started_at)}"
         text = f"{record.task} failed{self._on(record.host)}{after}: {record.detail}"
         hint = wording.exit_hint(record.status, fact.oom)
@@ -303,10 +307,10 @@ class Machine:
             return [Tell(f"{text}; that was before all else")] if first else []
         others = self._tasks.alive()
         if not others:
-            return [Tell(text)]
-        if self._verdict() is policy.Verdict.GO_ON:
-            return [Tell(f"{text}; {wording.tasks(others)} left")]
-        return [Tell(f"{text}; stopping the other {wording.tasks(others, many_only=True)}")]
+            return []  # the report is next, and says it
+        goes_on = self._verdict() is policy.Verdict.GO_ON
+        rest = f"stopping the other {wording.tasks(others, many_only=True)}"
+        return [Tell(f"{text}; {wording.tasks(others)} left" if goes_on else f"{text}; {rest}")]
 
     def _stop(self, told: list[Order]) -> list[Order]:
         """End everything that runs; what was not started never will be."""
@@ -349,7 +353,7 @@ class Machine:
         self._blame.fail(failure, 128 + fact.signal)
         text = f"{fact.who}: {self._what_stops()}"
         if self.phase is Phase.RUNNING and self._policy.grace > 0:
-            text += f", up to {wording.seconds(self._policy.grace)}; once more kills them at once"
+            text += f", up to {wording.limit(self._policy.grace)}; once more kills them at once"
         return self._stop([Tell(text)])
 
     def _hurry(self, who: str) -> list[Order]:
@@ -382,7 +386,7 @@ class Machine:
     def _job_took_too_long(self, fact: facts.TimeUp) -> list[Order]:
         if self.phase not in (Phase.GATHERING, Phase.RUNNING):
             return []
-        text = f"the job took longer than its time limit of {wording.seconds(self._policy.timeout or 0.0)}"
+        text = f"the job took longer than its time limit of {wording.limit(self._policy.timeout or 0.0)}"
         hint = "--timeout sets the limit; the logs show what each task was doing"
         self._blame.fail(Failure(Reason.TIMEOUT, None, None, fact.at, text, hint), _TIMED_OUT)
         return self._stop([Tell(f"{text}; {self._what_stops()}")])

@@ -51,6 +51,7 @@ class Record:
     def __init__(self, placed: Placed) -> None:
         self.task = placed.task
         self.host = placed.host.name
+        self.service = placed.role.service
         self.attempt = 1
         self.state = TaskState.PENDING
         #: What it will be when it is gone; set when its process ends.

@@ -50,10 +50,10 @@ class Waiting:
     def late(self, timer: str) -> tuple[tuple[str, ...], str]:
         """Hosts that are behind when this timer runs out, and what is to be said of them."""
         if timer == "ready":
-            return self._agents.not_holding(), f"no answer from its agent in {wording.seconds(READY_LIMIT)}"
+            return self._agents.not_holding(), f"no answer from its agent in {wording.limit(READY_LIMIT)}"
         if timer == "start":
             late = self._tasks.hosts_of(self._tasks.starting)
-            return late, f"its agent could not start a task in {wording.seconds(START_LIMIT)}"
+            return late, f"its agent could not start a task in {wording.limit(START_LIMIT)}"
         if timer == "end":
             return self._tasks.hosts_of(self._tasks.open), "its agent did not end the tasks"
-        return self._agents.open(), f"its agent did not close in {wording.seconds(CLOSE_LIMIT)}"
+        return self._agents.open(), f"its agent did not close in {wording.limit(CLOSE_LIMIT)}"

@@ -111,6 +111,11 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
 
 
+def limit(value: float) -> str:
+    """A time that was given, as it was given: ``10 s``, ``0.5 s``."""
+    return f"{value:g} s"
+
+
 def some(names: tuple[str, ...], most: int = 5) -> str:
     """``a, b, c``; long lists are cut: ``a, b and 7 others``."""
     if len(names) <= most:

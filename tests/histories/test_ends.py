@@ -360,3 +360,10 @@ def test_facts_after_the_end_change_nothing():
     assert played.exit_code == 0
     assert not played.steps[-1].orders
     assert played.report.failure is None
+
+
+def test_a_ps_that_ends_early_by_itself_is_no_failure_and_is_mentioned():
+    history = "up\nps/0 exits 0\nps/0 gone\nworker/0 exits 0\nworker/0 gone\nclosed"
+    played = Script(job("worker 1", "ps 1")).play(history)
+    assert played.exit_code == 0
+    assert played.told == ("ps/0 ended by itself (exit code 0) before the job was done",)

@@ -146,7 +146,7 @@ def test_time_limit_while_it_runs():
 def test_time_limit_while_agents_come_up():
     played = Script(job("worker 2", timeout=5), hosts(2)).play("ready node1\ntime up job\nclosed")
     assert played.exit_code == 124
-    assert played.told == ("the job took longer than its time limit of 5.0 s; no task was started yet",)
+    assert played.told == ("the job took longer than its time limit of 5 s; no task was started yet",)
 
 
 @pytest.mark.parametrize("end", ["worker/0 exits 0", "worker/0 exits 7", "Ctrl-C"])

@@ -8,6 +8,7 @@
     │   ├── JobError                     in a job file or on the command line
     │   └── PlacementError               the tasks do not fit the hosts
     ├── ProgramError                127  the program to run is not there
+    ├── NotRunnableError            126  the program to run is there, and can't be run
     ├── TransportError              125  a host or its agent can't be had
     └── WireError                   125  the two ends of a link do not understand each other
 
@@ -73,6 +74,12 @@ class ProgramError(LaunchError):
     """The program to run is not there."""
 
     exit_code = 127
+
+
+class NotRunnableError(LaunchError):
+    """The program to run is there, and can't be run."""
+
+    exit_code = 126
 
 
 class TransportError(LaunchError):

@@ -1,4 +1,4 @@
-"""``--dry-run``: the plan as it would be started, in commands that can be copied."""
+"""``--dry-run``: the plan as it would be started: commands that can be copied, all else as comments."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ def show(job: JobSpec, placement: Placement, as_json: bool) -> int:
 
 
 def _lines(plan: Plan, placement: Placement) -> Iterator[str]:
-    yield "Nothing is started. Ports are examples: real ones are taken, and held, when the job starts."
-    yield from placement.notes
+    """A shell that is given all of them starts one task after the other."""
+    yield "# Nothing is started. Ports are examples: real ones are taken, and held, when the job starts."
+    yield from (f"# {line}" for note in placement.notes for line in note.splitlines())
     yield ""
-    yield "ClusterSpec"
+    yield "# ClusterSpec"
     for role, addresses in plan.cluster.items():
-        yield f"  {role}: {', '.join(addresses)}"
+        yield f"#   {role}: {', '.join(addresses)}"
     for task in plan.tasks:
         yield ""
         yield from _task_lines(task)
 
 
 def _task_lines(task: TaskPlan) -> Iterator[str]:
-    yield f"{task.task} on {task.host}, {task.address}"
+    yield f"# {task.task} on {task.host}, {task.address}"
     if task.workdir is not None:
         yield f"  cd {shlex.quote(task.workdir)} &&"
     names = [name for name in OWN_VARIABLES if name in task.env]

@@ -32,8 +32,14 @@ def read_hosts(text: str) -> tuple[Host, ...]:
 
 
 def _parsed_file(path: str) -> tuple[Host, ...]:
-    """What the file says."""
+    """What the file says. A job file has faults as a hostfile, and one word explains them all."""
     text = read_text(path, "hostfile", HostfileError)
     from launcher.hostfile import parse
 
-    return parse(text, path)
+    try:
+        return parse(text, path)
+    except HostfileError:
+        if any(line.startswith("roles:") for line in text.splitlines()):
+            what = f"this is a job file: launch {shown(path)}"
+            raise HostfileError([Fault(shown(path), what)]) from None
+        raise

@@ -17,10 +17,13 @@ from launcher.runs.registry import Run, RunState, find, load
 SUMMARY = "print what the tasks of a run printed"
 
 EXAMPLES = """\
-launch logs                        the newest run, every line with its task
+launch logs                        the newest run, every line with its task (when there are several)
 launch logs worker/0               one task of it, byte for byte
 launch logs -f ps worker/1         all ps and one worker, until the run has ended
 launch logs --lines 20 k3f9m       the last lines of each task of another run"""
+
+#: Labels are padded to the longest, but not beyond this.
+_LABEL_WIDTH = 40
 
 _TASK = re.compile(r"[^/]+/\d+")
 
@@ -72,13 +75,19 @@ class _Selection:
         if not self._planned:
             self._planned = _tasks(self._run)
             chosen = _chosen(self._run, self._planned, self._selectors) if self._planned else []
-            many_hosts = len(set(self._planned.values())) > 1
+            labels = _labels(self._planned, chosen)
             for task in chosen:
-                label = f"{self._planned[task]} {task}" if many_hosts else task
-                prefix = f"{label} | " if len(chosen) > 1 else ""
-                path = self._run.paths.log(task)
-                self._logs[task] = Log(path, prefix.encode(errors="surrogateescape"), self._lines)
+                label = labels[task].encode(errors="surrogateescape") if len(chosen) > 1 else b""
+                self._logs[task] = Log(self._run.paths.log(task), label, self._lines, sys.stdout.isatty())
         return list(self._logs.values())
+
+
+def _labels(planned: dict[TaskId, str], chosen: Sequence[TaskId]) -> dict[TaskId, str]:
+    """What stands before each task's bar, as on the console: its name, perhaps its host; equally long."""
+    several = len(set(planned.values())) > 1
+    names = {task: f"{planned[task]} {task}" if several else str(task) for task in chosen}
+    width = min(_LABEL_WIDTH, max(map(len, names.values()), default=0))
+    return {task: name.ljust(width) for task, name in names.items()}
 
 
 def _run_and_selectors(words: Sequence[str]) -> tuple[Run, Sequence[str]]:

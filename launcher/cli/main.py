@@ -9,21 +9,13 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from launcher.cli.commands import COMMANDS
+from launcher.cli.parser import Parser
 from launcher.errors import InputError, LaunchError
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any
-
-#: Command -> module, imported when it is used. What is none of these is a program to run.
-COMMANDS = {
-    "run": "launcher.cli.run",
-    "hosts": "launcher.cli.hosts",
-    "logs": "launcher.cli.logs",
-    "ps": "launcher.cli.ps",
-    "stop": "launcher.cli.stop",
-    "completion": "launcher.cli.completion",
-}
 
 _SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
        launch [OPTIONS] -m MODULE [ARGS...]
@@ -74,7 +66,7 @@ def _columns() -> int:
 
 
 def _parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="launch" if name == "run" else f"launch {name}",
         usage=_SYNOPSIS if name == "run" else None,
         description=command.SUMMARY[:1].upper() + command.SUMMARY[1:] + ".",

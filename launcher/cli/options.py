@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+#: Where a fault is that no single option has; and the source of roles that options made.
+COMMAND_LINE = "command line"
+
 #: Tasks one role may have.
 MOST_TASKS = 10_000
 
@@ -38,7 +41,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=("stop", "continue"),
         help="what one failed task means for the others (default: stop)",
     )
-    end.add_argument("--grace", metavar="S", help="seconds between SIGTERM and harder signals (default: 10)")
+    end.add_argument(
+        "--grace", metavar="S", help="from SIGTERM to harder signals: seconds, or 10s, 5m (default: 10)"
+    )
     end.add_argument("--timeout", metavar="S", help="limit for the whole job: seconds, or 90s, 5m, 2h")
 
     output = parser.add_argument_group("output")

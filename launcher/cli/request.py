@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from launcher.cli.inventory import read_hosts
-from launcher.cli.options import add_options
+from launcher.cli.options import COMMAND_LINE, add_options
+from launcher.cli.parser import Parser
 from launcher.cli.textfile import read_text
 from launcher.errors import Fault, InputError, JobError
 from launcher.model.host import Host, is_loopback
@@ -24,16 +25,18 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 
-_COMMAND_LINE = "command line"
 _JOB_FILES = (".yaml", ".yml")
 
 
 class Request(NamedTuple):
-    """A job, where it may run, and where its files go (``None``: the usual place)."""
+    """A job, where it may run, where its files go (``None``: the usual place), and who says so."""
 
     job: JobSpec
     hosts: tuple[Host, ...]
     run_dir: str | None = None
+    #: The option or ``file:line`` that says where the job runs, and with which Python; empty: nobody does.
+    workdir_source: str = ""
+    python_source: str = ""
 
 
 def understand(args: argparse.Namespace) -> Request:
@@ -48,12 +51,17 @@ def understand(args: argparse.Namespace) -> Request:
         request = _from_file(args, words, faults)
     else:
         job = _with_options(_job(args, words, faults), args, faults)
-        request = Request(job, _collected(faults, lambda: _hosts(args.hosts), ()), args.run_dir)
+        request = Request(job, _hosts_given(args, faults), args.run_dir, *_sources(args))
     _collected(faults, lambda: check_program_args(request.job), None)
     faults += [*_conflicts(args), *_report_faults(args.report)]
     if faults:
         raise JobError(faults)
     return request
+
+
+def _sources(args: argparse.Namespace, workdir: str = "", python: str = "") -> tuple[str, str]:
+    """Who says where the job runs, and with which Python: an option, else what a file has for it."""
+    return "--workdir" if args.workdir else workdir, "--python" if args.python else python
 
 
 def _collected(faults: list[Fault], read: Callable[[], _T], instead: _T) -> _T:
@@ -70,7 +78,7 @@ def _conflicts(args: argparse.Namespace) -> Iterator[Fault]:
     whole = "--json prints everything, for programs"
     for option in ("quiet", "show", "tmux"):
         if args.json and getattr(args, option) and not args.dry_run:
-            yield Fault(_COMMAND_LINE, f"--json and --{option} both", f"expected one of them: {whole}")
+            yield Fault(COMMAND_LINE, f"--json and --{option} both", f"expected one of them: {whole}")
 
 
 def _report_faults(path: str | None) -> Iterator[Fault]:
@@ -108,7 +116,7 @@ def _job(args: argparse.Namespace, words: Sequence[str], faults: list[Fault]) ->
     if not roles:
         faults.append(
             Fault(
-                _COMMAND_LINE,
+                COMMAND_LINE,
                 "no task is left to run",
                 "expected --workers N, --ps N, --chief or --evaluator",
             )
@@ -118,7 +126,7 @@ def _job(args: argparse.Namespace, words: Sequence[str], faults: list[Fault]) ->
 
 def _role(name: str, count: int, program: Program, gpus: int | None) -> Role:
     mine = None if name == "ps" else gpus
-    return Role(name, count, program, gpus=mine, service=name in SERVICE_ROLES, source=_COMMAND_LINE)
+    return Role(name, count, program, gpus=mine, service=name in SERVICE_ROLES, source=COMMAND_LINE)
 
 
 def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
@@ -187,14 +195,17 @@ def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Faul
     path, *rest = words
     if rest:
         _parse_more(args, rest)
-    found = _collected(faults, lambda: jobfile.parse(read_text(path, "job file", JobError), path), None)
-    if found is None:
-        _with_options(JobSpec(()), args, faults)
-        return Request(JobSpec(()), _collected(faults, lambda: _hosts(args.hosts), ()))
+    text = _collected(faults, lambda: read_text(path, "job file", JobError), None)
+    found, wrong = (jobfile.JobFile(JobSpec(())), ()) if text is None else jobfile.examine(text, path)
+    faults += wrong
     folder = os.path.dirname(os.path.abspath(path))
+    if text is None or wrong:
+        _with_options(JobSpec(()), args, faults)
+        return Request(JobSpec(()), _hosts_of_job(args, found, folder, faults))
     job = _with_options(_recounted(_beside_file(found.job, folder), args, faults), args, faults)
     run_dir = args.run_dir if args.run_dir is not None else _joined(folder, found.run_dir)
-    return Request(job, _hosts_of_job(args, found, folder, faults), run_dir)
+    sources = _sources(args, found.workdir_source, found.python_source)
+    return Request(job, _hosts_of_job(args, found, folder, faults), run_dir, *sources)
 
 
 def _beside_file(job: JobSpec, folder: str) -> JobSpec:
@@ -214,12 +225,30 @@ def _hosts_of_job(
     """Those of the option, or of the job file itself, or of the hostfile it names."""
     if args.hosts is None and found.hosts is not None:
         return _collected(faults, lambda: _local_only(found.hosts or ()), ())
-    named = args.hosts if args.hosts is not None else _beside(folder, found.hosts_ref)
-    return _collected(faults, lambda: _hosts(named), ())
+    if args.hosts is not None or found.hosts_ref is None:
+        return _hosts_given(args, faults)
+    try:
+        return _hosts(_beside(folder, found.hosts_ref))
+    except InputError as error:
+        faults += [_told_by(found.hosts_source, fault) for fault in error.faults]
+        return ()
+
+
+def _hosts_given(args: argparse.Namespace, faults: list[Fault]) -> tuple[Host, ...]:
+    """Those of the option, or this machine."""
+    return _collected(faults, lambda: _hosts(args.hosts), ())
+
+
+def _told_by(source: str, fault: Fault) -> Fault:
+    """A fault of what a job file has at ``hosts:``, with the line that says so; one in a file has its own."""
+    if fault.where.rpartition(":")[2].isdigit():
+        return fault
+    what = fault.what if fault.where in ("", "--hosts") else f"{fault.where}: {fault.what}"
+    return fault._replace(where=source, what=what)
 
 
 def _parse_more(args: argparse.Namespace, rest: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="launch JOB.yaml", allow_abbrev=False)
+    parser = Parser(prog="launch JOB.yaml", allow_abbrev=False)
     add_options(parser)
     said = {name: value for name, value in vars(args).items() if name in vars(parser.parse_args([]))}
     parser.parse_args(list(rest), namespace=args)
@@ -228,10 +257,8 @@ def _parse_more(args: argparse.Namespace, rest: Sequence[str]) -> None:
             setattr(args, name, value)
 
 
-def _beside(folder: str, reference: str | None) -> str | None:
+def _beside(folder: str, reference: str) -> str:
     """A hostfile named in a job file lies beside it."""
-    if reference is None:
-        return None
     path = os.path.join(folder, reference)
     return path if os.path.exists(path) else reference
 
@@ -241,7 +268,7 @@ def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> J
     asked = {"worker": args.workers, "ps": args.ps}
     counts = {name: count for name, count in asked.items() if count is not None}
     for name in counts.keys() - {role.name for role in job.roles}:
-        faults.append(Fault(_COMMAND_LINE, f"the job file has no role {name!r} to set a number for"))
+        faults.append(Fault(COMMAND_LINE, f"the job file has no role {name!r} to set a number for"))
     for option in ("chief", "evaluator"):
         if getattr(args, option) and option not in {role.name for role in job.roles}:
             faults.append(
@@ -254,7 +281,8 @@ def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> J
 def _hosts(text: str | None) -> tuple[Host, ...]:
     if text is None:
         return (this_machine(os.environ),)
-    return _local_only(read_hosts(text))
+    no_file = "" if os.path.exists(text) or set(text) & set(",:@[") else ", and there is no file of that name"
+    return _local_only(read_hosts(text), no_file)
 
 
 def this_machine(environ: Mapping[str, str]) -> Host:
@@ -274,21 +302,29 @@ def _driver_gpus() -> tuple[str, ...] | None:
         return None
 
 
-def _local_only(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+def _local_only(hosts: tuple[Host, ...], hint: str = "") -> tuple[Host, ...]:
     """Hosts that this version can start tasks on.
 
+    Args:
+        hosts: those that were asked for.
+        hint: what a fault ends with.
+
     Raises:
-        JobError: there are others.
+        JobError: there are others; one fault a line, which may be a range of hundreds.
     """
-    faults = [
-        Fault(
-            host.source,
-            f"host {host.name!r} is another machine, and this version starts tasks only on this one",
-            "expected localhost or an address of 127.0.0.0/8",
-        )
-        for host in hosts
-        if not (is_loopback(host.name) or host.name == os.uname().nodename)
-    ]
-    if faults:
-        raise JobError(faults)
+    others: dict[str, list[str]] = {}
+    for host in hosts:
+        if not (is_loopback(host.name) or host.name == os.uname().nodename):
+            others.setdefault(host.source, []).append(host.name)
+    if others:
+        expected = f"expected localhost or an address of 127.0.0.0/8{hint}"
+        raise JobError(Fault(source, _other_machines(names), expected) for source, names in others.items())
     return hosts
+
+
+def _other_machines(names: Sequence[str]) -> str:
+    more = len(names) - 1
+    who = f"host {names[0]!r} is another machine"
+    if more:
+        who = f"host {names[0]!r} and {more} other{'s' * (more > 1)} are other machines"
+    return f"{who}, and this version starts tasks only on this one"

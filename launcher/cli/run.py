@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from launcher.cli import request
 from launcher.cli.options import add_options
-from launcher.errors import Fault, JobError, ProgramError
-from launcher.model.job import ProgramKind
-from launcher.model.plan import Placed, Placement
+from launcher.cli.programs import check_programs
+from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
 from launcher.planning import place
 from launcher.transport import transport_named
@@ -58,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """
     wanted = request.understand(args)
     placement = place(wanted.job, wanted.hosts)
-    _check_programs(placement, wanted.job.workdir or ".")
+    check_programs(wanted, placement)
     if args.dry_run:
         from launcher.cli import dryrun
 
@@ -81,26 +79,3 @@ def _selection(text: str | None, placement: Placement) -> Selection | None:
     from launcher.output.selection import parse_selection
 
     return parse_selection(text, placement)
-
-
-def _check_programs(placement: Placement, workdir: str) -> None:
-    """What is not there is found now, not by each of the tasks.
-
-    Raises:
-        JobError: working folders.
-        ProgramError: a script.
-    """
-    folders = {placed.task: _folder(placed, workdir) for placed in placement.tasks}
-    absent = dict.fromkeys(folder for folder in folders.values() if not os.path.isdir(folder))
-    if absent:
-        raise JobError([Fault("", f"there is no working folder {folder!r}") for folder in absent])
-    for placed in placement.tasks:
-        program, folder = placed.role.program, folders[placed.task]
-        path = os.path.join(folder, program.name)
-        if program.kind is ProgramKind.SCRIPT and not os.path.exists(path):
-            raise ProgramError(f"program not found: {program.name!r} (looked in {os.path.abspath(folder)!r})")
-
-
-def _folder(placed: Placed, workdir: str) -> str:
-    """Where a task runs."""
-    return placed.role.workdir or placed.host.workdir or workdir

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from launcher.model.records import TYPE_CHECKING
+from launcher.output.lines import LineCutter
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -16,27 +17,31 @@ _PERIOD = 0.1
 
 _CHUNK = 1 << 18
 
-#: Bytes of one line that are held back until it is whole, when several logs are followed.
-_LONGEST = 1 << 16
-
 
 class Log:
     """A log file that may not exist yet.
 
+    Copied, it is its bytes, with a label before each line. Followed with a label, its lines take
+    turns with others', so they are cut as the console does: a progress bar, which has no newline
+    for hours, is shown now and then.
+
     Args:
         path: the file.
-        prefix: what to put before each line; empty: the bytes as they are.
+        label: what to put before the bar in front of each line; empty: the bytes as they are.
         lines: start with the last so many lines; ``None``: at the beginning.
+        keep_colours: let the colours of lines through where they are cut.
     """
 
-    def __init__(self, path: str, prefix: bytes, lines: int | None) -> None:
+    def __init__(self, path: str, label: bytes, lines: int | None, keep_colours: bool = False) -> None:
         self._path = path
-        self._prefix = prefix
+        self._prefix = label and label + b" | "
         self._lines = lines
         self._file: BinaryIO | None = None
         #: Whether the last byte written was within a line.
         self._within = False
-        self._held = b""
+        self._cutter = LineCutter(label + b" | ", label + b" + ", keep_colours)
+        #: Whether it was followed: then the rest of it goes the same way.
+        self._followed = False
 
     def close(self) -> None:
         """Let go of the file."""
@@ -45,25 +50,26 @@ class Log:
 
     def write_all(self, out: BinaryIO) -> None:
         """Write all there is, the last line too if it is not whole."""
+        if self._followed:
+            while self.write_new(out):
+                pass
+            out.write(self._cutter.end())
+            return
         while data := self._read():
             self._write(data, out)
-        self._write(self._held, out)
-        self._held = b""
         if self._within and self._prefix:
             out.write(b"\n")
             self._within = False
 
     def write_new(self, out: BinaryIO) -> bool:
-        """Write what is new, as whole lines if they have a prefix; ``False`` if nothing is."""
+        """Write what is new, as whole lines if they have a label; ``False`` if nothing is."""
         data = self._read()
         if not self._prefix:
             self._write(data, out)
             return bool(data)
-        whole, newline, rest = (self._held + data).rpartition(b"\n")
-        if len(rest) > _LONGEST:
-            whole, newline, rest = whole + newline + rest, b"\n", b""
-        self._write(whole + newline, out)
-        self._held = rest
+        self._followed = True
+        now = time.monotonic()
+        out.write(self._cutter.feed(data, now) if data else self._cutter.snapshot(now))
         return bool(data)
 
     def _read(self) -> bytes:

@@ -5,14 +5,14 @@ Paths are left as written; whoever opened the file knows what they are relative 
 
 from __future__ import annotations
 
-from launcher.errors import JobError
+from launcher.errors import Fault, JobError
 from launcher.jobfile.durations import parse_duration
 from launcher.marked.faults import Faults
 from launcher.model.host import Host
 from launcher.model.job import JobSpec
 from launcher.model.records import NamedTuple
 
-__all__ = ["JobFile", "parse", "parse_duration"]
+__all__ = ["JobFile", "examine", "parse", "parse_duration"]
 
 
 class JobFile(NamedTuple):
@@ -26,6 +26,9 @@ class JobFile(NamedTuple):
     #: ``file:line`` of ``hosts:``, for messages about ``hosts_ref``.
     hosts_source: str = ""
     run_dir: str | None = None
+    #: ``file:line`` of ``workdir:`` and ``python:``, for messages; empty where they are not said.
+    workdir_source: str = ""
+    python_source: str = ""
     #: The file's name.
     source: str = ""
 
@@ -40,9 +43,20 @@ def parse(text: str, source: str) -> JobFile:
     Raises:
         JobError: with every fault of the file, those of its hosts included.
     """
+    found, faults = examine(text, source)
+    if faults:
+        raise JobError(faults)
+    return found
+
+
+def examine(text: str, source: str) -> tuple[JobFile, tuple[Fault, ...]]:
+    """Read a job file, right or wrong: who has more to check can tell of all faults at once.
+
+    Returns:
+        What it says, not to be used if there are faults, but for its hosts; and the faults.
+    """
     from launcher.jobfile.reading import read  # PyYAML comes with it, only when a file is read
 
     faults = Faults(source)
     found = read(text.removeprefix("\ufeff"), faults)
-    faults.raise_any(JobError)
-    return found
+    return found, faults.all()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shlex
 
-from launcher.marked.faults import Faults, quoted
+from launcher.marked.faults import MOST_FAULTS, MOST_QUOTED, Faults, quoted
 from launcher.marked.fields import Fields, as_text
-from launcher.marked.nodes import Items, Node
+from launcher.marked.nodes import Items, Node, Table
 from launcher.model.job import Program
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Two names for the same key.
 PROGRAM_KEYS = ("program", "command")
@@ -16,6 +20,20 @@ PROGRAM_KEYS = ("program", "command")
 def says_program(fields: Fields) -> bool:
     """Whether a program is written here, right or wrong."""
     return any(fields.node(key) is not None for key in PROGRAM_KEYS)
+
+
+def misspells(table: Table, known: Sequence[str], meant: Sequence[str]) -> bool:
+    """Whether a key that nobody knows was probably meant to be one of ``meant``.
+
+    It is a fault already, and what it was to say is no second one.
+    """
+    unknown = [key.text[:MOST_QUOTED] for key, _ in table.entries if key.text not in known]
+    if not unknown:
+        return False
+    from difflib import get_close_matches  # 5 ms that only a fault costs
+
+    near = (get_close_matches(word, known, n=1) for word in unknown[:MOST_FAULTS])
+    return any(word in meant for words in near for word in words)
 
 
 def read_program(fields: Fields) -> Program | None:

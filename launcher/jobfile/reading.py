@@ -5,14 +5,14 @@ from __future__ import annotations
 from launcher.hostfile.yaml_form import read_hosts
 from launcher.jobfile import JobFile
 from launcher.jobfile.durations import parse_duration
-from launcher.jobfile.programs import PROGRAM_KEYS
+from launcher.jobfile.programs import PROGRAM_KEYS, misspells
 from launcher.jobfile.roles import read_roles
 from launcher.marked.checks import flag, one_line, program_path
 from launcher.marked.faults import Faults
 from launcher.marked.fields import Fields, as_table, wrong_kind
 from launcher.marked.nodes import Scalar, Table
 from launcher.marked.yaml_nodes import compose
-from launcher.model.job import JobSpec, OnFailure, Policy
+from launcher.model.job import JobSpec, OnFailure, Policy, Role
 
 _KEYS = (
     *PROGRAM_KEYS,
@@ -35,19 +35,36 @@ def read(text: str, faults: Faults) -> JobFile:
     if table is None:
         return JobFile(JobSpec(()))
     fields = Fields(table, _KEYS, faults)
-    found = JobFile(_job(fields), run_dir=fields.read("run_dir", one_line), source=faults.source)
+    found = JobFile(
+        _job(fields, table),
+        run_dir=fields.read("run_dir", one_line),
+        workdir_source=_source("workdir", fields),
+        python_source=_source("python", fields),
+        source=faults.source,
+    )
     return _with_hosts(found, fields)
 
 
-def _job(fields: Fields) -> JobSpec:
+def _source(key: str, fields: Fields) -> str:
+    return "" if fields.node(key) is None else fields.faults.where(fields.line_of(key))
+
+
+def _job(fields: Fields, table: Table) -> JobSpec:
     return JobSpec(
-        roles=read_roles(fields),
+        roles=_roles(fields, table),
         flags=bool(fields.read("flags", flag)),
         env=fields.pairs("env") or (),
         workdir=fields.read("workdir", one_line),
         python=fields.read("python", program_path),
         policy=_policy(fields),
     )
+
+
+def _roles(fields: Fields, table: Table) -> tuple[Role, ...]:
+    """None, where their key has a fault: that there are no tasks would be no news."""
+    if misspells(table, _KEYS, ("roles",)):
+        return ()
+    return read_roles(fields, misspells(table, _KEYS, PROGRAM_KEYS))
 
 
 def _policy(fields: Fields) -> Policy:

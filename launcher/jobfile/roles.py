@@ -7,7 +7,7 @@ from launcher.hostfile.inventory import MOST_HOSTS
 from launcher.hostfile.names import host_name, parse_address
 from launcher.hostfile.settings import MOST_GPUS
 from launcher.hostfile.yaml_form import read_words
-from launcher.jobfile.programs import PROGRAM_KEYS, read_program, says_program
+from launcher.jobfile.programs import PROGRAM_KEYS, misspells, read_program, says_program
 from launcher.marked.checks import flag, one_line, role_name, whole
 from launcher.marked.faults import Faults, quoted
 from launcher.marked.fields import Fields, wrong_kind
@@ -22,20 +22,23 @@ _KEYS = ("count", *PROGRAM_KEYS, "env", "gpus", "resources", "hosts", "labels", 
 _count = whole(0, MOST_TASKS)
 
 
-def read_roles(top: Fields) -> tuple[Role, ...]:
+def read_roles(top: Fields, misspelt: bool) -> tuple[Role, ...]:
     """The roles that have a task, in the order written. None at all is a fault.
 
     Args:
         top: the fields of the whole file: its program is that of roles without their own.
+        misspelt: that program may be there, under a key that has a fault.
     """
     before = len(top.faults)
     program = read_program(top)
-    excused = program is None and says_program(top)
+    excused = program is None and (misspelt or says_program(top))
     entries = _entries(top)
     found = [_role(word, node, program, excused, top.faults) for word, node in entries]
     roles = tuple(role for role in found if role is not None)
     if not roles and len(top.faults) == before:
-        top.faults.add(top.line_of("roles"), "no task in any role", "expected at least one, as in worker: 1")
+        top.faults.add(
+            top.line_of("roles"), "no task in any role", "expected at least one below roles:, as in worker: 1"
+        )
     return roles
 
 
@@ -63,10 +66,17 @@ def _role(word: Scalar, node: Node, default: Program | None, excused: bool, faul
     own = read_program(fields)
     role = Role(word.text, count, own or default or _NOTHING, source=faults.where(word.line))
     role = _with_settings(role, fields)
-    if role.program is _NOTHING and not excused and not says_program(fields) and count:
-        what = f"role {quoted(role.name)} has no program"
-        faults.add(word.line, what, "expected program: here, or one for all roles")
+    if role.program is _NOTHING and not excused and count:
+        _check_has_program(word, node, fields)
     return role if count else None
+
+
+def _check_has_program(word: Scalar, node: Node, fields: Fields) -> None:
+    """Note that a role has no program, unless one is written there with a fault of its own."""
+    if says_program(fields) or (isinstance(node, Table) and misspells(node, _KEYS, PROGRAM_KEYS)):
+        return
+    what = f"role {quoted(word.text)} has no program"
+    fields.faults.add(word.line, what, "expected command: in the role, or once for all roles")
 
 
 #: Stands in for a program that is missing; a fault is noted, so nobody ever sees it.

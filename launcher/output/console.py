@@ -29,7 +29,7 @@ _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 #: Names are padded to the longest, but not beyond this.
 _NAME_WIDTH = 40
 
-#: Seconds between two looks at lines that keep being rewritten.
+#: Seconds between two looks at lines that are not over: rewritten, or without an end for a while.
 _LOOK = 0.5
 
 
@@ -79,7 +79,8 @@ class Console:
         self._clock = clock
         self._tails = Tails()
         self._cutters: dict[TaskId, LineCutter] = {}
-        self._rewriting: dict[TaskId, LineCutter] = {}
+        self._unfinished: dict[TaskId, LineCutter] = {}
+        self._look_at = 0.0  # when to look at those again
         self._labels: dict[TaskId, str] = {}
         self._colours: dict[TaskId, str] = {}
         self._counts: Counts | None = None
@@ -115,15 +116,22 @@ class Console:
             self._end(event.task)
 
     def tick(self, now: float) -> float | None:
-        """Show progress bars' new states, draw the live line."""
-        for task, cutter in list(self._rewriting.items()):
-            self._print(cutter.snapshot(now))
-            if not cutter.rewriting:
-                del self._rewriting[task]
+        """Show lines that are not over, draw the live line."""
+        if self._unfinished and now >= self._look_at:
+            self._look_at = now + _LOOK
+            self._look(now)
         wish = self._status.tick(now) if self._status else None
-        if not self._rewriting:
+        if not self._unfinished:
             return wish
-        return _LOOK if wish is None else min(wish, _LOOK)
+        look = max(0.0, self._look_at - now)
+        return look if wish is None else min(wish, look)
+
+    def _look(self, now: float) -> None:
+        """Progress bars' new states, and starts of lines of tasks that are quiet."""
+        for task, cutter in list(self._unfinished.items()):
+            self._print(cutter.snapshot(now))
+            if not cutter.unfinished:
+                del self._unfinished[task]
 
     def close(self, report: Report) -> None:
         """The last lines, why it failed, the table; wait (not for ever) until it is all read."""
@@ -146,9 +154,14 @@ class Console:
         cutter = self._cutters.get(task)
         if cutter is None:
             cutter = self._cutters[task] = self._cutter(task)
-        self._print(cutter.feed(event.data, self._clock()))
-        if cutter.rewriting:
-            self._rewriting[task] = cutter
+        now = self._clock()
+        self._print(cutter.feed(event.data, now))
+        if not cutter.unfinished:
+            self._unfinished.pop(task, None)
+            return
+        if not self._unfinished:
+            self._look_at = now + _LOOK
+        self._unfinished[task] = cutter
 
     def _cutter(self, task: TaskId) -> LineCutter:
         prefixes: list[bytes] = []
@@ -168,7 +181,7 @@ class Console:
 
     def _end(self, task: TaskId) -> None:
         """It will print no more."""
-        self._rewriting.pop(task, None)
+        self._unfinished.pop(task, None)
         cutter = self._cutters.pop(task, None)
         if cutter is not None:
             self._print(cutter.end())
@@ -186,8 +199,7 @@ class Console:
             return ""
         from launcher.output.failure import failure_report
 
-        width = self._options.width or columns_of(self._options.stderr)
-        return failure_report(report, self._tails, self._paths, width)
+        return failure_report(report, self._tails, self._paths)
 
     def _table(self, report: Report) -> str:
         from launcher.output.table import plain

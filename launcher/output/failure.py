@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from launcher.model.report import Failure, Report, TaskReport
 from launcher.model.rundir import RunPaths
 from launcher.model.status import Reason, TaskState
+from launcher.output.hints import hints
 from launcher.output.human import shortened
 from launcher.output.lines import LineCutter
 from launcher.output.tails import Tails
@@ -17,23 +18,25 @@ _LAST = 20
 _TRACEBACK_ENDS = (15, 30)
 _LISTED = 10
 
+#: Characters of one of its lines; the line a traceback ends with is never cut.
+_LONGEST = 2000
+
+_NOT_STARTED = (Reason.NOT_FOUND, Reason.NOT_RUNNABLE)
 _BY_ITSELF = (Reason.EXIT, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.NOT_FOUND, Reason.NOT_RUNNABLE)
 
 
-def failure_report(report: Report, tails: Tails, paths: RunPaths | None, width: int = 0) -> str:
+def failure_report(report: Report, tails: Tails, paths: RunPaths | None) -> str:
     """The text for the user, ended by a newline; empty if there is nothing to say.
 
     Args:
         report: how the job ended.
         tails: what the tasks printed last.
         paths: where the logs are, if anywhere.
-        width: no line of the task's is longer; 0: 200.
     """
     lines: list[str] = []
     if report.failure is not None:
-        said = _said(report.failure, tails)
-        lines = [_headline(report, report.failure), *(shortened(line, width or 200) for line in said)]
-        lines += _where_to_look(report.failure, paths) + _others(report, report.failure)
+        lines = [_headline(report, report.failure), *_task_part(report, report.failure, tails, paths)]
+        lines += _others(report, report.failure)
     return "".join(f"{line}\n" for line in lines + _unkillable(report))
 
 
@@ -41,32 +44,48 @@ def _headline(report: Report, failure: Failure) -> str:
     """Who, where and why; the sentence may name task and host itself."""
     several = len({task.host for task in report.tasks}) > 1
     where = failure.host if failure.host and several and failure.host not in failure.text else ""
+    first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
     if failure.task is None or failure.task in failure.text:
-        first = "first to fail: " if failure.task else ""
         return f"launch: {first}{failure.text}" + (f" (on {where})" if where else "")
-    return f"launch: first to fail: {failure.task}{where and f' on {where}'}: {failure.text}"
+    return f"launch: {first}{failure.task}{where and f' on {where}'}: {failure.text}"
 
 
-def _where_to_look(failure: Failure, paths: RunPaths | None) -> list[str]:
-    lines = [f"  hint: {failure.hint}"] if failure.hint else []
-    return [*lines, f"  log: {paths.log(failure.task)}"] if paths and failure.task else lines
-
-
-def _said(failure: Failure, tails: Tails) -> list[str]:
-    """The task's last lines, and its traceback unless they hold it."""
+def _task_part(report: Report, failure: Failure, tails: Tails, paths: RunPaths | None) -> list[str]:
+    """What the task that is to blame said, what to try, where its log is."""
     if failure.task is None:
-        return []
+        return [f"  hint: {failure.hint}"] if failure.hint else []
     data, cut = tails.tail(failure.task)
     lines = clean_lines(data, cut)
-    if failure.reason in (Reason.NOT_FOUND, Reason.NOT_RUNNABLE) and not lines:
-        return []
+    block = last_traceback(lines)
+    said = [*lines[-_LAST:], *(lines[block.end - 1 : block.end] if block else [])]
+    tips = [f"  hint: {hint}" for hint in [*hints(said), failure.hint] if hint]
+    if not lines and not _was_started(report, failure):
+        return tips
+    log = [f"  log: {paths.log(failure.task)}"] if paths else []
+    return [*_said(lines, block), *tips, *log]
+
+
+def _was_started(report: Report, failure: Failure) -> bool:
+    """Whether its program ever ran: else its log holds nothing."""
+    started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
+    return started and failure.reason not in _NOT_STARTED
+
+
+def _said(lines: Sequence[str], block: Block | None) -> list[str]:
+    """The task's last lines, and before them its traceback unless they hold it."""
     if not lines:
         return ["  it printed nothing"]
     said: list[str] = []
-    block = last_traceback(lines)
-    if block is not None and block.start < len(lines) - _LAST:
-        said += ["  its Python traceback:", *(f"    {line}" for line in _abridged(lines, block))]
-    return [*said, "  its last lines:", *(f"    {line}" for line in lines[-_LAST:])]
+    last = max(0, len(lines) - _LAST)
+    shown = [
+        line if block and at == block.end - 1 else shortened(line, _LONGEST) for at, line in enumerate(lines)
+    ]
+    if block is not None and block.start < last:
+        said += ["  its Python traceback:", *(f"    {line}" for line in _abridged(shown, block))]
+        last = max(last, block.end)
+    if last < len(lines):
+        said += ["  its last lines:", *(f"    {line}" for line in shown[last:])]
+    return said
 
 
 def clean_lines(data: bytes, cut: bool) -> list[str]:

@@ -9,6 +9,12 @@ from launcher.output import escapes
 #: More text than this without a newline leaves the list of raw chunks for the slow, bounded path.
 _HELD = 8192
 
+#: Seconds of quiet after which the start of a line is shown without waiting for its end.
+_QUIET = 2.0
+
+#: The longest time between two snapshots of one line, in seconds.
+_LONGEST_WAIT = 60.0
+
 
 class LineCutter:
     """The lines of one task.
@@ -18,14 +24,17 @@ class LineCutter:
     replaces the line from there on, and nothing happens until something is written. So
     ``\\r\\n`` is a newline, and a progress bar is the line's last state.
 
-    The emitted text does not depend on where the bytes were cut into chunks.
+    The emitted text does not depend on where the bytes were cut into chunks, only on when they
+    came: a line is shown before its end by ``snapshot`` if the task is quiet or rewrites it.
 
     Args:
         prefix: what each line starts with.
-        continued_prefix: what the second and later pieces of an overlong line start with.
+        continued_prefix: what the second and later pieces of a line start with: it is overlong, or
+            its start was shown before its end came.
         keep_colours: let SGR sequences through; each line is reset at its end.
         limit: characters of a line that are kept back until its newline comes.
-        interval: seconds between two snapshots of a line that keeps being rewritten.
+        interval: seconds before the first snapshot of a line that keeps being rewritten; doubled
+            with each that is shown.
     """
 
     def __init__(
@@ -49,6 +58,8 @@ class LineCutter:
         self._held = ""  # an escape sequence cut at the end of a chunk
         self._out: list[bytes] = []
         self._since = 0.0
+        self._fed_at = 0.0
+        self._looked = True  # nothing came since the quiet was noticed
         self._begin_line()
 
     def _begin_line(self) -> None:
@@ -57,15 +68,23 @@ class LineCutter:
         self._pieces = 0
         self._rewriting = False
         self._shown: str | None = None
+        self._started = ""  # what was shown of it while the task was quiet
+        self._wait = self._interval
 
     @property
     def rewriting(self) -> bool:
-        """Whether the line is a progress bar by now: ask for its ``snapshot`` now and then."""
+        """Whether the line is a progress bar by now."""
         return self._rewriting
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is the start of a line to show before its end: ask for its ``snapshot`` soon."""
+        return self._rewriting or (not self._looked and (self._open or bool(self._raw)))
 
     def feed(self, data: bytes, now: float) -> bytes:
         """Take what the task printed; return the lines to print, each prefixed and ended."""
         was_rewriting = self._rewriting
+        self._fed_at, self._looked = now, False
         cut = data.rfind(b"\n") + 1
         if not cut:
             self._hold(data)
@@ -77,18 +96,42 @@ class LineCutter:
         if self._rewriting and not was_rewriting:
             self._since = now
         lines = self._taken()
-        return lines + self.snapshot(now) if self._rewriting else lines
+        return lines + self._state(now) if self._rewriting else lines
 
     def snapshot(self, now: float) -> bytes:
+        """What to show of a line that has not ended: its start after some quiet, or its state."""
+        return self._state(now) if self._rewriting else self._start(now)
+
+    def _state(self, now: float) -> bytes:
         """The state of a line that keeps being rewritten, if it is time and it has changed."""
-        if not self._rewriting or now - self._since < self._interval:
+        if now - self._since < self._wait:
             return b""
         self._since = now
         if self._text == self._shown or not self._text.strip():
             return b""
-        self._shown = self._text
+        self._wait = min(2 * self._wait, _LONGEST_WAIT)
         self._emit(self._text)
+        self._shown, self._started = self._text, ""
         return self._taken()
+
+    def _start(self, now: float) -> bytes:
+        """The start of a line whose end does not come."""
+        if self._looked or now - self._fed_at < _QUIET:
+            return b""
+        self._looked = True
+        if self._raw:
+            self._open = True
+            self._fold(self._decoder.decode(self._unhold()))
+        if self._rewriting or self._text == self._shown or not self._visible():
+            return b""
+        self._emit(self._text)
+        self._shown = self._started = self._text
+        return self._taken()
+
+    def _visible(self) -> bool:
+        """Whether the line's text holds anything but blanks and colours that was not shown yet."""
+        text = self._text.removeprefix(self._started)
+        return bool(escapes.strip(text, False).strip())
 
     def end(self) -> bytes:
         """The task will print no more: what is left of its last line."""
@@ -220,11 +263,12 @@ class LineCutter:
         return colours if len(colours) <= self._limit // 2 else ""
 
     def _end_piece(self) -> None:
-        self._emit(self._text)
+        if self._text != self._started:
+            self._emit(self._text)
         self._text = self._carried(self._text)
         self._at = None
         self._pieces += 1
-        self._shown = None
+        self._shown, self._started = None, ""
 
     def _end_line(self) -> None:
         if self._text != self._shown:
@@ -232,7 +276,10 @@ class LineCutter:
         self._begin_line()
 
     def _emit(self, text: str) -> None:
-        prefix = self._continued_prefix if self._pieces else self._prefix
+        goes_on = bool(self._started) and text.startswith(self._started)
+        if goes_on:
+            text = self._carried(self._started) + text[len(self._started) :]
+        prefix = self._continued_prefix if self._pieces or goes_on else self._prefix
         self._out.append(prefix + escapes.closed(text).encode() + b"\n")
 
 

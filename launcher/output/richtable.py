@@ -5,18 +5,20 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from launcher.model.report import Report
-from launcher.output.table import HEAD, summary, table
+from launcher.output.table import HEAD, aligned, summary, table
 
+_UNLIMITED = 100_000
 _BAD = "bold red"
 _STYLES = {"succeeded": "green", "failed": _BAD, "lost": _BAD, "stopped": "yellow", "cancelled": "dim"}
 
 
 def rich_text(report: Report, width: int, colour: bool) -> str:
-    """Table and summary for a terminal of this width."""
+    """Table and summary for a terminal of this width; a table that does not fit is plain and unwrapped."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -28,9 +30,11 @@ def rich_text(report: Report, width: int, colour: bool) -> str:
         emoji=False,
     )
     shown = table(report)
-    if shown.rows:
-        console.print(_table(shown.rows, colour))
-    for line in (*shown.others, *summary(report)):
+    grid = _table(shown.rows, colour)
+    fits = Measurement.get(console, console.options.update(max_width=_UNLIMITED), grid).maximum <= width
+    if shown.rows and fits:
+        console.print(grid)
+    for line in (*([] if fits else aligned(shown.rows)), *shown.others, *summary(report)):
         console.print(Text(line, style="" if not colour else _line_style(line, report)), soft_wrap=True)
     return out.getvalue()
 
@@ -40,7 +44,7 @@ def _table(rows: list[list[str]], colour: bool) -> Table:
     grid = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
     for name in [*HEAD, *([""] if remarks else [])]:
         justify = "right" if name in ("PORT", "INDEX", "TIME", "PEAK MEM") else "left"
-        grid.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        grid.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row in rows:
         cells = [*row[:-1], *([f"<- {row[-1]}" if row[-1] else ""] if remarks else [])]
         style = _STYLES.get(row[4], "") if colour else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.model.records import NamedTuple
-from launcher.model.report import Report, TaskReport
+from launcher.model.report import Failure, Report, TaskReport
 from launcher.model.status import Reason, TaskState
 from launcher.output import human
 
@@ -44,7 +44,7 @@ def summary(report: Report) -> list[str]:
     """``job JOB: ok in 12 s``, or what went wrong; and where the run's folder is."""
     took = human.seconds(max(0.0, report.ended_at - report.started_at))
     if report.failure is not None:
-        said = f"failed: {report.failure.text.rstrip('.')}; exit code {report.exit_code}"
+        said = _outcome(report, report.failure)
     elif report.exit_code:
         said = f"ended after {took} with exit code {report.exit_code}"
     else:
@@ -52,15 +52,30 @@ def summary(report: Report) -> list[str]:
     return [f"job {report.job}: {said}", *([f"logs: {report.run_dir}"] if report.run_dir else [])]
 
 
+def _outcome(report: Report, failure: Failure) -> str:
+    """How it ended, in a few words: the failure report has said why."""
+    code = f"exit code {report.exit_code}"
+    if failure.reason is Reason.TIMEOUT:
+        return f"timed out after {human.seconds(max(0.0, failure.at - report.started_at))}, {code}"
+    if failure.reason is Reason.INTERRUPTED:
+        return f"{failure.text.rstrip('.')}, {code}"
+    who = failure.task or failure.host
+    return f"failed, {code} ({who})" if who else f"failed, {code}"
+
+
 def plain(report: Report) -> str:
     """Table and summary as aligned text."""
     shown = table(report)
-    lines: list[str] = []
-    if shown.rows:
-        columns = zip(HEAD, *(row[:-1] for row in shown.rows), strict=True)
-        widths = [max(map(len, column)) for column in columns]
-        lines = [_aligned(row, widths) for row in ([*HEAD, ""], *shown.rows)]
-    return "\n".join([*lines, *shown.others, *summary(report), ""])
+    return "\n".join([*aligned(shown.rows), *shown.others, *summary(report), ""])
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Head and rows in columns, as wide as they need to be; nothing if there are no rows."""
+    if not rows:
+        return []
+    columns = zip(HEAD, *(row[:-1] for row in rows), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    return [_aligned(row, widths) for row in ([*HEAD, ""], *rows)]
 
 
 def _aligned(row: list[str], widths: list[int]) -> str:
@@ -90,7 +105,7 @@ def _exit(task: TaskReport) -> str:
 def _remark(task: TaskReport, report: Report) -> str:
     said = []
     if report.failure is not None and report.failure.task == task.task:
-        said.append("first to fail")
+        said.append("first")
     if task.reason is Reason.OUT_OF_MEMORY:
         said.append("out of memory")
     if task.unkillable:

@@ -63,6 +63,7 @@ class Tmux:
         self._client: subprocess.Popen[bytes] | None = None
         self._told = False
         self._over = False
+        self._stopped: set[TaskId] = set()
 
     @property
     def attached(self) -> bool:
@@ -99,12 +100,22 @@ class Tmux:
     def on(self, event: Event) -> None:
         """Show what becomes of the tasks in their panes' titles."""
         if isinstance(event, facts.TaskStarted):
+            self._stopped.discard(event.task)
             self._title(event.task, f"pid {event.pid}")
         elif isinstance(event, facts.TaskNotStarted):
             self._title(event.task, f"NOT STARTED: {event.why}")
         elif isinstance(event, facts.TaskExited):
-            end = f"exit code {event.code}" if event.signal is None else f"ended by signal {event.signal}"
-            self._title(event.task, end)
+            self._title(event.task, self._end_of(event))
+        elif isinstance(event, facts.TaskSignalled):
+            self._stopped.add(event.task)
+
+    def _end_of(self, exited: facts.TaskExited) -> str:
+        """How a task ended; a signal of ours is no news."""
+        stopped = exited.task in self._stopped
+        if exited.signal is not None:
+            return "stopped" if stopped else f"ended by signal {exited.signal}"
+        code = f"exit code {exited.code}"
+        return f"stopped, {code}" if stopped else code
 
     def tick(self, now: float) -> float | None:
         """Look again soon whether the session is still there."""
@@ -130,8 +141,10 @@ class Tmux:
         """That the job is over, and how to leave."""
         for key in ("q", "C-c"):
             self._run("bind", "-n", key, "kill-session")
-        end = "ok" if report.exit_code == 0 else f"failed, exit code {report.exit_code}"
-        self._run("set", "-g", "status-right-length", "60")
+        who = report.failure.task if report.failure else None
+        failed = f"failed: {who}, exit code" if who else "failed, exit code"
+        end = "ok" if report.exit_code == 0 else f"{failed} {report.exit_code}"
+        self._run("set", "-g", "status-right-length", "100")
         self._run("set", "-g", "status-right", f" job over: {end}; q leaves ")
 
     # ------------------------------------------------------------------ source

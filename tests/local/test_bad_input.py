@@ -158,3 +158,116 @@ def test_commands_refuse_what_is_not_there(launch: Launch, command: str):
     ended = launch(command, "no/such/thing")
     assert ended.code == 2
     assert "thing" in ended.err and "Traceback" not in ended.err
+
+
+# ---------------------------------------------------------------------- one line, with what was meant
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--worker", "3", "true"], "unrecognized option --worker; did you mean --workers? (launch --help"),
+        (["--wrokers=3", "true"], "unrecognized option --wrokers; did you mean --workers? (launch --help"),
+        (["--docker", "x", "true"], "unrecognized option --docker; containers are not in this version ("),
+        (["--zzz", "true"], "unrecognized option --zzz (launch --help shows all)"),
+        (["--workers", "two", "true"], "--workers: 'two': expected a whole number from 0 to 10000 ("),
+        (["ps", "--al"], "unrecognized option --al; did you mean --all? (launch ps --help shows all)"),
+    ],
+)
+def test_one_line_says_it(launch: Launch, words: Words, said: str):
+    (line,) = _refused(launch, *words).err.splitlines()
+    assert line.startswith(f"launch: {said}")
+
+
+def test_a_misspelt_option_after_a_job_file(launch: Launch, tmp_path: Path):
+    (tmp_path / "job.yaml").write_text("roles: {worker: 2}\ncommand: [true]\n")
+    err = _refused(launch, tmp_path / "job.yaml", "--worker", "3").err
+    assert err == "launch: unrecognized option --worker; did you mean --workers? (launch --help shows all)\n"
+
+
+# ---------------------------------------------------------------------- programs
+
+
+def _never_began(launch: Launch, code: int, *words: str | Path) -> str:
+    ended = launch(*words)
+    assert (ended.code, ended.out) == (code, ""), ended.err
+    assert not launch.state.exists(), "nothing is left of what never began"
+    assert len(ended.err.splitlines()) == 1
+    return ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no-such-program"], "'no-such-program' is nowhere along PATH"),
+        (["./nothing"], "'./nothing' (looked in"),
+        (["nothing.py"], "'nothing.py' (looked in"),
+        (["log"], "did you mean launch logs?"),
+        (["help"], "did you mean launch --help?"),
+        (
+            ["--python", "no-python", "-m", "x"],
+            "--python: program not found: 'no-python' is nowhere along PATH",
+        ),
+        (["-x", "PATH=/nowhere", "sh"], "'sh' is nowhere along PATH"),
+    ],
+)
+def test_programs_that_are_not_there(launch: Launch, words: Words, said: str):
+    assert said in _never_began(launch, 127, "--workers", "2", *words)
+
+
+def test_programs_that_cannot_be_run(launch: Launch, tmp_path: Path):
+    (tmp_path / "plain").write_text("#!/bin/sh\n")
+    assert "chmod +x" in _never_began(launch, 126, tmp_path / "plain")
+    assert "is a folder" in _never_began(launch, 126, "--", tmp_path)
+    assert "not executable" in _never_began(launch, 126, "-x", f"PATH={tmp_path}", "plain")
+    assert "write ./ before it" in _never_began(launch, 127, "--workdir", tmp_path, "plain")
+    assert "--python: " in _never_began(launch, 126, "--python", tmp_path / "plain", "-m", "x")
+
+
+def test_programs_are_relative_to_the_working_folder(launch: Launch, tmp_path: Path):
+    program = tmp_path / "bin" / "hello"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho hello\n")
+    program.chmod(0o755)
+    for words in (["./bin/hello"], ["-x", "PATH=bin:/usr/bin:/bin", "hello"]):
+        ended = launch("--workdir", tmp_path, *words)
+        assert ended.code == 0 and "hello" in ended.out, ended.err
+
+
+def test_a_role_whose_program_is_not_there(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text("roles:\n  worker: {count: 2, command: [true]}\n  odd: {command: [no-such-program]}\n")
+    assert f"{job}:3: odd/0: program not found" in _never_began(launch, 127, job)
+
+
+# ---------------------------------------------------------------------- who says so
+
+
+def test_a_working_folder_has_a_source(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text("roles: {worker: 1}\ncommand: [true]\nworkdir: gone\n")
+    assert f"launch: {job}:3: there is no working folder" in _refused(launch, job).err
+    assert "launch: --workdir: there is no" in _refused(launch, job, "--workdir", "/no/such").err
+
+
+def test_a_missing_hostfile_is_told_with_the_rest(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text("roles: {worker: 1}\ncomand: [true]\nhosts: lab.yaml\n")
+    unknown, missing = _refused(launch, job).err.splitlines()
+    assert unknown.startswith(f"launch: {job}:2: unknown key")
+    assert missing.startswith(f"launch: {job}:3: lab.yaml: no such hostfile")
+
+
+def test_hosts_of_a_range_are_one_fault(launch: Launch, tmp_path: Path):
+    (tmp_path / "lab.yaml").write_text("hosts:\n  - gpu[01-04]\n  - cpu\n")
+    first, second = _refused(launch, "--hosts", tmp_path / "lab.yaml", "true").err.splitlines()
+    assert ":2: host 'gpu01' and 3 others are other machines" in first
+    assert ":3: host 'cpu' is another machine" in second
+
+
+def test_what_was_given_as_hosts(launch: Launch, tmp_path: Path):
+    assert "and there is no file of that name" in _refused(launch, "--hosts", "nohost", "true").err
+    job = tmp_path / "j.yaml"
+    job.write_text("roles: {worker: 1}\ncommand: [true]\n")
+    ended = _refused(launch, "--hosts", job, "true")
+    assert ended.err == f"launch: {job}: this is a job file: launch {job}\n"

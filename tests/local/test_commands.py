@@ -74,12 +74,18 @@ def test_what_a_dry_run_prints_can_be_pasted(launch: Launch, weird_path: Path):
     words = ["--workers", "2", "--workdir", str(weird_path), "-x", f"ODD={odd}", "--dry-run"]
     script = 'echo "$TASK_INDEX of $CLUSTER_SPEC in $PWD: $ODD $1"'
     shown = launch(*words, "--", "sh", "-c", script, "sh", "{task_address} " + odd).out
-    blocks = re.split(r"^worker/\d on localhost, (.*)\n", shown, flags=re.MULTILINE)[1:]
+    blocks = re.split(r"^# worker/\d on localhost, (.*)\n", shown, flags=re.MULTILINE)[1:]
     assert len(blocks) == 4
     for index, (address, pasted) in enumerate(zip(blocks[::2], blocks[1::2], strict=True)):
         done = subprocess.run(["sh", "-c", pasted], capture_output=True, text=True, check=True)
         assert done.stdout.startswith(f'{index} of {{"worker":["127.0.0.1:')
         assert done.stdout.endswith(f" in {weird_path}: {odd} {address} {odd}\n")
+
+
+def test_all_that_a_dry_run_prints_can_be_pasted(launch: Launch):
+    shown = launch("--ps", "1", "--workers", "2", "--dry-run", "--", "sh", "-c", "echo $JOB_NAME/$TASK_INDEX")
+    done = subprocess.run(["sh", "-e", "-c", shown.out], capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == (["worker/0", "worker/1", "ps/0"], "")
 
 
 def test_a_dry_run_for_programs(launch: Launch):
@@ -226,7 +232,7 @@ def test_zsh_script(launch: Launch, tmp_path: Path):
 HEAVY = {
     "yaml", "rich", "psutil", "shtab", "fabric", "paramiko", "docker", "tensorflow", "numpy",
     "dataclasses", "subprocess", "asyncio", "pathlib", "logging", "shutil", "tempfile", "inspect",
-    "email", "http", "urllib", "multiprocessing", "typing_extensions",
+    "email", "http", "urllib", "multiprocessing", "typing", "typing_extensions", "difflib",
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def test_without_a_plan_there_are_still_logs(
 ):
     Path(runs.made(NEW, {"my-role/10": b"b\n", "my-role/9": b"a\n"}).plan).unlink()
     call(logs, NEW)
-    assert capfdbinary.readouterr().out == b"my-role/9 | a\nmy-role/10 | b\n"
+    assert capfdbinary.readouterr().out == b"my-role/9  | a\nmy-role/10 | b\n"
 
 
 def test_nothing_was_started(runs: Runs, call: Call, capfd: pytest.CaptureFixture[str]):
@@ -85,10 +85,10 @@ def test_following_ends_with_the_run(runs: Runs, call: Call, capfdbinary: pytest
 
 def test_a_line_is_held_until_it_is_whole(tmp_path: Path):
     path, out = tmp_path / "log", io.BytesIO()
-    log = Log(str(path), b"> ", None)
+    log = Log(str(path), b">", None)
     assert not log.write_new(out)
     with open(path, "ab", buffering=0) as file:
-        for data, shown in [(b"ab", b""), (b"c\nd", b"> abc\n"), (b"\n\n", b"> abc\n> d\n> \n")]:
+        for data, shown in [(b"ab", b""), (b"c\nd", b"> | abc\n"), (b"\n\n", b"> | abc\n> | d\n> | \n")]:
             file.write(data)
             log.write_new(out)
             assert out.getvalue() == shown
@@ -96,6 +96,22 @@ def test_a_line_is_held_until_it_is_whole(tmp_path: Path):
         log.write_new(out)
         assert out.getvalue().endswith(b"x\n")
     log.close()
+
+
+def test_a_progress_bar_is_shown_before_its_newline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    monkeypatch.setattr("launcher.cli.tail.time.monotonic", lambda: now)
+    path, out = tmp_path / "log", io.BytesIO()
+    log = Log(str(path), b"a/0", None)
+    path.write_bytes(b"\r10%\r20%")
+    log.write_new(out)
+    assert out.getvalue() == b""
+    now = 5.0
+    assert not log.write_new(out)
+    assert out.getvalue() == b"a/0 | 20%\n"
+    log.write_all(out)
+    log.close()
+    assert out.getvalue() == b"a/0 | 20%\n"
 
 
 def test_following_one_log_is_raw(tmp_path: Path):

@@ -64,7 +64,15 @@ def test_everything() -> None:
     policy = Policy(OnFailure.CONTINUE, 90.0, 7200.0)
     job = JobSpec(roles, True, (("A", "010"),), "/x", "python3.11", policy)
     hosts = (Host("h1", slots=2, source="j:20"), Host("h2", gpus=("0",), source="j:21"))
-    assert parse(FULL, "j") == JobFile(job, hosts, hosts_source="j:19", run_dir="out", source="j")
+    assert parse(FULL, "j") == JobFile(
+        job,
+        hosts,
+        hosts_source="j:19",
+        run_dir="out",
+        workdir_source="j:24",
+        python_source="j:25",
+        source="j",
+    )
 
 
 def test_the_least() -> None:
@@ -98,7 +106,8 @@ def test_policy(line: str, policy: Policy) -> None:
 START = "program: a.py\nroles: {worker: 1}\n"
 DURATION = "expected seconds, or a number and s, m, h or d, as in 90 or 5m"
 ROLE = "expected a role: a letter, then letters, digits, _ or -, at most 64"
-ONE_PROGRAM = "expected program: here, or one for all roles"
+ONE_PROGRAM = "expected command: in the role, or once for all roles"
+NO_TASK = "no task in any role; expected at least one below roles:, as in worker: 1"
 
 
 @pytest.mark.parametrize(
@@ -106,11 +115,14 @@ ONE_PROGRAM = "expected program: here, or one for all roles"
     [
         ("", ["j:1: the file has no value; expected a mapping, with roles:"]),
         ("- a", ["j:1: the file is a list; expected a mapping, with roles:"]),
-        ("program: a", ["j:1: no task in any role; expected at least one, as in worker: 1"]),
-        ("program: a\nroles: {worker: 0}", ["j:2: no task in any role; expected at least one, as in worker: 1"]),
+        ("program: a", [f"j:1: {NO_TASK}"]),
+        ("program: a\nroles: {worker: 0}", [f"j:2: {NO_TASK}"]),
         ("program: a\nroles: [worker]", ["j:2: roles is a list; expected a mapping, as in worker: 4"]),
         ("roles: {worker: 1}", [f'j:1: role "worker" has no program; {ONE_PROGRAM}']),
         ("program: 'a \"b'\nroles: {worker: 1}", ['j:1: program is "a "b"; expected quotes in pairs, as in a shell']),
+        ("comand: a\nroles: {worker: 1, ps: 1}", ['j:1: unknown key "comand"; did you mean "command"?']),
+        ("roles: {worker: {progam: a}}", ['j:1: unknown key "progam"; did you mean "program"?']),
+        ("program: a\nrols: {worker: 1}", ['j:2: unknown key "rols"; did you mean "roles"?']),
         ("program: ''\nroles: {worker: 1}", ['j:1: program is ""; expected a program: FILE.py, -m MODULE or an executable']),
         ("program: [-m]\nroles: {worker: 1}", ['j:1: program is "-m"; -m: expected the name of a module']),
         ("program: {a: b}\nroles: {worker: 1}", ["j:1: program is a mapping; expected one value"]),

@@ -108,7 +108,7 @@ def test_quiet(screen):
     assert out == ""
     assert err == (
         "launch: hey\n"
-        "launch: first to fail: worker/0: exit code 7\n"
+        "launch: worker/0: exit code 7\n"
         "  its last lines:\n    why\n"
         "  log: /runs/1/logs/worker-0.log\n"
     )
@@ -148,6 +148,23 @@ def test_progress_bars_are_looked_at_now_and_then(screen):
     screen.on(printed(W0, b"\r100%\n"))
     assert screen.console.tick(3.0) is None
     assert screen.texts()[0] == "worker/0 | 10%\nworker/0 | 100%\n"
+
+
+def test_the_start_of_a_line_is_shown_when_its_task_is_quiet(screen):
+    screen.begin(node1="worker/0 ps/0")
+    screen.on(printed(W0, b"Loading data ... "), printed(PS0, b"a\n"))
+    assert 0 < screen.console.tick(0.0) <= 0.5
+    screen.console.tick(1.9)
+    assert screen.texts()[0] == "ps/0     | a\n"
+    assert screen.console.tick(2.5) is None  # nothing left to look at
+    screen.now = 6.0
+    screen.on(printed(W0, b"done\nnext\n"))
+    assert screen.texts()[0].splitlines()[1:] == [
+        "worker/0 | Loading data ... ",
+        "worker/0 + done",
+        "worker/0 | next",
+    ]
+    assert screen.console.tick(6.0) is None
 
 
 @with_options(one=True, terminal=True, live=True, width=60)

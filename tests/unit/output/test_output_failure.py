@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from launcher.model.report import Failure
 from launcher.model.rundir import RunPaths
 from launcher.model.status import ExitStatus, Reason, TaskState
 from launcher.model.task import TaskId
 from launcher.output.failure import clean_lines, failure_report
+from launcher.output.hints import hints
 from launcher.output.tails import Tails
 from launcher.output.tracebacks import last_traceback
 from tests.unit.output.output_samples import failed, report, task_report
@@ -78,9 +81,47 @@ def test_a_sentence_that_names_the_task_is_enough():
 def test_nothing_printed_and_long_lines():
     told = report(failed("worker/1"), failure=FAILURE, exit_code=7)
     assert "  it printed nothing\n" in failure_report(told, Tails(), None)
-    lines = failure_report(told, tails(b"x" * 500), None, 60).splitlines()
-    assert "    " + "x" * 55 + "…" in lines
-    assert max(map(len, lines[:-1])) == 60
+    lines = failure_report(told, tails(b"x" * 500 + b"\n" + b"y" * 5000), None).splitlines()
+    assert lines[-3:-1] == ["    " + "x" * 500, "    " + "y" * 1999 + "…"]
+
+
+def test_the_line_a_traceback_ends_with_is_never_cut():
+    told = report(failed("worker/1"), failure=FAILURE, exit_code=7)
+    last = b"ValueError: " + b"x" * 5000
+    text = failure_report(told, tails(b"Traceback (most recent call last):\n  f()\n" + last), None)
+    assert f"    {last.decode()}\n" in text
+
+
+def test_a_traceback_that_began_above_the_last_lines_stands_once():
+    told = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=7)
+    frames = b'  File "a.py", line 1, in f\n    f()\n' * 12
+    output = b"Traceback (most recent call last):\n" + frames + b"ValueError: x\n"
+    text = failure_report(told, tails(output), None)
+    assert (text.count("ValueError"), text.count("line 1")) == (1, 12)
+    assert "its last lines" not in text
+    text = failure_report(told, tails(output + b"bye\n"), None)
+    assert text.count("ValueError") == 1
+    assert text.endswith("ValueError: x\n  its last lines:\n    bye\n")
+
+
+@pytest.mark.parametrize(
+    "said, hint",
+    [
+        (b"ModuleNotFoundError: No module named 'tensorflow'", "--python chooses another Python"),
+        (b"EOFError: EOF when reading a line", "a task's input is /dev/null"),
+        (b"OSError: [Errno 98] Address already in use", "SO_REUSEADDR"),
+        (b"train.py: error: unrecognized arguments: --ps_hosts=a:1 --task_index=0", "--flags added these"),
+        (b"train.py: error: unrecognized arguments: --worker_hosts=a:1", "--flags added these"),
+    ],
+)
+def test_hints_from_what_the_task_said(said: bytes, hint: str):
+    told = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=1)
+    text = failure_report(told, tails(said), None)
+    assert text.count("  hint: ") == 1 and hint in text
+
+
+def test_no_hints_where_there_are_none():
+    assert hints(["all is well", "unrecognized arguments: --foo"]) == []
 
 
 def test_a_traceback_among_the_last_lines_is_not_repeated():
@@ -155,4 +196,4 @@ def test_a_program_that_is_not_there():
     failure = Failure(Reason.NOT_FOUND, W1, "node1", 1.0, "no program 'trian.py'")
     lost = task_report("worker/1", state=TaskState.FAILED, reason=Reason.NOT_FOUND, status=ExitStatus(127))
     told = report(lost, failure=failure, exit_code=127)
-    assert failure_report(told, Tails(), None) == "launch: first to fail: worker/1: no program 'trian.py'\n"
+    assert failure_report(told, Tails(), PATHS) == "launch: worker/1: no program 'trian.py'\n"

@@ -94,11 +94,63 @@ def test_a_progress_bar_is_shown_now_and_then_and_at_its_end():
     assert cutter.feed(b"\r30%", 2.0) == b"| 30%\n"
     assert cutter.feed(b"\r40%", 3.0) == b""
     assert cutter.snapshot(3.5) == b""
-    assert cutter.snapshot(4.0) == b"| 40%\n"
-    assert cutter.snapshot(9.0) == b""  # nothing new
+    assert cutter.snapshot(5.9) == b""  # the second one after 4 s
+    assert cutter.snapshot(6.0) == b"| 40%\n"
+    assert cutter.snapshot(99.0) == b""  # nothing new
     assert cutter.feed(b"\n", 9.0) == b""  # not twice
     assert not cutter.rewriting
     assert cutter.feed(b"next\n", 9.0) == b"| next\n"
+
+
+def test_progress_bars_are_shown_ever_more_rarely():
+    cutter = LineCutter(b"| ", b"+ ")
+    shown = [now for now in range(400) if cutter.feed(b"\r%d" % now, float(now))]
+    assert shown == [2, 6, 14, 30, 62, 122, 182, 242, 302, 362]
+    assert cutter.end() == b"| 399\n"
+
+
+def test_the_start_of_a_line_is_shown_after_some_quiet():
+    cutter = LineCutter(b"| ", b"+ ")
+    assert (cutter.feed(b"Load\xc3", 0.0), cutter.unfinished) == (b"", True)
+    assert cutter.snapshot(1.9) == b""
+    assert (cutter.snapshot(2.0), cutter.unfinished) == (b"| Load\n", False)
+    assert cutter.feed(b"\xa9 ...", 3.0) + cutter.snapshot(4.9) == b""
+    assert cutter.snapshot(5.0) == "+ é ...\n".encode()
+    assert cutter.feed(b"\nnext\n", 9.0) == b"| next\n"
+    assert not cutter.unfinished
+
+
+def test_a_line_whose_start_was_shown_and_is_rewritten_comes_whole():
+    cutter = LineCutter(b"| ", b"+ ")
+    assert cutter.feed(b"10%", 0.0) + cutter.snapshot(2.0) == b"| 10%\n"
+    assert cutter.feed(b"\r20%\n", 3.0) == b"| 20%\n"
+    assert cutter.feed(b"  \x1b[0m", 3.0) + cutter.snapshot(9.0) == b""  # nothing to see
+    assert cutter.feed(b"\x1b[31ma", 9.0) + cutter.end() == b"|   a\n"
+
+
+def test_colours_and_limits_of_a_line_whose_start_was_shown():
+    cutter = LineCutter(b"| ", b"+ ", True, 9)
+    assert cutter.feed(b"\x1b[31mabcd", 0.0) + cutter.snapshot(2.0) == b"| \x1b[31mabcd\x1b[0m\n"
+    assert cutter.feed(b"x\n", 2.0) == b"+ x\n"
+    cutter = LineCutter(b"| ", b"+ ", False, 4)
+    assert cutter.feed(b"abcd", 0.0) + cutter.snapshot(2.0) == b"| abcd\n"
+    assert cutter.feed(b"ef\n", 2.0) == b"+ ef\n"
+
+
+@given(STREAMS, STREAMS, st.booleans(), st.sampled_from([17, 65536]), st.integers(0, 40))
+def test_a_start_that_is_shown_makes_no_other_difference(
+    first: bytes, second: bytes, keep: bool, limit: int, place: int
+):
+    """However both halves are cut, and every line still has its prefix."""
+    outs = set()
+    for step in (1, place + 1, 10_000):
+        cutter = LineCutter(b"w/0 | ", b"w/0 + ", keep, limit)
+        out = [cutter.feed(first[at : at + step], 5.0) for at in range(0, len(first), step)]
+        out.append(cutter.snapshot(7.0))
+        out += [cutter.feed(second[at : at + step], 7.0) for at in range(0, len(second), step)]
+        outs.add(b"".join([*out, cutter.end()]))
+    assert len(outs) == 1
+    assert all(line.startswith((b"w/0 | ", b"w/0 + ")) for line in outs.pop().split(b"\n")[:-1])
 
 
 def test_an_endless_line_comes_in_pieces_and_memory_stays_small():

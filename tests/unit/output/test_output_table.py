@@ -11,7 +11,7 @@ from launcher.model.report import Failure
 from launcher.model.status import ExitStatus, Reason, TaskState
 from launcher.model.task import TaskId
 from launcher.output import human
-from launcher.output.table import plain, rows
+from launcher.output.table import plain, rows, summary
 from tests.unit.output.output_samples import failed, report, task_report
 
 STOPPED: dict[str, Any] = {
@@ -53,9 +53,9 @@ def test_a_failure():
     assert plain(report(*tasks, failure=FAILURE, exit_code=7)) == (
         "HOST   PORT  ROLE    INDEX  STATE      EXIT         TIME  PEAK MEM\n"
         "node1  2222  worker      0  failed     SIGKILL (9)  12 s     12 MB  <- out of memory\n"
-        "node2  2222  worker      1  failed     7            12 s     12 MB  <- first to fail\n"
+        "node2  2222  worker      1  failed     7            12 s     12 MB  <- first\n"
         "node2     -  worker      2  cancelled  -               -         -\n"
-        "job mnist: failed: worker/1: exit code 7; exit code 7\n"
+        "job mnist: failed, exit code 7 (worker/1)\n"
         "logs: /runs/1\n"
     )
 
@@ -72,7 +72,7 @@ def test_of_many_those_that_failed_have_rows_the_first_one_first():
     tasks += [failed(f"worker/{n}") for n in range(490, 540)]
     failure = FAILURE._replace(task=TaskId("worker/539"))
     lines = plain(report(*tasks, task_report("ps/0", **STOPPED), failure=failure, exit_code=7)).splitlines()
-    assert lines[1].endswith("539  failed  7     12 s     12 MB  <- first to fail")
+    assert lines[1].endswith("539  failed  7     12 s     12 MB  <- first")
     assert lines[2:4][1].split()[3] == "491"
     assert lines[41:44] == [
         "10 tasks of worker failed (12 s, up to 12 MB)",
@@ -117,7 +117,26 @@ def test_on_a_terminal_rich_says_the_same():
     coloured = rich_text(told, 120, True)
     assert "\x1b[" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == plain(told).split()
-    assert all(len(line) <= 50 for line in rich_text(told, 50, False).splitlines()[:-2])
+    assert rich_text(told, 50, False) == plain(told)  # it does not fit: nothing is folded
+
+
+@pytest.mark.parametrize(
+    "failure, code, said",
+    [
+        (Failure(Reason.INTERRUPTED, None, None, 111.0, "stopped by Ctrl-C"), 130, "stopped by Ctrl-C"),
+        (Failure(Reason.TIMEOUT, None, None, 105.0, "it took longer"), 124, "timed out after 5.0 s"),
+    ],
+)
+def test_how_the_job_ended_in_a_few_words(failure: Failure, code: int, said: str):
+    told = report(failure=failure, exit_code=code)
+    assert plain(told).splitlines()[0] == f"job mnist: {said}, exit code {code}"
+
+
+def test_who_is_to_blame():
+    lost = Failure(Reason.HOST_LOST, None, "node2", 1.0, "the connection ended")
+    assert summary(report(failure=lost, exit_code=125))[0] == "job mnist: failed, exit code 125 (node2)"
+    ours = Failure(Reason.LAUNCHER, None, None, 1.0, "broken")
+    assert summary(report(failure=ours, exit_code=125))[0] == "job mnist: failed, exit code 125"
 
 
 def test_a_plain_launch_imports_nothing_heavy():

@@ -1,0 +1,24 @@
+"""The commands of ``launch``, by name: whoever reads a command line, and whoever doubts one, knows them."""
+
+from __future__ import annotations
+
+#: Command -> module, imported when it is used. What is none of these is a program to run.
+COMMANDS = {
+    "run": "launcher.cli.run",
+    "hosts": "launcher.cli.hosts",
+    "logs": "launcher.cli.logs",
+    "ps": "launcher.cli.ps",
+    "stop": "launcher.cli.stop",
+    "completion": "launcher.cli.completion",
+}
+
+#: What other programs have as commands, and this one as options.
+_OPTIONS = ("help", "version")
+
+
+def meant_command(word: str) -> str:
+    """The command line that a word was probably meant to be, ``launch logs`` for ``log``; empty: none."""
+    from launcher.planning.wording import nearest
+
+    near = nearest(word, (*COMMANDS, *_OPTIONS))
+    return f"launch {'--' if near in _OPTIONS else ''}{near}" if near else ""

@@ -1,0 +1,55 @@
+"""What the panes' titles say, without a tmux."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from launcher.model import facts
+from launcher.model.report import Failure
+from launcher.model.status import Reason
+from launcher.model.task import TaskId
+from launcher.output.tmux import Tmux
+from tests.unit.output.output_samples import failed, report
+
+W1 = TaskId("worker/1")
+
+
+class Said(Tmux):
+    """Keeps the commands that tmux would be given."""
+
+    def __init__(self) -> None:
+        super().__init__("mnist", False)
+        self._panes = {W1: "%1"}
+        self.commands: list[tuple[str, ...]] = []
+
+    def _run(self, *words: str) -> str:
+        self.commands.append(words)
+        return ""
+
+
+@pytest.fixture
+def tmux(monkeypatch: pytest.MonkeyPatch) -> Said:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    return Said()
+
+
+def exited(code: int | None, signal: int | None) -> facts.TaskExited:
+    return facts.TaskExited("node1", 2.0, W1, 1, code, signal, 1, 0.1)
+
+
+def test_who_was_stopped_is_called_so(tmux: Said):
+    tmux.on(facts.TaskSignalled("node1", 1.0, W1, 1, 15, 1))
+    tmux.on(exited(None, 15))
+    tmux.on(exited(3, None))
+    tmux.on(facts.TaskStarted("node1", 1.0, W1, 2, 7))
+    tmux.on(exited(None, 15))
+    said = [words[-1] for words in tmux.commands]
+    assert said == ["stopped", "stopped, exit code 3", "pid 7", "ended by signal 15"]
+
+
+def test_the_bar_names_who_failed(tmux: Said):
+    failure = Failure(Reason.EXIT, W1, "node1", 1.0, "exit code 7")
+    tmux._tell_end(report(failed("worker/1"), failure=failure, exit_code=7))
+    assert tmux.commands[-1][-1] == " job over: failed: worker/1, exit code 7; q leaves "

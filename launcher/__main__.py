@@ -25,6 +25,7 @@ def main() -> NoReturn:
     terminal by then, and nobody should wait for the rest.
     """
     gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the ends of our children from us
     _open_standard_streams()
     try:
         code = _flushed(_run(sys.argv[1:]))

@@ -264,8 +264,14 @@ class Orchestrator:
             self._shut(line)
         for line in self._lines.values():
             if line.link.wait(LAST_WAIT) is None:
-                self._show(orders.Tell(f"the agent of {line.host} is still there", urgent=True))
+                self._kill(line)
             line.link.close()
+
+    def _kill(self, line: _Line) -> None:
+        """An agent that does not even end: stopped, or stuck in the kernel."""
+        gone = line.link.kill(LAST_WAIT) is not None
+        what = "so it and all it had started were killed" if gone else "and SIGKILL did not help"
+        self._show(orders.Tell(f"the agent of {line.host} did not end, {what}", urgent=True))
 
     # ------------------------------------------------------------------ orders
 

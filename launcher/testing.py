@@ -375,6 +375,10 @@ class FakeLink:
         """See `Link.wait`; never waits."""
         return self._last_words
 
+    def kill(self, seconds: float) -> str | None:
+        """See `Link.kill`."""
+        return self._last_words
+
     def hang_up(self) -> None:
         """See `Link.hang_up`."""
         self.hung_up = True

@@ -54,11 +54,15 @@ class Process(NamedTuple):
     group: int
     session: int
     start: int
+    threads: int = 1
 
     @property
     def ended(self) -> bool:
-        """Whether it is a zombie: over, but its parent has not asked how."""
-        return self.state in "ZX"
+        """Whether it is a zombie: over, but its parent has not asked how.
+
+        One whose main thread has left shows as a zombie too, while its other threads run.
+        """
+        return self.state in "ZX" and self.threads <= 1
 
 
 def look_at(pid: int) -> Optional[Process]:
@@ -70,7 +74,7 @@ def look_at(pid: int) -> Optional[Process]:
         return None
     # The name in parentheses may hold anything, also parentheses and spaces.
     fields = text[text.rindex(b")") + 2 :].split()
-    numbers = [int(fields[index]) for index in (1, 2, 3, 19)]
+    numbers = [int(fields[index]) for index in (1, 2, 3, 19, 17)]
     return Process(pid, fields[0].decode(), *numbers)
 
 

@@ -47,6 +47,11 @@ def understand(args: argparse.Namespace) -> Request:
     """
     words = _words(args)
     faults: list[Fault] = []
+    try:
+        os.getcwd()
+    except OSError as error:
+        what = "the current folder is gone"
+        raise JobError([Fault("", what, "expected to be in a folder that exists")]) from error
     if words and words[0].endswith(_JOB_FILES) and args.module is None:
         request = _from_file(args, words, faults)
     else:

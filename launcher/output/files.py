@@ -92,7 +92,7 @@ class Files:
 
     def _create(self, path: str) -> None:
         try:
-            fd = os.open(path, _APPEND | os.O_CREAT, 0o666)
+            fd = os.open(path, _APPEND | os.O_CREAT, 0o600)  # it may hold what is nobody else's business
         except OSError as error:
             self._give_up(path, error)
         else:
@@ -134,7 +134,7 @@ class Files:
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file so that it is there whole or not at all.
+    """Write a JSON file so that it is there whole or not at all; into what is no file (a pipe), just write.
 
     A field is a line, and so is an item of a list: as good to read as indented all through, and written by
     json's fast half (for 256 tasks the other one takes longer than starting them).
@@ -144,10 +144,16 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
     """
     fields = (f"{_compact(name)}: {_one_a_line(field)}" for name, field in sorted(value.items()))
     text = "{\n  " + ",\n  ".join(fields) + "\n}\n"
+    data = text.encode("utf-8", "backslashreplace")
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            file.write(data)
+        return
+    path = os.path.realpath(path)  # a link stays one
     new = f"{path}.{os.getpid()}.new"
     try:
         with open(new, "wb") as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
+            file.write(data)
         os.replace(new, path)
     except OSError:
         try:

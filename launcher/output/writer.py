@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from launcher.errors import LaunchError
 from launcher.output.channel import Channel
 
 #: How long the thread waits for a reader before it looks around again.
@@ -113,7 +114,12 @@ class Writer:
         channel.add(self._number, data, time.monotonic())
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="launch-writer", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                raise LaunchError(
+                    f"no thread to write the output with: {error}; see ulimit -u and -v"
+                ) from error
         self._changed.notify_all()
 
     def _wait_for_room(self, channel: Channel) -> None:

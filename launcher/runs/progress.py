@@ -10,8 +10,10 @@ from launcher.runs.registry import Run
 
 def tasks(run: Run) -> dict[TaskId, str]:
     """The tasks of a run and the host of each, in the order of its plan; empty while there is none."""
-    planned = run.plan().get("tasks") or ()
-    return {TaskId(task["task"]): str(task.get("host", "")) for task in planned}
+    planned = run.plan().get("tasks")
+    tasks = [task for task in planned if isinstance(task, dict)] if isinstance(planned, list) else []
+    named = [task for task in tasks if isinstance(task.get("task"), str) and "/" in task["task"]]
+    return {TaskId(task["task"]): str(task.get("host", "")) for task in named}
 
 
 def unfinished(run: Run) -> list[TaskId]:

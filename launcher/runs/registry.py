@@ -132,12 +132,16 @@ def _fault(what: str, expected: str) -> InputError:
     return InputError([Fault("", what, expected)])
 
 
+#: Seconds since the epoch: a run of the year 5000 is no run.
+_FAR = 1e11
+
+
 def _json(path: str) -> Mapping[str, Any]:
     """The object in a file; empty if it can't be had. Files are renamed into place, so never half of one."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -153,7 +157,7 @@ def _owner(record: Mapping[str, Any]) -> Owner | None:
 
 def _seconds(found: object, root: str) -> float:
     """When a run was started; for a foreign record, when its folder was last touched."""
-    if isinstance(found, (int, float)):
+    if isinstance(found, (int, float)) and 0 <= found < _FAR:
         return float(found)
     try:
         return os.stat(root).st_mtime

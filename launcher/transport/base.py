@@ -29,6 +29,9 @@ class Link(Protocol):
             What is to be said about how it ended, empty if all is well; ``None`` if it did not end in time.
         """
 
+    def kill(self, seconds: float) -> str | None:
+        """It did not end in time: end it, and every process it started, by force; then as `wait`."""
+
     def hang_up(self) -> None:
         """Close our writing end: the agent ends everything, then itself."""
 

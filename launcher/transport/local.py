@@ -118,6 +118,15 @@ class LocalLink:
             return None
         return _describe(self._status or 0, self._said.decode("utf-8", "replace").strip())
 
+    def kill(self, seconds: float) -> str | None:
+        """See `Link.kill`; guardian and agent are one group, what they started carries the watermark."""
+        if not self._over():
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except OSError:  # it ended in this moment
+                pass
+        return self.wait(seconds)
+
     def _over(self) -> bool:
         """Whether both guardian (our child) and agent (not ours to reap) are gone."""
         self._read_errors()

@@ -45,7 +45,9 @@ def _carries(pid: int, agent: int) -> bool:
 
 
 def _ended(pid: int) -> bool:
-    return _read(f"/proc/{pid}/stat").rpartition(b") ")[2][:1] in (b"Z", b"X", b"")
+    """Gone, or a zombie without other threads (field 20 of proc(5)'s stat; the state is field 3)."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
+    return not fields or (fields[0] in (b"Z", b"X") and int(fields[17]) <= 1)
 
 
 def _read(path: str) -> bytes:

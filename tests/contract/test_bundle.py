@@ -59,6 +59,10 @@ class PipeLink:
         said = self._process.stderr.read().decode()
         return said or str(self._process.wait(seconds) or "")
 
+    def kill(self, seconds: float) -> str | None:
+        """Not needed: nothing here refuses to end."""
+        return self.wait(seconds)
+
     def hang_up(self) -> None:
         """See `launcher.transport.base.Link`."""
         assert self._process.stdin

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -157,3 +159,15 @@ def test_processes_that_belong_to_no_task_go_with_the_agent(agent: Driver, eyes:
     assert len(eyes.alive(*mine)) == 1
     assert agent.close() == ""
     assert eyes.alive(*mine) == []
+
+
+def test_an_agent_that_does_not_answer_is_killed_with_all_it_started(
+    open_agent: Callable[[], Driver], eyes: Eyes
+):
+    agent = open_agent()
+    task = agent.started("worker/0", ["sleep", "600"]).pid
+    os.kill(agent.ready().pid, signal.SIGSTOP)
+    agent.link.hang_up()
+    assert agent.link.wait(0.3) is None
+    assert agent.link.kill(10) is not None
+    assert eyes.alive(task) == []

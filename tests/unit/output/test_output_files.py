@@ -227,3 +227,15 @@ def test_json_of_an_endless_line(tmp_path):
     for said in (jsonl(tmp_path, *chunks), jsonl(tmp_path, printed(W0, data + b"\n"))):
         assert "".join(str(each.get("line", "")) for each in said) == text
         assert [each.get("more") for each in said] == [True, True, None, None]
+
+
+def test_a_report_goes_through_what_is_no_file_and_along_links(tmp_path):
+    pipe, target, link = tmp_path / "pipe", tmp_path / "target", tmp_path / "link"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    link.symlink_to(target)
+    for path in (pipe, link):
+        write_json(str(path), {"a": 1})
+    assert json.loads(os.read(reading, 1000)) == json.loads(target.read_text()) == {"a": 1}
+    os.close(reading)
+    assert link.is_symlink() and not pipe.is_file()

@@ -20,14 +20,18 @@ PACKAGE = ROOT / "launcher"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 #: They neither wait, nor look, nor touch anything.
-PURE = {"errors", "model", "hostfile", "jobfile", "marked", "planning", "supervision", "wire"}
+PURE = {
+    "errors", "model", "hostfile", "jobfile", "marked", "planning", "supervision", "wire", "stream", "checking",
+}  # fmt: skip
 HANDS = {"os", "time", "socket", "subprocess", "threading", "asyncio"}
 
 #: They run on the hosts: Python 3.8 and nothing installed.
-TRAVELLERS = {"__init__", "errors", "model", "wire", "agent"}
+TRAVELLERS = {"__init__", "errors", "model", "wire", "stream", "agent"}
 
 #: The path of a plain launch and of ``import launcher`` does without them.
-HEAVY = ("fabric", "paramiko", "docker", "tensorflow", "yaml", "rich", "psutil", "shtab", "asyncio")
+HEAVY = (
+    "fabric", "paramiko", "pathspec", "docker", "tensorflow", "yaml", "rich", "psutil", "shtab", "asyncio",
+)  # fmt: skip
 
 PUBLIC = [
     "ExitStatus", "Failure", "Host", "HostfileError", "InputError", "JobError", "JobSpec", "LaunchError",

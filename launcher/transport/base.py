@@ -48,3 +48,53 @@ class Transport(Protocol):
         Raises:
             TransportError: it can't even be tried.
         """
+
+
+class Errand(Protocol):
+    """A program of ours that runs on a host, with a byte pipe each way: how everything but tasks is done there.
+
+    Its stdin and stdout are the pipe; what it prints to stderr is kept for messages. Nothing here waits,
+    but `wait`.
+    """
+
+    def fileno(self) -> int:
+        """For select: readable when `recv` has something to say."""
+
+    def recv(self, size: int) -> bytes | None:
+        """Up to ``size`` bytes; ``b""`` at the end; ``None`` when there is nothing yet.
+
+        Raises:
+            TransportError: it could not be started there, or the connection broke; says which.
+        """
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send what is taken at once, and return how many bytes that was.
+
+        Raises:
+            TransportError: the connection broke.
+        """
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit status, after its end; ``None``: not in time, or nobody will ever know."""
+
+    def said(self) -> str:
+        """What it printed to stderr, the last 64 KiB."""
+
+    def close(self) -> None:
+        """Let go: the program sees the end of its stdin."""
+
+
+class Errands(Protocol):
+    """Runs programs of ours on hosts; each on a connection that is there already."""
+
+    def errand(self, host: str, entry: str, arguments: object) -> Errand:
+        """Start ``entry`` on a host.
+
+        Args:
+            host: its name.
+            entry: ``module:function`` of what travels; called there with ``arguments``.
+            arguments: anything JSON can say; never on a command line.
+
+        Raises:
+            TransportError: there is no connection to it.
+        """

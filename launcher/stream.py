@@ -1,0 +1,1 @@
+"""A byte stream that survives the connections under it."""

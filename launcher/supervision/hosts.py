@@ -12,6 +12,7 @@ class AgentState(enum.Enum):
     AWAITED = "awaited"
     READY = "ready"
     HOLDING = "holding"  #: the ports of all its tasks
+    REFUSED = "refused"  #: it has no ports for them
     LEAVING = "leaving"  #: it ends its tasks and itself, and we did not ask for it
     CLOSED = "closed"
     LOST = "lost"
@@ -42,6 +43,10 @@ class Agents:
     def all_hold(self) -> bool:
         """Whether every port of the job is held."""
         return all(state is AgentState.HOLDING for state in self._states.values())
+
+    def awaited(self) -> tuple[str, ...]:
+        """Hosts whose agent has not answered yet."""
+        return tuple(host for host, state in self._states.items() if state is AgentState.AWAITED)
 
     def not_holding(self) -> tuple[str, ...]:
         """Hosts that have not said yet that they hold their ports."""

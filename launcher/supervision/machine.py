@@ -24,6 +24,7 @@ from launcher.model.status import ExitStatus, Reason, TaskState
 from launcher.model.task import TaskId
 from launcher.supervision import policy, stopping, waiting, wording
 from launcher.supervision.blame import Blame
+from launcher.supervision.gathering import HOST_FAULT, Gathering
 from launcher.supervision.hosts import Agents, AgentState
 from launcher.supervision.record import InvalidTransition, Record
 from launcher.supervision.roster import Roster
@@ -37,7 +38,7 @@ __all__ = ["InvalidTransition", "Machine", "Phase"]
 #: How many tasks may each have a line of their own about not ending on SIGTERM.
 _TOLD = 3
 
-_LAUNCHER_FAULT, _TIMED_OUT = 125, 124
+_TIMED_OUT = 124
 _PATIENTLY = orders.SetTimer("patience", waiting.PATIENCE)
 
 
@@ -58,6 +59,7 @@ class Machine:
         self._agents = Agents(host.name for host in placement.hosts())
         self._waiting = Waiting(self._tasks, self._agents)
         self._blame = Blame()
+        self._gathering = Gathering(self._tasks, self._agents, self._blame)
         #: When somebody last asked for the end, and whether what was left was killed for it.
         self._asked_at: float | None = None
         self._hurried = False
@@ -140,37 +142,32 @@ class Machine:
     def _agent_ready(self, fact: facts.AgentReady) -> list[Order]:
         if self.phase is Phase.CLOSING:  # it may have come up after everybody was told
             return [orders.CloseAgent(fact.host)]
-        self._agents.set(fact.host, AgentState.READY)
-        return [orders.HoldPorts(fact.host, self._tasks.on(fact.host))]
+        return self._gathered(self._gathering.ready(fact))
 
     def _ports_held(self, fact: facts.PortsHeld) -> list[Order]:
-        if self.phase is not Phase.GATHERING:
-            return []
-        self._agents.set(fact.host, AgentState.HOLDING)
-        for task, port in fact.ports.items():
-            self._tasks.records[task].port = port
-        if not self._agents.all_hold():
-            return []
-        records = self._tasks.records.items()
-        return [orders.MakePlan({task: record.port for task, record in records if record.port is not None})]
+        return self._gathered(self._gathering.held(fact))
 
     def _ports_refused(self, fact: facts.PortsRefused) -> list[Order]:
+        return self._gathered(self._gathering.refused(fact))
+
+    def _gathered(self, told: list[Order]) -> list[Order]:
+        """Go on gathering, or give up once everybody was heard."""
         if self.phase is not Phase.GATHERING:
             return []
-        text = f"{fact.host} has no port for each of its tasks: {fact.why}"
-        self._blame.fail(Failure(Reason.LAUNCHER, None, fact.host, fact.at, text), _LAUNCHER_FAULT)
-        return self._stop([Tell(text, urgent=True)])
+        if self._gathering.failed():
+            return self._stop(told)
+        return told + (self._gathering.bound() if self.failure else [])
 
     def _agent_lost(self, fact: facts.AgentLost) -> list[Order]:
         self._agents.set(fact.host, AgentState.LOST)
-        text = f"host {fact.host} is lost: {fact.why}"
+        text = wording.lost(fact.host, fact.why)
         told: list[Order] = [Tell(text, urgent=True), orders.HangUp(fact.host)]
         if self.phase is Phase.CLOSING:  # nothing of the job was there any more
             return told + self._finish_if_closed()
         for task in self._tasks.open_on(fact.host):
             self._lose(self._tasks.records[task], fact)
-        self._blame.fail(Failure(Reason.HOST_LOST, None, fact.host, fact.at, text), _LAUNCHER_FAULT)
-        return self._stop(told) if self.phase is Phase.GATHERING else self._judge(told)
+        self._blame.fail(Failure(Reason.HOST_LOST, None, fact.host, fact.at, text), HOST_FAULT)
+        return self._gathered(told) if self.phase is Phase.GATHERING else self._judge(told)
 
     def _lose(self, record: Record, fact: facts.AgentLost) -> None:
         if record.state is TaskState.ENDED:  # its own end was seen: only what it left behind is lost
@@ -196,7 +193,7 @@ class Machine:
             return []
         self._agents.set(fact.host, AgentState.LEAVING)
         text = f"host {fact.host} is lost: {wording.LEFT}"
-        self._blame.fail(Failure(Reason.HOST_LOST, None, fact.host, fact.at, text), _LAUNCHER_FAULT)
+        self._blame.fail(Failure(Reason.HOST_LOST, None, fact.host, fact.at, text), HOST_FAULT)
         return self._judge([Tell(text, urgent=True)])
 
     # ------------------------------------------------------------------ tasks
@@ -317,7 +314,7 @@ class Machine:
         self.phase = Phase.STOPPING
         self._tasks.to_stop()
         ladder = stopping.orderly(self._policy.grace)
-        timers: list[Order] = [orders.CancelTimer(name) for name in ("job", "ready", "start")]
+        timers: list[Order] = [orders.CancelTimer(name) for name in ("job", "ready", "rest", "start")]
         if self._tasks.open:
             timers += [_PATIENTLY, orders.SetTimer("end", stopping.longest(ladder))]
         return told + timers + [*self._tasks.stops(ladder, ended=False)] + self._close_if_empty()

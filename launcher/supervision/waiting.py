@@ -10,6 +10,8 @@ from launcher.supervision.roster import Roster
 
 #: Seconds: agents may take to be ready and hold their ports; to start a task; to close.
 READY_LIMIT, START_LIMIT, CLOSE_LIMIT = 60.0, 60.0, 15.0
+#: Seconds for the other agents to answer once a host has failed.
+REST_LIMIT = 10.0
 #: Seconds of waiting without a word, then between two words.
 PATIENCE, REPEAT = 2.0, 10.0
 #: Seconds within which a second signal is an echo of the first, not a second wish: ``timeout`` signals
@@ -51,6 +53,8 @@ class Waiting:
         """Hosts that are behind when this timer runs out, and what is to be said of them."""
         if timer == "ready":
             return self._agents.not_holding(), f"no answer from its agent in {wording.limit(READY_LIMIT)}"
+        if timer == "rest":
+            return self._agents.awaited(), "it had not answered yet when another host failed"
         if timer == "start":
             late = self._tasks.hosts_of(self._tasks.starting)
             return late, f"its agent could not start a task in {wording.limit(START_LIMIT)}"

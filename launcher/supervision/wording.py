@@ -59,6 +59,11 @@ def start_reason(code: int) -> Reason:
     return _START_REASONS.get(code, Reason.LAUNCHER)
 
 
+def lost(host: str, why: str) -> str:
+    """A host that can't be had any more, or never could; ``why`` may begin with its name."""
+    return f"host {host} is lost: {why.removeprefix(f'{host}: ')}"
+
+
 def stubborn(who: str, leftovers: bool) -> str:
     """A task, or what is left of one, that SIGTERM did not end."""
     whom = f"what {who} left behind" if leftovers else who

@@ -26,6 +26,24 @@ def test_lost_before_it_is_ready():
     assert (played.report.failure.host, played.report.failure.text) == ("node2", RESET)
 
 
+def test_all_that_is_wrong_with_the_hosts_is_told_at_once():
+    """The launch is over with the first, but whoever has forty hosts wants to hear of the others too."""
+    script = Script(job("worker 4"), hosts(4))
+    played = script.play("lost node2\nready node1\nlost node4\nready node3\nclosed")
+    assert [line for line in played.told if "lost" in line] == [RESET, RESET.replace("node2", "node4")]
+    assert not played.all(orders.StartTask)
+    assert of_host(played, "node3")[-1] == orders.CloseAgent("node3")
+    assert played.report.failure is not None and played.report.failure.host == "node2"
+    assert played.exit_code == 125
+
+
+def test_a_host_that_does_not_answer_holds_up_a_launch_that_failed_no_longer_than_that():
+    played = Script(job("worker 2"), hosts(2)).play("lost node1\ntime up rest")
+    assert orders.SetTimer("rest", 10.0) in played.orders
+    assert "host node2 is lost: it had not answered yet when another host failed" in played.told
+    assert played.exit_code == 125
+
+
 def test_the_only_host_is_lost():
     played = Script(job("worker 2")).play("lost node1")
     assert played.exit_code == 125

@@ -21,7 +21,8 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 #: They neither wait, nor look, nor touch anything.
 PURE = {
-    "errors", "model", "hostfile", "jobfile", "marked", "planning", "supervision", "wire", "stream", "checking",
+    "errors", "model", "hostfile", "jobfile", "marked", "planning", "supervision", "wire", "stream",
+    "checking",
 }  # fmt: skip
 HANDS = {"os", "time", "socket", "subprocess", "threading", "asyncio"}
 

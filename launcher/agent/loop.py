@@ -197,7 +197,7 @@ class Agent:
 
     def _start(self, order: orders.StartTask) -> None:
         try:
-            started = self._spawner.spawn(order.argv, order.env, order.workdir)
+            started = self._spawner.spawn(order.argv, order.env, order.workdir, order.venv)
         except CannotStart as fault:
             self._not_started(order, fault.code, fault.why)
             return

@@ -61,18 +61,27 @@ class Spawner:
         self._nothing = os.open(os.devnull, os.O_RDONLY)
         self._environment = {**DEFAULTS, **os.environ}
 
-    def spawn(self, argv: Sequence[str], extra: Mapping[str, str], workdir: Optional[str] = None) -> Started:
+    def spawn(
+        self,
+        argv: Sequence[str],
+        extra: Mapping[str, str],
+        workdir: Optional[str] = None,
+        venv: Optional[str] = None,
+    ) -> Started:
         """Start ``argv`` with the environment of the agent and ``extra``.
 
         Args:
             argv: ``argv[0]`` is a path, or a name to look up along the task's PATH.
             extra: environment added to the agent's own.
             workdir: where it runs, relative to where the agent was started; ``None``: there.
+            venv: the virtual or conda environment it runs in.
 
         Raises:
             CannotStart: with the exit code that stands for it.
         """
         environment: Dict[str, str] = {**self._environment, **extra}
+        if venv is not None:
+            environment.update(_environment_of(venv, environment))
         _enter(self._home, workdir)
         path = _find(argv[0], environment.get("PATH", os.defpath))
         reading, writing = _pipe()
@@ -95,10 +104,25 @@ def _enter(home: int, workdir: Optional[str]) -> None:
     try:
         os.chdir(home)
         if workdir is not None:
-            os.chdir(workdir)
+            os.chdir(_at_home(workdir))
     except (OSError, ValueError) as error:
         why = f"can't enter the working folder {workdir!r}: {_said(error)}"
         raise CannotStart(NOT_RUNNABLE, why) from error
+
+
+def _environment_of(venv: str, environment: Mapping[str, str]) -> Dict[str, str]:
+    from launcher.agent.environments import entered
+
+    try:
+        return entered(environment, venv)
+    except OSError as error:
+        why = f"there is no virtual or conda environment {venv!r} (or no bin/python in it)"
+        raise CannotStart(NOT_FOUND, why) from error
+
+
+def _at_home(path: str) -> str:
+    """``~/x`` means the home of whoever runs the agent: the launcher does not know it."""
+    return os.path.expanduser(path) if path.startswith("~") else path
 
 
 def _pipe() -> Tuple[int, int]:
@@ -127,7 +151,7 @@ def _find(name: str, path: str) -> str:
         CannotStart: 127 if there is none, 126 if there is one that may not be run.
     """
     if "/" in name:
-        return name
+        return _at_home(name)
     files = (os.path.join(folder or ".", name) for folder in path.split(os.pathsep))
     found = [file for file in files if os.path.isfile(file)]
     runnable = next((file for file in found if os.access(file, os.X_OK)), None)

@@ -20,7 +20,7 @@ launch hosts --json lab.yaml         the same for programs"""
 
 _HEADERS = (
     "host", "address", "user", "port", "slots", "max slots", "gpus",
-    "roles", "python", "workdir", "env", "labels",
+    "roles", "python", "venv", "workdir", "env", "labels",
 )  # fmt: skip
 
 
@@ -49,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
 def _row(host: Host) -> list[str]:
     """The cells of a host; of its environment only the names, values may be secrets."""
     gpus = None if host.gpus is None else ",".join(host.gpus) or "none"
-    lists = (",".join(host.roles), host.python, host.workdir, ",".join(_names(host)), ",".join(host.labels))
-    cells = (host.name, host.address, host.user, host.port, host.slots, host.max_slots, gpus, *lists)
+    python = (host.python, host.venv, host.workdir, ",".join(_names(host)))
+    numbers = (host.slots, host.max_slots, gpus, ",".join(host.roles))
+    cells = (host.name, host.address, host.user, host.port, *numbers, *python, ",".join(host.labels))
     return ["" if cell is None else str(cell) for cell in cells]
 
 

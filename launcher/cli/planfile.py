@@ -33,6 +33,7 @@ def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
             "port": task.port,
             "argv": task.argv,
             "workdir": task.workdir,
+            "venv": task.venv,
             "gpus": task.gpus,
             "env": {name: task.env[name] for name in OWN_VARIABLES if name in task.env},
         }

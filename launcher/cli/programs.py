@@ -12,7 +12,7 @@ from launcher.cli.options import COMMAND_LINE
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
 from launcher.model.job import ProgramKind
 from launcher.model.records import TYPE_CHECKING
-from launcher.planning.assembly import DEFAULT_PYTHON
+from launcher.planning.assembly import DEFAULT_PYTHON, VENV_PYTHON
 
 if TYPE_CHECKING:
     from launcher.cli.request import Request
@@ -71,6 +71,8 @@ def _python(wanted: Request, placed: Placed) -> tuple[str, str]:
     """Who says which Python a task has, and which one."""
     if placed.host.python:
         return placed.host.source, placed.host.python
+    if placed.host.venv and "/" in placed.host.venv:
+        return placed.host.source, os.path.join(os.path.expanduser(placed.host.venv), "bin", VENV_PYTHON)
     return wanted.python_source, wanted.job.python or DEFAULT_PYTHON
 
 

@@ -60,6 +60,7 @@ ONE: Mapping[str, Callable[[str], Any]] = {
     "slots": read_slots,
     "max_slots": read_slots,
     "python": program_path,
+    "venv": one_line,
     "workdir": one_line,
 }
 

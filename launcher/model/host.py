@@ -31,6 +31,8 @@ class Host(NamedTuple):
     roles: Tuple[str, ...] = ()
     #: The Python that runs ``.py`` programs here.
     python: Optional[str] = None
+    #: The virtual or conda environment that tasks run in: its folder, or the name of one of conda's.
+    venv: Optional[str] = None
     #: Where tasks run.
     workdir: Optional[str] = None
     #: Environment of every task here, ``(name, value)`` pairs in the order written.

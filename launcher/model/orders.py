@@ -35,6 +35,8 @@ class StartTask(NamedTuple):
     workdir: Optional[str]
     #: How processes that the task leaves behind when it ends are ended.
     ladder: Ladder
+    #: The virtual or conda environment it runs in.
+    venv: Optional[str] = None
 
 
 class StopTasks(NamedTuple):

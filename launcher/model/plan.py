@@ -48,6 +48,8 @@ class TaskPlan(NamedTuple):
     #: Where it runs; ``None``: where the agent runs.
     workdir: Optional[str] = None
     gpus: Optional[Tuple[str, ...]] = None
+    #: The virtual or conda environment it runs in: a folder, or the name of one of conda's.
+    venv: Optional[str] = None
 
 
 class Plan(NamedTuple):

@@ -12,6 +12,8 @@ from launcher.planning.commands import classic_flags, command, role_values
 
 #: What runs ``.py`` files where nobody says otherwise, looked up along the task's ``PATH``.
 DEFAULT_PYTHON = "python3"
+#: The same where the host has a virtual or conda environment: both have it by this name.
+VENV_PYTHON = "python"
 
 
 def assemble(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -> Plan:
@@ -48,7 +50,8 @@ class _Assembler:
     def task(self, placed: Placed, rank: int, port: int) -> TaskPlan:
         """The plan of one task."""
         config = tf_config(self.tf_cluster_json, placed.task)
-        python = placed.host.python or self.job.python or DEFAULT_PYTHON
+        in_venv = VENV_PYTHON if placed.host.venv else None
+        python = placed.host.python or in_venv or self.job.python or DEFAULT_PYTHON
         argv = command(placed.role.program, python, self._values(placed, rank, port, config))
         return TaskPlan(
             task=placed.task,
@@ -59,6 +62,7 @@ class _Assembler:
             env=self._env(placed, port, config),
             workdir=placed.role.workdir or placed.host.workdir or self.job.workdir,
             gpus=placed.gpus,
+            venv=placed.host.venv,
         )
 
     def _values(self, placed: Placed, rank: int, port: int, config: str) -> dict[str, str]:

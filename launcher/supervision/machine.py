@@ -120,11 +120,8 @@ class Machine:
             record.move(TaskState.STARTING, "the plan")
             record.address, record.port = task.address, task.port
             self._tasks.starting.add(task.task)
-            starts.append(
-                orders.StartTask(
-                    task.host, task.task, record.attempt, task.argv, task.env, task.workdir, ladder
-                )
-            )
+            what = (task.argv, task.env, task.workdir, ladder, task.venv)
+            starts.append(orders.StartTask(task.host, task.task, record.attempt, *what))
         return starts
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:

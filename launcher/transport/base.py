@@ -51,7 +51,7 @@ class Transport(Protocol):
 
 
 class Errand(Protocol):
-    """A program of ours that runs on a host, with a byte pipe each way: how everything but tasks is done there.
+    """A program of ours that runs on a host, with a byte pipe each way: how all but tasks is done there.
 
     Its stdin and stdout are the pipe; what it prints to stderr is kept for messages. Nothing here waits,
     but `wait`.

@@ -54,6 +54,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "argv": tuples(TEXTS),
     "env": st.dictionaries(TEXTS, TEXTS, max_size=4),
     "workdir": st.none() | TEXTS,
+    "venv": st.none() | TEXTS,
     "ladder": LADDERS,
 }
 STRINGS = {"host", "why", "oom"}
@@ -301,9 +302,9 @@ FROZEN: list[tuple[Any, int, bytes]] = [
         orders.StartTask(
             "node1", WORKER, 1, ("python3", "caf\u00e9.py"), {"A": "b"}, None, ((15, 10.0), (9, 5.0))
         ),
-        157,
+        169,
         b'{"is":"StartTask","host":"node1","task":"worker/0","attempt":1,"argv":["python3","ca'
-        b'f\\u00e9.py"],"env":{"A":"b"},"workdir":null,"ladder":[[15,10.0],[9,5.0]]}',
+        b'f\\u00e9.py"],"env":{"A":"b"},"workdir":null,"ladder":[[15,10.0],[9,5.0]],"venv":null}',
     ),
     (
         orders.StopTasks("node1", (WORKER, PS), ((9, 5.0),)),

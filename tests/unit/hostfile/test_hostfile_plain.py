@@ -11,7 +11,7 @@ from launcher.errors import HostfileError
 from launcher.hostfile import parse
 from launcher.model.host import Host
 
-KNOWN = "expected one of address, user, port, slots, max_slots, python, workdir, gpus, roles, labels"
+KNOWN = "expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels"
 PAIR = "expected KEY=VALUE (quotes in pairs, one host a line)"
 SLOTS = "expected a whole number from 1 to 1000000"
 

@@ -104,7 +104,7 @@ A_LIST = "expected hosts: and a list of hosts"
         ("hosts:\n- {name: a, gpus: [1, 1]}", ['f.yaml:2: gpus is "1,1"; expected "1" once']),
         ("hosts:\n- {name: a, max_slots: 1}\ndefaults: {slots: 2}", ['f.yaml:2: max_slots is "1", slots "2"; expected at least as many max_slots']),
         ("defaults: {slots: 2, max_slots: 1}\nhosts: [a, b]", ['f.yaml:1: max_slots is "1", slots "2"; expected at least as many max_slots']),
-        ("defaults: {name: x}\nhosts: [a]", ['f.yaml:1: unknown key "name"; expected one of user, port, slots, max_slots, python, workdir, gpus, roles, labels, env']),
+        ("defaults: {name: x}\nhosts: [a]", ['f.yaml:1: unknown key "name"; expected one of user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels, env']),
         ("hosts:\n- name: n[1-3]\n  address: x", ['f.yaml:2: "n[1-3]" makes 3 hosts, its address 1; expected as many of both']),
         ("hosts: [" + ", ".join(["a"] * 5000) + "]", ['f.yaml:1: host "a" was already written at f.yaml:1; expected each host once', "f.yaml:1: 5000 entries in hosts; expected at most 4096"]),
         ("hosts: 'a\n", ["f.yaml:1: \"hosts: 'a\" is not YAML: found unexpected end of stream"]),

@@ -1,0 +1,58 @@
+"""Virtual and conda environments, as the agent enters them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.agent.environments import entered
+
+
+def environment(folder: Path) -> Path:
+    """The least that is an environment."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch()
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without any."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    return tmp_path
+
+
+def test_a_virtual_environment_by_its_folder(home: Path):
+    folder = environment(home / "my env")
+    assert entered({"PATH": "/usr/bin"}, "~/my env") == {
+        "PATH": f"{folder}/bin:/usr/bin",
+        "VIRTUAL_ENV": str(folder),
+    }
+
+
+def test_one_of_condas_by_its_folder(home: Path):
+    folder = environment(home / "envs" / "tf")
+    (folder / "conda-meta").mkdir()
+    assert entered({"PATH": "/bin"}, str(folder)) == {
+        "PATH": f"{folder}/bin:/bin",
+        "CONDA_PREFIX": str(folder),
+        "CONDA_DEFAULT_ENV": "tf",
+    }
+
+
+def test_one_of_condas_by_its_name(home: Path):
+    """Listed ones first, as they may lie anywhere; else those of the usual installations."""
+    usual = environment(home / "miniconda3" / "envs" / "tf")
+    assert entered({}, "tf")["PATH"].startswith(f"{usual}/bin:")
+    listed = environment(home / "elsewhere" / "tf")
+    (home / ".conda").mkdir()
+    (home / ".conda" / "environments.txt").write_text(f"{home}/gone/tf\n{listed}\n")
+    assert entered({}, "tf")["PATH"].startswith(f"{listed}/bin:")
+
+
+@pytest.mark.parametrize("name", ["tf", "~/tf", "/nowhere/tf"])
+def test_none(home: Path, name: str):
+    with pytest.raises(FileNotFoundError):
+        entered({}, name)

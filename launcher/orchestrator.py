@@ -49,11 +49,23 @@ class Source(Protocol):
         """Asked after every turn of the loop; a fact once, when there is a reason."""
 
 
+class Voice(Protocol):
+    """Remarks of other threads, such as those that mend connections."""
+
+    #: Readable when there are some.
+    fd: int
+
+    def take(self) -> Sequence[str]:
+        """Those that nobody has taken yet."""
+
+
 class _Line:
     """One link and what is on its way through it."""
 
     def __init__(self, host: str, link: Link) -> None:
         self.host = host
+        #: Seconds that the clock there is behind ours, as far as its facts tell.
+        self._behind = float("inf")
         self.link = link
         self.decoder = wire.Decoder(host, magic=True)
         self.unsent: deque[memoryview] = deque()
@@ -63,6 +75,17 @@ class _Line:
         """Queue an order, and send what is taken."""
         self.unsent.append(memoryview(wire.encode(order)))
         self.flush()
+
+    def dated(self, fact: facts.Fact) -> facts.Fact:
+        """A fact by our clock: the first failure by time is looked for over all hosts.
+
+        Nothing is seen before it happened, so the quickest fact so far tells the difference of the clocks,
+        but for the time it travelled.
+        """
+        if self.link.same_clock or isinstance(fact, facts.TaskOutput):
+            return fact
+        self._behind = min(self._behind, time.time() - fact.at)
+        return fact._replace(at=fact.at + self._behind)
 
     def flush(self) -> None:
         """Send what is taken now."""
@@ -85,6 +108,8 @@ class Orchestrator:
         remarks: told to the user first.
         on_plan: called with the plan when its tasks are on their way; what it returns is told to the user.
         sources: may ask for the end.
+        voice: has remarks for the user while the job runs.
+        check: see whether the hosts reach each other, before anything is started.
     """
 
     def __init__(
@@ -97,6 +122,8 @@ class Orchestrator:
         remarks: Sequence[str] = (),
         on_plan: Callable[[Plan], str] = lambda _: "",
         sources: Sequence[Source] = (),
+        voice: Voice | None = None,
+        check: bool = False,
     ) -> None:
         self._job = job
         self._placement = placement
@@ -106,7 +133,8 @@ class Orchestrator:
         self._remarks = remarks
         self._on_plan = on_plan
         self._sources = sources
-        self._machine = Machine(job, placement, opening.job)
+        self._voice = voice
+        self._machine = Machine(job, placement, opening.job, check)
         self._selector = selectors.DefaultSelector()
         self._lines: dict[str, _Line] = {}
         self._timers: dict[str, float] = {}
@@ -114,6 +142,7 @@ class Orchestrator:
         self._finished = False
         self._perform: dict[type, Callable[[Any], None]] = {
             orders.HoldPorts: self._send,
+            orders.TryPeers: self._send,
             orders.StartTask: self._start,
             orders.StopTasks: self._send,
             orders.CloseAgent: self._send,
@@ -133,6 +162,8 @@ class Orchestrator:
         """
         with _Signals() as signals:
             self._selector.register(signals.fd, selectors.EVENT_READ, lambda: self._on_signals(signals))
+            if self._voice is not None:
+                self._selector.register(self._voice.fd, selectors.EVENT_READ, self._on_remarks)
             for renderer in self._renderers:
                 renderer.begin(self._opening)
             self._obey([*map(orders.Tell, self._remarks), *self._machine.begin()])
@@ -192,6 +223,10 @@ class Orchestrator:
             if who is not None:
                 self._take(facts.StopAsked(time.time(), number, who))
 
+    def _on_remarks(self) -> None:
+        for text in self._voice.take() if self._voice is not None else ():
+            self._show(orders.Tell(text, urgent=True))
+
     # ------------------------------------------------------------------ links
 
     def _open(self, host: Host) -> None:
@@ -217,7 +252,7 @@ class Orchestrator:
             self._take(facts.AgentLost(line.host, time.time(), str(error)))
             return
         for message in messages:
-            self._take(message)  # type: ignore[arg-type]  # agents send facts
+            self._take(line.dated(message))  # type: ignore[arg-type]  # agents send facts
             if isinstance(message, facts.AgentClosed):
                 self._shut(line)
 
@@ -262,14 +297,17 @@ class Orchestrator:
         """Every agent is over or ends now; wait for the last process of ours on this machine."""
         for line in self._lines.values():
             self._shut(line)
+        until = time.monotonic() + LAST_WAIT
+        late = [line for line in self._lines.values() if line.link.wait(_left(until)) is None]
+        until = time.monotonic() + LAST_WAIT
+        for line in late:
+            self._kill(line, until)
         for line in self._lines.values():
-            if line.link.wait(LAST_WAIT) is None:
-                self._kill(line)
             line.link.close()
 
-    def _kill(self, line: _Line) -> None:
+    def _kill(self, line: _Line, until: float) -> None:
         """An agent that does not even end: stopped, or stuck in the kernel."""
-        gone = line.link.kill(LAST_WAIT) is not None
+        gone = line.link.kill(_left(until)) is not None
         what = "so it and all it had started were killed" if gone else "and SIGKILL did not help"
         self._show(orders.Tell(f"the agent of {line.host} did not end, {what}", urgent=True))
 
@@ -308,6 +346,11 @@ class Orchestrator:
         for renderer in self._renderers:
             renderer.close(report)
         return report
+
+
+def _left(until: float) -> float:
+    """Seconds until then; something even when that was long ago, so that nobody is given up unasked."""
+    return max(0.1, until - time.monotonic())
 
 
 class _Signals:

@@ -34,6 +34,7 @@ from launcher.supervision import Machine
 SIGKILL, SIGTERM = 9, 15
 
 OrderKind = TypeVar("OrderKind", bound=Order)
+Where = Sequence[Host] | Placement
 
 
 class FakeClock:
@@ -104,12 +105,13 @@ class Rehearsal:
         job: what to run.
         where: the hosts, or who runs on which already.
         name: the job's id.
+        check: the hosts try whether they reach each other.
     """
 
-    def __init__(self, job: JobSpec, where: Sequence[Host] | Placement, name: str = "job") -> None:
+    def __init__(self, job: JobSpec, where: Where, name: str = "job", check: bool = False) -> None:
         self.job = job
         self.placement = where if isinstance(where, Placement) else place(job, tuple(where))
-        self.machine = Machine(job, self.placement, name)
+        self.machine = Machine(job, self.placement, name, check)
         self.plan: Plan | None = None
         #: Timers that are set, with their seconds.
         self.timers: dict[str, float] = {}
@@ -146,7 +148,7 @@ class Rehearsal:
         return tuple(done)
 
 
-def play(job: JobSpec, where: Sequence[Host] | Placement, history: Iterable[Fact]) -> Played:
+def play(job: JobSpec, where: Where, history: Iterable[Fact], check: bool = False) -> Played:
     """Feed recorded facts to the real machine.
 
     Args:
@@ -158,7 +160,7 @@ def play(job: JobSpec, where: Sequence[Host] | Placement, history: Iterable[Fact
         ValueError: the history has a timer run out that is not set.
         launcher.supervision.InvalidTransition: the facts contradict each other.
     """
-    stage = Rehearsal(job, where)
+    stage = Rehearsal(job, where, check=check)
     steps = [Step(None, stage.begin())]
     steps.extend(Step(fact, stage.take(fact)) for fact in history)
     times = [step.fact.at for step in steps if step.fact and not isinstance(step.fact, facts.TaskOutput)]
@@ -326,6 +328,9 @@ class FakeLink:
 
     ``reading`` is readable while there is something to read, so that select works.
     """
+
+    #: Whether its facts are dated by the clock of whoever reads them.
+    same_clock = True
 
     def __init__(self, host: str, agent: Agent, last_words: str | None = "", piece: int = 1 << 20) -> None:
         self._agent = agent

@@ -48,6 +48,7 @@ _FACTS = (
     facts.HostGpus,
     facts.PortsHeld,
     facts.PortsRefused,
+    facts.PeersTried,
     facts.TaskStarted,
     facts.TaskNotStarted,
     facts.TaskSignalled,
@@ -55,7 +56,7 @@ _FACTS = (
     facts.TaskGone,
     facts.AgentClosed,
 )
-_ORDERS = (orders.HoldPorts, orders.StartTask, orders.StopTasks, orders.CloseAgent)
+_ORDERS = (orders.HoldPorts, orders.TryPeers, orders.StartTask, orders.StopTasks, orders.CloseAgent)
 
 _BY_NAME: Dict[str, Any] = {record.__name__: record for record in (*_FACTS, *_ORDERS)}
 _FROM_AGENT: Dict[str, Any] = {record.__name__: record for record in _FACTS}
@@ -173,6 +174,7 @@ _SHAPES: Dict[str, Callable[[Any], Any]] = {
     "task": TaskId,
     "tasks": lambda names: tuple(map(TaskId, names)),
     "ports": lambda ports: {TaskId(name): port for name, port in ports.items()},
+    "addresses": tuple,
     "argv": tuple,
     "gpus": tuple,
     "unkillable": tuple,

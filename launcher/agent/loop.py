@@ -16,8 +16,9 @@ from launcher import wire
 from launcher.agent import kernel
 from launcher.agent.ending import Endings
 from launcher.agent.family import Family
-from launcher.agent.gpus import GpuProbe
+from launcher.agent.gpus import ask_for_gpus, read_gpus
 from launcher.agent.hostfacts import host_facts
+from launcher.agent.inquiry import Inquiries
 from launcher.agent.limits import Limits
 from launcher.agent.oom import OomWatch
 from launcher.agent.outputs import Outputs
@@ -65,12 +66,13 @@ class Agent:
         self._oom = OomWatch()
         self._limits = Limits(number)
         self._spawner = Spawner(self._limits)
-        self._gpus = GpuProbe(self._spawner)
+        self._inquiries = Inquiries(self._selector, self._family.ignore)
         self._writing = False
         self._closing = False
         self._cut_short = False
         self._orders: Dict[type, Callable[..., None]] = {
             orders.HoldPorts: self._hold_ports,
+            orders.TryPeers: self._try_peers,
             orders.StartTask: self._start,
             orders.StopTasks: self._stop,
             orders.CloseAgent: lambda _: self._end_all(),
@@ -108,25 +110,22 @@ class Agent:
         self._watch(waking, self._on_signal)
         self._watch(self._reading, self._on_orders)
         self._watch(self._guardian, self._on_guardian)
-        if self._gpus.output is not None and self._gpus.pid is not None:
-            self._family.ignore(self._gpus.pid)
-            self._watch(self._gpus.output, self._on_gpus)
+        self._inquiries.begin(ask_for_gpus(self._spawner), self._tell_gpus)
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def _seconds_to_wait(self) -> Optional[float]:
-        times = [self._endings.next_look(), self._outputs.next_end(), self._gpus.next_end()]
+        times = [self._endings.next_look(), self._outputs.next_end(), self._inquiries.next_end()]
         due = [at for at in times if at is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _on_time(self) -> None:
         now = time.monotonic()
-        look, gpus = self._endings.next_look(), self._gpus.next_end()
+        look = self._endings.next_look()
         if look is not None and look <= now:
             self._look_at_endings()
-        if gpus is not None and gpus <= now:
-            self._gpus_are_over()
+        self._inquiries.on_time(now)
         self._outputs.on_time(now)
 
     def _watch_pipe(self) -> None:
@@ -243,7 +242,7 @@ class Agent:
             if pid == 0:
                 return exited
             self._family.child_ended(pid)
-            self._gpus.reaped(pid)
+            self._inquiries.reaped(pid)
             task = self._by_pid.pop(pid, None)
             if task is not None:
                 self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
@@ -315,18 +314,25 @@ class Agent:
             select.select([], [self._pipe.fd], [], 0.05)
             self._pipe.flush()
 
-    # ------------------------------------------------------------------ GPUs
+    # ------------------------------------------------------------------ finding out
 
-    def _on_gpus(self) -> None:
-        if self._gpus.read():
-            self._gpus_are_over()
-
-    def _gpus_are_over(self) -> None:
-        if self._gpus.output is not None:
-            self._selector.unregister(self._gpus.output)
-        gpus = self._gpus.close()
+    def _tell_gpus(self, said: bytes) -> None:
+        gpus = read_gpus(said)
         if gpus:
             self._pipe.fact(facts.HostGpus(self._host, time.time(), gpus))
+
+    def _try_peers(self, order: orders.TryPeers) -> None:
+        from launcher.agent.peers import read_peers, try_peers
+
+        def tell(said: bytes) -> None:
+            unreachable = read_peers(said, order.addresses)
+            self._pipe.fact(facts.PeersTried(self._host, time.time(), unreachable))
+
+        try:
+            self._inquiries.begin(try_peers(order.addresses), tell)
+        except OSError as error:
+            why = f"no process to try it with: {error.strerror}"
+            self._pipe.fact(facts.PeersTried(self._host, time.time(), dict.fromkeys(order.addresses, why)))
 
 
 def _nothing(*_: object) -> None:

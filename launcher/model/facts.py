@@ -45,6 +45,14 @@ class PortsRefused(NamedTuple):
     why: str
 
 
+class PeersTried(NamedTuple):
+    """The agent has tried to reach other hosts: the addresses that it can't reach, and why."""
+
+    host: str
+    at: float
+    unreachable: Mapping[str, str]
+
+
 class TaskStarted(NamedTuple):
     """The task's process exists."""
 
@@ -152,6 +160,7 @@ if TYPE_CHECKING:
         HostGpus,
         PortsHeld,
         PortsRefused,
+        PeersTried,
         TaskStarted,
         TaskNotStarted,
         TaskOutput,

@@ -47,6 +47,11 @@ class Host(NamedTuple):
         """The address other tasks use for it: ``address``, else the name as written."""
         return self.name if self.address is None else self.address
 
+    def at(self, port: int) -> str:
+        """``host:port`` as other tasks connect to it, an IPv6 address in brackets (RFC 3986, 3.2.2)."""
+        name = self.shown_address
+        return f"[{name}]:{port}" if ":" in name and not name.startswith("[") else f"{name}:{port}"
+
 
 #: Names that mean the machine itself, whoever says them.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")

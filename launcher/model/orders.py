@@ -23,6 +23,13 @@ class HoldPorts(NamedTuple):
     tasks: Tuple[TaskId, ...]
 
 
+class TryPeers(NamedTuple):
+    """To an agent: see whether these addresses (``host:port``, held by other agents) can be reached."""
+
+    host: str
+    addresses: Tuple[str, ...]
+
+
 class StartTask(NamedTuple):
     """To an agent: start this process."""
 
@@ -93,7 +100,17 @@ class Finish(NamedTuple):
 
 if TYPE_CHECKING:
     Order = Union[
-        HoldPorts, StartTask, StopTasks, CloseAgent, HangUp, MakePlan, SetTimer, CancelTimer, Tell, Finish
+        HoldPorts,
+        TryPeers,
+        StartTask,
+        StopTasks,
+        CloseAgent,
+        HangUp,
+        MakePlan,
+        SetTimer,
+        CancelTimer,
+        Tell,
+        Finish,
     ]
 else:
     Order = object  # only annotations say it

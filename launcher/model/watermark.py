@@ -8,6 +8,11 @@ number says whose it is. Everybody may read it, in ``/proc/PID/limits``.
 
 from __future__ import annotations
 
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Optional
+
 #: Keeps clear of numbers that mean something; the sum stays below 2**63, which is all Python passes on.
 _BASE = 5 << 60
 #: Tasks that one agent can start, as a power of two, and agents that can be told apart.
@@ -28,6 +33,17 @@ def watermark(agent: int, ordinal: int) -> int:
 def is_of_agent(number: int, agent: int) -> bool:
     """Whether this watermark (any number) is one that this agent gave."""
     return number >> _TASK_BITS == (_BASE >> _TASK_BITS) + agent
+
+
+def agent_of(number: int) -> Optional[int]:
+    """The agent that gave this watermark (any number); ``None``: it is none."""
+    agent = (number >> _TASK_BITS) - (_BASE >> _TASK_BITS)
+    return agent if 0 <= agent < 1 << _AGENT_BITS else None
+
+
+def ordinal_of(number: int) -> int:
+    """Which process of its agent carries this watermark; 0: the agent itself, or what guards it."""
+    return number % (1 << _TASK_BITS)
 
 
 def read_watermark(limits: bytes) -> int:

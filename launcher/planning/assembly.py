@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from launcher.model.job import JobSpec
 from launcher.model.plan import Placed, Placement, Plan, TaskPlan
 from launcher.model.task import TaskId
-from launcher.planning.cluster import Cluster, address, cluster_of, compact, tf_cluster, tf_config
+from launcher.planning.cluster import Cluster, cluster_of, compact, tf_cluster, tf_config
 from launcher.planning.commands import classic_flags, command, role_values
 
 #: What runs ``.py`` files where nobody says otherwise, looked up along the task's ``PATH``.
@@ -56,7 +56,7 @@ class _Assembler:
         return TaskPlan(
             task=placed.task,
             host=placed.host.name,
-            address=address(placed.host, port),
+            address=placed.host.at(port),
             port=port,
             argv=argv + classic_flags(placed, self.cluster) if self.job.flags else argv,
             env=self._env(placed, port, config),
@@ -72,7 +72,7 @@ class _Assembler:
             "job_name": placed.task.role,
             "task_index": str(placed.task.index),
             "rank": str(rank),
-            "task_address": address(placed.host, port),
+            "task_address": placed.host.at(port),
             "task_host": placed.host.shown_address,
             "task_port": str(port),
             "tf_config": config,
@@ -94,5 +94,5 @@ class _Assembler:
             "JOB_NAME": placed.task.role,
             "TASK_INDEX": str(placed.task.index),
             "CLUSTER_SPEC": self.cluster_json,
-            "TASK_ADDRESS": address(placed.host, port),
+            "TASK_ADDRESS": placed.host.at(port),
         }

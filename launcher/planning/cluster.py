@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from launcher.model.host import Host
 from launcher.model.plan import Placement
 from launcher.model.task import TaskId
 
@@ -20,12 +19,6 @@ Cluster = dict[str, tuple[str, ...]]
 TF_CONFIG_CLUSTER = ("chief", "worker", "ps")
 
 
-def address(host: Host, port: int) -> str:
-    """``host:port`` as other tasks connect to it, an IPv6 address in brackets (RFC 3986, 3.2.2)."""
-    name = host.shown_address
-    return f"[{name}]:{port}" if ":" in name and not name.startswith("[") else f"{name}:{port}"
-
-
 def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> Cluster:
     """The addresses of all tasks by role, roles and indexes in the order of the table.
 
@@ -34,7 +27,7 @@ def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> Cluster:
     """
     found: dict[str, list[str]] = {}
     for placed in placement.tasks:
-        found.setdefault(placed.task.role, []).append(address(placed.host, ports[placed.task]))
+        found.setdefault(placed.task.role, []).append(placed.host.at(ports[placed.task]))
     return {role: tuple(addresses) for role, addresses in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""Before anything is started: every agent is to be ready and to hold its ports.
+"""Before anything is started: every agent is to be ready, to hold its ports, and to reach its neighbours.
 
 A host that fails ends the launch, but not before the others have answered: who has forty hosts wants to
 hear of all that is wrong with them at once.
@@ -10,13 +10,16 @@ from launcher.model import facts, orders
 from launcher.model.orders import Order, Tell
 from launcher.model.report import Failure
 from launcher.model.status import Reason
+from launcher.supervision import wording
 from launcher.supervision.blame import Blame
 from launcher.supervision.hosts import Agents, AgentState
 from launcher.supervision.roster import Roster
-from launcher.supervision.waiting import REST_LIMIT
+from launcher.supervision.waiting import CHECK_LIMIT, REST_LIMIT
 
 #: Exit code of a launch of which a host failed.
 HOST_FAULT = 125
+#: Which of the next hosts each host tries.
+_STEPS = (1, 2)
 
 
 class Gathering:
@@ -24,12 +27,15 @@ class Gathering:
 
     Args:
         tasks, agents, blame: the job's.
+        check: see whether hosts reach each other, before the plan is made.
     """
 
-    def __init__(self, tasks: Roster, agents: Agents, blame: Blame) -> None:
+    def __init__(self, tasks: Roster, agents: Agents, blame: Blame, check: bool = False) -> None:
         self._tasks = tasks
         self._agents = agents
         self._blame = blame
+        self._check = check and len(agents) > 1
+        self._trying: set[str] = set()
 
     def ready(self, fact: facts.AgentReady) -> list[Order]:
         """An agent has answered."""
@@ -43,8 +49,50 @@ class Gathering:
             self._tasks.records[task].port = port
         if not self._agents.all_hold():
             return []
+        return self._try_peers() if self._check else self._make_plan()
+
+    def _make_plan(self) -> list[Order]:
         records = self._tasks.records.items()
         return [orders.MakePlan({task: record.port for task, record in records if record.port is not None})]
+
+    def _try_peers(self) -> list[Order]:
+        """Each host tries the next two: together that is both directions, and no host is asked much."""
+        hosts = self._agents.all()
+        self._trying = set(hosts)
+        tries: list[Order] = [orders.SetTimer("check", CHECK_LIMIT)]
+        for place, host in enumerate(hosts):
+            others = dict.fromkeys(hosts[(place + step) % len(hosts)] for step in _STEPS)
+            found = (self._address_on(other) for other in others if other != host)
+            tries.append(orders.TryPeers(host, tuple(found)))
+        return tries
+
+    def _address_on(self, host: str) -> str:
+        return self._tasks.records[self._tasks.on(host)[0]].reached_at
+
+    def tried(self, fact: facts.PeersTried) -> list[Order]:
+        """A host has tried to reach others; when all have, the plan can be made."""
+        if fact.host not in self._trying:
+            return []
+        self._trying.discard(fact.host)
+        told: list[Order] = []
+        for address, why in fact.unreachable.items():
+            text = f"{fact.host} can't reach {address}: {why} (--no-check starts the job all the same)"
+            self._blame.fail(Failure(Reason.LAUNCHER, None, fact.host, fact.at, text), HOST_FAULT)
+            told.append(Tell(text, urgent=True))
+        if self._trying or self._blame.failure is not None:
+            return told
+        return [orders.CancelTimer("check"), *self._make_plan()]
+
+    def lost(self, host: str) -> None:
+        """Nothing more will come from it."""
+        self._trying.discard(host)
+
+    def late(self) -> list[Order]:
+        """The check takes too long: that is no reason not to start, if nothing else is."""
+        late, self._trying = wording.some(tuple(sorted(self._trying))), set()
+        if self._blame.failure is not None:
+            return []
+        return [Tell(f"going on without the check of the network on {late}: no answer"), *self._make_plan()]
 
     def refused(self, fact: facts.PortsRefused) -> list[Order]:
         """A host has no ports to give."""
@@ -55,7 +103,7 @@ class Gathering:
 
     def failed(self) -> bool:
         """Whether it can't go on, and everybody has been heard."""
-        return self._blame.failure is not None and not self._agents.awaited()
+        return self._blame.failure is not None and not self._agents.awaited() and not self._trying
 
     def bound(self) -> list[Order]:
         """How long the others may still take after a failure."""

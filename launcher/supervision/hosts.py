@@ -44,6 +44,10 @@ class Agents:
         """Whether every port of the job is held."""
         return all(state is AgentState.HOLDING for state in self._states.values())
 
+    def all(self) -> tuple[str, ...]:
+        """Every host."""
+        return tuple(self._states)
+
     def awaited(self) -> tuple[str, ...]:
         """Hosts whose agent has not answered yet."""
         return tuple(host for host, state in self._states.items() if state is AgentState.AWAITED)

@@ -49,9 +49,10 @@ class Machine:
         job: what was asked for.
         placement: who runs where.
         name: the job's id.
+        check: see whether the hosts reach each other, before anything is started.
     """
 
-    def __init__(self, job: JobSpec, placement: Placement, name: str) -> None:
+    def __init__(self, job: JobSpec, placement: Placement, name: str, check: bool = False) -> None:
         self._policy = job.policy
         self._name = name
         self.phase = Phase.GATHERING
@@ -59,19 +60,19 @@ class Machine:
         self._agents = Agents(host.name for host in placement.hosts())
         self._waiting = Waiting(self._tasks, self._agents)
         self._blame = Blame()
-        self._gathering = Gathering(self._tasks, self._agents, self._blame)
+        self._gathering = Gathering(self._tasks, self._agents, self._blame, check)
         #: When somebody last asked for the end, and whether what was left was killed for it.
         self._asked_at: float | None = None
         self._hurried = False
         self._stubborn = 0
         self._handlers: dict[type, Callable[[Any], list[Order]]] = {
             facts.AgentReady: self._agent_ready,
-            facts.HostGpus: lambda _: [],
             facts.PortsHeld: self._ports_held,
             facts.PortsRefused: self._ports_refused,
+            facts.PeersTried: self._peers_tried,
             facts.TaskStarted: self._task_started,
             facts.TaskNotStarted: self._task_not_started,
-            facts.TaskOutput: lambda _: [],
+            **dict.fromkeys((facts.HostGpus, facts.TaskOutput), lambda _: []),
             facts.TaskSignalled: self._task_signalled,
             facts.TaskExited: self._task_exited,
             facts.TaskGone: self._task_gone,
@@ -93,9 +94,8 @@ class Machine:
         if not len(self._agents):
             return self._finish_if_closed()
         timers: list[Order] = [_PATIENTLY, orders.SetTimer("ready", waiting.READY_LIMIT)]
-        if self._policy.timeout is not None:
-            timers.append(orders.SetTimer("job", self._policy.timeout))
-        return timers
+        limit = self._policy.timeout
+        return timers if limit is None else [*timers, orders.SetTimer("job", limit)]
 
     def handle(self, fact: facts.Fact) -> list[Order]:
         """What is to be done after this fact.
@@ -147,6 +147,9 @@ class Machine:
     def _ports_refused(self, fact: facts.PortsRefused) -> list[Order]:
         return self._gathered(self._gathering.refused(fact))
 
+    def _peers_tried(self, fact: facts.PeersTried) -> list[Order]:
+        return self._gathered(self._gathering.tried(fact))
+
     def _gathered(self, told: list[Order]) -> list[Order]:
         """Go on gathering, or give up once everybody was heard."""
         if self.phase is not Phase.GATHERING:
@@ -157,6 +160,7 @@ class Machine:
 
     def _agent_lost(self, fact: facts.AgentLost) -> list[Order]:
         self._agents.set(fact.host, AgentState.LOST)
+        self._gathering.lost(fact.host)
         text = wording.lost(fact.host, fact.why)
         told: list[Order] = [Tell(text, urgent=True), orders.HangUp(fact.host)]
         if self.phase is Phase.CLOSING:  # nothing of the job was there any more
@@ -311,7 +315,7 @@ class Machine:
         self.phase = Phase.STOPPING
         self._tasks.to_stop()
         ladder = stopping.orderly(self._policy.grace)
-        timers: list[Order] = [orders.CancelTimer(name) for name in ("job", "ready", "rest", "start")]
+        timers: list[Order] = [orders.CancelTimer(name) for name in waiting.BEFORE_STOP]
         if self._tasks.open:
             timers += [_PATIENTLY, orders.SetTimer("end", stopping.longest(ladder))]
         return told + timers + [*self._tasks.stops(ladder, ended=False)] + self._close_if_empty()
@@ -374,6 +378,8 @@ class Machine:
             return [Tell(text), orders.SetTimer("patience", waiting.REPEAT)] if text else []
         if fact.timer == "job":
             return self._job_took_too_long(fact)
+        if fact.timer == "check":
+            return self._gathered(self._gathering.late())
         late, why = self._waiting.late(fact.timer)
         return [order for host in late for order in self.handle(facts.AgentLost(host, fact.at, why))]
 

@@ -51,6 +51,7 @@ class Record:
     def __init__(self, placed: Placed) -> None:
         self.task = placed.task
         self.host = placed.host.name
+        self._at = placed.host.at
         self.service = placed.role.service
         self.attempt = 1
         self.state = TaskState.PENDING
@@ -71,6 +72,11 @@ class Record:
         self.leftovers = 0
         self.unkillable: tuple[int, ...] = ()
         self._story: deque[tuple[TaskState, TaskState, object]] = deque(maxlen=_STORY)
+
+    @property
+    def reached_at(self) -> str:
+        """``host:port`` for other tasks; empty before it has a port."""
+        return "" if self.port is None else self._at(self.port)
 
     def move(self, state: TaskState, because: object) -> None:
         """Go to ``state``.

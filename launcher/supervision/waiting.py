@@ -12,8 +12,13 @@ from launcher.supervision.roster import Roster
 READY_LIMIT, START_LIMIT, CLOSE_LIMIT = 60.0, 60.0, 15.0
 #: Seconds for the other agents to answer once a host has failed.
 REST_LIMIT = 10.0
+#: Seconds for the check of the network.
+CHECK_LIMIT = 10.0
 #: Seconds of waiting without a word, then between two words.
 PATIENCE, REPEAT = 2.0, 10.0
+#: Timers of what comes before the stop.
+BEFORE_STOP = ("job", "ready", "rest", "check", "start")
+_CHECKING = "waiting for the hosts to try whether they reach each other"
 #: Seconds within which a second signal is an echo of the first, not a second wish: ``timeout`` signals
 #: its command and then the command's group, a shell passes on the hang-up that we had already.
 ECHO = 0.1
@@ -43,7 +48,8 @@ class Waiting:
     def words(self, phase: Phase) -> str:
         """``waiting for worker/0 to end``; empty: for nothing that has to come soon."""
         if phase is Phase.GATHERING:
-            return f"waiting for the agent on {wording.some(self._agents.not_holding())}"
+            late = self._agents.not_holding()
+            return f"waiting for the agent on {wording.some(late)}" if late else _CHECKING
         if phase is Phase.CLOSING:
             return f"waiting for the agent on {wording.some(self._agents.open())} to close"
         verb, tasks = ("start", self._tasks.starting) if phase is Phase.RUNNING else ("end", self._tasks.open)

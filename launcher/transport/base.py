@@ -15,6 +15,8 @@ class Link(Protocol):
 
     reading: int
     writing: int
+    #: Its facts are dated by this machine's clock.
+    same_clock: bool
 
     def read(self, size: int) -> bytes | None:
         """Up to ``size`` bytes; ``b""`` at the end; ``None`` when there is nothing yet."""

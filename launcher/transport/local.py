@@ -75,6 +75,8 @@ class LocalLink:
         reading, writing, errors: our ends of its stdout, stdin and stderr.
     """
 
+    same_clock = True
+
     def __init__(self, pid: int, number: int, reading: int, writing: int, errors: int) -> None:
         self.pid = pid
         self._number = number

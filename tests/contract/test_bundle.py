@@ -34,6 +34,8 @@ def pythons() -> list[str]:
 class PipeLink:
     """A link to a command's stdin and stdout."""
 
+    same_clock = True
+
     def __init__(self, argv: list[str], cwd: Path) -> None:
         self._process = subprocess.Popen(
             argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0

@@ -3,6 +3,7 @@
 ::
 
     up                          every agent is ready and holds its ports, every task has started
+    reaches node1 | reaches node1 all but node2:4001
     ready node1 | held node1 | refused node1 | lost node1 | closed node1
     closed                      every agent that is not lost
     worker/0 starts | cannot start 127 | exits 7 | dies 9 | dies 9 oom | gone | left 3 | unkillable 4711
@@ -54,9 +55,11 @@ class Script:
     Args:
         job: what is run.
         where: on which hosts; default: one.
+        check: the hosts try whether they reach each other.
     """
 
-    def __init__(self, job: JobSpec, where: Sequence[Host] = ()) -> None:
+    def __init__(self, job: JobSpec, where: Sequence[Host] = (), check: bool = False) -> None:
+        self._check = check
         self.job = job
         self.placement: Placement = place(job, tuple(where) or hosts(1))
         self.host_of: dict[str, str] = {placed.task: placed.host.name for placed in self.placement.tasks}
@@ -65,7 +68,7 @@ class Script:
 
     def play(self, text: str) -> Played:
         """What comes of this history."""
-        return play(self.job, self.placement, self.facts(text))
+        return play(self.job, self.placement, self.facts(text), self._check)
 
     def facts(self, text: str) -> Iterator[Fact]:
         """The facts that a script tells."""
@@ -105,6 +108,9 @@ class Script:
                 TaskId(task): 4000 + n for n, task in enumerate(self.host_of) if self.host_of[task] == host
             }
             return facts.PortsHeld(host, now(), ports)
+        if verb == "reaches":  # all it tried, but for the address that follows
+            host, _, address = host.partition(" all but ")
+            return facts.PeersTried(host, now(), {address: "no answer"} if address else {})
         if verb == "refused":
             return facts.PortsRefused(host, now(), "too many open files")
         if verb == "closed":

@@ -54,6 +54,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "argv": tuples(TEXTS),
     "env": st.dictionaries(TEXTS, TEXTS, max_size=4),
     "workdir": st.none() | TEXTS,
+    "addresses": tuples(TEXTS),
+    "unreachable": st.dictionaries(TEXTS, TEXTS, max_size=4),
     "venv": st.none() | TEXTS,
     "ladder": LADDERS,
 }
@@ -62,8 +64,9 @@ STRINGS = {"host", "why", "oom"}
 FACTS = (
     facts.AgentReady, facts.HostGpus, facts.PortsHeld, facts.PortsRefused, facts.TaskStarted,
     facts.TaskNotStarted, facts.TaskSignalled, facts.TaskExited, facts.TaskGone, facts.AgentClosed,
+    facts.PeersTried,
 )  # fmt: skip
-ORDERS = (orders.HoldPorts, orders.StartTask, orders.StopTasks, orders.CloseAgent)
+ORDERS = (orders.HoldPorts, orders.TryPeers, orders.StartTask, orders.StopTasks, orders.CloseAgent)
 
 
 def records(kinds: Iterable[Any]) -> st.SearchStrategy[Any]:
@@ -292,6 +295,16 @@ FROZEN: list[tuple[Any, int, bytes]] = [
         facts.AgentClosed("node1", 1.5),
         44,
         b'{"is":"AgentClosed","host":"node1","at":1.5}',
+    ),
+    (
+        facts.PeersTried("node1", 1.5, {"node2:4": "no"}),
+        74,
+        b'{"is":"PeersTried","host":"node1","at":1.5,"unreachable":{"node2:4":"no"}}',
+    ),
+    (
+        orders.TryPeers("node1", ("node2:4",)),
+        56,
+        b'{"is":"TryPeers","host":"node1","addresses":["node2:4"]}',
     ),
     (
         orders.HoldPorts("node1", (WORKER, PS)),

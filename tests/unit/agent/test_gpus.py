@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.agent import gpus
-from launcher.agent.gpus import GpuProbe
+from launcher.agent.gpus import ask_for_gpus, read_gpus
+from launcher.agent.inquiry import Inquiry
 from launcher.agent.limits import Limits
 from launcher.agent.spawn import Spawner
 
@@ -25,12 +26,12 @@ def spawner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spawner
     os.close(it._nothing)
 
 
-def probe(spawner: Spawner, folder: Path, script: str) -> GpuProbe:
+def probe(spawner: Spawner, folder: Path, script: str) -> Inquiry:
     """A probe that finds this script as ``nvidia-smi``."""
     tool = folder / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
-    return GpuProbe(spawner)
+    return ask_for_gpus(spawner)
 
 
 def test_what_it_says(spawner: Spawner, tmp_path: Path):
@@ -40,7 +41,7 @@ def test_what_it_says(spawner: Spawner, tmp_path: Path):
     while not it.read():
         assert time.monotonic() < until
         time.sleep(0.01)
-    assert it.close() == ("0, Tesla T4, 15360 MiB", "1, Tesla T4, 15360 MiB")
+    assert read_gpus(it.close()) == ("0, Tesla T4, 15360 MiB", "1, Tesla T4, 15360 MiB")
     assert it.next_end() is None
     assert it.pid is not None
     os.waitpid(it.pid, 0)
@@ -53,12 +54,12 @@ def test_one_that_hangs_is_killed_when_its_time_is_up(
     it = probe(spawner, tmp_path, "exec sleep 600")
     assert it.next_end() is not None
     time.sleep(0.15)
-    assert it.close() == ()
+    assert read_gpus(it.close()) == ()
     assert it.pid is not None
     assert os.WTERMSIG(os.waitpid(it.pid, 0)[1]) == 9
 
 
 def test_none(spawner: Spawner, tmp_path: Path):
     spawner._environment["PATH"] = str(tmp_path)
-    it = GpuProbe(spawner)
+    it = ask_for_gpus(spawner)
     assert (it.output, it.pid, it.next_end(), it.read()) == (None, None, None, False)

@@ -10,6 +10,7 @@
     ├── ProgramError                127  the program to run is not there
     ├── NotRunnableError            126  the program to run is there, and can't be run
     ├── TransportError              125  a host or its agent can't be had
+    │   └── HostsError                   some of several hosts; a line for each
     └── WireError                   125  the two ends of a link do not understand each other
 
 A task's failure is not an error of ours: it is a fact, and ends in the report.
@@ -84,6 +85,18 @@ class NotRunnableError(LaunchError):
 
 class TransportError(LaunchError):
     """A host, or the agent on it, can't be had."""
+
+
+class HostsError(TransportError):
+    """Some of the hosts can't be had: all of them at once.
+
+    Args:
+        faults: one line for each, beginning with its name; at least one.
+    """
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
 
 
 class WireError(LaunchError):

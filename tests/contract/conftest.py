@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from launcher.transport import TRANSPORTS, transport_named
+from launcher.transport import TRANSPORTS
 from tests.conftest import MARK
 from tests.contract.driver import Driver
-from tests.contract.sites import SITES, Eyes, LocalSite, Site
+from tests.contract.sites import SITES, Eyes, Site
+from tests.ssh.lab import Lab
 
 
-@pytest.fixture(params=sorted(TRANSPORTS))
+@pytest.fixture(params=sorted({*TRANSPORTS, *SITES}))
 def transport(request: pytest.FixtureRequest) -> str:
     """Each transport's name in turn."""
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def one_host() -> Iterator[Lab]:
+    """A host to reach over SSH."""
+    with Lab(1) as lab:
+        yield lab
+
+
 @pytest.fixture
-def site(transport: str, tmp_path: Path) -> Site:
+def site(transport: str, request: pytest.FixtureRequest, nothing_left: str) -> Iterator[Site]:
     """The host behind it."""
     assert transport in SITES, f"tests/contract/sites.py needs a Site for {transport}"
-    return SITES[transport](tmp_path)
+    with SITES[transport](request) as made:
+        yield made
 
 
 @pytest.fixture
-def eyes(site: LocalSite) -> Eyes:
+def eyes(site: Site) -> Eyes:
     """What is seen on it."""
     return Eyes(site)
 
 
 @pytest.fixture
-def open_agent(transport: str, site: Site, nothing_left: str) -> Iterator[Callable[[], Driver]]:
+def open_agent(site: Site, nothing_left: str) -> Iterator[Callable[[], Driver]]:
     """Opens agents; each is over, and their links are closed, at the end of the test."""
     drivers: list[Driver] = []
 
     def opened() -> Driver:
-        link = transport_named(transport).open(site.host)
+        link = site.transport.open(site.host)
         drivers.append(Driver(link, site.host.name, {MARK: nothing_left}))
         drivers[-1].ready()
         return drivers[-1]

@@ -1,6 +1,6 @@
 """A site: the host behind a transport, as a test can look at it from beside the agent.
 
-A new transport gets a class here and a line in SITES; the suite itself stays as it is.
+A new transport gets a class here, what makes one, and a line in SITES; the suite itself stays as it is.
 """
 
 from __future__ import annotations
@@ -8,11 +8,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from launcher.model.host import Host
+from launcher.transport import Transport, transport_named
+from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
 
 
 class Site(Protocol):
@@ -23,6 +30,9 @@ class Site(Protocol):
     #: A Python 3 of the host, and a folder there for the test.
     python: str
     folder: str
+    transport: Transport
+    #: Whether the kernel's log numbers its processes as they do themselves.
+    kernel_pids: bool
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """Run a command there to its end, and return what it printed.
@@ -37,8 +47,10 @@ class LocalSite:
 
     host = Host("here")
     python = sys.executable
+    kernel_pids = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, transport: Transport, folder: Path) -> None:
+        self.transport = transport
         self.folder = str(folder)
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
@@ -46,7 +58,56 @@ class LocalSite:
         return subprocess.run(list(argv), input=stdin, stdout=subprocess.PIPE, timeout=60, check=True).stdout
 
 
-SITES: dict[str, type[LocalSite]] = {"local": LocalSite, "fork": LocalSite}
+class SshSite:
+    """A host of the lab, entered beside its sshd: what is seen there owes nothing to the transport."""
+
+    kernel_pids = False
+
+    def __init__(self, transport: Transport, host: LabHost) -> None:
+        self.transport = transport
+        self.host = host.record()
+        self.folder = str(host.home / "test")
+        self._lab_host = host
+        self.python = self.run(["sh", "-c", "command -v python3"]).decode().strip()
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
+        """See `Site.run`."""
+        return self._lab_host.run(argv, stdin, timeout=60).stdout
+
+
+@contextmanager
+def _here(name: str, request: pytest.FixtureRequest) -> Iterator[Site]:
+    yield LocalSite(transport_named(name), request.getfixturevalue("tmp_path"))
+
+
+@contextmanager
+def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Its connection is opened before the test and closed after it; nothing may be left there."""
+    # Not on the path of the other transports.
+    from launcher.transport.ssh.fleet import Fleet
+    from launcher.transport.ssh.link import SshTransport
+    from launcher.transport.ssh.settings import SshSettings
+
+    lab: Lab = request.getfixturevalue("one_host")
+    request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
+    told: list[str] = []
+    lab.heal()
+    with Fleet([lab.hosts[0].record()], SshSettings(), told.append) as fleet:
+        fleet.connect()
+        site = SshSite(SshTransport(fleet, told.append), lab.hosts[0])
+        site.run(["mkdir", site.folder])
+        yield site
+        site.run(["rm", "-r", site.folder])
+    assert lab.settled() == []
+    assert told == []
+
+
+#: What makes the site of each transport, for one test.
+SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]] = {
+    "local": partial(_here, "local"),
+    "fork": partial(_here, "fork"),
+    "ssh": _over_ssh,
+}
 
 
 class Eyes:

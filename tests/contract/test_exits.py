@@ -108,6 +108,8 @@ else:
         made.append(f"{os.getpid()}-{len(made)}")
         return eyes.code(make, str(limit), made[-1])
 
+    if not eyes.site.kernel_pids:
+        pytest.skip("a host made of a PID namespace can't know whom the kernel's log means")
     if eyes.code("import os; print(os.getuid())") != "0":
         pytest.fail("this test makes a memory control group: run it as root, as CI does")
     yield making

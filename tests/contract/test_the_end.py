@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -166,7 +165,7 @@ def test_an_agent_that_does_not_answer_is_killed_with_all_it_started(
 ):
     agent = open_agent()
     task = agent.started("worker/0", ["sleep", "600"]).pid
-    os.kill(agent.ready().pid, signal.SIGSTOP)
+    eyes.kill(signal.SIGSTOP, agent.ready().pid)
     agent.link.hang_up()
     assert agent.link.wait(0.3) is None
     assert agent.link.kill(10) is not None

@@ -1,0 +1,143 @@
+"""A porter's ward: the agent, under its guardian, with plain pipes, as on the launcher's own machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import time
+
+from launcher.agent import kernel
+from launcher.agent.__main__ import main as agent_main
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import List, NoReturn, Optional, Sequence
+
+#: Bytes a pipe holds, so that output comes in big pieces.
+_PIPE_SIZE = 1024 * 1024
+_F_SETPIPE_SZ = 1031
+_ERRORS_LIMIT = 64 * 1024
+#: Seconds to kill what does not end, and between two looks at it.
+_KILL_SECONDS = 5.0
+_LOOK = 0.005
+
+
+class Ward:
+    """Starts it.
+
+    Args:
+        host: the host's name in the plan.
+        number: of the agent, for watermarks.
+
+    Raises:
+        OSError: it can't be started.
+    """
+
+    def __init__(self, host: str, number: int) -> None:
+        orders_out, self.orders = os.pipe()
+        self.facts, facts_in = os.pipe()
+        self.errors, errors_in = os.pipe()
+        streams = (orders_out, facts_in, errors_in)
+        for fd in (self.orders, self.facts):
+            _enlarge(fd)
+        for fd in (self.orders, self.facts, self.errors):
+            os.set_blocking(fd, False)
+        self._said = b""
+        self._status: Optional[int] = None
+        self._pid = os.fork()
+        if self._pid == 0:
+            _become_agent(host, number, streams)
+        for fd in streams:
+            os.close(fd)
+
+    def read_facts(self, size: int) -> Optional[bytes]:
+        """What it says; ``b""`` at the end; ``None``: nothing yet."""
+        try:
+            data = os.read(self.facts, size)
+        except BlockingIOError:
+            return None
+        if not data:
+            os.close(self.facts)
+            self.facts = -1
+        return data
+
+    def read_errors(self) -> None:
+        """Keep what it prints to stderr; only guardian and agent hold that, so its end is their end."""
+        try:
+            data = os.read(self.errors, _ERRORS_LIMIT)
+        except BlockingIOError:
+            return
+        self._said = (self._said + data)[-_ERRORS_LIMIT:]
+        if not data:
+            os.close(self.errors)
+            self.errors = -1
+
+    def close_orders(self) -> None:
+        """It sees the end of its orders: it ends all tasks, then itself."""
+        if self.orders >= 0:
+            os.close(self.orders)
+            self.orders = -1
+
+    def over(self) -> bool:
+        """Whether guardian and agent are gone."""
+        self._reap()
+        return self._status is not None and self.errors < 0
+
+    def kill(self) -> List[int]:
+        """End all that is left of it and of what it started, by force; the guardian too.
+
+        Returns:
+            Pids that are still there.
+        """
+        until = time.monotonic() + _KILL_SECONDS
+        while kernel.has_children() and time.monotonic() < until:
+            for process in kernel.descendants_of(os.getpid()):
+                kernel.send(process, signal.SIGKILL)
+            self._reap()
+            time.sleep(_LOOK)
+        return kernel.children_of(os.getpid())
+
+    def last_words(self) -> str:
+        """What is to be said about its end; empty if all is well."""
+        said = self._said.decode("utf-8", "replace").strip()
+        status = self._status or 0
+        if status == 0 and not said:
+            return ""
+        if os.WIFSIGNALED(status):
+            return f"its guardian was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"the agent ended: {said.splitlines()[-1] if said else 'it was killed'}"
+
+    def _reap(self) -> None:
+        """Take the status of every child that is over; a subreaper has more than it started."""
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == self._pid:
+                    self._status = status
+                if not pid:
+                    return
+        except ChildProcessError:
+            return
+
+
+def _become_agent(host: str, number: int, streams: Sequence[int]) -> NoReturn:
+    """In the child."""
+    try:
+        os.setsid()
+        for fd, stream in enumerate(streams):
+            os.dup2(stream, fd)
+        agent_main(host, str(number))
+    finally:  # an agent does not return: something went wrong
+        try:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(1)
+
+
+def _enlarge(fd: int) -> None:
+    try:
+        fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
+    except OSError:  # above what this user may have: it works with 64 KiB too
+        return

@@ -1,0 +1,336 @@
+"""What carries bytes between two pipes of ours and the porter of a host, over whichever connection there is.
+
+A thread for each host: it sends and receives, notices silence, has the host dialled anew, and gives up when
+the lease is over. `launcher.agent.porter` is the other end, `launcher.stream` what goes between them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from launcher.errors import TransportError, WireError
+from launcher.model.records import TYPE_CHECKING
+from launcher.stream import Refused, Stream
+from launcher.transport.base import Errand
+from launcher.transport.ssh.redial import Dialling, Redial
+from launcher.transport.ssh.wake import Wake
+
+if TYPE_CHECKING:
+    from typing import Any
+
+PORTER = "launcher.agent.porter:main"
+ATTACH = "launcher.agent.attach:main"
+
+#: Seconds between two pings, and without any answer until a connection counts as lost.
+PING = 2.0
+SILENCE = 5.0
+#: The same for a new connection: our program must get there first, and start.
+FIRST_ANSWER = 15.0
+#: Seconds between two tries to connect, at first and at most.
+BACKOFF, MOST_BACKOFF = 0.2, 2.0
+#: Seconds for the last acknowledgement to be on its way, and for the end when nobody waits for it any more.
+LAST_WORD = 1.0
+CLOSING = 10.0
+#: Seconds in which whoever hung up takes something of what is still there, or else gets no more.
+PATIENCE = 1.0
+#: Bytes that wait for the connection, and for the reader.
+KEEP = 1024 * 1024
+TAKE = 8 * 1024 * 1024
+_READ = 256 * 1024
+#: Seconds between two looks at a connection that takes nothing.
+_LOOK = 0.05
+
+
+class Carrier(threading.Thread):
+    """The thread of one host.
+
+    Args:
+        host: its name.
+        fleet: connects.
+        porter: its arguments: ``host``, ``agent``, ``lease``, ``token``.
+        facts, orders: our ends of two pipes, for what the agent says and what it is told; closed at the end.
+        tell: gets a line for the user when the connection is lost, and when it is back.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        fleet: Dialling,
+        porter: dict[str, Any],
+        facts: int,
+        orders: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        super().__init__(name=f"ssh-{host}", daemon=True)
+        now = time.monotonic()
+        self._host, self._fleet, self._porter, self._tell = host, fleet, porter, tell
+        self._facts, self._orders = facts, orders
+        self._lease = float(porter["lease"])
+        self._stream = Stream(str(porter["token"]).encode(), KEEP, TAKE, now, PING)
+        self._began = self._took_at = now
+        self._wake = Wake()
+        self._errand: Errand | None = None
+        self._redial: Redial | None = None
+        #: Connections so far; when the last of them was begun, and how long to wait for the next.
+        self._attempts = 0
+        self._tried_at = now
+        self._backoff = 0.0
+        self._why_not = "the network to it, or the host itself, is down"
+        #: Whether the porter has ever answered.
+        self._met = False
+        #: When the connection was lost; ``None``: it is there.
+        self._lost_at: float | None = None
+        #: Nobody reads what comes any more.
+        self._discards = False
+        #: The end of the connection is the end of the agent.
+        self._ends = False
+        #: When to go, whatever there is: nobody waits for the end.
+        self._leave_at: float | None = None
+        #: All is over.
+        self.over = threading.Event()
+        #: How it ended; empty if all is well.
+        self.last_words = "the thread that carries its bytes failed"
+
+    # ------------------------------------------------------------------ for others to call
+
+    def discard(self) -> None:
+        """Nobody reads any more what the agent says."""
+        self._discards = True
+        self._wake.ring()
+
+    def expect_end(self) -> None:
+        """The agent is being killed."""
+        self._ends = True
+        self._wake.ring()
+
+    def leave(self) -> None:
+        """Nobody waits for the end."""
+        self._leave_at = time.monotonic() + CLOSING
+        self.discard()
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        try:
+            self.last_words = self._carry()
+            self._send_last()
+        finally:
+            self._close()
+
+    def _carry(self) -> str:
+        try:
+            self._use(self._fleet.errand(self._host, PORTER, self._arguments()))
+        except TransportError as error:
+            return self._bare(error)
+        while True:
+            self._wait()
+            words = self._exchange()
+            if words is None:
+                words = self._look_at_time(time.monotonic())
+            if words is not None:
+                return words
+
+    def _exchange(self) -> str | None:
+        """Move what can be moved; the last words if there is nobody to exchange with."""
+        self._take_orders()
+        try:
+            self._receive()
+            self._deliver()
+            self._send()
+        except Refused as error:
+            return str(error)
+        except (TransportError, WireError) as error:
+            if not self._met:
+                return self._bare(error)
+            self._drop_errand()
+            self._lose(self._bare(error))
+        return None
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if self._orders >= 0 and self._stream.room:
+            poll.register(self._orders, select.POLLIN)
+        if self._stream.incoming():
+            poll.register(self._facts, select.POLLOUT)
+        if self._errand is not None:
+            poll.register(self._errand, select.POLLIN)
+        poll.poll(max(0.0, self._next_due() - time.monotonic()) * 1000 + 1)
+        self._wake.clear()
+
+    def _next_due(self) -> float:
+        dues = [self._stream.heard_at + self._lease, self._stream.next_due(), self._leave_at]
+        if self._redial is None:
+            dues.append(self._silent_at() if self._errand is not None else self._tried_at + self._backoff)
+        if self._hung_up and self._stream.incoming():
+            dues.append(self._took_at + PATIENCE)
+        if self._stream.output(time.monotonic()):
+            dues.append(time.monotonic() + _LOOK)
+        return min(due for due in dues if due is not None)
+
+    def _look_at_time(self, now: float) -> str | None:
+        words = self._stream.last_words
+        if words is not None:
+            return None if self._stream.incoming() else words
+        if now >= self._stream.heard_at + self._lease:
+            lease = f"{self._lease:.0f} s"
+            return f"no answer for {lease}: {self._why_not}; its agent ends the tasks there by itself"
+        if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
+            return "nobody waited for its end"
+        if self._ends and self._errand is None:
+            return "it was killed"
+        self._look_at_connection(now)
+        return None
+
+    # ------------------------------------------------------------------ connections
+
+    def _look_at_connection(self, now: float) -> None:
+        """Is it silent, is it back, is it time to try again?"""
+        if self._redial is not None and self._redial.over:
+            self._take_new(self._redial)
+        silent = self._errand is None or now >= self._silent_at()
+        if silent:
+            self._lose(f"no answer for {now - self._stream.heard_at:.0f} s")
+            if self._redial is None and now >= self._tried_at + self._backoff:
+                self._begin_redial()
+        elif self._lost_at is not None and self._stream.met:
+            self._say(f"connected again after {now - self._lost_at:.0f} s")
+            self._lost_at = None
+            self._backoff = 0.0
+
+    def _silent_at(self) -> float:
+        """When the present connection counts as lost if nothing comes."""
+        if self._stream.met:
+            return self._stream.heard_at + SILENCE
+        return max(self._stream.heard_at, self._tried_at) + FIRST_ANSWER
+
+    def _lose(self, why: str) -> None:
+        """The connection broke, or is silent: then it may still come back before there is another."""
+        if self._lost_at is None and self._stream.last_words is None:
+            self._lost_at = time.monotonic()
+            left = self._stream.heard_at + self._lease - self._lost_at
+            self._say(f"connection lost ({why}); its tasks go on, trying again for {left:.0f} s")
+
+    def _begin_redial(self) -> None:
+        entry = ATTACH if self._met else PORTER
+        self._redial = Redial(self._fleet, self._host, entry, self._arguments(), self._wake.ring)
+        self._redial.start()
+
+    def _take_new(self, redial: Redial) -> None:
+        self._redial = None
+        self._tried_at = time.monotonic()
+        self._backoff = min(MOST_BACKOFF, self._backoff * 2 or BACKOFF)
+        if redial.error:
+            self._why_not = self._bare(redial.error)
+        errand = redial.take()
+        if errand is not None:
+            self._use(errand)
+
+    def _use(self, errand: Errand) -> None:
+        self._drop_errand()
+        self._errand = errand
+        self._tried_at = time.monotonic()
+        self._stream.connect()
+
+    def _drop_errand(self) -> None:
+        if self._errand is not None:
+            self._errand.close()
+            self._errand = None
+            self._stream.disconnect()
+
+    def _arguments(self) -> dict[str, Any]:
+        self._attempts += 1
+        return {**self._porter, "attempt": self._attempts, "age": time.monotonic() - self._began}
+
+    # ------------------------------------------------------------------ bytes
+
+    @property
+    def _hung_up(self) -> bool:
+        return self._orders < 0
+
+    def _receive(self) -> None:
+        errand = self._errand
+        while errand is not None and (data := errand.recv(_READ)) is not None:
+            if not data:
+                raise TransportError(self._why_ended(errand))
+            self._stream.receive(data, time.monotonic())
+            self._met = self._met or self._stream.met
+
+    def _why_ended(self, errand: Errand) -> str:
+        said = errand.said().strip().splitlines()
+        if self._met:
+            return said[-1] if said else "it was closed"
+        return f"the agent can't be started: {said[-1] if said else 'it was killed'}"
+
+    def _take_orders(self) -> None:
+        while self._orders >= 0 and self._stream.room:
+            try:
+                data = os.read(self._orders, min(_READ, self._stream.room))
+            except BlockingIOError:
+                return
+            if data:
+                self._stream.write(data)
+            else:
+                os.close(self._orders)
+                self._orders = -1
+                self._stream.finish()
+
+    def _deliver(self) -> None:
+        """Hand on what came. Whoever stops reading after a hang-up gets no more, nor anything torn."""
+        now = time.monotonic()
+        try:
+            while not self._discards and (pieces := self._stream.incoming()):
+                self._stream.took(os.writev(self._facts, pieces))
+                self._took_at = now
+        except BlockingIOError:
+            self._discards = self._hung_up and now >= self._took_at + PATIENCE
+        except OSError:  # the other end is closed
+            self._discards = True
+        if not self._hung_up or not self._stream.incoming():
+            self._took_at = now
+        while self._discards and (pieces := self._stream.incoming()):
+            self._stream.took(sum(map(len, pieces)))
+
+    def _send(self) -> None:
+        now = time.monotonic()
+        while self._errand is not None and (data := self._stream.output(now)):
+            sent = self._errand.send(data)
+            if not sent:
+                return
+            self._stream.sent(sent)
+
+    # ------------------------------------------------------------------ the end
+
+    def _send_last(self) -> None:
+        """The porter waits to hear that we have all it said."""
+        until = time.monotonic() + LAST_WORD
+        try:
+            while self._errand is not None and self._stream.output(0.0) and time.monotonic() < until:
+                self._send()
+                select.select([self._errand], [], [], _LOOK if self._stream.output(0.0) else 0)
+        except TransportError:
+            return
+
+    def _close(self) -> None:
+        for fd in (self._facts, self._orders):
+            if fd >= 0:
+                os.close(fd)
+        late = self._redial.take() if self._redial is not None else None
+        if late is not None:
+            late.close()
+        self._drop_errand()
+        self._wake.close()
+        self.over.set()
+
+    def _say(self, text: str) -> None:
+        if not self._hung_up:
+            self._tell(f"{self._host}: {text}")
+
+    def _bare(self, error: object) -> str:
+        """An error of this host, without its name."""
+        return str(error).removeprefix(f"{self._host}: ")

@@ -1,0 +1,187 @@
+"""All hosts of a launch that are not this machine: connected to together, and then asked to run errands."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from launcher.errors import HostsError, TransportError
+from launcher.model.host import Host
+from launcher.transport.ssh import bootstrap
+from launcher.transport.ssh.bundle import Bundle, bundle
+from launcher.transport.ssh.dial import Dialer
+from launcher.transport.ssh.errand import ChannelErrand
+from launcher.transport.ssh.line import Line
+from launcher.transport.ssh.progress import Progress
+from launcher.transport.ssh.settings import SshSettings
+
+#: Seconds until the user is told whom we wait for, and then between two such lines.
+_FIRST_WORD, _NEXT_WORD = 2.0, 5.0
+#: How many hosts such a line names.
+_NAMED = 3
+#: Seconds for threads that dial to end, once nobody wants what they do.
+_LAST_WAIT = 2.0
+#: What runs errands where the hostfile names no Python.
+_PYTHON = "python3"
+
+
+class Fleet:
+    """The connections of a launch, one a host. A context: after it there is none, and no thread of theirs.
+
+    Args:
+        hosts: each with a name of its own.
+        settings: how to connect.
+        tell: gets one line when the user should know something: whom we wait for, which keys became known.
+    """
+
+    def __init__(self, hosts: Iterable[Host], settings: SshSettings, tell: Callable[[str], None]) -> None:
+        self._hosts = {host.name: host for host in hosts}
+        self._settings = settings
+        self._tell = tell
+        self._dialer = Dialer(settings)
+        self._lines: dict[str, Line] = {}
+        #: Hosts whose Python can't run code that ours has compiled.
+        self._want_source: set[str] = set()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connect(self) -> None:
+        """Connect to all hosts, in parallel, so many at a time.
+
+        Raises:
+            HostsError: some can't be connected to; it says why of each. The others stay connected.
+        """
+        dialling = _Dialling(self._dialer, self._hosts.values(), self._settings)
+        width = max(1, min(self._settings.fanout, len(self._hosts)))
+        self._threads = [
+            threading.Thread(target=dialling.work, name=f"ssh dial {number}", daemon=True)
+            for number in range(width)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._await(dialling)
+        self._lines = {name: found for name, found in dialling.found.items() if isinstance(found, Line)}
+        for line in self._dialer.accepted:
+            self._tell(line)
+        faults = [found for name in self._hosts if isinstance(found := dialling.found[name], TransportError)]
+        if faults:
+            raise HostsError(map(str, faults))
+
+    def _await(self, dialling: _Dialling) -> None:
+        next_word = time.monotonic() + _FIRST_WORD
+        while not dialling.finished.wait(max(0.0, next_word - time.monotonic())):
+            self._tell(f"waiting for {_listed(dialling.awaited())}")
+            next_word += _NEXT_WORD
+
+    def errand(self, host: str, entry: str, arguments: object) -> ChannelErrand:
+        """See `launcher.transport.base.Errands.errand`.
+
+        It is run by the host's ``python`` if that is a name, an absolute path or in the user's home (``~/``);
+        one that is relative to the working folder of the tasks may not be there yet. Otherwise by
+        ``python3``.
+        """
+        line = self._line(host)
+        carried = bundle(entry)
+        python = _python_for(self._hosts[host])
+        modules = carried.source() if host in self._want_source else carried.compiled
+        startup = bootstrap.startup(python, modules, entry, arguments)
+        return ChannelErrand(host, line, python, startup, lambda: self._source_for(host, carried))
+
+    def _source_for(self, host: str, carried: Bundle) -> bytes:
+        self._want_source.add(host)
+        return carried.source()
+
+    def _line(self, host: str) -> Line:
+        line = self._lines.get(host)
+        if line is None:
+            raise TransportError(f"{host}: there is no connection to it")
+        if not line.is_active():
+            raise TransportError(line.broken(host))
+        return line
+
+    def is_alive(self, host: str) -> bool:
+        """Whether the connection to a host is there, as far as this machine knows."""
+        line = self._lines.get(host)
+        return line is not None and line.is_active()
+
+    def redial(self, host: str) -> None:
+        """Connect anew, once; the old connection is ended without waiting. Any thread may.
+
+        Raises:
+            TransportError: it can't be connected to now.
+        """
+        old = self._lines.pop(host, None)
+        if old is not None:
+            self._dialer.drop(old)
+        self._lines[host] = self._dialer.dial(self._hosts[host], Progress(host), attempts=1)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._dialer.stop()
+        deadline = time.monotonic() + _LAST_WAIT
+        for thread in self._threads:  # one that waits for a name server can't be woken; it keeps nobody alive
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._dialer.close()
+        self._lines.clear()
+
+
+class _Dialling:
+    """Connecting to all: what is to be done, and what came of it."""
+
+    def __init__(self, dialer: Dialer, hosts: Iterable[Host], settings: SshSettings) -> None:
+        self._dialer = dialer
+        self._attempts = settings.attempts
+        self._to_do: queue.SimpleQueue[Host] = queue.SimpleQueue()
+        self._progress = {host.name: Progress(host.name) for host in hosts}
+        self._lock = threading.Lock()
+        self.found: dict[str, Line | TransportError] = {}
+        self.finished = threading.Event()
+        for host in hosts:
+            self._to_do.put(host)
+        if not self._progress:
+            self.finished.set()
+
+    def work(self) -> None:
+        """Dial until nothing is left to do; what each thread runs."""
+        while True:
+            try:
+                host = self._to_do.get_nowait()
+            except queue.Empty:
+                return
+            found: Line | TransportError = TransportError(
+                f"{host.name}: connecting failed in a way that is not known"
+            )
+            try:
+                found = self._dialer.dial(host, self._progress[host.name], self._attempts)
+            except TransportError as error:
+                found = error
+            finally:
+                self._note(host.name, found)
+
+    def _note(self, host: str, found: Line | TransportError) -> None:
+        with self._lock:
+            self.found[host] = found
+            if len(self.found) == len(self._progress):
+                self.finished.set()
+
+    def awaited(self) -> list[str]:
+        """Who is not connected yet, and what is being done about it."""
+        with self._lock:
+            return [str(progress) for name, progress in self._progress.items() if name not in self.found]
+
+
+def _listed(words: list[str]) -> str:
+    more = len(words) - _NAMED
+    return ", ".join(words[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _python_for(host: Host) -> str:
+    python = host.python or _PYTHON
+    return python if "/" not in python or python.startswith(("/", "~/")) else _PYTHON

@@ -1,0 +1,143 @@
+"""The link to an agent on another machine: a pair of pipes here, whatever becomes of the connection.
+
+::
+
+    orchestrator ══ pipes ══ carrier (a thread) ══ ssh ══ porter ══ pipes ══ agent
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import time
+from collections.abc import Callable
+
+from launcher.errors import TransportError
+from launcher.model.host import Host
+from launcher.model.watermark import agent_number
+from launcher.transport.base import Errand
+from launcher.transport.ssh.carrier import Carrier
+from launcher.transport.ssh.redial import Dialling
+
+KILL = "launcher.agent.porter:kill"
+
+#: Seconds for a carrier to notice that its agent was killed.
+_NOTICE = 1.0
+#: Bytes a pipe of the link holds: output comes in big pieces.
+_PIPE_SIZE = 1024 * 1024
+_F_SETPIPE_SZ = 1031
+
+
+class SshTransport:
+    """Opens links to agents on other machines.
+
+    Args:
+        fleet: has connections to them.
+        tell: gets a line for the user when one is lost, and when it is back; called by other threads.
+        lease: seconds that the tasks of a host outlive a lost connection.
+    """
+
+    def __init__(self, fleet: Dialling, tell: Callable[[str], None], lease: float = 60.0) -> None:
+        self._fleet = fleet
+        self._tell = tell
+        self._lease = lease
+
+    def open(self, host: Host) -> SshLink:
+        """Start the agent of ``host``; see `Transport.open`."""
+        try:
+            return SshLink(host.name, self._fleet, self._tell, self._lease)
+        except OSError as error:
+            raise TransportError(f"{host.name}: there can't be a link to it: {error.strerror}") from error
+
+
+class SshLink:
+    """One link; see `launcher.transport.base.Link`.
+
+    Raises:
+        OSError: there are no pipes to be had.
+    """
+
+    same_clock = False
+
+    def __init__(self, host: str, fleet: Dialling, tell: Callable[[str], None], lease: float) -> None:
+        self._host = host
+        self._fleet = fleet
+        self._number = agent_number(int.from_bytes(os.urandom(8), "little"))
+        self.reading, facts = os.pipe()
+        orders, self.writing = os.pipe()
+        for fd in (self.reading, facts, orders, self.writing):
+            os.set_blocking(fd, False)
+        for fd in (facts, orders):
+            _enlarge(fd)
+        porter = {"host": host, "agent": self._number, "lease": lease, "token": os.urandom(16).hex()}
+        self._carrier = Carrier(host, fleet, porter, facts, orders, tell)
+        self._carrier.start()
+
+    def read(self, size: int) -> bytes | None:
+        """See `Link.read`."""
+        try:
+            return os.read(self.reading, size)
+        except BlockingIOError:
+            return None
+
+    def write(self, data: bytes | memoryview) -> int:
+        """See `Link.write`."""
+        try:
+            return os.write(self.writing, data)
+        except (BlockingIOError, BrokenPipeError):
+            return 0
+
+    def wait(self, seconds: float) -> str | None:
+        """See `Link.wait`."""
+        if self.writing < 0:
+            self._carrier.discard()
+        return self._carrier.last_words if self._carrier.over.wait(seconds) else None
+
+    def kill(self, seconds: float) -> str | None:
+        """See `Link.kill`; what the agent started, it, its guardian and its porter carry its watermark."""
+        until = time.monotonic() + seconds
+        self._carrier.expect_end()
+        try:
+            errand = self._fleet.errand(self._host, KILL, {"agent": self._number})
+        except TransportError:
+            return self.wait(0.0)
+        try:
+            status = _status(errand, until)
+        finally:
+            errand.close()
+        self.hang_up()
+        return self.wait(_NOTICE) if status == 0 else None
+
+    def hang_up(self) -> None:
+        """See `Link.hang_up`."""
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+    def close(self) -> None:
+        """See `Link.close`. What is left to be said to the agent is said by the carrier, which ends soon."""
+        self.hang_up()
+        self._carrier.leave()
+        if self.reading >= 0:
+            os.close(self.reading)
+            self.reading = -1
+
+
+def _status(errand: Errand, until: float) -> int | None:
+    """The exit status of an errand that says nothing; ``None``: not in time."""
+    try:
+        while (left := until - time.monotonic()) > 0:
+            if errand.recv(1) == b"":
+                return errand.wait(left)
+            select.select([errand], [], [], left)
+    except TransportError:
+        pass
+    return None
+
+
+def _enlarge(fd: int) -> None:
+    try:
+        fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
+    except OSError:  # above what this user may have: it works with 64 KiB too
+        return

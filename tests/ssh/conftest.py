@@ -1,0 +1,44 @@
+"""Four hosts for all tests here, healthy before each, and a check that nothing is left on any after it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
+
+
+@pytest.fixture(scope="session")
+def four_hosts() -> Iterator[Lab]:
+    """The lab, as the last test left it: tests take `lab`."""
+    with Lab(4, show=[sys.prefix, sys.base_prefix, Path(__file__).parents[2]]) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(four_hosts: Lab, nothing_left: str) -> Iterator[Lab]:
+    """Four hosts, healthy. Nothing may be left on them but the launcher's cache."""
+    four_hosts.heal()
+    yield four_hosts
+    left = four_hosts.settled()
+    four_hosts.heal()
+    if left:
+        pytest.fail("left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.fixture
+def hosts(lab: Lab) -> list[LabHost]:
+    """Its hosts."""
+    return lab.hosts
+
+
+@pytest.fixture
+def ssh_launch(lab: Lab, launch: Launch) -> Launch:
+    """The installed command, with the keys of the lab in its home: ``--hosts node1,node2`` works."""
+    lab.move_in(launch.home)
+    return launch

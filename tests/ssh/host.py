@@ -1,0 +1,347 @@
+"""One host of the lab, of whichever kind: what tests do to it and see on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from launcher.model.host import Host
+
+SSHD = "/usr/sbin/sshd"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Where the cache of the launcher may be, below the home.
+CACHE = ".cache/tf-launcher"
+#: What a shell reads at its start, also when it only runs a command for sshd.
+_START_FILES = (".bashrc", ".zshenv", ".cshrc", ".config/fish/config.fish")
+
+
+class NeedsRoot(RuntimeError):
+    """It takes a network, or a file system, of the host's own, and we are not root."""
+
+
+class Process(NamedTuple):
+    """A process as its host numbers it."""
+
+    pid: int
+    argv: str
+
+
+class LabHost:
+    """A host. What it can't do without namespaces raises `NeedsRoot`; with them nothing does."""
+
+    user = "root"
+    port = 22
+
+    def __init__(self, number: int, address: str, folder: Path) -> None:
+        self.number = number
+        self.name = f"node{number}"
+        self.address = address
+        self.folder = folder
+        #: The same path here and there (what is mounted over it there is seen through `there`).
+        self.home = folder / "home"
+        #: The pid, as this machine numbers it, of its first process.
+        self.pid = 0
+        #: What is expected to stay, below its home, besides the cache: a test may add what its tasks write.
+        self.expected: list[str] = []
+
+    def record(self) -> Host:
+        """As a hostfile says it, by address; by name, ``.ssh/config`` says the rest."""
+        return Host(self.address, user=self.user, port=self.port)
+
+    # What happens on it
+
+    def run(
+        self, argv: Sequence[str], stdin: bytes = b"", timeout: float = 30.0, check: bool = True
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command there, beside sshd, to its end; at the time-out it is killed.
+
+        Raises:
+            subprocess.CalledProcessError: it failed, and ``check``.
+            subprocess.TimeoutExpired: it took too long.
+        """
+        return subprocess.run(
+            self._held(argv), input=stdin, capture_output=True, timeout=timeout, check=check,
+            env=self.environment(), cwd=self.home,
+        )  # fmt: skip
+
+    def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a command there, with pipes; whoever does must end it, and wait for it."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            self._held(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment(), cwd=self.home
+        )
+
+    def _held(self, argv: Sequence[str]) -> list[str]:
+        """A command that ends when whoever brought it there ends."""
+        return [*self._enter(), "setpriv", "--pdeathsig", "KILL", "--", *argv]
+
+    def _enter(self) -> list[str]:
+        """What to put before a command so that it runs there."""
+        return []
+
+    def environment(self) -> dict[str, str]:
+        """What a login there has."""
+        who = {"USER": self.user, "LOGNAME": self.user}
+        return {**who, "HOME": str(self.home), "PATH": PATH, "LANG": "C.UTF-8"}
+
+    def there(self, path: str | os.PathLike[str]) -> Path:
+        """A path of the host as this machine reaches it."""
+        return Path(path)
+
+    def processes(self) -> list[Process]:
+        """All processes there but the first one and sshd; zombies too."""
+        proc = self.there("/proc")
+        found = (
+            _process(proc / pid) for pid in os.listdir(proc) if pid.isdigit() and self._is_its(proc / pid)
+        )
+        return sorted(process for process in found if process is not None)
+
+    def _is_its(self, folder: Path) -> bool:
+        """Whether a process, a folder of its ``/proc``, is to be shown as one of its own."""
+        return folder.name != "1"
+
+    def files(self) -> list[str]:
+        """All files and folders in its home, and in what else is its own: absolute paths there."""
+        return sorted(path for top in self.places() for path in self._below(top))
+
+    def places(self) -> tuple[str, ...]:
+        """The folders that no other host has."""
+        return (str(self.home),)
+
+    def _below(self, top: str) -> list[str]:
+        found = []
+        for folder, folders, names in os.walk(self.there(top)):
+            inside = Path(top) / Path(folder).relative_to(self.there(top))
+            folders[:] = [name for name in folders if not self._shown(inside / name)]
+            found += [str(inside / name) for name in [*folders, *names]]
+        return found
+
+    def _shown(self, path: Path) -> bool:
+        """Whether it is only there because the lab shows it on all hosts."""
+        return False
+
+    def left(self) -> list[str]:
+        """What should not be there when no launch runs, in words; the launcher's cache may be."""
+        allowed = [self.home / path for path in (CACHE, *self.expected)]
+        files = [path for path in map(Path, self.files()) if not _covered(path, allowed)]
+        return [f"process {p.pid} ({p.argv})" for p in self.processes()] + [f"file {path}" for path in files]
+
+    # Its sshd
+
+    def start_sshd(self) -> None:
+        """Start it, unless it runs, and wait until it answers."""
+        if not self.sshd():
+            # Without -D: it becomes a daemon that the first process inherits. The limit is what a login has.
+            sshd = [SSHD, "-f", str(self.folder / "etc/sshd_config"), "-E", str(self.log)]
+            self.run(["prlimit", "--nofile=1024:", *sshd])
+        until(self.answers, 10, f"sshd of {self.name} answers; {self.log} says why not")
+
+    def stop_sshd(self) -> None:
+        """End the one that listens: new connections are refused, the ones that are there stay."""
+        for pid in self.sshd():
+            self.run(["kill", "-KILL", str(pid)])
+        until(lambda: not self.sshd(), 5, f"sshd of {self.name} ended")
+
+    def freeze_sshd(self) -> None:
+        """From now on it accepts connections and says nothing; `stop_sshd` and `start_sshd` mend it."""
+        for pid in self.sshd():
+            self.run(["kill", "-STOP", str(pid)])
+
+    def kill_sshd_sessions(self) -> int:
+        """Kill the sshd of each connection, not the one that listens: how many processes that were."""
+        listening = self.sshd()
+        pids = [str(pid) for pid in self.sshds() if pid not in listening]
+        if pids:
+            self.run(["kill", "-KILL", *pids], check=False)
+        return len(pids)
+
+    @property
+    def log(self) -> Path:
+        """Where sshd writes what it thinks."""
+        return self.folder / "sshd.log"
+
+    @property
+    def pid_file(self) -> Path:
+        """Where it writes its pid."""
+        return self.folder / "sshd.pid"
+
+    def sshd(self) -> list[int]:
+        """The sshd that listens: at most one."""
+        try:
+            pid = int(self.pid_file.read_text())
+        except (OSError, ValueError):
+            return []
+        return [pid] if _name(self.there("/proc") / str(pid)) == "sshd" else []
+
+    def sshds(self) -> list[int]:
+        """It, and those of the connections."""
+        proc = self.there("/proc")
+        return [int(n) for n in os.listdir(proc) if n.isdigit() and _name(proc / n) == "sshd"]
+
+    def answers(self) -> bool:
+        """Whether sshd says hello to this machine."""
+        try:
+            with socket.create_connection((self.address, self.port), timeout=2) as connection:
+                return connection.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+    def new_host_key(self) -> None:
+        """As if it had been installed anew: another host key, that nobody knows."""
+        self.stop_sshd()
+        for path in self._keys("host_key"):
+            path.unlink()
+        make_key(self._keys("host_key")[0], self.name)
+        self.start_sshd()
+
+    def make_host_key(self) -> None:
+        """The one that is known, and a copy to come back to."""
+        make_key(self._keys("host_key")[0], self.name)
+        for new, copy in zip(self._keys("host_key"), self._keys("first_host_key"), strict=True):
+            shutil.copy(new, copy)
+
+    def _keys(self, name: str) -> list[Path]:
+        return [self.folder / "etc" / name, self.folder / "etc" / f"{name}.pub"]
+
+    # Its user
+
+    def set_shell(self, path: str) -> None:
+        """The login shell of its user."""
+        if not os.access(path, os.X_OK):
+            raise RuntimeError(f"the SSH tests need {path}: apt-get install {Path(path).name}")
+        if path.endswith("fish"):
+            self.expected += [".config/fish", ".local/share/fish"]
+        self._use_shell(path)
+
+    def _use_shell(self, path: str) -> None:
+        raise NotImplementedError
+
+    def banner(self, text: str) -> None:
+        """What its shell, whichever it is, prints to stdout before it runs a command."""
+        quoted = "'" + text.replace("'", "'\\''") + "'"
+        for path in map(self.home.joinpath, _START_FILES):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"echo {quoted}\n")
+        self.expected += _START_FILES
+
+    # What takes namespaces
+
+    def cut(self) -> None:
+        """Pull its cable: what is sent either way is lost, silently."""
+        self._no("cut")
+
+    def restore(self) -> None:
+        """Plug it in again."""
+        self._no("restore")
+
+    def netem(self, spec: str, both_ways: bool = False) -> None:
+        """Spoil what it sends, or also what it is sent: ``delay 200ms loss 20%``, as ``tc netem`` has it."""
+        self._no("netem")
+
+    def netem_off(self) -> None:
+        """A good cable again."""
+        self._no("netem_off")
+
+    def fill_disk(self) -> None:
+        """Its home is a file system with not a byte free."""
+        self._no("fill_disk")
+
+    def read_only_home(self) -> None:
+        """Nothing can be written to its home."""
+        self._no("read_only_home")
+
+    def program(self, name: str, text: str | None) -> None:
+        """Put an executable into its ``/usr/bin``, instead of any of this name; ``None``: there is none."""
+        self._no("program")
+
+    def no_python(self) -> None:
+        """No ``python3`` of any name in its ``PATH``."""
+        self._no("no_python")
+
+    def _no(self, method: str) -> NoReturn:
+        raise NeedsRoot(f"{self.name}.{method}() needs root: network namespaces")
+
+    # Its health
+
+    def heal(self) -> None:
+        """Undo whatever a test did: an empty home, the first host key, sshd running, nothing else."""
+        if pids := [str(process.pid) for process in self.processes()]:
+            self.run(["kill", "-KILL", *pids], check=False)
+        self.empty()
+        self.expected.clear()
+        self.set_shell("/bin/bash")
+        self._heal_sshd()
+
+    def _heal_sshd(self) -> None:
+        self.kill_sshd_sessions()
+        key, first = self._keys("host_key")[0], self._keys("first_host_key")[0]
+        if key.read_bytes() != first.read_bytes():
+            self.stop_sshd()
+            for old, now in zip(self._keys("first_host_key"), self._keys("host_key"), strict=True):
+                shutil.copy(old, now)
+        if any(_state(self.there("/proc") / str(pid)) == "T" for pid in self.sshd()) or not self.answers():
+            self.stop_sshd()
+            self.start_sshd()
+
+    def empty(self) -> None:
+        """Remove every file of its user."""
+        for path in map(self.there, reversed(self.files())):
+            if path.is_symlink() or not path.is_dir():
+                path.unlink(missing_ok=True)
+            elif not any(path.iterdir()):
+                path.rmdir()
+
+
+def until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Wait for something to become true.
+
+    Raises:
+        TimeoutError: it did not; says ``what``.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)
+
+
+def make_key(path: Path, comment: str) -> None:
+    """A key pair without a passphrase."""
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
+    subprocess.run(argv, check=True, capture_output=True, timeout=30)
+
+
+def _covered(path: Path, allowed: Sequence[Path]) -> bool:
+    """Whether it is one of them, in one of them, or on the way to one."""
+    return any(path == one or one in path.parents or path in one.parents for one in allowed)
+
+
+def _name(folder: Path) -> str:
+    try:
+        return (folder / "comm").read_text().strip()
+    except OSError:  # it has just ended
+        return ""
+
+
+def _state(folder: Path) -> str:
+    try:
+        return (folder / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # it has just ended
+        return ""
+
+
+def _process(folder: Path) -> Process | None:
+    name = _name(folder)
+    if name in ("", "sshd"):
+        return None
+    try:
+        words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:  # it has just ended
+        return None
+    return Process(int(folder.name), words or f"({name})")

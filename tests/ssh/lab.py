@@ -1,0 +1,237 @@
+"""Hosts to test SSH on, made of namespaces: each with its own network, name, processes, home and sshd.
+
+They hang on a bridge in a namespace of its own, because the rules of a Docker engine would eat the traffic of
+a bridge beside it. The machine that runs the tests has one more cable into that bridge. No file of the
+machine is changed. Whoever is not root gets hosts that are hardly more than an sshd each (`plain`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+from tests.ssh.host import SSHD, LabHost, make_key, until
+from tests.ssh.namespaced import NamespacedHost
+from tests.ssh.plain import PlainHost
+
+#: Its programs and the Debian package each is in.
+_NEEDS = {
+    SSHD: "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "tc": "iproute2",
+    "nsenter": "util-linux", "unshare": "util-linux", "setpriv": "util-linux", "mount": "mount",
+    "hostname": "hostname",
+}  # fmt: skip
+#: Where they are looked for: the PATH of most users lacks the last ones.
+SEARCH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+_SSHD = """\
+Port {port}
+ListenAddress {address}
+HostKey {folder}/etc/host_key
+AuthorizedKeysFile {folder}/etc/authorized_keys
+PidFile {pid_file}
+PermitRootLogin yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+StrictModes no
+UsePAM no
+PrintMotd no
+AcceptEnv LANG LC_*
+Subsystem sftp internal-sftp
+"""
+#: Where a namespaced host has its sshd's pid file, as it sees it itself.
+_ITS_PID_FILE = "/run/sshd.pid"
+
+
+class Lab:
+    """So many hosts; ``node1``, ``node2`` ... A context manager: after it nothing of the lab is left.
+
+    Args:
+        count: how many hosts, at most 250.
+        show: folders that must be seen on each host under the path they have here, also below ``/tmp``.
+    """
+
+    def __init__(self, count: int = 4, show: Iterable[str | os.PathLike[str]] = ()) -> None:
+        _check_needs()
+        self.hosts: list[LabHost] = []
+        self._number, self._lock = _subnet()
+        #: Whether the hosts are made of namespaces.
+        self.spaces = os.geteuid() == 0
+        self.subnet = f"{'10' if self.spaces else '127'}.77.{self._number}"
+        #: The address that the hosts see of the machine that runs the tests.
+        self.address = f"{self.subnet}.254"
+        # Not below /tmp, which each host has of its own.
+        self.folder = Path(f"/var/tmp/tf-launcher-lab-{os.getuid()}-{self._number}")
+        #: The home of whoever launches: ``.ssh/config``, a key, ``known_hosts``.
+        self.client_home = self.folder / "client"
+        self._show = [os.path.realpath(path) for path in show]
+        self._warden = 0
+        try:
+            self._prepare(count)
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, count: int) -> None:
+        # Whoever held this number before is gone: we have its lock.
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(mode=0o711)
+        make_key(self.key, "lab")
+        self.hosts = [self._host(number) for number in range(1, count + 1)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(self._furnish, self.hosts))
+        self.move_in(self.client_home)
+
+    def _host(self, number: int) -> LabHost:
+        address, folder = f"{self.subnet}.{number}", self.folder / f"node{number}"
+        if self.spaces:
+            return NamespacedHost(number, address, folder, self._show)
+        return PlainHost(number, address, folder)
+
+    def _furnish(self, host: LabHost) -> None:
+        etc = host.folder / "etc"
+        for path in (host.home, host.folder / "tmp", etc):
+            path.mkdir(parents=True)
+        (host.folder / "tmp").chmod(0o1777)
+        host.make_host_key()
+        shutil.copy(self.key.with_suffix(".pub"), etc / "authorized_keys")
+        (etc / "shadow").write_text("root:*:19000:0:99999:7:::\n")
+        (etc / "hosts").write_text(self._names())
+        (etc / "sshd_config").write_text(self._sshd_config(host))
+        host.set_shell("/bin/bash")
+
+    def _sshd_config(self, host: LabHost) -> str:
+        pid_file = _ITS_PID_FILE if self.spaces else host.pid_file
+        text = _SSHD.format(port=host.port, address=host.address, folder=host.folder, pid_file=pid_file)
+        return text + (host.settings() if isinstance(host, PlainHost) else "")
+
+    def _names(self) -> str:
+        lines = [f"{host.address} {host.name}" for host in self.hosts]
+        return "\n".join(["127.0.0.1 localhost", "::1 localhost", f"{self.address} launcher", *lines, ""])
+
+    @property
+    def key(self) -> Path:
+        """The private key that all hosts let in."""
+        return self.folder / "id_ed25519"
+
+    @property
+    def ssh_config(self) -> Path:
+        """For ``ssh -F``: OpenSSH does not look at ``$HOME``."""
+        return self.client_home / ".ssh/config"
+
+    def move_in(self, home: Path) -> None:
+        """Give a home what its owner needs to get to the hosts: ``.ssh/config``, a key, ``known_hosts``."""
+        folder = home / ".ssh"
+        folder.mkdir(parents=True, mode=0o700)
+        shutil.copy(self.key, folder)
+        shutil.copy(self.key.with_suffix(".pub"), folder)
+        (folder / "known_hosts").write_text("".join(self._known(host) for host in self.hosts))
+        (folder / "config").write_text(self._config(folder))
+
+    def _config(self, folder: Path) -> str:
+        every = f"Host *\n  IdentityFile {folder}/id_ed25519\n  IdentitiesOnly yes\n  BatchMode yes\n"
+        every += f"  UserKnownHostsFile {folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
+        form = "Host {0.name}\n  HostName {0.address}\n  Port {0.port}\n  User {0.user}\n"
+        return "".join(form.format(host) for host in self.hosts) + every
+
+    def _known(self, host: LabHost) -> str:
+        kind, key = (host.folder / "etc/host_key.pub").read_text().split()[:2]
+        by_address = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
+        return f"{host.name},{by_address} {kind} {key}\n"
+
+    def _start(self) -> None:
+        settings = {
+            "owner": os.getpid(), "folder": str(self.folder), "count": len(self.hosts), "subnet": self.subnet,
+            "uplink": f"tflab{self._number}", "show": self._show, "spaces": self.spaces,
+        }  # fmt: skip
+        warden = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(Path(__file__).with_name("warden.py")),
+            json.dumps(settings),
+        ]
+        # --fork: not a child of ours, so that no test takes it for something left behind.
+        done = subprocess.run(
+            ["setsid", "--fork", *warden], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=60,
+            cwd="/", env={"PATH": SEARCH}, pass_fds=[self._lock.fileno()],
+        )  # fmt: skip
+        told = json.loads(done.stdout or '{"error": "the warden of the lab said nothing"}')
+        if "error" in told:
+            raise RuntimeError(f"no lab: {told['error']}")
+        self._lock.close()
+        self._warden = told["warden"]
+        for host, pid in zip(self.hosts, told["hosts"], strict=True):
+            host.pid = pid
+            if isinstance(host, NamespacedHost):
+                host.switch = told["switch"]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda host: host.start_sshd(), self.hosts))
+
+    def environment(self) -> dict[str, str]:
+        """To be added to an environment: the configuration and key of the lab, and no other."""
+        return {"HOME": str(self.client_home), "SSH_AUTH_SOCK": ""}
+
+    def heal(self) -> None:
+        """Undo whatever a test did to any host."""
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda host: host.heal(), self.hosts))
+
+    def settled(self, seconds: float = 10.0) -> list[str]:
+        """What is still left on any host after so long, in words; see `LabHost.left`."""
+        deadline = time.monotonic() + seconds
+        while left := [f"{host.name}: {what}" for host in self.hosts for what in host.left()]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        return left
+
+    def close(self) -> None:
+        """End everything of the lab and remove its files."""
+        self._lock.close()
+        if self._warden:
+            os.kill(self._warden, signal.SIGTERM)
+            until(lambda: not self.folder.exists(), 20, f"the lab in {self.folder} is removed")
+            self._warden = 0
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _subnet() -> tuple[int, socket.socket]:
+    """A network that nobody uses: its number, and what keeps other labs from it while it is open."""
+    routes = subprocess.run(
+        ["ip", "-4", "route"], capture_output=True, text=True, timeout=10, check=True
+    ).stdout
+    for number in range(1, 255):
+        lock = socket.socket(socket.AF_UNIX)
+        try:
+            lock.bind(f"\0tf-launcher-lab-{number}")
+        except OSError:
+            lock.close()
+            continue
+        if f"10.77.{number}." not in routes:
+            return number, lock
+        lock.close()
+    raise RuntimeError("no lab: 10.77.1.0/24 to 10.77.254.0/24 are all in use")
+
+
+def _check_needs() -> None:
+    missing = sorted({package for name, package in _NEEDS.items() if not shutil.which(name, path=SEARCH)})
+    if missing:
+        raise RuntimeError(f"the SSH tests need {' '.join(missing)}: apt-get install {' '.join(missing)}")

@@ -1,0 +1,216 @@
+"""``launch check`` on real hosts: all is well, and each thing that is not is found and named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+import pytest
+
+from tests.conftest import Launch
+from tests.ssh.host import LabHost, until
+from tests.ssh.lab import Lab
+
+NAMES = ["node1", "node2", "node3", "node4"]
+HOSTS = ",".join(NAMES)
+
+#: Of the four hosts, in a test.
+_TENSORFLOWS = ("2.21.0", "2.15.0", "2.21.0", None)
+
+needs_spaces = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+
+
+def checked(launch: Launch, *words: str, code: int = 0, hosts: str = HOSTS) -> dict[str, Any]:
+    """What a check says, as JSON; it ends with ``code``."""
+    ended = launch("check", "--json", hosts, *words, timeout=60)
+    assert ended.code == code, f"{ended.code}\n{ended.out}\n{ended.err}"
+    found: dict[str, Any] = json.loads(ended.out)
+    return found
+
+
+def said(record: dict[str, Any], severity: str = "problem") -> list[tuple[str, list[str], str]]:
+    """Kind, hosts and text of the findings that are so bad."""
+    return [(f["kind"], f["hosts"], f["seen"]) for f in record["findings"] if f["severity"] == severity]
+
+
+def pairs(record: dict[str, Any]) -> dict[tuple[str, str], str]:
+    """What became of each connection."""
+    return {(pair["from"], pair["to"]): pair["reach"] for pair in record["pairs"]}
+
+
+def test_four_whosein_good_health(ssh_launch: Launch):
+    ended = ssh_launch("check", HOSTS)
+    assert ended.code == 0, ended.err
+    assert ended.err == ""
+    hosts, ways, *_ = ended.out.split("\n\n")
+    rows = [line.split() for line in hosts.splitlines()]
+    assert [row[0] for row in rows] == ["host", *NAMES]
+    assert all(re.fullmatch(r"3\.\d+\.\d+", row[1]) for row in rows[1:])
+    lines = ways.splitlines()
+    assert lines[0].split() == ["from", "\\", "to", *NAMES]
+    assert all(len(re.findall(r"\d ms", line)) == 4 for line in lines[1:])
+
+
+def test_what_each_host_tells(ssh_launch: Launch, hosts: list[LabHost]):
+    record = checked(ssh_launch)
+    assert said(record) == []
+    assert set(pairs(record).values()) == {"ok"} and len(record["pairs"]) == 16
+    for seen, host in zip(record["hosts"], hosts, strict=True):
+        assert (seen["name"], seen["error"]) == (host.name, None)
+        assert abs(seen["clock"]["seconds"]) < 1, "they share one clock"
+        assert seen["facts"]["folders"]["home"]["path"] == str(host.home)
+
+
+@needs_spaces
+def test_each_has_its_own_name_and_sees_the_others(ssh_launch: Launch, hosts: list[LabHost]):
+    record = checked(ssh_launch)
+    for seen, host in zip(record["hosts"], hosts, strict=True):
+        assert seen["facts"]["hostname"] == host.name
+        assert seen["facts"]["addresses"] == [host.address]
+        assert {name: found["found"] for name, found in seen["names"].items()} == {
+            other.name: [other.address] for other in hosts
+        }
+
+
+@needs_spaces
+def test_a_host_that_is_down_and_the_others_are_checked(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[2].cut()
+    record = checked(ssh_launch, "--connect-timeout", "1", code=125)
+    errors = {seen["name"]: seen["error"] for seen in record["hosts"]}
+    assert errors.pop("node3").startswith(f"no answer from {hosts[2].address}:22")
+    assert set(errors.values()) == {None}
+    assert len(record["pairs"]) == 9 and set(pairs(record).values()) == {"ok"}
+
+
+def test_a_host_without_sshd_is_a_row(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[1].stop_sshd()
+    ended = ssh_launch("check", HOSTS, "--connect-timeout", "2")
+    assert ended.code == 125
+    row = next(line for line in ended.out.splitlines() if line.startswith("node2 "))
+    assert "refused the connection" in row
+    assert ended.out.splitlines()[-1].endswith("1 host could not be checked")
+
+
+@needs_spaces
+def test_nobody_can_be_reached(ssh_launch: Launch, lab: Lab):
+    for host in lab.hosts:
+        host.stop_sshd()
+    record = checked(ssh_launch, "--connect-timeout", "1", code=125)
+    assert all("refused" in seen["error"] for seen in record["hosts"])
+    assert record["pairs"] == []
+
+
+@needs_spaces
+def test_a_way_that_is_closed(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[1].run(["ip", "route", "add", "blackhole", f"{hosts[2].address}/32"])
+    try:
+        record = checked(ssh_launch, "--timeout", "2", code=1)
+    finally:
+        hosts[1].run(["ip", "route", "del", "blackhole", f"{hosts[2].address}/32"])
+    reached = pairs(record)
+    # What node3 sends arrives, and is never answered.
+    assert reached.pop(("node2", "node3")) == "no route"
+    assert reached.pop(("node3", "node2")) == "timed out"
+    assert set(reached.values()) == {"ok"}
+    assert said(record) == [
+        ("unreachable", ["node2"], "can't reach node3: no route (its routing table forbids it)"),
+        ("unreachable", ["node3"], "can't reach node2: timed out"),
+    ]
+
+
+@needs_spaces
+def test_a_slow_way(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[0].netem("delay 100ms")
+    record = checked(ssh_launch)
+    [text] = [text for kind, names, text in said(record, "warning") if (kind, names) == ("slow", ["node1"])]
+    assert text.startswith("round trips between it and node2, node3, node4 take up to 10")
+    slow = {(p["from"], p["to"]) for p in record["pairs"] if p["rtt_s"] > 0.09}
+    assert slow == {p for p in pairs(record) if "node1" in p and p != ("node1", "node1")}
+
+
+@needs_spaces
+@pytest.mark.parametrize(
+    ("line", "finding"),
+    [
+        ("127.0.1.1 node4", "node4 means 127.0.1.1 there, the host itself"),
+        ("{third} node4", "node4 means {third} there, which is node3"),
+        (None, "node4 can't be resolved: "),
+    ],
+)
+def test_a_wrong_line_in_etc_hosts(ssh_launch: Launch, hosts: list[LabHost], line: str | None, finding: str):
+    third = hosts[2].address
+    table = hosts[0].there("/etc/hosts")
+    right = table.read_text()
+    kept = [kept for kept in right.splitlines() if not kept.endswith(" node4")]
+    # Written in place: it is the file itself that is mounted.
+    table.write_text("\n".join([*kept, *([line.format(third=third)] if line else []), ""]))
+    try:
+        record = checked(ssh_launch, code=1)
+    finally:
+        table.write_text(right)
+    names = [text for kind, whose, text in said(record) if (kind, whose) == ("name", ["node1"])]
+    assert len(names) == 1 and names[0].startswith(finding.format(third=third))
+    assert pairs(record)["node1", "node4"] != "ok"
+    assert pairs(record)["node4", "node1"] == "ok"
+
+
+def test_a_proxy_in_the_environment_of_one_host(ssh_launch: Launch, hosts: list[LabHost]):
+    (hosts[1].home / ".bashrc").write_text("export https_proxy=http://me:secret@proxy:3128 no_proxy=node1\n")
+    hosts[1].expected.append(".bashrc")
+    ended = ssh_launch("check", HOSTS)
+    assert ended.code == 0
+    expected = "https_proxy=http://proxy:3128 makes gRPC connect to node2, node3, node4 through a proxy"
+    assert f"warning: node2: {expected}" in ended.out
+    assert "secret" not in ended.out + ended.err
+
+
+@needs_spaces
+def test_a_full_disk_and_a_python_that_is_gone(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[0].fill_disk()
+    record = checked(ssh_launch, "--python", "/opt/python", code=1)
+    found = {(kind, tuple(names)): text for kind, names, text in said(record)}
+    assert found["disk", ("node1",)] == f"its home {hosts[0].home} can't be written: No space left on device"
+    assert found["python", tuple(NAMES)] == "/opt/python is not there: No such file or directory"
+
+
+@needs_spaces
+def test_fewer_gpus_than_the_hostfile_says(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[0].program("nvidia-smi", "#!/bin/sh\necho 0, GPU-1, NVIDIA A100, 80 GB\n")
+    (ssh_launch.home / "lab.yaml").write_text("hosts: [{name: node1, gpus: 2}, node2]\n")
+    record = checked(ssh_launch, code=1, hosts=str(ssh_launch.home / "lab.yaml"))
+    assert said(record) == [("gpus", ["node1"], "the hostfile says 2 GPUs, and 1 is not among the 1 there")]
+
+
+def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]):
+    lines = []
+    for host, python, tensorflow in zip(
+        hosts, ("3.11.1", "3.11.2", "3.8.1", "3.11.1"), _TENSORFLOWS, strict=True
+    ):
+        path = host.home / "venv/bin/python"
+        path.parent.mkdir(parents=True)
+        answer = json.dumps({"version": python, "tensorflow": tensorflow})
+        path.write_text(f"#!/bin/sh\necho 'launch-check {answer}'\n")
+        path.chmod(0o755)
+        host.expected.append("venv")
+        lines.append(f"{{name: {host.name}, venv: ~/venv}}")
+    (ssh_launch.home / "lab.yaml").write_text(f"hosts: [{', '.join(lines)}]\n")
+    record = checked(ssh_launch, code=1, hosts=str(ssh_launch.home / "lab.yaml"))
+    [(kind, names, text)] = said(record)
+    assert (kind, names) == ("tensorflow-differs", ["node2"])
+    assert text.startswith("TensorFlow 2.15.0, the others have 2.21.0")
+    warnings = {kind: names for kind, names, _ in said(record, "warning")}
+    assert warnings == {"python-differs": ["node3"], "tensorflow-missing": ["node4"]}
+
+
+def test_the_check_is_broken_off(ssh_launch: Launch, hosts: list[LabHost]):
+    """Nothing of it stays on any host: what is left there fails the test."""
+    python = hosts[0].home / "slow"
+    python.write_text(f"#!/bin/sh\n: >{hosts[0].home}/begun\nsleep 60\n")
+    python.chmod(0o755)
+    started = ssh_launch.start("check", HOSTS, "--python", str(python), "--timeout", "50")
+    until((hosts[0].home / "begun").exists, 20, "the check asks for versions")
+    started.kill()
+    python.unlink()
+    (hosts[0].home / "begun").unlink()

@@ -1,0 +1,89 @@
+"""``--collect`` from real hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.luggage.collect import collect
+from launcher.luggage.progress import Silent
+from launcher.luggage.requests import Wanted
+from launcher.model.host import Host
+from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.settings import SshSettings
+from tests.ssh.lab import Lab
+from tests.unit.luggage.hosts import snapshot
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of whoever launches, with the keys of the lab."""
+    path = tmp_path / "home"
+    path.mkdir()
+    lab.move_in(path)
+    monkeypatch.setenv("HOME", str(path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return path
+
+
+@pytest.fixture
+def fleet(lab: Lab) -> Iterator[Fleet]:
+    """Connected to all four."""
+    with Fleet([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
+        fleet.connect()
+        yield fleet
+
+
+def furnish(lab: Lab) -> None:
+    """Results on each host."""
+    for host in lab.hosts:
+        host.expected.append("results")
+        top = host.there(host.home) / "results"
+        (top / "ckpt-7/empty").mkdir(parents=True)
+        (top / "ckpt-7/weights").write_bytes(os.urandom(3_000_000) + host.name.encode())
+        (top / "ckpt-7/new\nline").write_text("odd")
+        (top / "ckpt-7/run").write_text("x")
+        (top / "ckpt-7/run").chmod(0o750)
+        (top / "latest").symlink_to("ckpt-7")
+        with open(os.fsencode(top) + b"/log\xff", "wb") as file:
+            file.write(host.name.encode())
+
+
+def test_from_four_hosts(lab: Lab, fleet: Fleet, tmp_path: Path):
+    furnish(lab)
+    wanted = [
+        Wanted(f"worker/{number}", host.name, "results", path, str(tmp_path / f"out/worker-{number}"))
+        for number, host in enumerate(lab.hosts)
+        for path in ("latest", "log*", "ckpt-7", "not there")
+    ]
+    result = collect(fleet, wanted, "job1", Silent(), 32)
+    assert result.failures == ()
+    assert result.remarks == tuple(
+        f"{host.name}: worker/{number}: 'not there' is not there (looked in {host.home}/results)"
+        for number, host in enumerate(lab.hosts)
+    )
+    assert result.files == 4 * 7
+    for number, host in enumerate(lab.hosts):
+        whole = snapshot(host.there(host.home) / "results/ckpt-7")
+        out = tmp_path / f"out/worker-{number}"
+        assert snapshot(out / "ckpt-7") == snapshot(out / "latest") == whole
+        assert {path: found[2] for path, found in snapshot(out).items() if path.startswith(b"log")} == {
+            b"log\xff": host.name.encode()
+        }
+
+
+def test_a_host_that_is_gone_keeps_nothing_from_the_others(lab: Lab, fleet: Fleet, tmp_path: Path):
+    furnish(lab)
+    lab.hosts[1].kill_sshd_sessions()
+    wanted = [Wanted(h.name, h.name, "", "results/latest", str(tmp_path / h.name)) for h in lab.hosts]
+    result = collect(fleet, wanted, "job1", Silent(), 32)
+    assert len(result.failures) == 1
+    assert result.failures[0].startswith(f"{lab.hosts[1].name}: ")
+    assert result.files == 3 * 3
+    assert not (tmp_path / lab.hosts[1].name).exists()

@@ -1,0 +1,329 @@
+"""Errands on real hosts: whatever the login shell, exactly the bytes that were sent; else clear words."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import TransportError
+from launcher.model.host import Host
+from launcher.transport.base import Errand
+from launcher.transport.ssh import fleet as fleet_module
+from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.settings import SshSettings
+from tests.ssh.errand_stubs import StubBundle, receive, send
+from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
+
+pytestmark = pytest.mark.timeout(120)
+SHELLS = ["/bin/sh", "/bin/bash", "/bin/dash", "/bin/zsh", "/bin/csh", "/bin/tcsh", "/usr/bin/fish"]
+
+
+@pytest.fixture(autouse=True)
+def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with the keys of the lab, and stubs instead of our errands."""
+    path = tmp_path / "home"
+    path.mkdir()
+    lab.move_in(path)
+    monkeypatch.setenv("HOME", str(path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setattr(fleet_module, "bundle", lambda entry: StubBundle())
+    return path
+
+
+class Runner:
+    """Runs errands on hosts, each connected to when it is first needed."""
+
+    def __init__(self) -> None:
+        self._fleets: dict[Host, Fleet] = {}
+        self._errands: list[Errand] = []
+
+    def fleet(self, host: LabHost, python: str | None = None) -> Fleet:
+        """A fleet of this host alone."""
+        record = Host(host.name, python=python)
+        if record not in self._fleets:
+            self._fleets[record] = Fleet([record], SshSettings(), print)
+            self._fleets[record].connect()
+        return self._fleets[record]
+
+    def __call__(
+        self, host: LabHost, function: str, arguments: object = None, python: str | None = None
+    ) -> Errand:
+        errand = self.fleet(host, python).errand(host.name, f"errands:{function}", arguments)
+        self._errands.append(errand)
+        return errand
+
+    def close(self) -> None:
+        """Close everything."""
+        for errand in self._errands:
+            errand.close()
+        for fleet in self._fleets.values():
+            fleet.close()
+
+
+@pytest.fixture
+def run() -> Iterator[Runner]:
+    """``run(host, "echo")``."""
+    runner = Runner()
+    yield runner
+    runner.close()
+
+
+def failure(errand: Errand) -> str:
+    """Why it can't be run."""
+    with pytest.raises(TransportError) as caught:
+        receive(errand)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_it_works_whatever_the_login_shell(shell: str, hosts: list[LabHost], run: Runner):
+    if not os.access(shell, os.X_OK):
+        pytest.skip(f"no {shell} on this machine")
+    hosts[0].set_shell(shell)
+    every_byte = bytes(range(256)) * 300
+    errand = run(hosts[0], "echo")
+    received = send(errand, every_byte)
+    assert received + receive(errand, len(every_byte) - len(received)) == every_byte
+    assert errand.said() == ""
+
+
+def test_arguments_arrive_as_json_gives_them(hosts: list[LabHost], run: Runner):
+    arguments = {
+        "a": [1, 2.5, None, True],
+        "b": ("x", "ü \udcff"),
+        "c": {"1": []},
+        "quotes": "' \" \\ $HOME !x\n",
+    }
+    expected = {**arguments, "b": list(arguments["b"])}
+    errand = run(hosts[0], "shown", arguments)
+    assert receive(errand) == repr(expected).encode()
+    assert errand.wait(10) == 0
+
+
+def test_nothing_of_the_users_is_on_the_command_line_and_nothing_is_inherited(
+    hosts: list[LabHost], run: Runner
+):
+    (hosts[0].home / "os.py").write_text("raise SystemExit('not this one')\n")
+    hosts[0].expected.append("os.py")
+    short = receive(run(hosts[0], "describes", "x"))
+    long = receive(run(hosts[0], "describes", "x" * 10_000))
+    assert short == long
+    version, in_path, site = eval(short)[:3]
+    assert (in_path, site) == (False, False) and version >= (3, 8)
+
+
+def test_its_exit_status_and_last_words(hosts: list[LabHost], run: Runner):
+    errand = run(hosts[0], "ends", {"status": 7, "said": "disk full\n"})
+    assert receive(errand) == b""
+    assert errand.wait(10) == 7
+    assert errand.said() == "disk full\n"
+
+
+def test_one_that_is_killed_has_no_status(hosts: list[LabHost], run: Runner):
+    errand = run(hosts[0], "killed")
+    assert receive(errand) == b""
+    assert errand.wait(10) is None
+
+
+def test_a_fault_of_ours_shows_its_traceback(hosts: list[LabHost], run: Runner):
+    errand = run(hosts[0], "breaks")
+    assert receive(errand) == b""
+    assert errand.wait(10) == 1
+    assert "RuntimeError: an errand that is broken" in errand.said()
+
+
+def test_stderr_is_read_on_and_its_end_is_kept(hosts: list[LabHost], run: Runner):
+    errand = run(hosts[0], "floods", 8 << 20)
+    assert receive(errand) == b"ok"
+    said = errand.said()
+    assert len(said) == 64 * 1024
+    assert said.endswith("xxx\nthe last words\n")
+
+
+def test_much_output_arrives_whole(hosts: list[LabHost], run: Runner):
+    size = 64 << 20
+    errand = run(hosts[0], "pours", size)
+    received = receive(errand, patience=60)
+    assert len(received) == size
+    assert received == b"".join(b"%07d\n" % number for number in range(size // 8))
+
+
+def test_sending_never_waits_and_wakes_when_there_is_room(hosts: list[LabHost], run: Runner):
+    errand = run(hosts[0], "deaf", 2)
+    assert receive(errand, 3) == b"up\n"
+    taken = _send_until_stuck(errand)
+    assert 1 << 20 < taken < 64 << 20
+    assert _woken(errand, 10), "nobody said that there is room again"
+    errand.recv(1)
+    assert errand.send(b"x") == 1
+
+
+def _send_until_stuck(errand: Errand) -> int:
+    """Send until nothing more is taken for a while; how much was."""
+    data, taken = bytes(1 << 20), 0
+    while True:
+        sent = _in_no_time(lambda: errand.send(data))
+        taken += sent
+        if not sent and not _woken(errand, 0.4):
+            return taken
+        assert not errand.recv(1)
+
+
+def _in_no_time(call: Callable[[], int]) -> int:
+    began = time.monotonic()
+    result = call()
+    assert time.monotonic() - began < 1
+    return result
+
+
+def _woken(errand: Errand, seconds: float) -> bool:
+    return bool(select.select([errand], [], [], seconds)[0])
+
+
+def test_closing_ends_its_stdin(hosts: list[LabHost], run: Runner):
+    errand = run(hosts[0], "echo")
+    assert send(errand, b"x") or receive(errand, 1)
+    errand.close()
+    _until(lambda: not hosts[0].processes(), 10)
+    with pytest.raises(TransportError, match="closed"):
+        errand.recv(1)
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)
+
+
+def test_many_at_once_on_one_connection(hosts: list[LabHost], run: Runner):
+    errands = [run(hosts[0], "shown", number) for number in range(8)]
+    assert [receive(errand) for errand in errands] == [b"%d" % number for number in range(8)]
+
+
+def test_more_than_the_server_allows_is_said(hosts: list[LabHost], run: Runner):
+    errands = [run(hosts[0], "echo") for _ in range(10)]
+    for errand in errands:
+        assert send(errand, b"x") or receive(errand, 1)
+    said = failure(run(hosts[0], "echo"))
+    assert said.startswith(f"{hosts[0].name}: its ssh server gives no further session")
+
+
+def test_a_banner_is_passed_over(hosts: list[LabHost], run: Runner):
+    hosts[0].banner("welcome to <tf-launcher errand 7: nothing>\n" + "#" * 2000)
+    assert receive(run(hosts[0], "shown", 1)) == b"1"
+
+
+def test_endless_noise_is_refused(hosts: list[LabHost], run: Runner):
+    hosts[0].banner("#" * 70_000)
+    assert "printed more than 64 KiB" in failure(run(hosts[0], "shown", 1))
+
+
+def test_a_shell_that_lets_nobody_in(hosts: list[LabHost], run: Runner):
+    hosts[0].set_shell("/usr/sbin/nologin")
+    said = failure(run(hosts[0], "shown", 1))
+    assert said.startswith(
+        f"{hosts[0].name}: our program could not be started there: its login shell ended with 1"
+    )
+    assert "not available" in said
+
+
+def test_no_python_there(hosts: list[LabHost], run: Runner):
+    hosts[0].no_python()
+    said = failure(run(hosts[0], "shown", 1))
+    assert said.startswith(f"{hosts[0].name}: there is no python3 there; name a Python of 3.8 or later")
+
+
+def test_the_python_of_the_hostfile_is_used_and_missed(hosts: list[LabHost], run: Runner):
+    said = failure(run(hosts[0], "shown", 1, python="~/no such/python"))
+    assert said.startswith(f"{hosts[0].name}: there is no ~/no such/python there")
+    (hosts[0].home / "my own").mkdir()
+    (hosts[0].home / "my own/python").symlink_to("/usr/bin/python3")
+    hosts[0].expected.append("my own")
+    assert receive(run(hosts[0], "shown", 1, python="~/my own/python")) == b"1"
+    # Relative to where tasks run, which need not be there yet.
+    assert receive(run(hosts[0], "shown", 1, python="venv/bin/python")) == b"1"
+
+
+def test_a_python_that_is_too_old(hosts: list[LabHost], run: Runner):
+    real = os.path.realpath(hosts[0].there("/usr/bin/python3")).rpartition("/")[2]
+    pretend = "import sys; sys.version_info = (3, 6, 15); $c"
+    script = f'for c; do :; done\nexec {real} -E -s -S -c "{pretend}"\n'
+    hosts[0].program("oldpython", f"#!/bin/sh\n{script}")
+    said = failure(run(hosts[0], "shown", 1, python="oldpython"))
+    assert said.startswith(
+        f"{hosts[0].name}: its oldpython is Python 3.6.15, which is too old; name a Python"
+    )
+
+
+def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):
+    hosts[0].program("brokenpython", "#!/bin/sh\necho no libpython >&2\nexit 3\n")
+    said = failure(run(hosts[0], "shown", 1, python="brokenpython"))
+    assert "ended with 3, and said: no libpython" in said
+
+
+def test_another_magic_number_gets_the_source(
+    hosts: list[LabHost], run: Runner, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[str] = []
+
+    class Foreign(StubBundle):
+        def source(self) -> bytes:
+            asked.append("source")
+            return super().source()
+
+    monkeypatch.setattr(fleet_module, "bundle", lambda entry: Foreign(b"xx\r\n"))
+    for _ in range(2):  # the second time it is sent at once
+        errand = run(hosts[0], "echo")
+        assert send(errand, b"x") or receive(errand, 1) == b"x"
+    assert len(asked) == 2
+
+
+def test_every_python_of_this_machine(hosts: list[LabHost], run: Runner):
+    for python in _pythons(hosts[0]):
+        assert receive(run(hosts[0], "shown", 1, python=python)) == b"1"
+
+
+def _pythons(host: LabHost) -> list[str]:
+    found = [f"/usr/bin/python3.{minor}" for minor in range(8, 20)]
+    return [path for path in found if host.there(path).exists()]
+
+
+def test_a_connection_that_breaks(hosts: list[LabHost], run: Runner):
+    errand = run(hosts[0], "echo")
+    assert send(errand, b"x") or receive(errand, 1)
+    hosts[0].kill_sshd_sessions()
+    said = failure(errand)
+    assert said.startswith(f"{hosts[0].name}: the connection broke (the other side closed it")
+    fleet = run.fleet(hosts[0])
+    assert not fleet.is_alive(hosts[0].name)
+    with pytest.raises(TransportError, match=f"{hosts[0].name}: the connection broke"):
+        errand.send(b"x")
+    with pytest.raises(TransportError, match=f"{hosts[0].name}: the connection broke"):
+        fleet.errand(hosts[0].name, "errands:echo", None)
+    fleet.redial(hosts[0].name)
+    assert fleet.is_alive(hosts[0].name)
+    assert receive(run(hosts[0], "shown", 1)) == b"1"
+
+
+def test_a_host_that_is_cut_off_makes_nobody_wait(hosts: list[LabHost], run: Runner):
+    errand = run(hosts[0], "echo")
+    assert send(errand, b"x") or receive(errand, 1)
+    hosts[0].cut()
+    assert _send_until_stuck(errand) < 64 << 20
+    began = time.monotonic()
+    errand.close()
+    run.close()
+    assert time.monotonic() - began < 3
+    hosts[0].restore()
+
+
+def test_a_fleet_knows_only_its_hosts(hosts: list[LabHost], run: Runner):
+    with pytest.raises(TransportError, match="nobody: there is no connection to it"):
+        run.fleet(hosts[0]).errand("nobody", "errands:echo", None)

@@ -1,0 +1,273 @@
+"""The installed command on four hosts: what the promises say, on real hosts, over real connections."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import last_run, soon
+from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
+
+pytestmark = pytest.mark.timeout(120)
+ALL = "node1,node2,node3,node4"
+needs_spaces = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+
+
+def quiet(hosts: list[LabHost]) -> bool:
+    """Whether nothing of ours runs on any of them."""
+    return not any(host.processes() for host in hosts)
+
+
+def test_each_task_runs_on_its_host(ssh_launch: Launch, hosts: list[LabHost]):
+    script = "echo $(hostname) $TASK_ADDRESS"
+    ended = ssh_launch("--hosts", ALL, "--workers", "4", "--", "sh", "-c", script, cwd="/")
+    assert ended.code == 0, ended.err
+    for number in range(4):
+        line = rf"^node{number + 1} worker/{number} \| node{number + 1} node{number + 1}:\d+$"
+        assert re.search(line, ended.out, re.MULTILINE), ended.out
+    assert re.findall(r"^(node\d) +\d+ +worker +\d +succeeded", ended.out, re.MULTILINE) == ALL.split(",")
+    assert soon(lambda: quiet(hosts), 10)
+
+
+def test_nothing_of_the_users_is_on_a_command_line(ssh_launch: Launch, hosts: list[LabHost]):
+    words = ["-x", "TOKEN=s3cret", "--", "sh", "-c", "echo up $TOKEN; exec sleep 300", "argument"]
+    started = ssh_launch.start("--hosts", "node1", "--workers", "1", *words, cwd="/")
+    started.until(lambda it: "up s3cret" in it.out)
+    lines = [process.argv for process in hosts[0].processes()]
+    assert len(lines) >= 4, lines
+    assert not [line for line in lines if "s3cret" in line or ("argument" in line and "sleep" in line)]
+    started.send(signal.SIGINT)
+    assert started.wait(20).code == 130
+    assert soon(lambda: quiet(hosts), 10)
+
+
+def test_a_failure_on_one_host_ends_all(ssh_launch: Launch, hosts: list[LabHost]):
+    script = "test $TASK_INDEX != 1 || exit 7; sleep 300"
+    ended = ssh_launch("--hosts", ALL, "--workers", "4", "--", "sh", "-c", script, cwd="/")
+    assert ended.code == 7
+    assert "first to fail: worker/1 failed on node2" in ended.err
+    assert soon(lambda: quiet(hosts), 10)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--", "sh", "-c", "exit 3"], 3),
+        (["--", "sh", "-c", "kill -9 $$"], 137),
+        (["--timeout", "0.5", "--", "sleep", "300"], 124),
+        (["--", "no-such-program"], 127),
+        (["no_such.py"], 127),
+        (["--", "/etc/passwd"], 126),
+        (["--workdir", "/no/such", "--", "true"], 126),
+        (["--", "true"], 0),
+    ],
+    ids=str,
+)
+def test_the_exit_codes_are_those_of_this_machine(ssh_launch: Launch, words: list[str], code: int):
+    ended = ssh_launch("--hosts", "node1,node2", "--workers", "2", *words, cwd="/")
+    assert ended.code == code, ended.err
+
+
+def test_all_hosts_that_fail_are_told_at_once(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[1].stop_sshd()
+    ended = ssh_launch("--hosts", f"node1,node2,no-such-host,{hosts[3].address}", "--workers", "4", "true")
+    assert ended.code == 125
+    lines = [line for line in ended.err.splitlines() if line.startswith("launch: n")]
+    assert len(lines) == 2, ended.err
+    assert "node2" in lines[0] and "refused" in lines[0]
+    assert "no-such-host" in lines[1] and "name" in lines[1]
+    assert "job" not in ended.out
+
+
+@needs_spaces
+def test_a_python_that_is_missing_is_told_for_each_host(ssh_launch: Launch, hosts: list[LabHost]):
+    for host in hosts[1:3]:
+        host.no_python()
+    ended = ssh_launch("--hosts", "node1,node2,node3", "--workers", "3", "true", cwd="/")
+    assert ended.code == 125
+    for name in ("node2", "node3"):
+        assert re.search(rf"{name}.*no python3", ended.err), ended.err
+    assert not re.search(r"node1.*python3", ended.err)
+
+
+def test_this_machine_and_another(ssh_launch: Launch, lab: Lab, tmp_path: Path):
+    """Neither gets a ``localhost`` for the other."""
+    refused = ssh_launch("--hosts", "localhost:1,node1:1", "--workers", "2", "true", cwd="/")
+    assert refused.code == 2
+    assert "can't reach it as 'localhost'" in refused.err
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text(f"hosts:\n  - {{name: localhost, address: {lab.address}, slots: 1}}\n")
+    with hosts.open("a") as file:
+        file.write(f"  - {{name: node1, address: {lab.hosts[0].address}, slots: 1}}\n")
+    script = "echo $TASK_INDEX $CLUSTER_SPEC"
+    ended = ssh_launch("--hosts", hosts, "--workers", "2", "--", "sh", "-c", script, cwd="/")
+    assert ended.code == 0, ended.err
+    specs = {line.split("| ")[1][2:] for line in ended.out.splitlines() if " | " in line}
+    assert len(specs) == 1
+    first, second = json.loads(specs.pop())["worker"]
+    assert first.startswith(f"{lab.address}:") and second.startswith(f"{lab.hosts[0].address}:")
+
+
+@needs_spaces
+def test_a_way_that_is_closed_is_found_before_anything_starts(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[0].run(["ip", "route", "add", "blackhole", f"{hosts[1].address}/32"])
+    try:
+        ended = ssh_launch("--hosts", "node1,node2", "--workers", "2", "--", "echo", "started", cwd="/")
+        assert ended.code == 125
+        assert re.search(r"node1 can't reach node2:\d+", ended.err), ended.err
+        assert "started" not in ended.out
+        words = ["--no-check", "--workers", "2", "--", "echo", "started"]
+        ended = ssh_launch("--hosts", "node1,node2", *words, cwd="/")
+        assert ended.code == 0
+    finally:
+        hosts[0].run(["ip", "route", "del", "blackhole", f"{hosts[1].address}/32"])
+
+
+# ---------------------------------------------------------------------- connections that break
+
+NUMBERS = "i=0; while [ $i -lt 1500 ]; do echo line $i; i=$((i+1)); sleep 0.01; done"
+
+
+def numbers_of(log: bytes) -> list[int]:
+    return [int(number) for number in re.findall(rb"^line (\d+)$", log, re.MULTILINE)]
+
+
+@needs_spaces
+def test_a_link_that_is_cut_for_ten_seconds_costs_no_line(ssh_launch: Launch, hosts: list[LabHost]):
+    started = ssh_launch.start(
+        "--hosts", "node1,node2", "--workers", "2", "--", "sh", "-c", NUMBERS, cwd="/"
+    )  # fmt: skip
+    started.until(lambda it: "node2 worker/1 | line 200" in it.out)
+    hosts[1].cut()
+    until = time.monotonic() + 10
+    started.until(lambda _: time.monotonic() > until, 15)
+    hosts[1].restore()
+    ended = started.wait(90)
+    assert ended.code == 0, ended.err
+    assert re.search(r"node2.*connection", ended.err), ended.err
+    for number in (0, 1):
+        shown = re.findall(rf"^node{number + 1} worker/{number} \| line (\d+)$", ended.out, re.MULTILINE)
+        assert list(map(int, shown)) == list(range(1500))
+        assert numbers_of(last_run(ssh_launch).log(f"worker/{number}")) == list(range(1500))
+
+
+@needs_spaces
+def test_a_link_that_is_cut_for_good(ssh_launch: Launch, hosts: list[LabHost]):
+    lease, grace = 6, 1
+    started = ssh_launch.start(
+        "--hosts", ALL, "--workers", "4", "--lease", str(lease), "--grace", str(grace),
+        "--", "sh", "-c", "echo up; exec sleep 300", cwd="/",
+    )  # fmt: skip
+    started.until(lambda it: it.out.count("| up") == 4)
+    hosts[2].cut()
+    since = time.monotonic()
+    assert soon(lambda: not hosts[2].processes(), lease + 6, "its own agent has not ended its task")
+    ended = started.wait(40)
+    assert time.monotonic() - since < lease + grace + 8
+    assert ended.code == 125
+    assert "host node3 is lost" in ended.err
+    assert last_run(ssh_launch).states()["worker/2"] == "lost"
+    assert soon(lambda: quiet([*hosts[:2], hosts[3]]), 10)
+
+
+@needs_spaces
+def test_a_bad_network_is_only_slow(ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[0].netem("delay 200ms loss 20%")
+    ended = ssh_launch(
+        "--hosts", "node1,node2", "--workers", "2", "--", "sh", "-c", "seq 1 2000", cwd="/", timeout=100
+    )
+    assert ended.code == 0, ended.err
+    for number in (0, 1):
+        log = last_run(ssh_launch).log(f"worker/{number}").split()
+        assert log == [b"%d" % line for line in range(1, 2001)]
+
+
+def test_the_ssh_server_of_a_connection_is_killed(ssh_launch: Launch, hosts: list[LabHost]):
+    started = ssh_launch.start("--hosts", "node1", "--workers", "1", "--", "sh", "-c", NUMBERS, cwd="/")
+    started.until(lambda it: "| line 200" in it.out)
+    assert hosts[0].kill_sshd_sessions()
+    ended = started.wait(60)
+    assert ended.code == 0, ended.err
+    assert numbers_of(last_run(ssh_launch).log("worker/0")) == list(range(1500))
+
+
+def test_kill_9_of_the_launcher(ssh_launch: Launch, hosts: list[LabHost]):
+    script = "trap '' TERM; (setsid sleep 300 &) ; echo up; sleep 300"
+    started = ssh_launch.start("--hosts", ALL, "--workers", "8", "--", "sh", "-c", script, cwd="/")
+    started.until(lambda it: it.out.count("| up") == 8)
+    started.kill()
+    assert soon(lambda: quiet(hosts), 10, "still there after 10 s")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c(ssh_launch: Launch, hosts: list[LabHost], times: int):
+    script = "trap '' TERM; echo up; sleep 300 & wait; sleep 300"
+    grace = "1" if times == 1 else "60"
+    words = ["--workers", "4", "--grace", grace, "--", "sh", "-c", script]
+    started = ssh_launch.start("--hosts", ALL, *words, cwd="/")
+    started.until(lambda it: it.out.count("| up") == 4)
+    for number in range(times):
+        # A second one within a tenth of a second would be an echo of the first.
+        until = time.monotonic() + 0.3
+        started.until(lambda it: time.monotonic() > until and it.err.count("Ctrl-C") >= number)
+        started.send(signal.SIGINT)
+    ended = started.wait(20)
+    assert ended.code == 130
+    assert soon(lambda: quiet(hosts), 10)
+
+
+def test_the_agent_is_killed(ssh_launch: Launch, hosts: list[LabHost]):
+    words = ["--workers", "2", "--", "sh", "-c", "echo up; exec sleep 300"]
+    started = ssh_launch.start("--hosts", "node1,node2", *words, cwd="/")
+    started.until(lambda it: it.out.count("| up") == 2)
+    agents = hosts[0].run(["sh", "-c", "grep -l launch-agent /proc/[0-9]*/comm | cut -d/ -f3"])
+    hosts[0].run(["kill", "-KILL", *agents.stdout.decode().split()])
+    ended = started.wait(30)
+    assert ended.code == 125
+    assert "host node1 is lost" in ended.err
+    assert soon(lambda: quiet(hosts), 10)
+
+
+# ---------------------------------------------------------------------- files
+
+
+def test_code_goes_along_and_results_come_back(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    project = tmp_path / "project"
+    (project / "lib").mkdir(parents=True)
+    (project / "lib" / "words.py").write_text("WORD = 'synced'\n")
+    (project / "train.py").write_text(
+        "import os, pathlib\nfrom lib.words import WORD\nprint(WORD, pathlib.Path.cwd().name)\n"
+        "pathlib.Path('out').mkdir(exist_ok=True)\n"
+        "pathlib.Path('out', os.environ['TASK_INDEX']).write_text(os.uname().nodename)\n"
+    )
+    words = ["--sync", ".", "--collect", "out:results", "--python", "python3", "train.py"]
+    ended = ssh_launch("--hosts", "node1,node2", "--workers", "2", *words, cwd=project)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("| synced project") == 2
+    for number in (0, 1):
+        fetched = project / "results" / f"worker-{number}" / "out" / str(number)
+        assert fetched.read_text() == f"node{number + 1}"
+
+
+def test_results_come_back_from_a_job_that_failed(ssh_launch: Launch, tmp_path: Path):
+    words = ["--sync", ".", "--collect", "half", "--", "sh", "-c", "echo half > half; exit 9"]
+    ended = ssh_launch("--hosts", "node1", "--workers", "1", *words, cwd=tmp_path)
+    assert ended.code == 9
+    assert (last_run(ssh_launch).path / "collected" / "worker-0" / "half").read_text() == "half\n"
+
+
+def test_a_virtual_environment_of_the_host(ssh_launch: Launch, tmp_path: Path, hosts: list[LabHost]):
+    (tmp_path / "hosts.yaml").write_text(f"hosts:\n  - {{name: node1, venv: {sys.prefix}}}\n")
+    (tmp_path / "which.py").write_text("import os, sys\nprint(sys.prefix, os.environ['VIRTUAL_ENV'])\n")
+    ended = ssh_launch("--hosts", "hosts.yaml", "--sync", ".", "which.py", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert f"| {sys.prefix} {sys.prefix}" in ended.out

@@ -1,0 +1,285 @@
+"""What breaks between launcher and host, or on the host, on real ones: the link survives it or says why not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.model import facts
+from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.link import SshLink, SshTransport
+from launcher.transport.ssh.settings import SshSettings
+from tests.contract.driver import Driver
+from tests.ssh.host import LabHost, Process, until
+from tests.ssh.lab import Lab
+
+pytestmark = pytest.mark.timeout(120)
+
+#: Prints numbered lines for some seconds.
+COUNT = ["sh", "-c", "i=0; while [ $i -lt $0 ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 7"]
+
+
+def numbered(count: int) -> bytes:
+    """What it prints."""
+    return b"".join(b"line %d\n" % number for number in range(1, count + 1))
+
+
+class Reach:
+    """A host, a fleet that is connected to it, and an agent there."""
+
+    def __init__(self, host: LabHost, lease: float) -> None:
+        self.host = host
+        self.told: list[str] = []
+        record = host.record()
+        self.fleet = Fleet([record], SshSettings(connect_timeout=3.0), self.told.append)
+        self.fleet.connect()
+        link = SshTransport(self.fleet, self.told.append, lease).open(record)
+        assert isinstance(link, SshLink)
+        self.agent = Driver(link, record.name, {})
+        self.agent.ready()
+
+    def named(self, *names: str) -> list[int]:
+        """Pids, as the host counts them, of processes there of these names."""
+        return [process.pid for process in self.host.processes() if self._name(process) in names]
+
+    def _name(self, process: Process) -> str:
+        try:
+            return self.host.there(f"/proc/{process.pid}/comm").read_text().strip()
+        except OSError:
+            return ""
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL, all at once."""
+        pids = self.named(*names)
+        assert len(pids) == len(names), f"{names}: {pids} of {self.host.processes()}"
+        self.host.run(["kill", "-KILL", *map(str, pids)])
+
+    def gone_within(self, seconds: float) -> float:
+        """How long it takes until no process is left on the host."""
+        since = time.monotonic()
+        until(lambda: not self.host.processes(), seconds, f"nothing is left of {self.host.processes()}")
+        return time.monotonic() - since
+
+    def said(self) -> list[str]:
+        """What the user was told, without the name."""
+        return [text.partition(": ")[2] for text in self.told]
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.agent.link.close()
+        self.agent.link.wait(5)
+        self.fleet.close()
+
+
+@pytest.fixture
+def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Reach]]:
+    """Reaches the first host."""
+    for name, value in lab.environment().items():
+        monkeypatch.setenv(name, value)
+    made: list[Reach] = []
+
+    def reached(lease: float = 30.0) -> Reach:
+        made.append(Reach(hosts[0], lease))
+        return made[-1]
+
+    yield reached
+    for one in made:
+        one.close()
+
+
+def test_a_job_without_faults_and_nothing_is_left(reach: Callable[..., Reach]):
+    here = reach()
+    assert here.agent.run("worker/0", ["sh", "-c", "echo out; exit 3"]).code == 3
+    assert here.agent.output("worker/0") == b"out\n"
+    assert len(here.named("launch-porter", "launch-guardian", "launch-agent")) == 3
+    assert here.agent.close() == ""
+    here.gone_within(3)
+    assert here.told == []
+
+
+def test_the_link_is_cut_for_ten_seconds_in_the_middle_of_lines(reach: Callable[..., Reach]):
+    here = reach()
+    here.agent.start("worker/0", [*COUNT, "800"])
+    here.agent.prints("worker/0", b"line 50\n")
+    here.host.cut()
+    here.agent.quiet(10)
+    assert not here.agent.fact(facts.TaskExited, "worker/0")
+    here.host.restore()
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=30)
+    assert here.agent.output("worker/0") == numbered(800)
+    assert here.agent.wait(facts.TaskExited, "worker/0").code == 7
+    lost, back = here.said()
+    assert lost == "connection lost (no answer for 5 s); its tasks go on, trying again for 25 s"
+    assert back.startswith("connected again after ")
+    assert here.agent.close() == ""
+
+
+def test_the_link_is_cut_while_a_task_ends(reach: Callable[..., Reach]):
+    """Its exit status comes later, and only once."""
+    here = reach()
+    here.agent.started("worker/0", ["sh", "-c", "echo begun; sleep 2; echo done; exit 9"])
+    here.agent.prints("worker/0", b"begun")
+    here.host.cut()
+    here.agent.quiet(7)
+    here.host.restore()
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=30)
+    assert [fact.code for fact in here.agent.all(facts.TaskExited)] == [9]
+    assert here.agent.output("worker/0") == b"begun\ndone\n"
+
+
+def test_the_link_is_cut_for_good(reach: Callable[..., Reach]):
+    """The link ends within the lease, and on the host everything is gone by then."""
+    here = reach(lease=8.0)
+    here.agent.start("worker/0", ["sh", "-c", "trap '' TERM; while :; do echo line; sleep 0.1; done"])
+    here.agent.prints("worker/0", b"line\n")
+    here.host.cut()
+    since = time.monotonic()
+    said = here.agent.to_the_end(15)
+    assert 5.5 < time.monotonic() - since < 9
+    assert said is not None
+    assert said.startswith("no answer for 8 s: ")
+    assert said.endswith("; its agent ends the tasks there by itself")
+    here.gone_within(4)
+
+
+def test_the_connections_on_the_host_are_killed(reach: Callable[..., Reach]):
+    """It is back at once, again and again, and no line is lost."""
+    here = reach()
+    here.agent.start("worker/0", [*COUNT, "300"])
+    for number in (30, 100, 170):
+        here.agent.prints("worker/0", b"line %d\n" % number)
+        assert here.host.kill_sshd_sessions()
+        since = time.monotonic()
+        here.agent.prints("worker/0", b"line %d\n" % (number + 30))
+        assert time.monotonic() - since < 3
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=30)
+    assert here.agent.output("worker/0") == numbered(300)
+    assert len(here.told) == 6
+    assert here.agent.close() == ""
+
+
+def test_much_output_through_connections_that_break(reach: Callable[..., Reach]):
+    here = reach()
+    size = 100_000_000
+    code = f"import os; n = 0\nwhile n < {size}: n += os.write(1, bytes(range(256)) * 390625 )"
+    here.agent.start("worker/0", ["python3", "-c", code.replace("390625", "4000")])
+    for part in (1, 2, 3):
+        here.agent.until(lambda part=part: here.agent.size("worker/0") > part * size / 5, 40)
+        here.host.kill_sshd_sessions()
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
+    whole, rest = divmod(here.agent.size("worker/0"), 256)
+    assert (whole * 256 >= size, rest) == (True, 0)
+    assert here.agent.output("worker/0") == bytes(range(256)) * whole
+
+
+def test_sshd_lets_nobody_in_any_more(reach: Callable[..., Reach]):
+    """The connection is gone and no other can be had: everything ends in seconds; a lease is for silence."""
+    here = reach(lease=20.0)
+    here.agent.start("worker/0", ["sleep", "600"])
+    here.host.stop_sshd()
+    here.host.kill_sshd_sessions()
+    here.gone_within(8)
+    here.host.start_sshd()
+    said = here.agent.to_the_end(20)
+    assert said == "its agent ended while the connection was down"
+
+
+LAUNCHER = """
+import os, sys, time
+from launcher.model import facts
+from launcher.model.host import Host
+from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.link import SshTransport
+from launcher.transport.ssh.settings import SshSettings
+from tests.contract.driver import Driver
+host = Host(sys.argv[1])
+with Fleet([host], SshSettings(), print) as fleet:
+    fleet.connect()
+    agent = Driver(SshTransport(fleet, print).open(host), host.name, {})
+    agent.ready()
+    agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & sleep 600"])
+    print("up", flush=True)
+    agent.quiet(60)
+"""
+
+
+def test_the_launcher_is_killed(hosts: list[LabHost], lab: Lab, tmp_path: Path):
+    """It can do nothing about it, and in seconds nothing is left on the host."""
+    environment = {**os.environ, **lab.environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
+    argv = [sys.executable, "-c", LAUNCHER, hosts[0].address]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as launcher:
+        try:
+            assert launcher.stdout is not None
+            assert launcher.stdout.readline() == b"up\n"
+            assert len(hosts[0].processes()) > 4
+        finally:
+            launcher.send_signal(signal.SIGKILL)
+    since = time.monotonic()
+    until(lambda: not hosts[0].processes(), 10, "everything ends")
+    print(f"gone in {time.monotonic() - since:.1f} s")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("launch-agent",), "the agent ended: it was killed"),
+        (("launch-guardian",), "its guardian was killed by SIGKILL"),
+        (("launch-agent", "launch-guardian"), "its guardian was killed by SIGKILL"),
+        (("launch-porter",), "its agent ended while the connection was down"),
+    ],
+)
+def test_somebody_on_the_host_is_killed(reach: Callable[..., Reach], names: tuple[str, ...], said: str):
+    here = reach()
+    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
+    here.agent.prints("worker/0", b"up")
+    here.kill(*names)
+    assert here.agent.to_the_end(10) == said
+    here.gone_within(5)
+
+
+def test_everybody_on_the_host_is_killed_and_the_next_launch_ends_what_is_left(reach: Callable[..., Reach]):
+    first = reach()
+    first.agent.started("worker/0", ["sh", "-c", "setsid sleep 601 & echo up; sleep 602"])
+    first.agent.prints("worker/0", b"up")
+    mine = first.host.start(["sleep", "603"])
+    try:
+        first.kill("launch-porter", "launch-guardian", "launch-agent")
+        assert first.agent.to_the_end(10) == "its agent ended while the connection was down"
+        assert len(first.named("sleep")) == 3
+        second, third = reach(), reach()
+        third.agent.started("worker/0", ["sleep", "604"])
+        assert second.agent.close() == ""
+        until(lambda: len(second.named("sleep")) == 2, 5, "what is lost is ended, and nothing else")
+        assert mine.poll() is None
+        assert third.agent.close() == ""
+    finally:
+        mine.kill()
+        mine.communicate()
+
+
+def test_an_agent_that_does_not_end_is_killed(reach: Callable[..., Reach]):
+    here = reach()
+    here.agent.started("worker/0", ["sleep", "600"])
+    here.host.run(["kill", "-STOP", str(here.named("launch-agent")[0])])
+    here.agent.link.hang_up()
+    assert here.agent.link.wait(0.5) is None
+    assert here.agent.link.kill(10) is not None
+    here.gone_within(2)
+
+
+def test_a_bad_cable(reach: Callable[..., Reach]):
+    here = reach(lease=60.0)
+    here.host.netem("delay 200ms loss 20%")
+    here.agent.start("worker/0", [*COUNT, "500"])
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=80)
+    assert here.agent.output("worker/0") == numbered(500)
+    here.host.netem_off()
+    assert here.agent.close() == ""
+    print(here.told)

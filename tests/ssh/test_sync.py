@@ -1,0 +1,176 @@
+"""``--sync`` to real hosts: what arrives, what it costs the second time, and what is said when it can't be done."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import HostsError
+from launcher.luggage.progress import Lines, Silent
+from launcher.luggage.requests import parse_syncs
+from launcher.luggage.sync import SyncResult, finish, pack, sync
+from launcher.model.host import Host
+from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.settings import SshSettings
+from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
+from tests.unit.luggage.hosts import snapshot
+
+pytestmark = pytest.mark.timeout(120)
+CACHE = ".cache/tf-launcher"
+
+
+@pytest.fixture(autouse=True)
+def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of whoever launches, with the keys of the lab."""
+    path = tmp_path / "home"
+    path.mkdir()
+    lab.move_in(path)
+    monkeypatch.setenv("HOME", str(path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return path
+
+
+@pytest.fixture
+def fleet(lab: Lab) -> Iterator[Fleet]:
+    """Connected to all four."""
+    with Fleet([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
+        fleet.connect()
+        yield fleet
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """2,000 files as a project has them, and some odd ones."""
+    root = tmp_path / "project"
+    words = Path(__file__).read_text().split()
+    for number in range(2000):
+        path = root / f"package{number % 50}/module{number}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(" ".join(words[number % 100 :]) + str(number))
+    (root / "empty folder").mkdir()
+    (root / "new\nline").write_text("odd")
+    (root / "link").symlink_to("package1")
+    with open(os.fsencode(root) + b"/\xff\xfe", "wb") as file:
+        file.write(b"\0\xff")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    return root
+
+
+def bring(
+    fleet: Fleet, hosts: Sequence[LabHost], *texts: str, job: str = "job1", said: list[str] | None = None
+) -> SyncResult:
+    progress = Silent() if said is None else Lines(said.append)
+    packed = pack(parse_syncs(texts), "/")
+    return sync(fleet, [host.name for host in hosts], packed, job, progress, 32)
+
+
+def failures(fleet: Fleet, hosts: Sequence[LabHost], *texts: str) -> list[str]:
+    """What is said, host by host."""
+    with pytest.raises(HostsError) as caught:
+        bring(fleet, hosts, *texts)
+    return list(caught.value.faults)
+
+
+def test_to_four_hosts_and_again(lab: Lab, fleet: Fleet, project: Path):
+    said: list[str] = []
+    first = bring(fleet, lab.hosts, str(project), said=said)
+    second = bring(fleet, lab.hosts, str(project), job="job2", said=said)
+    for result, job in ((first, "job1"), (second, "job2")):
+        for host in lab.hosts:
+            path = host.home / CACHE / "work" / job / "project"
+            assert result.workdirs[host.name] == str(path)
+            assert snapshot(host.there(path)) == snapshot(project)
+    print(said)
+    assert said[0].startswith("synced 2,003 files (")
+    assert " to 4 hosts in " in said[0]
+    assert second.sent * 10 < first.sent
+    assert finish(fleet, [host.name for host in lab.hosts], "job1", 32) == []
+    assert finish(fleet, [host.name for host in lab.hosts], "job2", 32) == []
+    for host in lab.hosts:
+        found = {path.removeprefix(f"{host.home}/").split("/")[2:3][0] for path in host.files() if CACHE + "/" in path}
+        assert found == {"blobs", "lock", "place.lock"}
+
+
+def test_to_a_place_that_stays(lab: Lab, fleet: Fleet, project: Path):
+    for host in lab.hosts:
+        host.expected.append("code")
+    bring(fleet, lab.hosts, f"{project}:code/mine")
+    node = lab.hosts[0].there(lab.hosts[0].home) / "code/mine"
+    (node / "checkpoint").write_text("precious")
+    (project / "run.sh").write_text("#!/bin/bash\n")
+    bring(fleet, lab.hosts, f"{project}:code/mine")
+    assert (node / "checkpoint").read_text() == "precious"
+    assert (node / "run.sh").read_text() == "#!/bin/bash\n"
+
+
+def test_disks_that_are_full_and_homes_that_are_closed(lab: Lab, fleet: Fleet, project: Path):
+    full, closed, well, blocked = lab.hosts
+    full.fill_disk()
+    closed.read_only_home()
+    (blocked.home / ".cache").mkdir()
+    (blocked.home / CACHE).write_text("a file")
+    said = failures(fleet, lab.hosts, str(project))
+    assert len(said) == 3
+    assert said[0].startswith(f"{full.name}: disk full: ")
+    assert " free" in said[0]
+    assert said[1].startswith(f"{closed.name}: ")
+    assert "is not writable: Read-only file system" in said[1]
+    assert said[2] == f"{blocked.name}: {blocked.home}/{CACHE} is in the way: it is no folder ({blocked.home}/{CACHE})"
+    (blocked.home / CACHE).unlink()
+
+
+def test_a_link_that_is_cut_in_the_middle(lab: Lab, fleet: Fleet, project: Path):
+    """Nothing half done is seen; the next sync takes up what has arrived."""
+    (project / "big1").write_bytes(os.urandom(8_000_000))
+    (project / "big2").write_bytes(os.urandom(8_000_000))
+    slow = lab.hosts[0]
+    slow.netem("rate 16mbit", both_ways=True)
+    blobs = slow.there(slow.home) / CACHE / "blobs"
+
+    def kill_when_half_done() -> None:
+        while not any(path.stat().st_size > 1_000_000 for path in blobs.glob("*/*")):
+            if over.wait(0.02):
+                return
+        slow.kill_sshd_sessions()
+
+    over = threading.Event()
+    killer = threading.Thread(target=kill_when_half_done)
+    killer.start()
+    try:
+        said = failures(fleet, lab.hosts[:2], str(project))
+    finally:
+        over.set()
+        killer.join()
+    assert len(said) == 1
+    assert said[0].startswith(f"{slow.name}: ")
+    assert "connection" in said[0]
+    assert not os.listdir(slow.there(slow.home) / CACHE / "work")
+    slow.netem_off()
+    fleet.redial(slow.name)
+    result = bring(fleet, [slow], str(project))
+    assert snapshot(slow.there(result.workdirs[slow.name])) == snapshot(project)
+    assert result.sent < 12_000_000, "what had arrived came again"
+
+
+def test_two_launches_at_once(lab: Lab, fleet: Fleet, project: Path):
+    results: dict[str, SyncResult] = {}
+
+    def launch(job: str) -> None:
+        results[job] = bring(fleet, lab.hosts[:1], str(project), job=job)
+
+    threads = [threading.Thread(target=launch, args=(f"job{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    node = lab.hosts[0]
+    for result in results.values():
+        assert snapshot(node.there(result.workdirs[node.name])) == snapshot(project)
+    assert len(set(results)) == 3

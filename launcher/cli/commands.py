@@ -6,9 +6,11 @@ from __future__ import annotations
 COMMANDS = {
     "run": "launcher.cli.run",
     "hosts": "launcher.cli.hosts",
+    "check": "launcher.cli.check",
     "logs": "launcher.cli.logs",
     "ps": "launcher.cli.ps",
     "stop": "launcher.cli.stop",
+    "clean": "launcher.cli.clean",
     "completion": "launcher.cli.completion",
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import failure, idle, output, processes, startup
+from bench import failure, idle, output, processes, ssh, startup
 from bench.contenders import Contender, all_contenders
 from bench.setting import Setting
 
@@ -21,6 +21,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "output": output.measure,
     "failure": failure.measure,
     "idle": idle.measure,
+    "ssh": ssh.measure,
 }
 _ROUNDS, _QUICK_ROUNDS = 5, 2
 #: A tmpfs, and the room that measuring needs there, in bytes.
@@ -39,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     with _scratch() as scratch, _clean_environment(scratch):
         contenders = all_contenders(args.launch)
         print(_machine(), *map(_introduction, contenders), sep="\n", flush=True)
-        setting = Setting(contenders, args.rounds, args.quick, scratch, [])
+        setting = Setting(contenders, args.rounds, args.quick, scratch, [], args.launch)
         if contenders[0].missing:
             setting.faults.append(f"launch: {contenders[0].missing}")
             args.only = []
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     beside = str(Path(sys.executable).parent / "launch")
-    parser.add_argument("--only", type=_names, default=list(MEASUREMENTS), help="startup,output,failure,idle")
+    parser.add_argument("--only", type=_names, default=list(MEASUREMENTS), help=",".join(MEASUREMENTS))
     parser.add_argument("--rounds", type=int, help=f"runs of each contender (default: {_ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="few rounds, few lines: does it work at all?")
     parser.add_argument("--launch", metavar="PATH", default=beside, help="the launch to measure")

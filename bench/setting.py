@@ -18,6 +18,8 @@ class Setting(NamedTuple):
     scratch: Path
     #: What must never be; one makes the bench fail. Slow is no fault.
     faults: list[str]
+    #: The launch to measure.
+    launch: str = "launch"
 
     @property
     def present(self) -> list[Contender]:

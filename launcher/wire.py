@@ -56,7 +56,14 @@ _FACTS = (
     facts.TaskGone,
     facts.AgentClosed,
 )
-_ORDERS = (orders.HoldPorts, orders.TryPeers, orders.StartTask, orders.StopTasks, orders.CloseAgent)
+_ORDERS = (
+    orders.HoldPorts,
+    orders.TryPeers,
+    orders.StartTask,
+    orders.StopTasks,
+    orders.HoldOutput,
+    orders.CloseAgent,
+)
 
 _BY_NAME: Dict[str, Any] = {record.__name__: record for record in (*_FACTS, *_ORDERS)}
 _FROM_AGENT: Dict[str, Any] = {record.__name__: record for record in _FACTS}

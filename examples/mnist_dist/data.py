@@ -111,7 +111,13 @@ def batches(
 
 
 def default_cache_dir() -> Path:
-    """``tf-launcher/mnist`` below ``$XDG_CACHE_HOME`` (ignored if relative) or ``~/.cache``."""
+    """The folder ``data`` beside this file, if MNIST is there: so it travels with the code to other hosts.
+
+    Else ``tf-launcher/mnist`` below ``$XDG_CACHE_HOME`` (ignored if relative) or ``~/.cache``.
+    """
+    beside = Path(__file__).resolve().parent / "data"
+    if (beside / CACHE_FILE).is_file():
+        return beside
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".cache")
@@ -211,7 +217,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 def main() -> None:
     """Fetch, and print what there is."""
     parser = argparse.ArgumentParser(description="Fetch MNIST and print what there is.", allow_abbrev=False)
-    parser.add_argument("--data_dir", help="where it is kept (default: your cache folder)")
+    parser.add_argument("--data_dir", help="where it is kept (default: ./data beside this file, or your cache folder)")
     arguments = parser.parse_args()
     try:
         raw, source = fetch(arguments.data_dir)

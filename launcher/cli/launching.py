@@ -14,11 +14,12 @@ from launcher.cli.planfile import write_plan
 from launcher.cli.request import Request
 from launcher.errors import LaunchError
 from launcher.model.facts import StopAsked
-from launcher.model.plan import Placement
+from launcher.model.host import Host
+from launcher.model.plan import Placement, Plan
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
-from launcher.orchestrator import Orchestrator, Source
+from launcher.orchestrator import Orchestrator, Source, Voice
 from launcher.output.base import Opening, Renderer
 from launcher.output.late import Late
 from launcher.transport import Transport
@@ -34,7 +35,12 @@ def launch(
     placement: Placement,
     args: argparse.Namespace,
     show: Selection | None,
-    transport: Transport,
+    transport: Callable[[Host], Transport],
+    job: str = "",
+    voice: Voice | None = None,
+    check: bool = False,
+    watching: Sequence[Renderer] = (),
+    afterwards: Callable[[Plan | None, RunPaths], None] = lambda *_: None,
 ) -> int:
     """Run the job and show it.
 
@@ -42,7 +48,12 @@ def launch(
         wanted, placement: what to run where.
         args: the options that say how to show it.
         show: whose output is shown; ``None``: everybody's.
-        transport: opens the links to the agents.
+        transport: opens the links to the agent of a host.
+        job: the run's name, if it has one already.
+        voice: has remarks for the user while the job runs.
+        check: see whether the hosts reach each other, before anything is started.
+        watching: renderers besides those that show the job.
+        afterwards: called when the job is over, with its plan (if it came to one) and where its files are.
 
     Returns:
         The job's exit code.
@@ -51,7 +62,7 @@ def launch(
         LaunchError: it could not be started.
     """
     started = time.time()
-    job = runs.new_job_id()
+    job = job or runs.new_job_id()
     tmux = _tmux(job) if args.tmux else None
     paths = runs.create(wanted.run_dir, job)
     display = _Display(lambda: _screen(args, show, paths, tmux))
@@ -60,19 +71,29 @@ def launch(
     if tmux is not None:
         sources.append(tmux)
         remarks.append(f"a pane for each task: {tmux.how_to_attach}")
+    plans: list[Plan] = []
+
+    def planned(plan: Plan) -> str:
+        plans.append(plan)
+        return write_plan(plan, paths, job)
+
     orchestrator = Orchestrator(
         wanted.job,
         placement,
-        lambda _: transport,
-        [Late(display.renderers)],
+        transport,
+        [*watching, Late(display.renderers)],
         Opening(job, placement, paths, started),
         remarks=remarks,
-        on_plan=lambda plan: write_plan(plan, paths, job),
+        on_plan=planned,
         sources=sources,
+        voice=voice,
+        check=check,
+        audience=display,
     )
     _collect_garbage_again()
     report = orchestrator.run()
     display.close()
+    afterwards(plans[0] if plans else None, paths)
     return report.exit_code if args.report is None else _reported(report, args.report)
 
 
@@ -92,8 +113,22 @@ class _Display:
         """See `launcher.orchestrator.Source`."""
         return None if self._screen is None else self._screen.stop_wanted()
 
+    def full(self) -> bool:
+        """See `launcher.output.base.Audience`."""
+        return self._screen is not None and self._screen.writer.full()
+
+    def hurry(self) -> None:
+        """See `launcher.output.base.Audience`."""
+        if self._screen is not None:
+            self._screen.writer.hurry()
+
+    def flush(self, asked: Callable[[], bool]) -> None:
+        """See `launcher.output.base.Audience`."""
+        if self._screen is not None:
+            self._screen.writer.flush(asked=asked)
+
     def close(self) -> None:
-        """Everything was shown."""
+        """Say what could not be shown."""
         if self._screen is not None:
             self._screen.close()
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from launcher.cli.commands import COMMANDS
 from launcher.cli.parser import Parser
-from launcher.errors import InputError, LaunchError
+from launcher.errors import HostsError, InputError, LaunchError
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 def print_error(error: LaunchError) -> None:
     """Each fault on a line of its own."""
-    faults = error.faults if isinstance(error, InputError) else (error,)
+    faults = error.faults if isinstance(error, (InputError, HostsError)) else (error,)
     for fault in faults:
         print(f"launch: {fault}", file=sys.stderr)
 

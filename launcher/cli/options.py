@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from launcher.cli.dockeroptions import add_docker_options
+from launcher.cli.sshoptions import add_ssh_options, seconds
+
 #: Where a fault is that no single option has; and the source of roles that options made.
 COMMAND_LINE = "command line"
 
@@ -21,6 +24,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--evaluator", action="store_true", help="an evaluator")
     tasks.add_argument("--gpus", type=_count, metavar="N", help="GPUs for each task that is no ps")
     tasks.add_argument("--hosts", metavar="X", help="a hostfile, or host[:slots],... (default: this machine)")
+
+    others = parser.add_argument_group("other machines")
+    others.add_argument(
+        "--sync", action="append", default=[], metavar="DIR[:REMOTE]",
+        help="bring this folder to every host and run there; repeatable",
+    )  # fmt: skip
+    others.add_argument(
+        "--collect", action="append", default=[], metavar="[TASK=]PATH[:DIR]",
+        help="fetch this of what the tasks wrote when the job is over; repeatable",
+    )  # fmt: skip
+    others.add_argument(
+        "--lease", type=seconds, metavar="S", help="how long tasks outlive a lost connection (default: 60)"
+    )
+    others.add_argument(
+        "--no-check", action="store_true", help="do not try whether the hosts reach each other"
+    )
+    add_ssh_options(others)
+    add_docker_options(parser)
 
     program = parser.add_argument_group("program")
     program.add_argument(

@@ -1,14 +1,16 @@
 """What the tasks need of this machine, looked for before anything is started: folders, programs, Pythons.
 
-Every host of this version is this machine. What is missing is found once, not by each of the tasks,
-with the words and the exit codes that the agent would have for it.
+What is missing is found once, not by each of the tasks, with the words and the exit codes that the agent
+would have for it. What is on other machines only their agents can tell.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from launcher.cli.options import COMMAND_LINE
+from launcher.cli.places import is_here
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
 from launcher.model.job import ProgramKind
 from launcher.model.records import TYPE_CHECKING
@@ -26,17 +28,18 @@ def check_programs(wanted: Request, placement: Placement) -> None:
         JobError: working folders that are not there, all of them.
         ProgramError, NotRunnableError: the first program that is not there, or can't be run.
     """
-    _check_folders(wanted, placement)
+    here = [placed for placed in placement.tasks if is_here(placed.host)]
+    _check_folders(wanted, here)
     seen = set()
-    for placed in placement.tasks:
+    for placed in here:
         alike = (placed.role.name, placed.host)  # hundreds of tasks, few that differ
         if alike not in seen:
             seen.add(alike)
             _check_task(wanted, placed)
 
 
-def _check_folders(wanted: Request, placement: Placement) -> None:
-    folders = dict.fromkeys(_folder(wanted, placed) for placed in placement.tasks)
+def _check_folders(wanted: Request, here: Sequence[Placed]) -> None:
+    folders = dict.fromkeys(_folder(wanted, placed) for placed in here)
     absent = [(where, folder) for where, folder in folders if not os.path.isdir(folder)]
     if absent:
         raise JobError([Fault(where, f"there is no working folder {folder!r}") for where, folder in absent])

@@ -12,7 +12,7 @@ from launcher.cli.options import COMMAND_LINE, add_options
 from launcher.cli.parser import Parser
 from launcher.cli.textfile import read_text
 from launcher.errors import Fault, InputError, JobError
-from launcher.model.host import Host, is_loopback
+from launcher.model.host import Host
 from launcher.model.job import SERVICE_ROLES, JobSpec, OnFailure, Program, Role
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.planning import check_program_args
@@ -229,7 +229,7 @@ def _hosts_of_job(
 ) -> tuple[Host, ...]:
     """Those of the option, or of the job file itself, or of the hostfile it names."""
     if args.hosts is None and found.hosts is not None:
-        return _collected(faults, lambda: _local_only(found.hosts or ()), ())
+        return found.hosts
     if args.hosts is not None or found.hosts_ref is None:
         return _hosts_given(args, faults)
     try:
@@ -286,8 +286,7 @@ def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> J
 def _hosts(text: str | None) -> tuple[Host, ...]:
     if text is None:
         return (this_machine(os.environ),)
-    no_file = "" if os.path.exists(text) or set(text) & set(",:@[") else ", and there is no file of that name"
-    return _local_only(read_hosts(text), no_file)
+    return read_hosts(text)
 
 
 def this_machine(environ: Mapping[str, str]) -> Host:
@@ -305,31 +304,3 @@ def _driver_gpus() -> tuple[str, ...] | None:
         return tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
     except OSError:
         return None
-
-
-def _local_only(hosts: tuple[Host, ...], hint: str = "") -> tuple[Host, ...]:
-    """Hosts that this version can start tasks on.
-
-    Args:
-        hosts: those that were asked for.
-        hint: what a fault ends with.
-
-    Raises:
-        JobError: there are others; one fault a line, which may be a range of hundreds.
-    """
-    others: dict[str, list[str]] = {}
-    for host in hosts:
-        if not (is_loopback(host.name) or host.name == os.uname().nodename):
-            others.setdefault(host.source, []).append(host.name)
-    if others:
-        expected = f"expected localhost or an address of 127.0.0.0/8{hint}"
-        raise JobError(Fault(source, _other_machines(names), expected) for source, names in others.items())
-    return hosts
-
-
-def _other_machines(names: Sequence[str]) -> str:
-    more = len(names) - 1
-    who = f"host {names[0]!r} is another machine"
-    if more:
-        who = f"host {names[0]!r} and {more} other{'s' * (more > 1)} are other machines"
-    return f"{who}, and this version starts tasks only on this one"

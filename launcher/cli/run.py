@@ -6,6 +6,7 @@ import argparse
 
 from launcher.cli import request
 from launcher.cli.options import add_options
+from launcher.cli.places import is_here, with_defaults
 from launcher.cli.programs import check_programs
 from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
@@ -55,6 +56,11 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: it could not be started.
     """
     wanted = request.understand(args)
+    if args.docker is not None:
+        from launcher.cli import indocker
+
+        return indocker.launch(wanted, args, _selection)
+    wanted = with_defaults(wanted)
     placement = place(wanted.job, wanted.hosts)
     check_programs(wanted, placement)
     if args.dry_run:
@@ -62,10 +68,15 @@ def run(args: argparse.Namespace) -> int:
 
         return dryrun.show(wanted.job, placement, as_json=args.json)
     show = _selection(args.show, placement)
-    with EarlyAgents(transport_named("fork"), placement.hosts()) as transport:
+    here = [host for host in placement.hosts() if is_here(host)]
+    with EarlyAgents(transport_named("fork"), here) as local:
+        if len(here) < len(placement.hosts()):
+            from launcher.cli import overssh
+
+            return overssh.launch(wanted, placement, args, show, local)
         from launcher.cli import launching  # most of the launcher: it is imported while the agents come up
 
-        return launching.launch(wanted, placement, args, show, transport)
+        return launching.launch(wanted, placement, args, show, lambda _: local)
 
 
 def _selection(text: str | None, placement: Placement) -> Selection | None:

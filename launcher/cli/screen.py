@@ -6,7 +6,7 @@ import argparse
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from launcher.model.facts import StopAsked
 from launcher.model.orders import Tell
@@ -38,7 +38,7 @@ class Screen:
     ) -> None:
         self._paths = paths
         self._asked = False
-        self.writer = Writer(logs=paths.logs)
+        self.writer = Writer(logs=paths.logs, notice=_notice(args))
         shown = _shown(args, show, self.writer)
         around = [shown] if tmux is None else tmux.around(shown)
         self.renderers: Sequence[Renderer] = [Files(self._warn), *around]
@@ -61,6 +61,15 @@ class Screen:
     def _warn(self, tell: Tell) -> None:
         text = f"launch: {tell.text}\n".encode("utf-8", "backslashreplace")
         self.writer.write(_STDERR, text, urgent=True)
+
+
+def _notice(args: argparse.Namespace) -> Callable[[int], bytes] | None:
+    """What says that lines were skipped; ``None``: a line for people."""
+    if not args.json:
+        return None
+    from launcher.output.jsonl import skipped_notice
+
+    return skipped_notice
 
 
 def _shown(args: argparse.Namespace, show: Selection | None, writer: Writer) -> Renderer:

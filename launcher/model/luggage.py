@@ -1,4 +1,4 @@
-"""What both ends of ``--sync`` and ``--collect`` agree on: what a tree is made of, and how it goes through a pipe.
+"""What both ends of ``--sync`` and ``--collect`` agree on: what a tree is, and how it goes through a pipe.
 
 A manifest lists a tree: one `Entry` a file, folder or link, sorted by path, as JSON. Its digest names the
 tree, so a host that has the manifest need not be told it again; the digest of a file's content names the

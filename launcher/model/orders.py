@@ -44,6 +44,8 @@ class StartTask(NamedTuple):
     ladder: Ladder
     #: The virtual or conda environment it runs in.
     venv: Optional[str] = None
+    #: The file that its Python runs: looked for first, so that a missing one is told as such.
+    script: Optional[str] = None
 
 
 class StopTasks(NamedTuple):
@@ -52,6 +54,13 @@ class StopTasks(NamedTuple):
     host: str
     tasks: Tuple[TaskId, ...]
     ladder: Ladder
+
+
+class HoldOutput(NamedTuple):
+    """To an agent: keep what tasks print until told otherwise, for its reader is slow; facts come all the same."""
+
+    host: str
+    on: bool
 
 
 class CloseAgent(NamedTuple):
@@ -104,6 +113,7 @@ if TYPE_CHECKING:
         TryPeers,
         StartTask,
         StopTasks,
+        HoldOutput,
         CloseAgent,
         HangUp,
         MakePlan,

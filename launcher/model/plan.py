@@ -50,6 +50,8 @@ class TaskPlan(NamedTuple):
     gpus: Optional[Tuple[str, ...]] = None
     #: The virtual or conda environment it runs in: a folder, or the name of one of conda's.
     venv: Optional[str] = None
+    #: The file that its Python runs, if that is what it does.
+    script: Optional[str] = None
 
 
 class Plan(NamedTuple):

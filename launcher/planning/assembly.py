@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.model.job import JobSpec
+from launcher.model.job import JobSpec, ProgramKind
 from launcher.model.plan import Placed, Placement, Plan, TaskPlan
 from launcher.model.task import TaskId
 from launcher.planning.cluster import Cluster, cluster_of, compact, tf_cluster, tf_config
@@ -52,7 +52,8 @@ class _Assembler:
         config = tf_config(self.tf_cluster_json, placed.task)
         in_venv = VENV_PYTHON if placed.host.venv else None
         python = placed.host.python or in_venv or self.job.python or DEFAULT_PYTHON
-        argv = command(placed.role.program, python, self._values(placed, rank, port, config))
+        program = placed.role.program
+        argv = command(program, python, self._values(placed, rank, port, config))
         return TaskPlan(
             task=placed.task,
             host=placed.host.name,
@@ -63,6 +64,7 @@ class _Assembler:
             workdir=placed.role.workdir or placed.host.workdir or self.job.workdir,
             gpus=placed.gpus,
             venv=placed.host.venv,
+            script=program.name if program.kind is ProgramKind.SCRIPT else None,
         )
 
     def _values(self, placed: Placed, rank: int, port: int, config: str) -> dict[str, str]:

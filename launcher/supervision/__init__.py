@@ -4,6 +4,6 @@
 the stop ladders, ``wording`` tells the user, ``reporting`` writes it all down at the end.
 """
 
-from launcher.supervision.machine import InvalidTransition, Machine
+from launcher.supervision.machine import InvalidTransition, Machine, Phase
 
-__all__ = ["InvalidTransition", "Machine"]
+__all__ = ["InvalidTransition", "Machine", "Phase"]

@@ -23,6 +23,7 @@ class Agents:
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self._states: dict[str, AgentState] = dict.fromkeys(hosts, AgentState.AWAITED)
+        self._silent: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._states)
@@ -36,9 +37,24 @@ class Agents:
         """Whether it ends without our having asked."""
         return self._states[host] is AgentState.LEAVING
 
-    def is_lost(self, host: str) -> bool:
-        """Whether it is lost."""
-        return self._states[host] is AgentState.LOST
+    def hear(self, host: str) -> bool:
+        """Something came from it: whether that counts. Who is lost has nothing to say any more."""
+        self._silent.discard(host)
+        return self._states[host] is not AgentState.LOST
+
+    def ask(self, hosts: Iterable[str]) -> None:
+        """An answer is expected of them."""
+        self._silent = set(hosts)
+
+    def silent(self) -> tuple[str, ...]:
+        """Those of them from whom nothing came since."""
+        return tuple(host for host in self._states if host in self._silent)
+
+    def lose_open(self) -> tuple[str, ...]:
+        """Those that are open are lost from now on."""
+        hosts = self.open()
+        self._states.update(dict.fromkeys(hosts, AgentState.LOST))
+        return hosts
 
     def all_hold(self) -> bool:
         """Whether every port of the job is held."""

@@ -61,9 +61,9 @@ class Machine:
         self._waiting = Waiting(self._tasks, self._agents)
         self._blame = Blame()
         self._gathering = Gathering(self._tasks, self._agents, self._blame, check)
-        #: When somebody last asked for the end, and whether what was left was killed for it.
+        #: When somebody last asked for the end, and whether nothing is waited for any more because of it.
         self._asked_at: float | None = None
-        self._hurried = False
+        self.hurried = False
         self._stubborn = 0
         self._handlers: dict[type, Callable[[Any], list[Order]]] = {
             facts.AgentReady: self._agent_ready,
@@ -104,7 +104,7 @@ class Machine:
             InvalidTransition: the facts contradict each other (a fault of ours).
         """
         host = getattr(fact, "host", None)
-        if self.phase is Phase.OVER or (host is not None and self._agents.is_lost(host)):
+        if self.phase is Phase.OVER or (host is not None and not self._agents.hear(host)):
             return []
         return self._handlers[type(fact)](fact)
 
@@ -120,7 +120,7 @@ class Machine:
             record.move(TaskState.STARTING, "the plan")
             record.address, record.port = task.address, task.port
             self._tasks.starting.add(task.task)
-            what = (task.argv, task.env, task.workdir, ladder, task.venv)
+            what = (task.argv, task.env, task.workdir, ladder, task.venv, task.script)
             starts.append(orders.StartTask(task.host, task.task, record.attempt, *what))
         return starts
 
@@ -216,8 +216,8 @@ class Machine:
             self._blame.decided(fact.at)
         self._tasks.over(fact.task)
         text = f"{fact.task} could not be started{self._on(fact.host)}: {fact.why}"
-        failure = Failure(record.reason, fact.task, fact.host, fact.at, text)
-        first = self._blame.fail(failure, fact.code)
+        hint = wording.start_hint(fact.code, len(self._agents) > 1)
+        first = self._blame.fail(Failure(record.reason, fact.task, fact.host, fact.at, text, hint), fact.code)
         return self._start_answered(fact.task) + self._judge(self._tell_failure(text, first))
 
     def _start_answered(self, task: TaskId) -> list[Order]:
@@ -325,7 +325,7 @@ class Machine:
             return []
         self.phase = Phase.CLOSING
         closes: list[Order] = [orders.CloseAgent(host) for host in self._agents.open()]
-        timers: list[Order] = [orders.CancelTimer("end")]
+        timers: list[Order] = [*map(orders.CancelTimer, waiting.BEFORE_CLOSE)]
         if closes:
             timers += [_PATIENTLY, orders.SetTimer("close", waiting.CLOSE_LIMIT)]
         return [*timers, *closes, *self._finish_if_closed()]
@@ -356,19 +356,19 @@ class Machine:
 
     def _hurry(self, who: str) -> list[Order]:
         """Kill what is left; who asks a third time is told what we wait for."""
-        if self._hurried:
+        if self.hurried:
             return [Tell(f"{who}: they were killed; {self._waiting.words(self.phase)}")]
-        self._hurried = True
+        self.hurried = True
+        self._agents.ask(self._tasks.hosts_of(self._tasks.open))
         ladder = stopping.at_once()
         text = f"{who}: killing what is left of {wording.tasks(len(self._tasks.open))} at once"
-        timer = orders.SetTimer("end", stopping.longest(ladder))
-        return [Tell(text), timer, *self._tasks.stops(ladder, ended=True)]
+        timers = waiting.hurried(stopping.longest(ladder))
+        return [Tell(text), *timers, *self._tasks.stops(ladder, ended=True)]
 
     def _leave_agents(self, who: str) -> list[Order]:
         """Nothing of the job is left: agents that take their time to close need not be waited for."""
-        hosts = self._agents.open()
-        for host in hosts:
-            self._agents.set(host, AgentState.LOST)
+        self.hurried = True
+        hosts = self._agents.lose_open()
         text = f"{who}: not waiting for the agent on {wording.some(hosts)} to close"
         return [Tell(text), *map(orders.HangUp, hosts), *self._finish_if_closed()]
 

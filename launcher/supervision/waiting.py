@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 
+from launcher.model import orders
 from launcher.supervision import wording
 from launcher.supervision.hosts import Agents
 from launcher.supervision.roster import Roster
@@ -14,10 +15,14 @@ READY_LIMIT, START_LIMIT, CLOSE_LIMIT = 60.0, 60.0, 15.0
 REST_LIMIT = 10.0
 #: Seconds for the check of the network.
 CHECK_LIMIT = 10.0
+#: Seconds in which an agent must answer somebody who wants the end at once.
+ANSWER_LIMIT = 1.0
 #: Seconds of waiting without a word, then between two words.
 PATIENCE, REPEAT = 2.0, 10.0
 #: Timers of what comes before the stop.
 BEFORE_STOP = ("job", "ready", "rest", "check", "start")
+#: Timers of the tasks' end.
+BEFORE_CLOSE = ("end", "answer")
 _CHECKING = "waiting for the hosts to try whether they reach each other"
 #: Seconds within which a second signal is an echo of the first, not a second wish: ``timeout`` signals
 #: its command and then the command's group, a shell passes on the hang-up that we had already.
@@ -32,6 +37,11 @@ class Phase(enum.Enum):
     STOPPING = "stopping"
     CLOSING = "closing"
     OVER = "over"
+
+
+def hurried(longest: float) -> tuple[orders.SetTimer, ...]:
+    """The timers of an end at once: every agent answers soon, and is done in ``longest`` seconds."""
+    return orders.SetTimer("end", longest), orders.SetTimer("answer", ANSWER_LIMIT)
 
 
 class Waiting:
@@ -64,6 +74,8 @@ class Waiting:
         if timer == "start":
             late = self._tasks.hosts_of(self._tasks.starting)
             return late, f"its agent could not start a task in {wording.limit(START_LIMIT)}"
+        if timer == "answer":
+            return self._agents.silent(), f"its agent did not answer in {wording.limit(ANSWER_LIMIT)}"
         if timer == "end":
             return self._tasks.hosts_of(self._tasks.open), "its agent did not end the tasks"
         return self._agents.open(), f"its agent did not close in {wording.limit(CLOSE_LIMIT)}"

@@ -56,7 +56,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "workdir": st.none() | TEXTS,
     "addresses": tuples(TEXTS),
     "unreachable": st.dictionaries(TEXTS, TEXTS, max_size=4),
+    "on": st.booleans(),
     "venv": st.none() | TEXTS,
+    "script": st.none() | TEXTS,
     "ladder": LADDERS,
 }
 STRINGS = {"host", "why", "oom"}
@@ -66,7 +68,10 @@ FACTS = (
     facts.TaskNotStarted, facts.TaskSignalled, facts.TaskExited, facts.TaskGone, facts.AgentClosed,
     facts.PeersTried,
 )  # fmt: skip
-ORDERS = (orders.HoldPorts, orders.TryPeers, orders.StartTask, orders.StopTasks, orders.CloseAgent)
+ORDERS = (
+    orders.HoldPorts, orders.TryPeers, orders.StartTask, orders.StopTasks, orders.HoldOutput,
+    orders.CloseAgent,
+)  # fmt: skip
 
 
 def records(kinds: Iterable[Any]) -> st.SearchStrategy[Any]:
@@ -315,14 +320,19 @@ FROZEN: list[tuple[Any, int, bytes]] = [
         orders.StartTask(
             "node1", WORKER, 1, ("python3", "caf\u00e9.py"), {"A": "b"}, None, ((15, 10.0), (9, 5.0))
         ),
-        169,
+        183,
         b'{"is":"StartTask","host":"node1","task":"worker/0","attempt":1,"argv":["python3","ca'
-        b'f\\u00e9.py"],"env":{"A":"b"},"workdir":null,"ladder":[[15,10.0],[9,5.0]],"venv":null}',
+        b'f\\u00e9.py"],"env":{"A":"b"},"workdir":null,"ladder":[[15,10.0],[9,5.0]],"venv":null,"script":null}',
     ),
     (
         orders.StopTasks("node1", (WORKER, PS), ((9, 5.0),)),
         80,
         b'{"is":"StopTasks","host":"node1","tasks":["worker/0","ps/1"],"ladder":[[9,5.0]]}',
+    ),
+    (
+        orders.HoldOutput("node1", True),
+        44,
+        b'{"is":"HoldOutput","host":"node1","on":true}',
     ),
     (
         orders.CloseAgent("node1"),

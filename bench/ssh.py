@@ -1,0 +1,212 @@
+"""Many hosts over SSH: start-up, output, failure. The hosts are namespaces of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import processes, tables
+from bench.setting import Setting
+from bench.ssh_peers import LAUNCH, SshPeer, all_peers
+from tests.ssh.lab import Lab
+
+_COUNTS = (4, 16, 32)
+#: Seconds that one run may take.
+_PATIENCE = 60.0
+_LINES, _FEW_LINES = 100_000, 10_000
+_WIDTH = 100
+_HOSTS = 4
+_CODE = 7
+_PREFIXES = {LAUNCH: rb"node(\d+) +worker/\d+ *\| ", "pdsh": rb"node(\d+): ", "clush": rb"node(\d+): "}
+_LINE = re.compile(rb"(\d\d):(\d{9}):([a-z])\3{75}:\2\n")
+
+
+class Run(NamedTuple):
+    """Seconds, CPU seconds of the client and what it started here, exit code (``None``: no answer)."""
+
+    seconds: float
+    cpu: float
+    code: int | None
+
+
+def measure(setting: Setting) -> None:
+    """Measure and print."""
+    if os.geteuid() != 0:
+        print("\nssh: MISSING: its hosts are network namespaces, which only root can make")
+        return
+    found = all_peers(str(setting.launch))
+    for one in found:
+        print(f"  {one.name}: {one.missing and 'MISSING: ' + one.missing or one.version}")
+    root = Path(__file__).resolve().parent.parent
+    with Lab(max(_COUNTS), show=[sys.prefix, sys.base_prefix, root]) as lab:
+        _start_up(setting, lab, found)
+        _output(setting, lab, found)
+        _failure(setting, lab, found[0])
+
+
+def _run(lab: Lab, argv: Sequence[str], output: Path | None = None) -> Run:
+    """Run a client to its end. Its hosts' processes are none of its own."""
+    with open(output or os.devnull, "wb") as stdout:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, **lab.environment()}, cwd="/",
+        )  # fmt: skip
+        in_time = processes.ended(process, _PATIENCE)
+        seconds = time.perf_counter() - began
+        if not in_time:
+            process.kill()
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Run(seconds, usage.ru_utime + usage.ru_stime, process.returncode if in_time else None)
+
+
+# ---------------------------------------------------------------------- start-up
+
+
+def _start_up(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
+    rounds = setting.rounds
+    for count in _COUNTS:
+        hosts = [host.name for host in lab.hosts[:count]]
+        runs: dict[str, list[Run]] = defaultdict(list)
+        for _ in range(rounds):
+            for peer in found:
+                if not peer.missing and not _hopeless(runs[peer.name]):
+                    run = _run(lab, peer.command(str(lab.ssh_config), hosts, ["true"]))
+                    runs[peer.name].append(run)
+                    if peer.name == LAUNCH and run.code != 0:
+                        setting.faults.append(f"launch: true on {count} hosts ended with {run.code}")
+        _show_start_up(count, found, runs)
+
+
+def _hopeless(runs: Sequence[Run]) -> bool:
+    return any(run.code != 0 for run in runs)
+
+
+def _show_start_up(count: int, found: Sequence[SshPeer], runs: dict[str, list[Run]]) -> None:
+    base = [run.seconds for run in runs[LAUNCH]]
+    rows = []
+    for peer in found:
+        own = runs[peer.name]
+        if peer.missing or _hopeless(own):
+            why = peer.missing and "MISSING" or f"ended with {own[-1].code}"
+            rows.append([peer.name, why, "-", "-"])
+            continue
+        seconds = [run.seconds for run in own]
+        cpu = [run.cpu for run in own]
+        rows.append([peer.name, tables.times(seconds), tables.ratio(seconds, base), tables.times(cpu)])
+    head = ["seconds: median (min)", f"true on {count} hosts", "x launch", "client CPU s"]
+    tables.show(f"ssh start-up: {count} hosts", head, rows)
+
+
+# ---------------------------------------------------------------------- output
+
+
+def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
+    lines = _FEW_LINES if setting.quick else _LINES
+    hosts = lab.hosts[:_HOSTS]
+    for host in hosts:
+        (host.home / "lines").write_bytes(_text(host.number, lines))
+    head = ["every line checked", "MB/s: median (max)", "x launch", "lost", "torn", "doubled", "misplaced"]
+    speeds: dict[str, list[float]] = defaultdict(list)
+    faults: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+    argv = ["sh", "-c", "cat $HOME/lines"]
+    for _ in range(min(setting.rounds, 3)):
+        for peer in found:
+            if peer.name in _PREFIXES and not peer.missing:
+                folder = setting.folder("ssh")
+                words = peer.command(str(lab.ssh_config), [host.name for host in hosts], argv)
+                done = _run(lab, words, folder / "output")
+                checked = _check(folder / "output", _PREFIXES[peer.name], lines)
+                speeds[peer.name].append(_HOSTS * lines * _WIDTH / 1e6 / done.seconds)
+                faults[peer.name].append(checked)
+                (folder / "output").unlink()
+                if peer.name == LAUNCH and (any(checked) or done.code != 0):
+                    setting.faults.append(f"launch: output over ssh ended with {done.code}: {checked}")
+    rows = []
+    for name, own in speeds.items():
+        worst = max(faults[name], key=sum)
+        median = f"{statistics.median(own):.1f} ({max(own):.1f})"
+        rows.append([name, median, tables.ratio(own, speeds[LAUNCH]), *map(str, worst)])
+    tables.show(f"ssh output: {_HOSTS} hosts x {lines:,} lines of {_WIDTH} bytes", head, rows)
+    for host in hosts:
+        (host.home / "lines").unlink()
+
+
+def _text(host: int, lines: int) -> bytes:
+    middle = bytes([96 + host]) * 76
+    return b"".join(b"%02d:%09d:%s:%09d\n" % (host, number, middle, number) for number in range(lines))
+
+
+def _check(path: Path, prefix: bytes, lines: int) -> tuple[int, int, int, int]:
+    """Lines that were lost, torn, doubled, or are where they should not be."""
+    named = re.compile(prefix)
+    seen = {host: bytearray(lines) for host in range(1, _HOSTS + 1)}
+    last = dict.fromkeys(seen, -1)
+    torn = doubled = misplaced = 0
+    with path.open("rb") as file:
+        for line in file:
+            head = named.match(line)
+            found = _LINE.fullmatch(line, head.end()) if head else None
+            if head is None or found is None:
+                torn += re.search(rb"([a-d])\1{8}", line) is not None
+                continue
+            host, number = int(found[1]), int(found[2])
+            doubled += seen[host][number]
+            misplaced += int(head[1]) != host or number <= last[host]
+            seen[host][number] = 1
+            last[host] = number
+    return _HOSTS * lines - sum(map(sum, seen.values())), torn, doubled, misplaced
+
+
+# ---------------------------------------------------------------------- failure
+
+
+def _failure(setting: Setting, lab: Lab, launch: SshPeer) -> None:
+    """From the end of a task that fails on one host to the end of all on all, and of the launcher."""
+    script = f"if [ $TASK_INDEX = 2 ]; then sleep 1; exit {_CODE}; fi; exec sleep 300.25"
+    hosts = [host.name for host in lab.hosts[:_HOSTS]]
+    tasks, launcher = [], []
+    for _ in range(setting.rounds):
+        process = subprocess.Popen(
+            launch.command(str(lab.ssh_config), hosts, ["sh", "-c", script]),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            env={**os.environ, **lab.environment()}, start_new_session=True,
+        )  # fmt: skip
+        failing, others = _await_tasks(script)
+        ends = processes.Ends([failing, *others, process.pid])
+        ends.wait(30)
+        ends.close()
+        code = processes.finish(process)
+        if code != _CODE or ends.left or len(ends.at) != _HOSTS + 1:
+            setting.faults.append(f"launch: a failure over ssh ended with {code}, left {ends.left}")
+            continue
+        began = ends.at[failing]
+        tasks.append((max(ends.at[pid] for pid in others) - began) / 1e9)
+        launcher.append((ends.at[process.pid] - began) / 1e9)
+    if tasks:
+        row = ["launch", tables.times(tasks, 1e-3), tables.times(launcher, 1e-3), str(len(tasks))]
+        head = ["milliseconds: median (min)", "all tasks gone", "launcher gone", "runs"]
+        tables.show("ssh failure: a task of one of 4 hosts exits 7", head, [row])
+
+
+def _await_tasks(script: str) -> tuple[int, list[int]]:
+    """The pids, as this machine numbers them, of the task that will fail and of the others."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        words = {pid: processes.command(pid) for pid in pids}
+        failing = [pid for pid, argv in words.items() if argv == ["sh", "-c", script]]
+        others = [pid for pid, argv in words.items() if argv == ["sleep", "300.25"]]
+        if len(failing) == 1 and len(others) == _HOSTS - 1:
+            return failing[0], others
+        time.sleep(0.02)
+    raise TimeoutError("the tasks did not come up")

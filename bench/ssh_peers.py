@@ -1,0 +1,83 @@
+"""Who else runs a command on many hosts over SSH, and what each one's command line is."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import peers
+
+_LOOP = str(Path(__file__).resolve().parent / "programs" / "paramiko_loop.py")
+LAUNCH = "launch"
+
+
+class SshPeer(NamedTuple):
+    """One of them."""
+
+    name: str
+    version: str
+    #: From the path of a ``ssh_config``, the hosts, and the program with its arguments.
+    command: Callable[[str, Sequence[str], Sequence[str]], list[str]]
+    missing: str = ""
+
+
+def all_peers(launch: str) -> list[SshPeer]:
+    """Every one, the missing ones too; ``launch`` is the path of the launch to measure."""
+    return [
+        _found(LAUNCH, launch, ["--version"], _launch),
+        _found("paramiko, one by one", sys.executable, ["--version"], _paramiko("loop")),
+        _found("paramiko, threads", sys.executable, ["--version"], _paramiko("threads")),
+        _found("parallel-ssh", "parallel-ssh", ["--version"], _parallel_ssh),
+        _found("pdsh", "pdsh", ["-V"], _pdsh),
+        _found("clush", "clush", ["--version"], _clush),
+        _found("mpirun", "mpirun", ["--version"], _mpirun),
+    ]
+
+
+_PACKAGES = {"parallel-ssh": "pssh", "clush": "clustershell", "mpirun": "openmpi-bin"}
+
+Words = Sequence[str]
+Command = Callable[[str, str, Words, Words], list[str]]
+
+
+def _found(name: str, program: str, version: Words, command: Command) -> SshPeer:
+    path = shutil.which(program)
+    if path is None:
+        why = f"apt-get install {_PACKAGES.get(program, program)} would bring it"
+        return SshPeer(name, "", lambda *_: [], why)
+    said, missing = peers.version_of([path, *version])
+    return SshPeer(name, said, lambda config, hosts, argv: command(path, config, hosts, argv), missing)
+
+
+def _launch(path: str, _: str, hosts: Words, argv: Words) -> list[str]:
+    return [path, "--hosts", ",".join(hosts), "--workers", str(len(hosts)), "--", *argv]
+
+
+def _paramiko(kind: str) -> Command:
+    def command(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
+        return [path, _LOOP, kind, config, ",".join(hosts), shlex.join(argv)]
+
+    return command
+
+
+def _parallel_ssh(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
+    often = ["-p", str(len(hosts)), "-t", "0"]
+    return [path, *often, "-H", " ".join(hosts), "-x", f"-F {config}", "-P", shlex.join(argv)]
+
+
+def _pdsh(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
+    env = ["env", f"PDSH_SSH_ARGS_APPEND=-F {config}"]
+    return [*env, path, "-R", "ssh", "-f", str(len(hosts)), "-w", ",".join(hosts), shlex.join(argv)]
+
+
+def _clush(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
+    return [path, "-f", str(len(hosts)), "-w", ",".join(hosts), "-o", f"-F {config}", shlex.join(argv)]
+
+
+def _mpirun(path: str, config: str, hosts: Words, argv: Words) -> list[str]:
+    root = ["--allow-run-as-root", "--host", ",".join(hosts), "-np", str(len(hosts))]
+    return [path, *root, "--mca", "plm_rsh_agent", f"ssh -F {config}", *argv]

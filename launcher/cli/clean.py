@@ -1,0 +1,48 @@
+"""``launch clean``: remove what launches that are over have left at the Docker engine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from launcher.errors import LaunchError
+
+SUMMARY = "remove containers and networks that killed launches, or --keep, have left"
+
+EXAMPLES = """\
+launch clean                  remove them, and say which
+launch clean --dry-run        only say which
+
+Only what carries the labels of a launch of yours, on this machine, whose process is over."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``launch clean``."""
+    parser.add_argument("--dry-run", action="store_true", help="list what would be removed, remove nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Remove them.
+
+    Raises:
+        LaunchError: the engine can't be reached, or does not remove them.
+    """
+    from launcher.cli.dockerowner import is_dead
+    from launcher.transport.docker import leftovers
+    from launcher.transport.docker.engine import connect
+
+    engine = connect(os.environ)
+    try:
+        found = [thing for thing in leftovers.things(engine) if is_dead(thing.labels)]
+        left = [] if args.dry_run else leftovers.remove(engine, found)
+    finally:
+        engine.close()
+    verb = "would remove" if args.dry_run else "removed"
+    for thing in found:
+        if not any(line.startswith(f"{thing.kind} {thing.name}:") for line in left):
+            print(f"{verb} {thing.kind} {thing.name}")
+    if not found:
+        print("nothing is left")
+    if left:
+        raise LaunchError("; ".join(left))
+    return 0

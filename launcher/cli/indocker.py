@@ -1,0 +1,292 @@
+"""A launch in containers: a network of the job's own, a container for each task, and nothing of it left."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from launcher import runs
+from launcher.cli import launching
+from launcher.cli.dockerowner import is_dead, labels
+from launcher.cli.dockeroptions import conflicts, mounts
+from launcher.cli.request import Request, this_machine
+from launcher.cli.voice import Voice
+from launcher.errors import Fault, JobError, PlacementError
+from launcher.model.host import Host
+from launcher.model.job import JobSpec, Role
+from launcher.model.plan import Placement
+from launcher.model.records import TYPE_CHECKING
+from launcher.planning import place
+from launcher.planning.assembly import DEFAULT_PYTHON
+from launcher.transport.docker.settings import KEPT, Container, Mount
+
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import TypeVar
+
+    from launcher.output.selection import Selection
+    from launcher.transport.docker.engine import Engine
+
+    _N = TypeVar("_N", int, float)
+
+#: Signals that end us, while there is no job yet that would be told of them.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def launch(
+    wanted: Request,
+    args: argparse.Namespace,
+    selection: Callable[[str | None, Placement], Selection | None],
+) -> int:
+    """Run a job in containers.
+
+    Args:
+        wanted: the job; its hosts, if any were named, are containers.
+        args: the options.
+        selection: reads ``--show``.
+
+    Returns:
+        The job's exit code.
+
+    Raises:
+        LaunchError: it could not be started; nothing is left then.
+    """
+    wanted = wanted._replace(job=_job(wanted, args))
+    hosts, gpus = _hosts(wanted, args)
+    placement = place(wanted.job, hosts)
+    containers = _containers(wanted, args, placement, gpus)
+    if args.dry_run:
+        from launcher.cli import dryrun
+
+        return dryrun.show(wanted.job, placement, as_json=args.json)
+    return _launch(wanted, args, placement, containers, selection(args.show, placement))
+
+
+def _launch(
+    wanted: Request,
+    args: argparse.Namespace,
+    placement: Placement,
+    containers: Sequence[Container],
+    show: Selection | None,
+) -> int:
+    from launcher.transport.docker import images
+    from launcher.transport.docker.engine import connect
+    from launcher.transport.docker.faults import mismatch
+    from launcher.transport.docker.fleet import Fleet
+
+    job = runs.new_job_id()
+    with Voice() as voice, _Signals() as signals:
+        tell = _Teller()
+        engine = connect(os.environ)
+        _sweep(engine, tell)
+        image = images.provide(engine, args.docker, args.pull or images.MISSING, tell)
+        odd = mismatch(image, str(engine.info.get("Architecture", "")))
+        made = [_as_user(container, args, engine) for container in containers]
+        with Fleet(engine, job, made, labels(), tell, odd, args.keep) as fleet, signals:
+            fleet.start()
+            tell.voice = voice
+            try:
+                code = launching.launch(wanted, placement, args, show, lambda _: fleet, job=job, voice=voice)
+            finally:
+                tell.voice = None
+                for remark in voice.take():
+                    tell(remark)
+        if args.keep:
+            _tell_kept(job, [fleet.name(container.host) for container in made], tell)
+        return code
+
+
+class _Teller:
+    """Says it to the user: through the job's own console, while there is one."""
+
+    def __init__(self) -> None:
+        self.voice: Voice | None = None
+
+    def __call__(self, text: str) -> None:
+        if self.voice is not None:
+            self.voice.tell(text)
+        else:
+            print(f"launch: {text}", file=sys.stderr, flush=True)
+
+
+class _Signals:
+    """Before and after the job itself: the first signal ends us in good order, the others change nothing.
+
+    A context twice: around all, and around what is to be removed. Once the inner one is left, we are
+    removing, and a signal would only leave more behind.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._ending = False
+        self._old: dict[int, object] = {}
+
+    def __enter__(self) -> _Signals:
+        self._depth += 1
+        if self._depth == 1:
+            heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._old = {number: signal.signal(number, self._came) for number in heard}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        self._ending = True
+        if self._depth == 0:
+            for number, handler in self._old.items():
+                signal.signal(number, handler)  # type: ignore[arg-type]  # what it was before
+
+    def _came(self, number: int, _: FrameType | None) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+
+# ---------------------------------------------------------------------- what is wanted
+
+
+def _job(wanted: Request, args: argparse.Namespace) -> JobSpec:
+    """The job as a container sees it: the image's Python, and its folder unless ours is mounted or named."""
+    job = wanted.job
+    python = job.python if wanted.python_source else DEFAULT_PYTHON
+    workdir = None if args.no_mount and not wanted.workdir_source else job.workdir
+    return job._replace(python=python, workdir=workdir)
+
+
+def _hosts(wanted: Request, args: argparse.Namespace) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
+    """The containers as hosts, and the GPUs of each.
+
+    Raises:
+        JobError: options that can't be followed.
+        PlacementError: there are not so many GPUs.
+    """
+    faults = list(conflicts(args))
+    if args.hosts is not None and os.path.exists(args.hosts):
+        faults.append(
+            Fault(
+                "--hosts",
+                f"{args.hosts!r} is a hostfile, and containers on other machines are not there yet",
+                "expected names for the containers, name[:slots],..., or no --hosts: one for each task",
+            )
+        )
+    for host in wanted.hosts if args.hosts is not None else ():
+        if host.user or host.port:
+            faults.append(
+                Fault("--hosts", f"{host.name} has a user or a port, and is to be a container on this machine")
+            )
+    if faults:
+        raise JobError(faults)
+    if args.hosts is not None:
+        return tuple(host._replace(address=host.name) for host in wanted.hosts), {}
+    return _own_hosts(wanted.job)
+
+
+def _own_hosts(job: JobSpec) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
+    """A host for each task, of its name."""
+    free = list(this_machine(os.environ).gpus or ())
+    asked = sum((role.gpus or 0) * role.count for role in job.roles)
+    if asked > len(free):
+        what = f"the tasks ask for {asked} GPUs, this machine has {len(free)}"
+        raise PlacementError([Fault("", what, "ask for fewer with --gpus")])
+    hosts: list[Host] = []
+    given: dict[str, tuple[str, ...]] = {}
+    for role in job.roles:
+        for index in range(role.count):
+            name = _host_name(role, index)
+            given[name], free = tuple(free[: role.gpus or 0]), free[role.gpus or 0 :]
+            # In the container they have numbers of their own.
+            seen = tuple(map(str, range(role.gpus))) if role.gpus else None
+            hosts.append(Host(name, slots=1, roles=(role.name,), gpus=seen, source=role.source))
+    return tuple(hosts), given
+
+
+def _host_name(role: Role, index: int) -> str:
+    """``worker-0``; underscores are for names of services, not of hosts."""
+    return f"{role.name.lower().replace('_', '-')}-{index}"
+
+
+def _containers(
+    wanted: Request, args: argparse.Namespace, placement: Placement, gpus: dict[str, tuple[str, ...]]
+) -> list[Container]:
+    """A container for each host in use.
+
+    Raises:
+        JobError: mounts or limits that can't be.
+    """
+    asked, faults = mounts(args.mount)
+    roles = {role.name for role in wanted.job.roles}
+    for option in ("memory", "cpus"):
+        faults += [
+            Fault(f"--{option} {role}=", f"there is no role {role!r}", f"expected one of {', '.join(roles)}")
+            for role, _ in getattr(args, option)
+            if role and role not in roles
+        ]
+    folders = [] if args.no_mount else _folders(wanted.job)
+    faults += [
+        Fault("--workdir", "the root folder can't be mounted", "expected another one, or --no-mount")
+        for folder in folders
+        if folder == "/"
+    ]
+    if faults:
+        raise JobError(faults)
+    by_target = {mount.target: mount for mount in (*(Mount(folder, folder) for folder in folders), *asked)}
+    python = wanted.job.python or DEFAULT_PYTHON
+    return [
+        Container(
+            host.name,
+            args.docker,
+            python,
+            tuple(by_target.values()),
+            memory=_limit(args.memory, placement, host),
+            cpus=_limit(args.cpus, placement, host),
+            gpus=gpus.get(host.name, ()),
+        )
+        for host in placement.hosts()
+    ]
+
+
+def _folders(job: JobSpec) -> list[str]:
+    """Where tasks run; one that is not here may be the image's own."""
+    said = [job.workdir, *(role.workdir for role in job.roles)]
+    return list(dict.fromkeys(os.path.abspath(path) for path in said if path and os.path.isdir(path)))
+
+
+def _limit(limits: Sequence[tuple[str, _N]], placement: Placement, host: Host) -> _N | None:
+    """What a container may use: its tasks' limits together; a role's own is stronger than everybody's."""
+    said = dict(limits)
+    here = [placed.role.name for placed in placement.tasks if placed.host.name == host.name]
+    each = [said.get(role, said.get("")) for role in here]
+    found = [limit for limit in each if limit is not None]
+    return sum(found[1:], found[0]) if found and len(found) == len(each) else None
+
+
+def _as_user(container: Container, args: argparse.Namespace, engine: Engine) -> Container:
+    """Files that a task writes to a mount are to belong to who called us."""
+    mine = "0:0" if engine.is_rootless else f"{os.getuid()}:{os.getgid()}"
+    return container._replace(user=args.user or mine)
+
+
+# ---------------------------------------------------------------------- before and after
+
+
+def _sweep(engine: Engine, tell: _Teller) -> None:
+    """Remove what launches of this user have left that were killed; what --keep left stays."""
+    from launcher.transport.docker import leftovers
+
+    found = [thing for thing in leftovers.things(engine) if KEPT not in thing.labels and is_dead(thing.labels)]
+    if found:
+        left = leftovers.remove(engine, found)
+        names = ", ".join(thing.name for thing in found)
+        tell(f"removed what a killed launch had left: {names}" if not left else "; ".join(left))
+
+
+def _tell_kept(job: str, names: Sequence[str], tell: _Teller) -> None:
+    tell(f"kept, as --keep asks: docker ps -a --filter label=tf-launcher.job={job}")
+    tell(f"look at one:          docker diff {names[0]}; docker cp {names[0]}:/PATH .")
+    tell(f"a shell in it:        docker commit {names[0]} look && docker run -it --rm --entrypoint sh look")
+    tell("remove them:          launch clean")

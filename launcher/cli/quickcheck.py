@@ -1,0 +1,50 @@
+"""What a launch on several hosts says of them before it starts, from what their agents tell anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from launcher.checking.quick import quick
+from launcher.checking.records import Severity
+from launcher.model.facts import AgentReady
+from launcher.model.host import Host
+from launcher.model.records import TYPE_CHECKING
+from launcher.model.report import Report
+from launcher.output.base import Event, Opening
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class QuickCheck:
+    """A renderer that shows nothing, but looks at the hosts as soon as all of them are ready.
+
+    Args:
+        hosts: those that the tasks run on.
+        tell: takes what is to be said.
+    """
+
+    def __init__(self, hosts: Sequence[Host], tell: Callable[[str], None]) -> None:
+        self._hosts = hosts
+        self._tell = tell
+        self._ready: dict[str, Any] = {}
+
+    def begin(self, _: Opening) -> None:
+        """See `launcher.output.base.Renderer`."""
+
+    def on(self, event: Event) -> None:
+        """Collect what is known; speak once, when it is complete."""
+        if not isinstance(event, AgentReady):
+            return
+        self._ready[event.host] = event.facts
+        if len(self._ready) == len(self._hosts):
+            for finding in quick(self._hosts, self._ready):
+                if finding.severity is not Severity.NOTE:
+                    advice = f" ({finding.advice})" if finding.advice else ""
+                    self._tell(f"{finding.severity.value}: {', '.join(finding.hosts)}: {finding.seen}{advice}")
+
+    def tick(self, _: float) -> None:
+        """See `launcher.output.base.Renderer`."""
+
+    def close(self, _: Report) -> None:
+        """See `launcher.output.base.Renderer`."""

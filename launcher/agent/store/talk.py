@@ -1,0 +1,141 @@
+"""The host's end of the conversation with the launcher: frames over stdin and stdout."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from launcher.model.luggage import CHUNK, TELL, Frames, LuggageError, packed, tell, understood, unpacked
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Deque, Dict, Iterator, Tuple
+
+    from launcher.model.luggage import Data
+
+    Errand = Callable[["Talk", Any], None]
+
+from collections import deque
+
+#: Seconds without a byte from the launcher, or without it taking one, after which nobody is there any more.
+_SILENCE = 120.0
+#: Seconds between two signs of life.
+_PULSE = 1.0
+_PIECE = 256 * 1024
+
+
+class Failed(Exception):
+    """It can't be done; says why, to the user. The launcher puts the host's name before it."""
+
+
+class Hung(Exception):
+    """The launcher is gone: there is nobody to tell anything."""
+
+
+class Talk:
+    """Says things to the launcher, and hears what it sends.
+
+    Args:
+        reading: file descriptor of what comes.
+        writing: of what goes; made non-blocking, so that nobody waits for ever.
+    """
+
+    def __init__(self, reading: int = 0, writing: int = 1) -> None:
+        self._reading = reading
+        self._writing = writing
+        self._frames = Frames()
+        self._heard: Deque[Tuple[int, bytes]] = deque()
+        self._pending = bytearray()
+        #: What came of the stream, and nobody has taken yet.
+        self._rest = memoryview(b"")
+        self._said_at = time.monotonic()
+        os.set_blocking(writing, False)
+
+    def tell(self, **what: Any) -> None:
+        """Say something."""
+        self._write(tell(**what))
+
+    def alive(self) -> None:
+        """Show that work goes on, now and then: call it as often as you like."""
+        if time.monotonic() - self._said_at > _PULSE:
+            self.tell(alive=True)
+
+    def put(self, data: Data) -> None:
+        """Add to the stream of bytes that goes to the launcher."""
+        self._pending += data
+        while len(self._pending) >= CHUNK:
+            self._write(packed(bytes(memoryview(self._pending)[:CHUNK])))
+            del self._pending[:CHUNK]
+        self.alive()
+
+    def flush(self) -> None:
+        """Send what of the stream was put together so far."""
+        if self._pending:
+            self._write(packed(bytes(self._pending)))
+            self._pending.clear()
+
+    def stream(self, size: int) -> Iterator[memoryview]:
+        """The next ``size`` bytes of the stream that comes from the launcher, in pieces."""
+        while size:
+            data = self._rest or memoryview(unpacked(*self._hear()))
+            self._rest = data[size:]
+            size -= len(data) - len(self._rest)
+            yield data[: len(data) - len(self._rest)]
+
+    def _hear(self) -> Tuple[int, bytes]:
+        while not self._heard:
+            self._wait(self._reading, select.POLLIN)
+            data = os.read(self._reading, _PIECE)
+            if not data:
+                raise Hung
+            self._heard.extend(self._frames.feed(data))
+        return self._heard.popleft()
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            self._wait(self._writing, select.POLLOUT)
+            try:
+                view = view[os.write(self._writing, view) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError as error:
+                raise Hung from error
+        self._said_at = time.monotonic()
+
+    def _wait(self, fd: int, event: int) -> None:
+        poll = select.poll()
+        poll.register(fd, event)
+        if not poll.poll(_SILENCE * 1000):
+            raise Hung
+
+
+def speak(errand: Errand, arguments: Any) -> int:
+    """Run an errand; whatever keeps it from being done is told to the launcher.
+
+    Returns:
+        Its exit status.
+    """
+    from launcher.agent.store.home import worded
+
+    talk = Talk()
+    try:
+        errand(talk, arguments)
+        return 0
+    except Failed as error:
+        return _fail(talk, str(error))
+    except LuggageError as error:
+        return _fail(talk, f"the two ends do not understand each other: {error}")
+    except OSError as error:
+        return _fail(talk, worded(error))
+    except Hung:
+        return 1
+
+
+def _fail(talk: Talk, why: str) -> int:
+    try:
+        talk.tell(failed=why)
+    except (Hung, OSError):
+        return 1
+    return 0

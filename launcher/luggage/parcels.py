@@ -1,0 +1,122 @@
+"""The contents that a host asked for, as frames: read and shrunk once for all that ask for the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from launcher.luggage.walk import Tree
+from launcher.model.luggage import CHUNK, packed
+
+#: Bytes of frames that are kept for the hosts that come later.
+_KEPT = 64 * 1024 * 1024
+
+
+class Segment(NamedTuple):
+    """Part of a file."""
+
+    tree: int
+    #: Index of the file in the tree's manifest.
+    entry: int
+    offset: int
+    size: int
+
+
+class Parcel(NamedTuple):
+    """A frame, and what is in it."""
+
+    frame: bytes
+    #: Bytes before they were shrunk, and files that end in it.
+    size: int
+    files: int
+
+
+class Parcels:
+    """Makes and keeps them. For several threads.
+
+    Args:
+        trees: what travels.
+    """
+
+    def __init__(self, trees: Sequence[Tree]) -> None:
+        self._trees = trees
+        self._lock = threading.Lock()
+        self._made: OrderedDict[tuple[Segment, ...], Future[bytes]] = OrderedDict()
+        self._size = 0
+
+    def contents(self, tree: int, entries: Iterable[int]) -> Iterator[Parcel]:
+        """The contents of these entries of a tree, one after the other."""
+        batch: list[Segment] = []
+        room, files = CHUNK, 0
+        for index in entries:
+            left = self._trees[tree].entries[index].size
+            offset = 0
+            while left:
+                piece = min(left, room)
+                batch.append(Segment(tree, index, offset, piece))
+                left, offset, room = left - piece, offset + piece, room - piece
+                files += not left
+                if not room:
+                    yield self._parcel(batch, files)
+                    batch, room, files = [], CHUNK, 0
+        if batch:
+            yield self._parcel(batch, files)
+
+    def _parcel(self, batch: Sequence[Segment], files: int) -> Parcel:
+        return Parcel(self._frame(tuple(batch)), sum(segment.size for segment in batch), files)
+
+    def _frame(self, batch: tuple[Segment, ...]) -> bytes:
+        with self._lock:
+            made = self._made.get(batch)
+            mine = made is None
+            if made is None:
+                made = self._made[batch] = Future()
+            self._made.move_to_end(batch)
+        if mine:
+            self._make(batch, made)
+        return made.result()
+
+    def _make(self, batch: tuple[Segment, ...], made: Future[bytes]) -> None:
+        try:
+            frame = packed(b"".join(map(self._read, batch)))
+        except BaseException as error:
+            made.set_exception(error)
+            raise
+        made.set_result(frame)
+        with self._lock:
+            self._size += len(frame)
+            while self._size > _KEPT and len(self._made) > 1:
+                oldest, future = next(iter(self._made.items()))
+                if not future.done():
+                    return
+                del self._made[oldest]
+                self._size -= len(future.result())
+
+    def _read(self, segment: Segment) -> bytes:
+        """What is there now. Zeros stand for what is missing: the host will tell by the digest."""
+        tree = self._trees[segment.tree]
+        data = b""
+        try:
+            fd = os.open(
+                f"{tree.root}/{tree.entries[segment.entry].path}",
+                os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+            )
+        except OSError:
+            return bytes(segment.size)
+        try:
+            data = os.pread(fd, segment.size, segment.offset)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+        return data.ljust(segment.size, b"\0")
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """Frames with these bytes."""
+    for start in range(0, len(data), CHUNK):
+        yield packed(memoryview(data)[start : start + CHUNK])

@@ -1,0 +1,182 @@
+"""What is shown while files travel: a bar on a terminal, else a line after two seconds; a line at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TextIO
+
+from launcher.luggage.meter import Meter, Reading
+
+#: Seconds after which somebody wonders what is going on.
+_PATIENCE = 2.0
+#: Seconds before a bar appears: what is over at once needs none.
+_SHORT = 0.3
+_MOST_NAMED = 4
+
+
+class Progress(Protocol):
+    """Shows how far it is. One after the other: ``begin``, ``tick`` ten times a second, ``end``."""
+
+    def begin(self, verb: str, meter: Meter) -> None:
+        """It starts; ``verb``: ``syncing``, ``collecting``."""
+
+    def tick(self) -> None:
+        """Look at the meter, and show it. Whatever it raises ends the copying."""
+
+    def end(self, summary: str) -> None:
+        """It is over; ``summary`` is empty if it failed."""
+
+
+def shown(stream: TextIO | None = None, say: Callable[[str], None] | None = None) -> Progress:
+    """What suits a stream.
+
+    Args:
+        stream: default: stderr.
+        say: prints a line; default: to the stream, with ``launch:`` before it.
+    """
+    out = sys.stderr if stream is None else stream
+
+    def print_line(text: str) -> None:
+        out.write(f"launch: {text}\n")
+        out.flush()
+
+    lines = Lines(say or print_line)
+    return Bar(out, lines) if out.isatty() and os.environ.get("TERM") != "dumb" else lines
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, verb: str, meter: Meter) -> None:
+        """See `Progress`."""
+
+    def tick(self) -> None:
+        """See `Progress`."""
+
+    def end(self, summary: str) -> None:
+        """See `Progress`."""
+
+
+class Lines:
+    """A line when it takes long, and one at the end.
+
+    Args:
+        say: prints a line.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._clock = clock
+        self._verb = ""
+        self._meter: Meter | None = None
+        self._due = 0.0
+
+    def begin(self, verb: str, meter: Meter) -> None:
+        """See `Progress`."""
+        self._verb, self._meter = verb, meter
+        self._due = self._clock() + _PATIENCE
+
+    def tick(self) -> None:
+        """See `Progress`."""
+        if self._meter is not None and self._clock() >= self._due:
+            self._say(f"{self._verb}: {_state(self._meter.read())}")
+            self._due = float("inf")
+
+    def end(self, summary: str) -> None:
+        """See `Progress`."""
+        self._meter = None
+        if summary:
+            self._say(summary)
+
+
+def _state(reading: Reading) -> str:
+    moved = f"{human(reading.moved)} of {human(reading.size)} so far, " if reading.size else ""
+    hosts = ", ".join(reading.waiting[:_MOST_NAMED])
+    more = len(reading.waiting) - _MOST_NAMED
+    return f"{moved}waiting for {hosts}" + (f" and {more} more" if more > 0 else "")
+
+
+class Bar:
+    """A bar at the bottom of a terminal. Imports rich when there is something to show.
+
+    Args:
+        stream: the terminal.
+        lines: for the line at the end.
+    """
+
+    def __init__(self, stream: TextIO, lines: Lines) -> None:
+        self._stream = stream
+        self._lines = lines
+        self._verb = ""
+        self._meter: Meter | None = None
+        self._began = 0.0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def begin(self, verb: str, meter: Meter) -> None:
+        """See `Progress`."""
+        self._verb, self._meter, self._began = verb, meter, time.monotonic()
+
+    def tick(self) -> None:
+        """See `Progress`."""
+        if self._meter is None or time.monotonic() - self._began < _SHORT:
+            return
+        if self._bar is None:
+            self._open()
+        reading = self._meter.read()
+        hosts = len(reading.waiting)
+        left = f"{hosts} host{'s' if hosts != 1 else ''} to go"
+        self._bar.update(
+            self._task,
+            total=reading.size or None,
+            completed=reading.moved,
+            files=f"{reading.files_moved:,}/{reading.files:,} files",
+            left=left,
+        )
+        self._bar.refresh()
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        self._bar = Progress(
+            TextColumn(f"launch: {self._verb}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TextColumn("{task.fields[files]}"),
+            TextColumn("{task.fields[left]}"),
+            console=Console(file=self._stream),
+            transient=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("", total=None, files="", left="")
+
+    def end(self, summary: str) -> None:
+        """See `Progress`."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        self._meter = None
+        self._lines.end(summary)
+
+
+def human(size: int) -> str:
+    """``512 kB``, ``0.3 MB``, ``12 MB``, ``3.4 GB`` (1 kB is 1000 bytes)."""
+    if size < 99_500:
+        return f"{size / 1e3:.0f} kB"
+    if size < 9_950_000:
+        return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e6:.0f} MB" if size < 999_500_000 else f"{size / 1e9:.1f} GB"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 file``, ``2,013 files``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,231 @@
+"""``--sync``: bring folders to all hosts. Only what a host lacks travels (see `launcher.agent.store`)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from launcher.errors import Fault, HostsError, JobError
+from launcher.luggage.base import Errands
+from launcher.luggage.meter import Meter
+from launcher.luggage.parallel import on_all
+from launcher.luggage.parcels import Parcels, pieces
+from launcher.luggage.progress import Progress, counted, human
+from launcher.luggage.requests import SyncRequest
+from launcher.luggage.talk import Conversation
+from launcher.luggage.walk import Tree, travels, walk
+from launcher.model.luggage import LuggageError, unspell
+
+_SYNC, _FINISH = "launcher.agent.store.receive:sync", "launcher.agent.store.work:finish"
+#: Bytes that a host's cache may hold after a sync.
+CACHE_LIMIT = 2 * 1024**3
+
+
+class Packed(NamedTuple):
+    """Folders that were looked at, ready to travel."""
+
+    requests: Sequence[SyncRequest]
+    trees: Sequence[Tree]
+    #: Where in the first folder the tasks run.
+    subfolder: str
+    without: Sequence[str]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the user should know: things that can't travel."""
+        return [
+            f"--sync: {tree.root}/{path} is a socket, a pipe or a device: left out"
+            for tree in self.trees
+            for path in tree.left_out[:1]
+        ] + [
+            f"--sync: and {len(tree.left_out) - 1} more of this kind in {tree.root}"
+            for tree in self.trees
+            if len(tree.left_out) > 1
+        ]
+
+
+class SyncResult(NamedTuple):
+    """What a sync did."""
+
+    #: The folder the tasks run in, by host.
+    workdirs: dict[str, str]
+    #: On one host, of all folders.
+    files: int
+    size: int
+    #: Bytes that went to all hosts together.
+    sent: int
+    seconds: float
+
+
+def pack(
+    requests: Sequence[SyncRequest], cwd: str, without: Sequence[str] = (), trusted: bool = True
+) -> Packed:
+    """Look at the folders: nothing travels yet.
+
+    Args:
+        requests: at least one; tasks run in the first.
+        cwd: the launcher's folder; tasks run in the same one on the hosts, if it travels.
+        without: absolute paths that do not travel, whatever the rules say: the run's own folder.
+        trusted: whether what is remembered of the last time counts.
+
+    Raises:
+        JobError: something can't be read; or the launcher's folder does not travel.
+    """
+    trees = [walk(request.folder, without, trusted) for request in requests]
+    subfolder = requests[0].inside(cwd) or ""
+    if not travels(trees[0], subfolder):
+        what = f"the current folder {subfolder!r} of {requests[0].text!r} is left out by its ignore rules"
+        raise JobError(
+            [Fault("--sync", what, "tasks could not run there: start it from a folder that travels")]
+        )
+    return Packed(requests, trees, subfolder, without)
+
+
+def sync(
+    errands: Errands, hosts: Sequence[str], packed: Packed, job: str, progress: Progress, fanout: int
+) -> SyncResult:
+    """Bring packed folders to all hosts, put them in their places.
+
+    A file that changes between being looked at and being sent makes everything be looked at once more.
+
+    Raises:
+        HostsError: hosts that failed, a line each; on each of them nothing of it is visible.
+        JobError: files that change all the time.
+    """
+    meter = Meter(hosts)
+    since = time.monotonic()
+    progress.begin("syncing", meter)
+    summary = ""
+    try:
+        visits = _bring(errands, hosts, packed, job, meter, progress, fanout)
+        changed = sorted({path for visit in visits.values() for path in visit.changed})
+        sent = sum(visit.sent for visit in visits.values())
+        if changed:
+            packed = pack(packed.requests, os.getcwd(), packed.without, trusted=False)
+            visits = _bring(errands, hosts, packed, job, meter, progress, fanout)
+            sent += sum(visit.sent for visit in visits.values())
+            changed = sorted({path for visit in visits.values() for path in visit.changed})
+        if changed:
+            raise _restless(changed)
+        result = _result(packed, visits, sent, time.monotonic() - since)
+        summary = _summary(result, len(hosts))
+        return result
+    finally:
+        progress.end(summary)
+
+
+class _Visit(NamedTuple):
+    """What came of one host."""
+
+    #: Where each folder is.
+    paths: Sequence[str]
+    sent: int
+    #: Files that were others when they were sent; if there are any, nothing was put in place.
+    changed: Sequence[str] = ()
+
+
+def _bring(
+    errands: Errands,
+    hosts: Sequence[str],
+    packed: Packed,
+    job: str,
+    meter: Meter,
+    progress: Progress,
+    fanout: int,
+) -> dict[str, _Visit]:
+    parcels = Parcels(packed.trees)
+    arguments = {
+        "job": job,
+        "limit": CACHE_LIMIT,
+        "trees": [*map(_order, range(len(packed.trees)), *_both(packed))],
+    }
+
+    def visit(host: str, wanted: Callable[[], bool]) -> _Visit:
+        try:
+            with Conversation(errands, host, _SYNC, arguments, wanted) as talk:
+                return _serve(talk, packed, parcels, meter)
+        finally:
+            meter.done(host)
+
+    outcome = on_all(hosts, visit, fanout, progress.tick)
+    if outcome.failed:
+        raise HostsError(outcome.failed.values())
+    return outcome.done
+
+
+def _both(packed: Packed) -> tuple[Sequence[SyncRequest], Sequence[Tree]]:
+    return packed.requests, packed.trees
+
+
+def _order(number: int, request: SyncRequest, tree: Tree) -> dict[str, Any]:
+    return {
+        "number": number,
+        "manifest": tree.digest,
+        "size": len(tree.manifest),
+        "name": request.name,
+        "remote": request.remote,
+    }
+
+
+def _serve(talk: Conversation, packed: Packed, parcels: Parcels, meter: Meter) -> _Visit:
+    """Give the host what it asks for, until it has all."""
+    while True:
+        said = talk.answer()
+        if "done" in said:
+            return _Visit(said["done"], talk.sent)
+        if "bad" in said:
+            return _Visit((), talk.sent, said["bad"])
+        try:
+            _give(talk, said, packed, parcels, meter)
+        except (LuggageError, KeyError, IndexError, TypeError) as error:
+            raise talk.broken(error) from error
+
+
+def _give(talk: Conversation, said: dict[str, Any], packed: Packed, parcels: Parcels, meter: Meter) -> None:
+    if said["need"] == "manifests":
+        for number in unspell(said["which"], len(packed.trees)):
+            for frame in pieces(packed.trees[number].manifest):
+                talk.send(frame)
+        return
+    entries = packed.trees[said["tree"]].entries
+    which = unspell(said["which"], len(entries))
+    meter.expect(sum(entries[index].size for index in which), len(which))
+    for parcel in parcels.contents(said["tree"], which):
+        talk.send(parcel.frame)
+        meter.move(parcel.size, parcel.files)
+
+
+def _restless(changed: Sequence[str]) -> JobError:
+    named = ", ".join(map(repr, changed[:5])) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
+    what = f"files that change while they are read can't travel: {named}"
+    return JobError(
+        [Fault("--sync", what, "leave them out with lines in .launchignore, or wait until they are done")]
+    )
+
+
+def _result(packed: Packed, visits: dict[str, _Visit], sent: int, seconds: float) -> SyncResult:
+    workdirs = {host: os.path.join(visit.paths[0], packed.subfolder) for host, visit in visits.items()}
+    files, size = sum(tree.files for tree in packed.trees), sum(tree.size for tree in packed.trees)
+    return SyncResult({host: path.rstrip("/") for host, path in workdirs.items()}, files, size, sent, seconds)
+
+
+def _summary(result: SyncResult, hosts: int) -> str:
+    what = f"{counted(result.files, 'file')} ({human(result.size)}, {human(result.sent)} sent)"
+    return f"synced {what} to {counted(hosts, 'host')} in {result.seconds:.1f} s"
+
+
+def finish(errands: Errands, hosts: Sequence[str], job: str, fanout: int) -> list[str]:
+    """Remove the folders of a run from all hosts.
+
+    Returns:
+        What went wrong, a line a host: it is the end of the run, and no reason for it to fail.
+    """
+
+    def visit(host: str, wanted: Callable[[], bool]) -> None:
+        with Conversation(errands, host, _FINISH, {"job": job}, wanted) as talk:
+            talk.answer()
+
+    outcome = on_all(hosts, visit, fanout, lambda: None)
+    return list(outcome.failed.values())

@@ -1,0 +1,143 @@
+"""Ignore rules: what git ignores stays behind, whatever the names and patterns are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.luggage.walk import walk
+
+_GIT = shutil.which("git")
+
+
+def files(root: Path | str) -> set[str]:
+    """What travels, but folders."""
+    return {entry.path for entry in walk(str(root)).entries if entry.kind != "d"}
+
+
+def make(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(path)
+
+
+def test_nested_files_and_negation(tmp_path: Path):
+    make(tmp_path, "a.log", "keep.log", "sub/a.log", "sub/keep.log", "sub/deep/other.log", "build/x", "src/build")
+    (tmp_path / ".gitignore").write_text("*.log\n!keep.log\nbuild/\n")
+    (tmp_path / "sub/.gitignore").write_text("!a.log\nkeep.log\n")
+    assert files(tmp_path) == {".gitignore", "keep.log", "sub/.gitignore", "sub/a.log", "src/build"}
+
+
+def test_launchignore_wins(tmp_path: Path):
+    make(tmp_path, "data/huge", "data/small", "out/x", "x.log", "y.log")
+    (tmp_path / ".gitignore").write_text("out/\nx.log\n")
+    (tmp_path / ".launchignore").write_text("data/huge\n!out/\n!x.log\n")
+    (tmp_path / "out/.gitignore").write_text("")
+    assert files(tmp_path) == {
+        ".gitignore", ".launchignore", "data/small", "out/x", "out/.gitignore", "x.log", "y.log",
+    }  # fmt: skip
+
+
+def test_what_belongs_to_git_never_travels(tmp_path: Path):
+    make(tmp_path, ".git/config", "sub/.git/config", "sub/x", "module/.git")
+    (tmp_path / ".launchignore").write_text("!.git\n")
+    assert files(tmp_path) == {".launchignore", "sub/x"}
+
+
+def test_rules_of_the_repository_around(tmp_path: Path):
+    make(tmp_path, "repo/.git/HEAD", "repo/a/b/x.pyc", "repo/a/b/y.py", "repo/a/b/only", "repo/a/b/c/only")
+    (tmp_path / ".gitignore").write_text("*.py\n")  # outside: does not count
+    (tmp_path / "repo/.gitignore").write_text("*.pyc\n/a/b/only\n")
+    assert files(tmp_path / "repo/a/b") == {"y.py", "c/only"}
+
+
+def test_a_folder_that_is_ignored_itself_is_wanted_all_the_same(tmp_path: Path):
+    make(tmp_path, "repo/.git/HEAD", "repo/build/x.pyc", "repo/build/y")
+    (tmp_path / "repo/.gitignore").write_text("build\n*.pyc\n")
+    assert files(tmp_path / "repo/build") == {"x.pyc", "y"}
+
+
+def test_without_a_repository_nothing_above_counts(tmp_path: Path):
+    make(tmp_path, "top/a/x")
+    (tmp_path / "top/.gitignore").write_text("*\n")
+    assert files(tmp_path / "top/a") == {"x"}
+
+
+def test_names_that_are_not_text(tmp_path: Path):
+    root = os.fsencode(tmp_path)
+    for name in (b"\xff.log", b"\xff.txt", b"new\nline.log", b"line\n"):
+        with open(root + b"/" + name, "wb"):
+            pass
+    (tmp_path / ".gitignore").write_bytes(b"*.log\n\xff.*\n")
+    assert files(tmp_path) == {".gitignore", "line\n"}
+
+
+def ignored_by_git(root: str, paths: list[bytes]) -> set[bytes]:
+    """Those that git would not add. Each is asked about by itself."""
+    assert _GIT
+    environment = {"PATH": os.environ["PATH"], "HOME": root, "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(
+        [_GIT, "-c", "core.excludesFile=/dev/null", "check-ignore", "-z", "--stdin", "--no-index"],
+        cwd=root, input=b"\0".join(paths), capture_output=True, timeout=20, env=environment,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    return set(filter(None, done.stdout.split(b"\0")))
+
+
+NAMES = st.sampled_from(
+    [b"a", b"b", b"ab", b"foo", b"foobar", b"x.log", b".hid", b"a b", b"sp ", b"[z]", b"a-b", b"\xc3\xa9", b"\xff",
+     b"n\nl", b"!x", b"#x", b"back\\slash", b"*"]
+)  # fmt: skip
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map(b"/".join)
+PIECES = st.sampled_from(
+    [b"a", b"b", b"foo", b"bar", b".log", b"x", b"*", b"**", b"?", b"/", b"/", b"/**/", b"**/", b"/**", b"[ab]", b"[!a]",
+     b"[a-z]", b"[]z]", b"[[]", b"[[:alpha:]]", b"[^[:digit:]_]", b"[a", b"[b-a]", b"[--z]", b"\\", b"\\*", b" ", b"\\ ", b"!",
+     b"#", b"\xc3\xa9", b"\xff", b".", b"-", b"]", b"\r", b"\t", b"sp"]
+)  # fmt: skip
+PATTERNS = st.one_of(
+    st.lists(PIECES, min_size=1, max_size=6).map(b"".join),
+    st.tuples(st.just(b"!"), st.lists(PIECES, min_size=1, max_size=4).map(b"".join)).map(b"".join),
+    NAMES, NAMES.map(lambda name: name + b"/"), NAMES.map(lambda name: b"/" + name),
+)  # fmt: skip
+RULES = st.lists(PATTERNS, max_size=6).map(b"\n".join)
+
+
+def plant(root: bytes, paths: list[bytes]) -> None:
+    for path in paths:
+        whole = root + b"/" + path
+        try:
+            os.makedirs(os.path.dirname(whole), exist_ok=True)
+            with open(whole, "xb"):
+                pass
+        except OSError:  # a file is where a folder should be, or the other way round
+            continue
+
+
+@pytest.mark.skipif(_GIT is None, reason="no git on this machine")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    paths=st.lists(PATHS, min_size=1, max_size=15), top=RULES, nested=st.lists(st.tuples(PATHS, RULES), max_size=2)
+)
+def test_whatever_git_ignores_stays_behind_and_nothing_else(
+    paths: list[bytes], top: bytes, nested: list[tuple[bytes, bytes]]
+):
+    with tempfile.TemporaryDirectory() as folder:
+        root = os.fsencode(folder)
+        plant(root, paths)
+        rules = {b"": top, **{path: text for path, text in nested if os.path.isdir(root + b"/" + path)}}
+        for path, text in rules.items():
+            with open(os.path.join(root, path, b".gitignore"), "wb") as file:
+                file.write(text)
+        everything = [
+            os.path.join(parent, name)[len(root) + 1 :] for parent, _, names in os.walk(root) for name in names
+        ]
+        subprocess.run([str(_GIT), "init", "-q", "."], cwd=folder, timeout=20, check=True)
+        expected = {os.fsdecode(path) for path in set(everything) - ignored_by_git(folder, everything)}
+        assert files(folder) == expected

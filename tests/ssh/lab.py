@@ -198,11 +198,18 @@ class Lab:
     def close(self) -> None:
         """End everything of the lab and remove its files."""
         self._lock.close()
-        if self._warden:
+        if self._warden and self._warden_lives():
             os.kill(self._warden, signal.SIGTERM)
-            until(lambda: not self.folder.exists(), 20, f"the lab in {self.folder} is removed")
-            self._warden = 0
+            until(lambda: not self._warden_lives(), 20, f"the warden of {self.folder} ends")
+        self._warden = 0
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _warden_lives(self) -> bool:
+        """Whether the process of this number is still it."""
+        try:
+            return f'"{self.folder}"'.encode() in Path(f"/proc/{self._warden}/cmdline").read_bytes()
+        except OSError:
+            return False
 
     def __enter__(self) -> Lab:
         return self

@@ -7,9 +7,8 @@ import pwd
 from pathlib import Path
 
 from tests.ssh.host import LabHost
+from tests.ssh.warden import MARK
 
-#: What every process of a session on a plain host has in its environment: the folder of its host.
-MARK = "TF_LAUNCHER_LAB_HOST"
 # As a shell of sshd would: bash looks at SHLVL to know whether it is one.
 _SESSION = """\
 #!/bin/sh

@@ -309,10 +309,8 @@ def test_healing_undoes_everything_at_once(lab: Lab, hosts: list[LabHost]):
 
 def _gone(lab: Lab) -> bool:
     pids = [host.pid for host in lab.hosts if host.pid]
-    links = subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True, timeout=10).stdout
-    return not (
-        lab.folder.exists() or lab.subnet + "." in links or any(Path(f"/proc/{pid}").exists() for pid in pids)
-    )
+    alive = any(Path(f"/proc/{pid}").exists() for pid in pids)
+    return not (lab.folder.exists() or lab.subnet + "." in _addresses() or alive)
 
 
 def test_two_labs_do_not_meet_and_leave_nothing(lab: Lab):
@@ -348,6 +346,30 @@ def test_nothing_stays_when_its_owner_is_killed():
     owner.communicate()
     until(lambda: not Path(folder).exists(), 10, f"{folder} is gone")
     until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), 5, "its processes are gone")
+
+
+@needs_spaces
+def test_a_warden_that_is_killed_takes_all_but_the_folder_which_the_next_lab_removes():
+    with Lab(2) as lab:
+        warden = _parent(_parent(lab.hosts[0].pid))
+        os.kill(warden, signal.SIGKILL)
+        pids = [host.pid for host in lab.hosts]
+        until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), 5, "the hosts are gone")
+        assert lab.folder.exists()
+        until(lambda: lab.subnet + "." not in _addresses(), 5, "its cable is gone")
+        (lab.folder / "stale").touch()
+        with Lab(1) as other:
+            assert other.folder == lab.folder
+            assert not (other.folder / "stale").exists()
+            assert ssh(other, other.hosts[0], "exit 7").returncode == 7
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _addresses() -> str:
+    return subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True, timeout=10).stdout
 
 
 #: Run by somebody who is not root: what such a lab can do.

@@ -1,4 +1,4 @@
-"""What breaks between launcher and host, or on the host, on real ones: the link survives it or says why not."""
+"""What breaks between launcher and host, or on the host: the link survives it, or says why not."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+#: What every process of a session on a host without namespaces has in its environment: its host's folder.
+MARK = "TF_LAUNCHER_LAB_HOST"
 #: The first process of a host. SIGCHLD ignored, so that the kernel reaps whom it inherits, as an init would.
 _INIT = r"""
 set -e
@@ -62,8 +64,9 @@ def main(settings_text: str) -> int:
         for line in lines:
             line.kill()
             line.wait()
-        _end_plain(settings["folder"])
-        if settings["spaces"]:
+        if not settings["spaces"]:
+            _end_plain(settings["folder"])
+        else:
             # It would go by itself, a little later.
             subprocess.run(["ip", "link", "del", settings["uplink"]], capture_output=True, timeout=10)
         shutil.rmtree(settings["folder"], ignore_errors=True)
@@ -97,11 +100,13 @@ def _build(settings: dict[str, Any], lines: list[subprocess.Popen[str]]) -> dict
 
 
 def _end_plain(folder: str) -> None:
-    """End every sshd and every session of hosts without namespaces: their command or environment names us."""
+    """End the sshds and sessions of hosts without namespaces: their command or their environment names us."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            words = [Path(f"/proc/{name}/{file}").read_bytes() for file in ("cmdline", "environ")]
-            if f"{folder}/node".encode() in b"\0".join(words) and int(name) != os.getpid():
+            words, variables = (Path(f"/proc/{name}/{file}").read_bytes() for file in ("cmdline", "environ"))
+            if words.startswith(b"sshd: ") and f" {folder}/node".encode() in words:
+                os.kill(int(name), signal.SIGKILL)
+            elif f"\0{MARK}={folder}/node".encode() in b"\0" + variables:
                 os.kill(int(name), signal.SIGKILL)
         except OSError:  # it has just ended, or is somebody else's
             pass

@@ -82,7 +82,9 @@ def mounts(words: list[str]) -> tuple[list[Mount], list[Fault]]:
         source = os.path.abspath(os.path.expanduser(source)) if source else ""
         target = rest[0] if rest else source
         if not source or len(rest) > 1 or not target.startswith("/") or target == "/":
-            faults.append(Fault(f"--mount {word}", "this is no mount", "expected SRC, SRC:/DST or SRC:/DST:ro"))
+            faults.append(
+                Fault(f"--mount {word}", "this is no mount", "expected SRC, SRC:/DST or SRC:/DST:ro")
+            )
         else:
             found.append(Mount(source, os.path.normpath(target), mode == "ro"))
     return found, faults

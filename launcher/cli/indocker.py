@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from launcher import runs
 from launcher.cli import launching
+from launcher.cli.dockeroptions import mounts
 from launcher.cli.dockerowner import is_dead, labels
-from launcher.cli.dockeroptions import conflicts, mounts
 from launcher.cli.request import Request, this_machine
 from launcher.cli.voice import Voice
 from launcher.errors import Fault, JobError, PlacementError
@@ -165,7 +165,7 @@ def _hosts(wanted: Request, args: argparse.Namespace) -> tuple[tuple[Host, ...],
         JobError: options that can't be followed.
         PlacementError: there are not so many GPUs.
     """
-    faults = list(conflicts(args))
+    faults: list[Fault] = []
     if args.hosts is not None and os.path.exists(args.hosts):
         faults.append(
             Fault(
@@ -177,7 +177,9 @@ def _hosts(wanted: Request, args: argparse.Namespace) -> tuple[tuple[Host, ...],
     for host in wanted.hosts if args.hosts is not None else ():
         if host.user or host.port:
             faults.append(
-                Fault("--hosts", f"{host.name} has a user or a port, and is to be a container on this machine")
+                Fault(
+                    "--hosts", f"{host.name} has a user or a port, and is to be a container on this machine"
+                )
             )
     if faults:
         raise JobError(faults)
@@ -278,7 +280,9 @@ def _sweep(engine: Engine, tell: _Teller) -> None:
     """Remove what launches of this user have left that were killed; what --keep left stays."""
     from launcher.transport.docker import leftovers
 
-    found = [thing for thing in leftovers.things(engine) if KEPT not in thing.labels and is_dead(thing.labels)]
+    found = [
+        thing for thing in leftovers.things(engine) if KEPT not in thing.labels and is_dead(thing.labels)
+    ]
     if found:
         left = leftovers.remove(engine, found)
         names = ", ".join(thing.name for thing in found)

@@ -41,7 +41,8 @@ class QuickCheck:
             for finding in quick(self._hosts, self._ready):
                 if finding.severity is not Severity.NOTE:
                     advice = f" ({finding.advice})" if finding.advice else ""
-                    self._tell(f"{finding.severity.value}: {', '.join(finding.hosts)}: {finding.seen}{advice}")
+                    whose = f"{finding.severity.value}: {', '.join(finding.hosts)}"
+                    self._tell(f"{whose}: {finding.seen}{advice}")
 
     def tick(self, _: float) -> None:
         """See `launcher.output.base.Renderer`."""

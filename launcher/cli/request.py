@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from launcher.cli.dockeroptions import conflicts
 from launcher.cli.inventory import read_hosts
 from launcher.cli.options import COMMAND_LINE, add_options
 from launcher.cli.parser import Parser
@@ -58,7 +59,7 @@ def understand(args: argparse.Namespace) -> Request:
         job = _with_options(_job(args, words, faults), args, faults)
         request = Request(job, _hosts_given(args, faults), args.run_dir, *_sources(args))
     _collected(faults, lambda: check_program_args(request.job), None)
-    faults += [*_conflicts(args), *_report_faults(args.report)]
+    faults += [*_conflicts(args), *conflicts(args), *_report_faults(args.report)]
     if faults:
         raise JobError(faults)
     return request

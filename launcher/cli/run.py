@@ -71,9 +71,13 @@ def run(args: argparse.Namespace) -> int:
     here = [host for host in placement.hosts() if is_here(host)]
     with EarlyAgents(transport_named("fork"), here) as local:
         if len(here) < len(placement.hosts()):
-            from launcher.cli import overssh
+            from launcher.cli import travelling
 
-            return overssh.launch(wanted, placement, args, show, local)
+            return travelling.launch(wanted, placement, args, show, local)
+        if args.sync or args.collect:
+            from launcher.cli import travelling
+
+            return travelling.launch_here(wanted, placement, args, show, local)
         from launcher.cli import launching  # most of the launcher: it is imported while the agents come up
 
         return launching.launch(wanted, placement, args, show, lambda _: local)

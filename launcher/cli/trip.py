@@ -48,6 +48,10 @@ class Trip:
         if syncs and self._remote:
             self._packed = pack(syncs, os.getcwd(), [args.run_dir] if args.run_dir else [])
 
+    def errands(self, others: Errands | None) -> Errands:
+        """Errands on all hosts of the launch; ``others`` runs those on other machines."""
+        return Everywhere([host for host in self._placement.hosts() if is_here(host)], others)
+
     @property
     def remarks(self) -> Sequence[str]:
         """For the user."""

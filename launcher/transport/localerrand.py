@@ -67,7 +67,11 @@ class LocalErrand:
         self._process = process
         self._line = line
         self._said = said
-        line.sendall(json.dumps(arguments).encode("ascii") + b"\n")
+        line.settimeout(_FAREWELL)
+        try:
+            line.sendall(json.dumps(arguments).encode("ascii") + b"\n")
+        except OSError:  # it has ended already: `recv` and `said` tell
+            pass
         line.setblocking(False)
 
     def fileno(self) -> int:

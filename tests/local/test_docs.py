@@ -15,7 +15,9 @@ from launcher import jobfile
 from tests.conftest import Launch
 
 TOP = Path(__file__).resolve().parents[2]
-DOCUMENTS = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md")), TOP / "hostfiles" / "README.md"]
+#: Those of "on several machines" are run by tests/ssh.
+PAGES = [page for page in sorted((TOP / "docs").glob("*.md")) if page.name != "several-machines.md"]
+DOCUMENTS = [TOP / "README.md", *PAGES, TOP / "hostfiles" / "README.md"]
 
 
 class Example(NamedTuple):

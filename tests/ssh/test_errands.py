@@ -202,6 +202,12 @@ def _until(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.01)
 
 
+def test_closing_before_it_has_begun_leaves_nothing(hosts: list[LabHost], run: Runner):
+    for _ in range(12):  # more than the server allows at a time
+        run(hosts[0], "echo").close()
+        assert receive(run(hosts[0], "shown", 1)) == b"1"
+
+
 def test_many_at_once_on_one_connection(hosts: list[LabHost], run: Runner):
     errands = [run(hosts[0], "shown", number) for number in range(8)]
     assert [receive(errand) for errand in errands] == [b"%d" % number for number in range(8)]

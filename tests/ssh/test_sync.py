@@ -1,4 +1,4 @@
-"""``--sync`` to real hosts: what arrives, what it costs the second time, and what is said when it can't be done."""
+"""``--sync`` to real hosts: what arrives, what the second time costs, and what is said when it can't be."""
 
 from __future__ import annotations
 
@@ -94,7 +94,11 @@ def test_to_four_hosts_and_again(lab: Lab, fleet: Fleet, project: Path):
     assert finish(fleet, [host.name for host in lab.hosts], "job1", 32) == []
     assert finish(fleet, [host.name for host in lab.hosts], "job2", 32) == []
     for host in lab.hosts:
-        found = {path.removeprefix(f"{host.home}/").split("/")[2:3][0] for path in host.files() if CACHE + "/" in path}
+        found = {
+            path.removeprefix(f"{host.home}/").split("/")[2:3][0]
+            for path in host.files()
+            if CACHE + "/" in path
+        }
         assert found == {"blobs", "lock", "place.lock"}
 
 
@@ -122,7 +126,10 @@ def test_disks_that_are_full_and_homes_that_are_closed(lab: Lab, fleet: Fleet, p
     assert " free" in said[0]
     assert said[1].startswith(f"{closed.name}: ")
     assert "is not writable: Read-only file system" in said[1]
-    assert said[2] == f"{blocked.name}: {blocked.home}/{CACHE} is in the way: it is no folder ({blocked.home}/{CACHE})"
+    assert (
+        said[2]
+        == f"{blocked.name}: {blocked.home}/{CACHE} is in the way: it is no folder ({blocked.home}/{CACHE})"
+    )
     (blocked.home / CACHE).unlink()
 
 

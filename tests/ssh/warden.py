@@ -103,13 +103,19 @@ def _end_plain(folder: str) -> None:
     """End the sshds and sessions of hosts without namespaces: their command or their environment names us."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            words, variables = (Path(f"/proc/{name}/{file}").read_bytes() for file in ("cmdline", "environ"))
-            if words.startswith(b"sshd: ") and f" {folder}/node".encode() in words:
-                os.kill(int(name), signal.SIGKILL)
-            elif f"\0{MARK}={folder}/node".encode() in b"\0" + variables:
+            if _names(Path(f"/proc/{name}"), f"{folder}/node".encode()):
                 os.kill(int(name), signal.SIGKILL)
         except OSError:  # it has just ended, or is somebody else's
             pass
+
+
+def _names(process: Path, folder: bytes) -> bool:
+    """Whether it is the sshd of a host in a folder that begins so, or was started by a session there."""
+    words = (process / "cmdline").read_bytes()
+    variables = b"\0" + (process / "environ").read_bytes()
+    return (
+        words.startswith(b"sshd: ") and b" " + folder in words
+    ) or f"\0{MARK}=".encode() + folder in variables
 
 
 def _unshared(kinds: list[str], argv: list[str]) -> subprocess.Popen[str]:

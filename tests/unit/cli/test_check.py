@@ -209,6 +209,14 @@ def test_one_that_ends_and_one_that_breaks():
     assert told == []
 
 
+def test_a_local_errand_that_cannot_even_begin(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("launcher.transport.localerrand._BOOTSTRAP", "raise SystemExit('no room')")
+    errand = LocalErrands().errand("here", "launcher.agent.probe:main", {"long": "x" * 1_000_000})
+    assert errand.wait(10) == 1
+    assert (errand.recv(10), errand.said()) == (b"", "no room\n")
+    errand.close()
+
+
 def test_a_local_errand_tells_of_its_end():
     errand = LocalErrands().errand("here", "launcher.agent.probe:nothing", {})
     assert errand.wait(10) == 1

@@ -1,0 +1,102 @@
+"""A launch with files that travel, or on hosts that are connected to: bring, run, fetch."""
+
+from __future__ import annotations
+
+import argparse
+
+from launcher import runs
+from launcher.cli import launching
+from launcher.cli.places import is_here
+from launcher.cli.quickcheck import QuickCheck
+from launcher.cli.request import Request
+from launcher.cli.sshoptions import ssh_settings
+from launcher.cli.voice import Voice
+from launcher.errors import LaunchError
+from launcher.model.plan import Placement, Plan
+from launcher.model.records import TYPE_CHECKING
+from launcher.model.rundir import RunPaths
+from launcher.transport import Transport
+
+if TYPE_CHECKING:
+    from launcher.cli.trip import Trip
+    from launcher.output.selection import Selection
+    from launcher.transport.ssh.fleet import Fleet
+
+
+class Journey:
+    """One launch.
+
+    Args:
+        wanted, args, show: see `launcher.cli.launching.launch`.
+        local: opens the links to the agents of this machine.
+        voice: takes what is to be said of connections.
+        trip: the files that travel; ``None``: none do.
+    """
+
+    def __init__(
+        self,
+        wanted: Request,
+        args: argparse.Namespace,
+        show: Selection | None,
+        local: Transport,
+        voice: Voice,
+        trip: Trip | None,
+    ) -> None:
+        self._wanted = wanted
+        self._args = args
+        self._show = show
+        self._local = local
+        self._voice = voice
+        self._trip = trip
+        self._job = runs.new_job_id()
+        #: Everything that was to be fetched came.
+        self._complete = True
+
+    def make(self, placement: Placement, fleet: Fleet | None) -> int:
+        """Run the job.
+
+        Args:
+            placement: who runs where.
+            fleet: the connections to other machines; ``None``: there are none.
+
+        Returns:
+            Its exit code, or 125 if it went well and its results could not be fetched.
+
+        Raises:
+            LaunchError: the code could not be brought there: nothing was started.
+        """
+        trip = self._trip
+        if trip is None:
+            return self._launch(placement, fleet)
+        errands = trip.errands(fleet)
+        try:
+            code = self._launch(trip.bring(errands, self._job), fleet)
+        finally:
+            trip.finish(errands, self._job)
+        return code or (0 if self._complete else LaunchError.exit_code)
+
+    def _launch(self, placement: Placement, fleet: Fleet | None) -> int:
+        there = self._local if fleet is None else self._over(fleet)
+        check = fleet is not None and not self._args.no_check
+
+        def fetch(plan: Plan | None, paths: RunPaths) -> None:
+            if self._trip is not None:
+                self._complete = self._trip.collect(self._trip.errands(fleet), plan, paths, self._job)
+
+        return launching.launch(
+            self._wanted,
+            placement,
+            self._args,
+            self._show,
+            lambda host: self._local if is_here(host) else there,
+            job=self._job,
+            voice=self._voice,
+            check=check,
+            watching=[QuickCheck(placement.hosts(), self._voice.tell)] if check else (),
+            afterwards=fetch,
+        )
+
+    def _over(self, fleet: Fleet) -> Transport:
+        from launcher.transport.ssh.link import SshTransport
+
+        return SshTransport(fleet, self._voice.tell, ssh_settings(self._args).lease)

@@ -1,0 +1,191 @@
+"""Whose host it is and who we are: both are proven by keys, and refused in clear words."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.model.host import Host
+from tests.ssh.connecting import QUICK, Home, refusal, until, works
+from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Where we connect from."""
+    return Home(tmp_path / "home", lab, monkeypatch)
+
+
+def test_an_unknown_host_key_is_refused_then_accepted(home: Home, hosts: list[LabHost]):
+    home.known.unlink()
+    (home.path / ".ssh").chmod(0o700)
+    said = refusal(Host(hosts[0].name))
+    where = f"{hosts[0].address}:{hosts[0].port}"
+    assert said.startswith(
+        f"node1: the host key of {where} is not known (ssh-ed25519 {_fingerprint(hosts[0])})"
+    )
+    assert "launch --accept-new-host-keys ..., or: ssh -o StrictHostKeyChecking=accept-new " in said
+    assert not home.known.exists()
+    told = works(Host(hosts[0].name), settings=QUICK._replace(accept_new=True))
+    assert len(told) == 1 and _fingerprint(hosts[0]) in told[0]
+    assert home.known.stat().st_mode & 0o777 == 0o600
+    assert len(home.known.read_text().splitlines()) == 1
+    assert works(Host(hosts[0].name)) == []
+
+
+def _fingerprint(host: LabHost) -> str:
+    argv = ["ssh-keygen", "-lf", str(host.folder / "etc/host_key.pub")]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()[1]
+
+
+def test_the_command_that_is_named_accepts_the_key(home: Home, hosts: list[LabHost], lab: Lab):
+    home.known.write_text("# nobody\n")
+    said = refusal(hosts[0].record())
+    command = said.rpartition("or: ")[2].split()
+    # OpenSSH does not look at $HOME.
+    argv = [command[0], "-F", str(home.path / ".ssh/config"), *command[1:]]
+    subprocess.run(argv, check=True, capture_output=True, timeout=20)
+    assert works(hosts[0].record()) == []
+
+
+def test_all_keys_are_accepted_at_once(home: Home, hosts: list[LabHost]):
+    home.known.write_text("# no newline at its end")
+    records = [Host(host.name) for host in hosts]
+    assert len(works(*records, settings=QUICK._replace(accept_new=True))) == len(hosts)
+    lines = home.known.read_text().splitlines()
+    assert lines[0] == "# no newline at its end" and len(lines) == 1 + len(hosts)
+    assert works(*records) == []
+
+
+def test_a_new_key_that_can_not_be_noted_is_refused(home: Home, hosts: list[LabHost]):
+    home.known.unlink()
+    home.known.mkdir()
+    said = refusal(Host(hosts[0].name), settings=QUICK._replace(accept_new=True))
+    assert said == "node1: its host key can't be added to ~/.ssh/known_hosts: is a directory"
+
+
+def test_ssh_config_may_let_new_keys_in(home: Home, hosts: list[LabHost]):
+    home.known.unlink()
+    home.config("Host *\n  StrictHostKeyChecking accept-new\n  HashKnownHosts yes\n")
+    assert len(works(Host(hosts[0].name))) == 1
+    assert home.known.read_text().startswith("|1|")
+    assert works(Host(hosts[0].name)) == []
+
+
+@pytest.mark.parametrize("accept_new", [False, True])
+def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, hosts: list[LabHost]):
+    old = _fingerprint(hosts[0])
+    hosts[0].new_host_key()
+    home.config("Host *\n  StrictHostKeyChecking no\n")
+    before = home.known.read_text()
+    said = refusal(Host(hosts[0].name), settings=QUICK._replace(accept_new=accept_new))
+    assert said.startswith(
+        f"node1: the host key of {hosts[0].address}:{hosts[0].port} has changed: it shows "
+    )
+    assert f"{_fingerprint(hosts[0])}, ~/.ssh/known_hosts:1 says ssh-ed25519 {old}. Somebody may be" in said
+    assert home.known.read_text() == before
+    # The command that it names does what it says.
+    command = said.rpartition("with: ")[2].split()
+    subprocess.run(command, check=True, capture_output=True, timeout=20)
+    assert len(works(Host(hosts[0].name))) == 1  # unknown now, and ~/.ssh/config lets such a key in
+
+
+def test_a_revoked_host_key_is_refused(home: Home, hosts: list[LabHost]):
+    key = " ".join((hosts[0].folder / "etc/host_key.pub").read_text().split()[:2])
+    home.known.write_text(home.known.read_text() + f"@revoked * {key}\n")
+    said = refusal(Host(hosts[0].name), settings=QUICK._replace(accept_new=True))
+    assert f"was revoked by ~/.ssh/known_hosts:{len(home.known.read_text().splitlines())}" in said
+
+
+def test_known_hosts_files_of_ssh_config(home: Home, hosts: list[LabHost], tmp_path: Path):
+    elsewhere = tmp_path / "known elsewhere"
+    home.known.rename(elsewhere)
+    assert "is not known" in refusal(Host(hosts[0].name))
+    home.config(f'Host *\n  UserKnownHostsFile ~/.ssh/known_hosts "{elsewhere}"\n')
+    assert works(Host(hosts[0].name)) == []
+
+
+# Who we are
+
+
+def test_a_key_that_is_refused(home: Home, hosts: list[LabHost]):
+    _make_key(home.key)
+    said = refusal(Host(hosts[0].name))
+    where = f"{hosts[0].address}:{hosts[0].port}"
+    assert said.startswith(
+        f"node1: {where} refused the login as {hosts[0].user} (tried: ~/.ssh/id_ed25519); is that"
+    )
+
+
+def _make_key(path: Path, passphrase: str = "") -> None:
+    for file in (path, path.with_suffix(".pub")):
+        file.unlink(missing_ok=True)
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)]
+    subprocess.run(argv, check=True, capture_output=True, timeout=20)
+
+
+def test_no_key_at_all(home: Home, hosts: list[LabHost]):
+    home.key.unlink()
+    assert "(there was no key to offer); is that the right user" in refusal(Host(hosts[0].name))
+
+
+def test_another_user(home: Home, hosts: list[LabHost]):
+    said = refusal(Host(hosts[0].name, user="nobody-there"))
+    assert "refused the login as nobody-there (tried: ~/.ssh/id_ed25519)" in said
+
+
+def test_a_locked_key_is_said_and_the_agent_unlocks_it(
+    home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    plain = tmp_path / "plain"
+    plain.write_bytes(home.key.read_bytes())
+    plain.chmod(0o600)
+    argv = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(home.key)]
+    subprocess.run(argv, check=True, capture_output=True, timeout=20)
+    said = refusal(Host(hosts[0].name))
+    assert said.endswith(
+        "(there was no key to offer; ~/.ssh/id_ed25519 is protected by a passphrase); unlock it with: "
+        "ssh-add ~/.ssh/id_ed25519"
+    )
+    path = str(tmp_path / "agent")
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", path)
+        until(lambda: os.path.exists(path))
+        subprocess.run(["ssh-add", str(plain)], check=True, capture_output=True, timeout=20)
+        assert works(Host(hosts[0].name)) == []
+        home.config("Host *\n  IdentityAgent none\n")
+        assert "ssh-add" in refusal(Host(hosts[0].name))
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def test_an_agent_that_is_gone_is_no_obstacle(
+    home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone"))
+    assert works(Host(hosts[0].name)) == []
+
+
+def test_too_many_keys(home: Home, hosts: list[LabHost]):
+    names = [f"id_{number}" for number in range(8)]
+    for name in names:
+        _make_key(home.path / ".ssh" / name)
+    home.config("Host *\n" + "".join(f"  IdentityFile ~/.ssh/{name}\n" for name in names))
+    said = refusal(Host(hosts[0].name))
+    assert re.search(
+        r"closed the connection during the login as root, after \d keys \(~/.ssh/id_0, ", said
+    ), said
+
+
+def test_a_key_file_that_is_none(home: Home, hosts: list[LabHost]):
+    home.key.write_text("not a key\n")
+    assert "~/.ssh/id_ed25519 is no key that can be used" in refusal(Host(hosts[0].name))

@@ -1,0 +1,104 @@
+"""The ways to a host: ``~/.ssh/config``, gateways, commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.model.host import Host
+from tests.ssh.connecting import QUICK, Home, refusal, works
+from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Where we connect from."""
+    return Home(tmp_path / "home", lab, monkeypatch)
+
+
+def test_the_hostfile_wins_over_ssh_config(home: Home, hosts: list[LabHost]):
+    home.config(f"Host wrong\n  HostName {hosts[0].address}\n  Port 9\n  User nobody-there\n")
+    assert "9 refused" in refusal(Host("wrong"))
+    assert works(Host("wrong", user=hosts[0].user, port=hosts[0].port)) == []
+
+
+def test_included_files_count(home: Home, hosts: list[LabHost]):
+    (home.path / ".ssh/conf.d").mkdir()
+    (home.path / ".ssh/conf.d/one.conf").write_text(f"Host short\n  HostName {hosts[0].address}\n")
+    home.config(f"Include conf.d/*.conf\nHost short\n  Port {hosts[0].port}\n  User {hosts[0].user}\n")
+    assert works(Host("short")) == []
+
+
+def test_a_configuration_that_can_not_be_read_is_said(home: Home, hosts: list[LabHost]):
+    home.config("Host *\n  nonsense\n")
+    assert refusal(Host(hosts[0].name)).startswith("node1: ~/.ssh/config can't be understood: ")
+    home.config("Host *\n  Port many\n")
+    assert "~/.ssh/config" in refusal(Host(hosts[0].name))
+
+
+def test_through_another_host(home: Home, hosts: list[LabHost]):
+    home.config(f"Host {hosts[1].name} {hosts[2].name}\n  ProxyJump {hosts[0].name}\n")
+    assert works(Host(hosts[1].name), Host(hosts[2].name)) == []
+
+
+def test_through_two_hosts_in_the_order_written(home: Home, hosts: list[LabHost]):
+    home.config(f"Host {hosts[2].name}\n  ProxyJump {hosts[0].name},{hosts[1].name}\n")
+    assert works(Host(hosts[2].name)) == []
+    home.config(f"Host {hosts[2].name}\n  ProxyJump no-such-host.invalid,{hosts[1].name}\n")
+    said = refusal(Host(hosts[2].name))
+    assert said.startswith(
+        "node3: its gateway node2: its gateway no-such-host.invalid: 'no-such-host.invalid' was not found"
+    )
+
+
+def test_a_gateway_whose_key_is_unknown(home: Home, hosts: list[LabHost]):
+    home.config(f"Host {hosts[1].name}\n  ProxyJump {hosts[0].name}\n")
+    home.known.write_text("".join(home.known.read_text().splitlines(keepends=True)[1:]))
+    said = refusal(Host(hosts[1].name))
+    assert said.startswith("node2: its gateway node1: the host key of ")
+    assert len(works(Host(hosts[1].name), settings=QUICK._replace(accept_new=True))) == 1
+
+
+def test_a_gateway_that_can_not_reach_the_host(home: Home, hosts: list[LabHost]):
+    home.config(f"Host {hosts[1].name}\n  ProxyJump {hosts[0].name}\n")
+    hosts[1].stop_sshd()
+    said = refusal(Host(hosts[1].name))
+    assert said.startswith(
+        f"node2: its gateway node1 can't connect to {hosts[1].address}:{hosts[1].port} (connect failed)"
+    )
+
+
+def test_gateways_that_name_each_other(home: Home, hosts: list[LabHost]):
+    home.config("Host node1\n  ProxyJump node2\nHost node2\n  ProxyJump node1\n")
+    assert "goes in a circle: node1 -> node2 -> node1" in refusal(Host("node1"))
+
+
+def test_everybody_through_one_who_is_not_his_own_gateway(home: Home, hosts: list[LabHost]):
+    home.config("Host *\n  ProxyJump node1\n")
+    assert works(*(Host(host.name) for host in hosts)) == []
+
+
+def test_through_a_command(home: Home, hosts: list[LabHost], tmp_path: Path):
+    script = tmp_path / "relay.py"
+    script.write_text(_RELAY)
+    python = "/usr/bin/python3"
+    home.config(f"Host {hosts[0].name}\n  ProxyCommand {python} '{script}' %h %p\n")
+    assert works(Host(hosts[0].name)) == []
+    home.config(f"Host {hosts[0].name}\n  ProxyCommand /no/such/relay %h\n")
+    assert "node1: its ProxyCommand '/no/such/relay" in refusal(Host(hosts[0].name))
+
+
+_RELAY = """\
+import select, socket, sys, os
+peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+while True:
+    for ready in select.select([0, peer], [], [])[0]:
+        data = os.read(0, 65536) if ready == 0 else peer.recv(65536)
+        if not data:
+            sys.exit()
+        (peer.sendall if ready == 0 else lambda data: os.write(1, data))(data)
+"""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _MACHINE = "/proc/vmstat"
 _KILLED = re.compile(rb"Killed process (\d+) \(")
+#: From so many bytes on a limit of version 1 means that there is none.
+_NO_LIMIT = 1 << 60
 #: Seconds in which the kernel's log follows its count.
 _PATIENCE = 0.02
 
@@ -41,10 +43,29 @@ def _cgroup_files() -> List[str]:
     files = []
     for _, controllers, path in groups:
         if not controllers:  # version 2
-            files.append(f"/sys/fs/cgroup{path}/memory.events")
+            files.append(_seen_here("/sys/fs/cgroup", path, "memory.events"))
         elif "memory" in controllers.split(","):
-            files.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
+            files.append(_seen_here("/sys/fs/cgroup/memory", path, "memory.oom_control"))
     return files
+
+
+def _seen_here(mounted: str, path: str, name: str) -> str:
+    """Where a group's file is: a container may be told its group's path outside, and see it at the root."""
+    file = f"{mounted}{path}/{name}"
+    return file if os.path.exists(file) else f"{mounted}/{name}"
+
+
+def _limit(path: str) -> str:
+    """The limit of the group whose kills are counted in ``path``, for messages; empty: it has none."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        try:
+            with open(os.path.join(os.path.dirname(path), name), "rb") as file:
+                said = file.read().strip()
+        except OSError:
+            continue
+        if said.isdigit() and int(said) < _NO_LIMIT:
+            return f", its limit is {int(said) >> 20} MiB"
+    return ""
 
 
 class OomWatch:
@@ -68,7 +89,8 @@ class OomWatch:
             now = _count(path)
             if before is not None and now is not None and now > before:
                 self._groups[path] = before + 1
-                return f"the control group's out-of-memory kills went from {before} to {now} ({path})"
+                kills = f"the control group's out-of-memory kills went from {before} to {now}"
+                return f"{kills}{_limit(path)} ({path})"
         return ""
 
     def _counted_anywhere(self, now: Optional[int]) -> str:
@@ -81,11 +103,26 @@ class OomWatch:
         return f"the machine's out-of-memory kills went from {before} to {now} during the job"
 
 
+#: The machine's own PID namespace (PROC_PID_INIT_INO of the kernel).
+_OWN_PIDS = "pid:[4026531836]"
+
+
+def _sees_all_pids() -> bool:
+    """Whether pids here are those the kernel's log has: in a container they are not."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _OWN_PIDS
+    except OSError:
+        return False
+
+
 class KernelLog:
-    """The kernel's log from now on, where we may read it."""
+    """The kernel's log from now on, where we may read it and its pids are ours."""
 
     def __init__(self) -> None:
         self._killed: Dict[int, str] = {}
+        self._fd = -1
+        if not _sees_all_pids():
+            return
         try:
             self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
             os.lseek(self._fd, 0, os.SEEK_END)

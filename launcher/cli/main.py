@@ -83,7 +83,8 @@ def _epilog(name: str, command: ModuleType) -> str:
     if name != "run":
         return text
     names = ", ".join(other for other in COMMANDS if other != "run")
-    return f"{text}\n\ncommands: {names} (launch COMMAND --help); a program of such a name: launch run NAME"
+    how = "(launch COMMAND --help; a program of such a name: launch run NAME)"
+    return f"{text}\n\ncommands: {names}\n{how}"
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -205,6 +205,8 @@ def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Faul
     found, wrong = (jobfile.JobFile(JobSpec(())), ()) if text is None else jobfile.examine(text, path)
     faults += wrong
     folder = os.path.dirname(os.path.abspath(path))
+    args.sync = args.sync or [os.path.join(folder, directory) for directory in found.sync]
+    args.collect = args.collect or list(found.collect)
     if text is None or wrong:
         _with_options(JobSpec(()), args, faults)
         return Request(JobSpec(()), _hosts_of_job(args, found, folder, faults))

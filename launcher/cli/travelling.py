@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from launcher.cli.places import is_here
 from launcher.cli.request import Request
 from launcher.cli.sshoptions import ssh_settings
 from launcher.cli.voice import Voice
+from launcher.errors import HostsError
 from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
 from launcher.transport import Transport
@@ -16,6 +18,7 @@ from launcher.transport import Transport
 if TYPE_CHECKING:
     from launcher.cli.trip import Trip
     from launcher.output.selection import Selection
+    from launcher.transport.ssh.fleet import Fleet
 
 
 def launch(
@@ -40,8 +43,18 @@ def launch(
         from launcher.cli.journey import Journey
 
         journey = Journey(wanted, args, show, local, voice, trip)
-        fleet.connect()
+        _connect(fleet, args.hosts)
         return journey.make(placement, fleet)
+
+
+def _connect(fleet: Fleet, given: str | None) -> None:
+    """Connect to all; a single word that is no host may have been meant for a file."""
+    try:
+        fleet.connect()
+    except HostsError as error:
+        if given is None or os.path.exists(given) or set(given) & set(",:@["):
+            raise
+        raise HostsError([*error.faults, f"--hosts {given}: there is no file of that name either"]) from error
 
 
 def launch_here(

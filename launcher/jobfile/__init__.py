@@ -26,6 +26,9 @@ class JobFile(NamedTuple):
     #: ``file:line`` of ``hosts:``, for messages about ``hosts_ref``.
     hosts_source: str = ""
     run_dir: str | None = None
+    #: What ``--sync`` and ``--collect`` would take, unread.
+    sync: tuple[str, ...] = ()
+    collect: tuple[str, ...] = ()
     #: ``file:line`` of ``workdir:`` and ``python:``, for messages; empty where they are not said.
     workdir_source: str = ""
     python_source: str = ""

@@ -26,6 +26,8 @@ _KEYS = (
     "grace",
     "timeout",
     "run_dir",
+    "sync",
+    "collect",
 )
 
 
@@ -38,11 +40,18 @@ def read(text: str, faults: Faults) -> JobFile:
     found = JobFile(
         _job(fields, table),
         run_dir=fields.read("run_dir", one_line),
+        sync=fields.words("sync", one_line, _one) or (),
+        collect=fields.words("collect", one_line, _one) or (),
         workdir_source=_source("workdir", fields),
         python_source=_source("python", fields),
         source=faults.source,
     )
     return _with_hosts(found, fields)
+
+
+def _one(text: str) -> tuple[str, ...]:
+    """A path may have any character in it: what is no list is one."""
+    return (text,)
 
 
 def _source(key: str, fields: Fields) -> str:

@@ -271,3 +271,15 @@ def test_a_virtual_environment_of_the_host(ssh_launch: Launch, tmp_path: Path, h
     ended = ssh_launch("--hosts", "hosts.yaml", "--sync", ".", "which.py", cwd=tmp_path)
     assert ended.code == 0, ended.err
     assert f"| {sys.prefix} {sys.prefix}" in ended.out
+
+
+def test_all_of_it_in_a_job_file(ssh_launch: Launch, tmp_path: Path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("import os\nopen('model', 'w').write(os.environ['TASK_INDEX'])\n")
+    (project / "job.yaml").write_text(
+        "roles: {worker: 2}\nhosts: [node1, node2]\ncommand: [train.py]\nsync: .\ncollect: model:out\n"
+    )
+    ended = ssh_launch("job.yaml", cwd=project)
+    assert ended.code == 0, ended.err
+    assert [(project / "out" / f"worker-{n}" / "model").read_text() for n in (0, 1)] == ["0", "1"]

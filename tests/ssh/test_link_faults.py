@@ -59,7 +59,8 @@ class Reach:
         """SIGKILL, all at once."""
         pids = self.named(*names)
         assert len(pids) == len(names), f"{names}: {pids} of {self.host.processes()}"
-        self.host.run(["kill", "-KILL", *map(str, pids)])
+        for signal_name in ("STOP", "KILL"):  # so that none has time to notice the end of another
+            self.host.run(["kill", f"-{signal_name}", *map(str, pids)])
 
     def gone_within(self, seconds: float) -> float:
         """How long it takes until no process is left on the host."""

@@ -60,6 +60,8 @@ class Run:
         remarks: Iterable[str] = (),
         on_plan: Callable[[Plan], str] = lambda _: "",
         sources: Iterable[Any] = (),
+        voice: Any = None,
+        check: bool = False,
         **policy: Any,
     ) -> None:
         spec = job(*counts, **policy)
@@ -75,6 +77,8 @@ class Run:
             tuple(remarks),
             on_plan,
             tuple(sources),
+            voice,
+            check,
         )
         self.selector = orchestrator._selector
         try:

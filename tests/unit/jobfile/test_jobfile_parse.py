@@ -45,6 +45,8 @@ on_failure: continue
 grace: 1.5m
 timeout: 2h
 run_dir: out
+sync: [., 'lib:/opt/lib']
+collect: model
 """
 
 
@@ -69,6 +71,8 @@ def test_everything() -> None:
         hosts,
         hosts_source="j:19",
         run_dir="out",
+        sync=(".", "lib:/opt/lib"),
+        collect=("model",),
         workdir_source="j:24",
         python_source="j:25",
         source="j",

@@ -13,6 +13,7 @@ import marshal
 import os
 import zlib
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from types import CodeType
 
 from launcher.errors import TransportError
@@ -82,9 +83,10 @@ def _collect(module: str, found: dict[str, _Module]) -> None:
 def _imported(code: CodeType) -> Iterator[str]:
     """Names of ours that this code may import: only an import has a dotted name, or a name of the package."""
     for name in code.co_names:
-        if name.partition(".")[0] == _PACKAGE:
+        if name.partition(".")[0] == _PACKAGE and _file(name) is not None:
             yield name
-            yield from (f"{name}.{other}" for other in code.co_names if "." not in other)
+            if _is_package(name):
+                yield from (f"{name}.{other}" for other in code.co_names if "." not in other)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _imported(constant)
@@ -97,23 +99,35 @@ def _load(module: str) -> _Module:
         return _Module(code, marshal.dumps(code))
     path = _file(module) or ""
     cached = _cached(path)
-    if cached is not None:
+    try:
         return _Module(marshal.loads(cached), cached)
-    code = compile(_source(module), path, "exec", dont_inherit=True)
+    except (EOFError, ValueError, TypeError):  # there is none, or it is damaged
+        pass
+    code = _compile(module, path)
     return _Module(code, marshal.dumps(code))
 
 
-def _cached(path: str) -> bytes | None:
-    """The marshalled code of the source at ``path``, if it was compiled since it was last written."""
+def _compile(module: str, path: str) -> CodeType:
+    """As an import would, which also notes it for the next launch: most of this is never imported here."""
+    loader = SourceFileLoader(module, path)
+    try:
+        code = loader.get_code(module)
+    except (EOFError, ValueError, TypeError):  # what is noted is damaged
+        code = None
+    return code or loader.source_to_code(loader.get_data(path), path)
+
+
+def _cached(path: str) -> bytes:
+    """The marshalled code of the source at ``path``; empty unless compiled since it was last written."""
     try:
         with open(importlib.util.cache_from_source(path), "rb") as file:
             head, code = file.read(_HEAD_SIZE), file.read()
         status = os.stat(path)
     except OSError:
-        return None
+        return b""
     fields = [int.from_bytes(head[at : at + 4], "little") for at in (4, 8, 12)]
     fresh = [0, int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF]
-    return code if head[:4] == importlib.util.MAGIC_NUMBER and fields == fresh else None
+    return code if head[:4] == importlib.util.MAGIC_NUMBER and fields == fresh else b""
 
 
 def _source(module: str) -> bytes:
@@ -133,6 +147,17 @@ def _file(module: str) -> str | None:
     parts = module.split(".")
     if parts[0] != _PACKAGE or not all(parts):
         return None
-    stem = os.path.join(_FOLDER, *parts[1:])
-    candidates = (os.path.join(stem, "__init__.py"), f"{stem}.py")
-    return next((path for path in candidates if os.path.isfile(path)), None)
+    folder = os.path.join(_FOLDER, *parts[1:-1])
+    if len(parts) == 1:
+        return os.path.join(_FOLDER, "__init__.py")
+    if parts[-1] in _listed(folder) and "__init__.py" in _listed(os.path.join(folder, parts[-1])):
+        return os.path.join(folder, parts[-1], "__init__.py")
+    return os.path.join(folder, f"{parts[-1]}.py") if f"{parts[-1]}.py" in _listed(folder) else None
+
+
+@functools.cache
+def _listed(folder: str) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder))
+    except OSError:  # a file, or nothing: no module is in there
+        return frozenset()

@@ -6,7 +6,6 @@ the lease is over. `launcher.agent.porter` is the other end, `launcher.stream` w
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 import time
@@ -16,7 +15,8 @@ from launcher.errors import TransportError, WireError
 from launcher.model.records import TYPE_CHECKING
 from launcher.stream import Refused, Stream
 from launcher.transport.base import Errand
-from launcher.transport.ssh.redial import Dialling, Redial
+from launcher.transport.ssh.pipes import Pipes
+from launcher.transport.ssh.redial import Dialling, Redial, await_errand
 from launcher.transport.ssh.wake import Wake
 
 if TYPE_CHECKING:
@@ -35,14 +35,12 @@ BACKOFF, MOST_BACKOFF = 0.2, 2.0
 #: Seconds for the last acknowledgement to be on its way, and for the end when nobody waits for it any more.
 LAST_WORD = 1.0
 CLOSING = 10.0
-#: Seconds in which whoever hung up takes something of what is still there, or else gets no more.
-PATIENCE = 1.0
 #: Bytes that wait for the connection, and for the reader.
 KEEP = 1024 * 1024
 TAKE = 8 * 1024 * 1024
 _READ = 256 * 1024
-#: Seconds between two looks at a connection that takes nothing.
-_LOOK = 0.05
+#: Seconds between two looks at a connection that takes nothing, and at anything.
+_LOOK, _LONGEST_WAIT = 0.05, 10.0
 
 
 class Carrier(threading.Thread):
@@ -68,10 +66,10 @@ class Carrier(threading.Thread):
         super().__init__(name=f"ssh-{host}", daemon=True)
         now = time.monotonic()
         self._host, self._fleet, self._porter, self._tell = host, fleet, porter, tell
-        self._facts, self._orders = facts, orders
         self._lease = float(porter["lease"])
         self._stream = Stream(str(porter["token"]).encode(), KEEP, TAKE, now, PING)
-        self._began = self._took_at = now
+        self._pipes = Pipes(facts, orders, self._stream, now)
+        self._began = now
         self._wake = Wake()
         self._errand: Errand | None = None
         self._redial: Redial | None = None
@@ -84,10 +82,8 @@ class Carrier(threading.Thread):
         self._met = False
         #: When the connection was lost; ``None``: it is there.
         self._lost_at: float | None = None
-        #: Nobody reads what comes any more.
-        self._discards = False
-        #: The end of the connection is the end of the agent.
-        self._ends = False
+        #: See `hold` and `go_on`.
+        self._held = self._killed = False
         #: When to go, whatever there is: nobody waits for the end.
         self._leave_at: float | None = None
         #: All is over.
@@ -99,12 +95,16 @@ class Carrier(threading.Thread):
 
     def discard(self) -> None:
         """Nobody reads any more what the agent says."""
-        self._discards = True
+        self._pipes.discards = True
         self._wake.ring()
 
-    def expect_end(self) -> None:
-        """The agent is being killed."""
-        self._ends = True
+    def hold(self) -> None:
+        """The agent is being killed, over the connection there is: make no other."""
+        self._held = True
+
+    def go_on(self, killed: bool) -> None:
+        """After `hold`: whether nothing is left of the agent."""
+        self._held, self._killed = False, killed
         self._wake.ring()
 
     def leave(self) -> None:
@@ -137,10 +137,10 @@ class Carrier(threading.Thread):
 
     def _exchange(self) -> str | None:
         """Move what can be moved; the last words if there is nobody to exchange with."""
-        self._take_orders()
+        self._pipes.take_orders()
         try:
             self._receive()
-            self._deliver()
+            self._pipes.deliver(time.monotonic())
             self._send()
         except Refused as error:
             return str(error)
@@ -154,23 +154,21 @@ class Carrier(threading.Thread):
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
-        if self._orders >= 0 and self._stream.room:
-            poll.register(self._orders, select.POLLIN)
-        if self._stream.incoming():
-            poll.register(self._facts, select.POLLOUT)
+        self._pipes.watch(poll)
         if self._errand is not None:
             poll.register(self._errand, select.POLLIN)
         poll.poll(max(0.0, self._next_due() - time.monotonic()) * 1000 + 1)
         self._wake.clear()
 
     def _next_due(self) -> float:
-        dues = [self._stream.heard_at + self._lease, self._stream.next_due(), self._leave_at]
-        if self._redial is None:
-            dues.append(self._silent_at() if self._errand is not None else self._tried_at + self._backoff)
-        if self._hung_up and self._stream.incoming():
-            dues.append(self._took_at + PATIENCE)
-        if self._stream.output(time.monotonic()):
-            dues.append(time.monotonic() + _LOOK)
+        now = time.monotonic()
+        dues = [now + _LONGEST_WAIT, self._stream.next_due(), self._pipes.next_due(), self._leave_at]
+        if self._stream.output(now):
+            dues.append(now + _LOOK)
+        if self._stream.last_words is None:
+            dues.append(self._stream.heard_at + self._lease)
+            if self._redial is None and not self._held:
+                dues.append(max(self._tried_at + self._backoff, self._silent_at() if self._errand else 0.0))
         return min(due for due in dues if due is not None)
 
     def _look_at_time(self, now: float) -> str | None:
@@ -182,7 +180,7 @@ class Carrier(threading.Thread):
             return f"no answer for {lease}: {self._why_not}; its agent ends the tasks there by itself"
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
             return "nobody waited for its end"
-        if self._ends and self._errand is None:
+        if self._killed and self._errand is None:
             return "it was killed"
         self._look_at_connection(now)
         return None
@@ -196,7 +194,7 @@ class Carrier(threading.Thread):
         silent = self._errand is None or now >= self._silent_at()
         if silent:
             self._lose(f"no answer for {now - self._stream.heard_at:.0f} s")
-            if self._redial is None and now >= self._tried_at + self._backoff:
+            if self._redial is None and not self._held and now >= self._tried_at + self._backoff:
                 self._begin_redial()
         elif self._lost_at is not None and self._stream.met:
             self._say(f"connected again after {now - self._lost_at:.0f} s")
@@ -249,10 +247,6 @@ class Carrier(threading.Thread):
 
     # ------------------------------------------------------------------ bytes
 
-    @property
-    def _hung_up(self) -> bool:
-        return self._orders < 0
-
     def _receive(self) -> None:
         errand = self._errand
         while errand is not None and (data := errand.recv(_READ)) is not None:
@@ -266,35 +260,6 @@ class Carrier(threading.Thread):
         if self._met:
             return said[-1] if said else "it was closed"
         return f"the agent can't be started: {said[-1] if said else 'it was killed'}"
-
-    def _take_orders(self) -> None:
-        while self._orders >= 0 and self._stream.room:
-            try:
-                data = os.read(self._orders, min(_READ, self._stream.room))
-            except BlockingIOError:
-                return
-            if data:
-                self._stream.write(data)
-            else:
-                os.close(self._orders)
-                self._orders = -1
-                self._stream.finish()
-
-    def _deliver(self) -> None:
-        """Hand on what came. Whoever stops reading after a hang-up gets no more, nor anything torn."""
-        now = time.monotonic()
-        try:
-            while not self._discards and (pieces := self._stream.incoming()):
-                self._stream.took(os.writev(self._facts, pieces))
-                self._took_at = now
-        except BlockingIOError:
-            self._discards = self._hung_up and now >= self._took_at + PATIENCE
-        except OSError:  # the other end is closed
-            self._discards = True
-        if not self._hung_up or not self._stream.incoming():
-            self._took_at = now
-        while self._discards and (pieces := self._stream.incoming()):
-            self._stream.took(sum(map(len, pieces)))
 
     def _send(self) -> None:
         now = time.monotonic()
@@ -312,14 +277,12 @@ class Carrier(threading.Thread):
         try:
             while self._errand is not None and self._stream.output(0.0) and time.monotonic() < until:
                 self._send()
-                select.select([self._errand], [], [], _LOOK if self._stream.output(0.0) else 0)
+                await_errand(self._errand, _LOOK if self._stream.output(0.0) else 0.0)
         except TransportError:
             return
 
     def _close(self) -> None:
-        for fd in (self._facts, self._orders):
-            if fd >= 0:
-                os.close(fd)
+        self._pipes.close()
         late = self._redial.take() if self._redial is not None else None
         if late is not None:
             late.close()
@@ -328,7 +291,7 @@ class Carrier(threading.Thread):
         self.over.set()
 
     def _say(self, text: str) -> None:
-        if not self._hung_up:
+        if not self._pipes.hung_up:
             self._tell(f"{self._host}: {text}")
 
     def _bare(self, error: object) -> str:

@@ -98,13 +98,16 @@ class Dialer:
         raise AssertionError("there is at least one attempt")
 
     def drop(self, line: Line) -> None:
-        """End a connection without waiting."""
+        """End a connection, however far it came, without waiting."""
         _drop(line)
+        if line.ident is None:  # it never had a thread: there is nothing to wait for
+            with self._lock:
+                self._lines.discard(line)
 
     def stop(self) -> None:
         """End whatever is being dialled."""
-        self._stopping.set()
         with self._lock:
+            self._stopping.set()
             lines = list(self._lines)
         for line in lines:
             _drop(line)
@@ -113,12 +116,14 @@ class Dialer:
         """End all connections, and wait for their threads a little."""
         self.stop()
         deadline = time.monotonic() + _LAST_WAIT
-        for line in self._lines:
-            if line.ident is not None:
-                line.join(max(0.0, deadline - time.monotonic()))
-        for command in self._commands:
+        with self._lock:
+            lines, commands = [line for line in self._lines if line.ident is not None], self._commands[:]
+            self._lines.clear()
+            self._commands.clear()
+        for line in lines:
+            line.join(max(0.0, deadline - time.monotonic()))
+        for command in commands:
             command.close(max(0.0, deadline - time.monotonic()))
-        self._lines.clear()
 
     def _reach(self, hop: Hop, before: tuple[str, ...], trail: tuple[str, ...], progress: Progress) -> Line:
         """Connect to one host, through others if the configuration says so.
@@ -178,15 +183,24 @@ class Dialer:
         progress.where, progress.doing = place.where, "connecting"
         queued = QueuedSocket(self._socket(options, place, before, gateway, seconds))
         line = Line(queued, name)
-        with self._lock:
-            self._lines.add(line)
+        self._keep(line)
         try:
             self._shake_hands(connection, name, line, place, seconds, progress)
         except BaseException:
-            _drop(line)
+            self.drop(line)
             raise
         line.settle()
         return line
+
+    def _keep(self, line: Line) -> None:
+        """Remember it, to end it at the end, and forget those that have ended since."""
+        with self._lock:
+            stopped = self._stopping.is_set()
+            if not stopped:
+                self._lines = {old for old in self._lines if old.ident is None or old.is_alive()} | {line}
+        if stopped:
+            _drop(line)
+            raise tcp.Stopped
 
     def _socket(
         self,
@@ -243,7 +257,6 @@ class Dialer:
 
 
 def _drop(line: Line) -> None:
-    """End a connection, however far it came, without waiting."""
     line.close()
     line.queued.close()
 
@@ -261,7 +274,7 @@ def parse_hop(text: str) -> Hop:
         raise HostFailure(f"{text!r} is no gateway: {error}") from error
     if not name:
         raise HostFailure(f"{text!r} is no gateway: it names no host")
-    at = text.lower().find(name)
+    at = text.lower().rfind(name)
     return Hop(text[at : at + len(name)], parts.username, port)
 
 

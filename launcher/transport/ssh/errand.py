@@ -84,7 +84,10 @@ class ChannelErrand:
 
     def _writable(self, session: Session) -> None:
         """Something can be sent, or never will be; said by the connection's thread, which must not wait."""
-        self._start(session)
+        if self._closed and session.active:  # it was closed before there was anything to close
+            session.close()
+        else:
+            self._start(session)
         self._wake.ring()
 
     def _start(self, session: Session) -> None:

@@ -45,6 +45,7 @@ class Fleet:
         #: Hosts whose Python can't run code that ours has compiled.
         self._want_source: set[str] = set()
         self._threads: list[threading.Thread] = []
+        self._dialling: _Dialling | None = None
 
     def __enter__(self) -> Fleet:
         return self
@@ -52,13 +53,9 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def connect(self) -> None:
-        """Connect to all hosts, in parallel, so many at a time.
-
-        Raises:
-            HostsError: some can't be connected to; it says why of each. The others stay connected.
-        """
-        dialling = _Dialling(self._dialer, self._hosts.values(), self._settings)
+    def begin(self) -> None:
+        """Begin to connect, in threads: there is something else to do meanwhile."""
+        self._dialling = dialling = _Dialling(self._dialer, self._hosts.values(), self._settings)
         width = max(1, min(self._settings.fanout, len(self._hosts)))
         self._threads = [
             threading.Thread(target=dialling.work, name=f"ssh dial {number}", daemon=True)
@@ -66,6 +63,17 @@ class Fleet:
         ]
         for thread in self._threads:
             thread.start()
+
+    def connect(self) -> None:
+        """Connect to all hosts, in parallel, so many at a time.
+
+        Raises:
+            HostsError: some can't be connected to; it says why of each. The others stay connected.
+        """
+        if self._dialling is None:
+            self.begin()
+        dialling, self._dialling = self._dialling, None
+        assert dialling is not None
         self._await(dialling)
         self._lines = {name: found for name, found in dialling.found.items() if isinstance(found, Line)}
         for line in self._dialer.accepted:

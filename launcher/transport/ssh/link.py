@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import time
 from collections.abc import Callable
 
@@ -18,7 +17,7 @@ from launcher.model.host import Host
 from launcher.model.watermark import agent_number
 from launcher.transport.base import Errand
 from launcher.transport.ssh.carrier import Carrier
-from launcher.transport.ssh.redial import Dialling
+from launcher.transport.ssh.redial import Dialling, await_errand
 
 KILL = "launcher.agent.porter:kill"
 
@@ -47,15 +46,15 @@ class SshTransport:
         """Start the agent of ``host``; see `Transport.open`."""
         try:
             return SshLink(host.name, self._fleet, self._tell, self._lease)
-        except OSError as error:
-            raise TransportError(f"{host.name}: there can't be a link to it: {error.strerror}") from error
+        except (OSError, RuntimeError) as error:
+            raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error
 
 
 class SshLink:
     """One link; see `launcher.transport.base.Link`.
 
     Raises:
-        OSError: there are no pipes to be had.
+        OSError, RuntimeError: there is no pipe, or no thread, to be had.
     """
 
     same_clock = False
@@ -64,15 +63,22 @@ class SshLink:
         self._host = host
         self._fleet = fleet
         self._number = agent_number(int.from_bytes(os.urandom(8), "little"))
-        self.reading, facts = os.pipe()
-        orders, self.writing = os.pipe()
-        for fd in (self.reading, facts, orders, self.writing):
-            os.set_blocking(fd, False)
-        for fd in (facts, orders):
-            _enlarge(fd)
-        porter = {"host": host, "agent": self._number, "lease": lease, "token": os.urandom(16).hex()}
-        self._carrier = Carrier(host, fleet, porter, facts, orders, tell)
-        self._carrier.start()
+        fds: list[int] = []
+        try:
+            fds.extend(os.pipe())
+            fds.extend(os.pipe())
+            self.reading, facts, orders, self.writing = fds
+            for fd in fds:
+                os.set_blocking(fd, False)
+            for fd in (facts, orders):
+                _enlarge(fd)
+            porter = {"host": host, "agent": self._number, "lease": lease, "token": os.urandom(16).hex()}
+            self._carrier = Carrier(host, fleet, porter, facts, orders, tell)
+            self._carrier.start()
+        except (OSError, RuntimeError):
+            for fd in fds:
+                os.close(fd)
+            raise
 
     def read(self, size: int) -> bytes | None:
         """See `Link.read`."""
@@ -97,17 +103,22 @@ class SshLink:
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`; what the agent started, it, its guardian and its porter carry its watermark."""
         until = time.monotonic() + seconds
-        self._carrier.expect_end()
+        self.hang_up()
+        self._carrier.hold()
+        killed = self._kill_there(until)
+        self._carrier.go_on(killed)
+        return self.wait(_NOTICE if killed else 0.0)
+
+    def _kill_there(self, until: float) -> bool:
+        """Whether nothing is left of it for certain."""
         try:
             errand = self._fleet.errand(self._host, KILL, {"agent": self._number})
         except TransportError:
-            return self.wait(0.0)
+            return False
         try:
-            status = _status(errand, until)
+            return _status(errand, until) == 0
         finally:
             errand.close()
-        self.hang_up()
-        return self.wait(_NOTICE) if status == 0 else None
 
     def hang_up(self) -> None:
         """See `Link.hang_up`."""
@@ -130,7 +141,7 @@ def _status(errand: Errand, until: float) -> int | None:
         while (left := until - time.monotonic()) > 0:
             if errand.recv(1) == b"":
                 return errand.wait(left)
-            select.select([errand], [], [], left)
+            await_errand(errand, left)
     except TransportError:
         pass
     return None

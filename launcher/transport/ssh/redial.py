@@ -1,7 +1,8 @@
-"""Connecting anew beside whoever waits for it."""
+"""Connecting anew, and waiting for errands."""
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable
 
@@ -19,6 +20,13 @@ class Dialling(Errands, Protocol):
         Raises:
             TransportError: it can't be reached.
         """
+
+
+def await_errand(errand: Errand, seconds: float) -> None:
+    """Wait until it has something to say, or so long."""
+    poll = select.poll()
+    poll.register(errand, select.POLLIN)
+    poll.poll(seconds * 1000)
 
 
 class Redial(threading.Thread):

@@ -121,7 +121,7 @@ def _pass_on(source: socket.socket, target: socket.socket) -> bool:
     try:
         target.sendall(data)
     except OSError:  # it is closed; what it has sent before is still to be read
-        return True
+        pass
     return bool(data)
 
 

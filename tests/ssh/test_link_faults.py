@@ -286,3 +286,19 @@ def test_a_bad_cable(reach: Callable[..., Reach]):
     here.host.netem_off()
     assert here.agent.close() == ""
     print(here.told)
+
+
+def test_a_cable_that_is_in_and_out(reach: Callable[..., Reach]):
+    """Of every nine seconds it is out for six; whatever a connection was doing just then."""
+    here = reach(lease=60.0)
+    here.agent.start("worker/0", [*COUNT, "1500"])
+    for _ in range(4):
+        here.host.cut()
+        here.agent.quiet(6)
+        here.host.restore()
+        here.agent.quiet(3)
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
+    assert here.agent.output("worker/0") == numbered(1500)
+    assert [fact.code for fact in here.agent.all(facts.TaskExited)] == [7]
+    assert here.agent.close() == ""
+    print(here.told)

@@ -1,0 +1,294 @@
+"""The link to an agent over connections that break, fall silent and come back; without any SSH."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from launcher.agent import kernel, sweep
+from launcher.model import facts
+from launcher.model.host import Host
+from launcher.transport.ssh import carrier
+from launcher.transport.ssh.link import SshLink, SshTransport
+from tests.conftest import MARK
+from tests.contract.driver import Driver
+from tests.ssh.host import until
+from tests.ssh.pretend import PretendFleet
+
+COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 7"
+FLOOD = "import os\nwhile True: os.write(1, bytes(range(256)) * 1024)"
+
+
+class Reach:
+    """A link, and what is at its other end."""
+
+    def __init__(self, lease: float, mark: str) -> None:
+        self.told: list[str] = []
+        self.fleet = PretendFleet()
+        link = SshTransport(self.fleet, self.told.append, lease).open(Host("node1"))
+        assert isinstance(link, SshLink)
+        self.link = link
+        self.agent = Driver(link, "node1", {MARK: mark})
+
+    def keepers(self) -> list[int]:
+        """Pids of porter, guardian and agent: in the order of their birth."""
+        return sorted(process.pid for process in sweep.marked().get(self.link._number, []))[:3]
+
+    def alive(self) -> list[str]:
+        """Names of all that carries the agent's mark."""
+        return [_name(process.pid) for process in sweep.marked().get(self.link._number, [])]
+
+    def gone_within(self, seconds: float) -> None:
+        """Fail unless there is nothing left by then."""
+        until(lambda: not self.alive(), seconds, f"nothing is left of {self.alive()}")
+
+    def count(self, lines: int) -> None:
+        """Start a task that prints so many numbered lines."""
+        self.agent.start("worker/0", ["sh", "-c", COUNT.format(lines)])
+
+    def counted(self, lines: int) -> None:
+        """It has ended, and all its lines are there, once."""
+        self.agent.wait(facts.TaskGone, "worker/0")
+        assert self.agent.output("worker/0") == b"".join(b"line %d\n" % n for n in range(1, lines + 1))
+        assert [fact.code for fact in self.agent.all(facts.TaskExited)] == [7]
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.fleet.thaw()
+        self.link.close()
+        assert self.link.wait(12) is not None
+        self.fleet.close()
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def opened(nothing_left: str) -> Iterator[Callable[..., Reach]]:
+    """Opens links, and closes them."""
+    made: list[Reach] = []
+
+    def link(lease: float = 30.0) -> Reach:
+        made.append(Reach(lease, nothing_left))
+        return made[-1]
+
+    yield link
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def here(opened: Callable[..., Reach]) -> Reach:
+    """One, whose agent is ready."""
+    reach = opened()
+    reach.agent.ready()
+    return reach
+
+
+def test_porter_guardian_and_agent_can_be_recognised(here: Reach):
+    here.agent.started("worker/0", ["sleep", "600"])
+    assert here.alive() == ["launch-porter", "launch-guardian", "launch-agent", "sleep"]
+    assert os.getsid(here.keepers()[0]) != os.getsid(here.fleet.errands[0].process.pid)
+    assert here.agent.close() == ""
+    here.gone_within(3)
+    assert here.told == []
+    assert here.fleet.errands[0].wait(3) == 0
+    assert here.fleet.errands[0].said() == ""
+
+
+def test_a_connection_that_breaks_again_and_again(here: Reach):
+    here.count(200)
+    for line in (20, 60, 61, 100, 140):
+        here.agent.prints("worker/0", b"line %d\n" % line)
+        here.fleet.cut()
+    here.counted(200)
+    assert len(here.told) in (8, 10), "once when it is lost, once when it is back"
+    assert here.told[0] == (
+        "node1: connection lost (the connection broke); its tasks go on, trying again for 30 s"
+    )
+    assert re.fullmatch(r"node1: connected again after \d s", here.told[1])
+    assert here.agent.close() == ""
+
+
+def test_a_flood_through_connections_that_break(here: Reach):
+    here.agent.start("worker/0", ["python3", "-c", FLOOD])
+    for part in range(1, 6):
+        enough = part * 20_000_000
+        here.agent.until(lambda enough=enough: here.agent.size("worker/0") > enough)  # type: ignore[misc]
+        here.fleet.cut()
+    here.agent.stopped("worker/0")
+    output = here.agent.output("worker/0")
+    assert output == (bytes(range(256)) * (len(output) // 256 + 1))[: len(output)]
+
+
+def test_a_silent_connection_that_comes_back_by_itself(here: Reach, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(carrier, "SILENCE", 2.5)
+    here.count(300)
+    here.agent.prints("worker/0", b"line 10\n")
+    here.fleet.freeze()
+    here.agent.until(lambda: here.told and here.fleet.dialled, 10)
+    assert re.match(r"node1: connection lost \(no answer for [23] s\); ", here.told[0])
+    here.fleet.thaw()
+    here.counted(300)
+    assert len(here.told) == 2
+    assert here.agent.close() == ""
+
+
+def test_a_silent_connection_that_another_one_replaces(here: Reach, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(carrier, "SILENCE", 2.5)
+    here.count(300)
+    here.agent.prints("worker/0", b"line 10\n")
+    here.fleet.line.frozen.set()
+    here.counted(300)
+    assert len(here.told) == 2
+    assert here.fleet.dialled == 1
+
+
+def test_the_lease_of_a_silent_connection_ends_on_both_sides(opened: Callable[..., Reach]):
+    here = opened(lease=4.0)
+    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; echo up; sleep 600 & sleep 600"])
+    here.agent.prints("worker/0", b"up")
+    here.fleet.freeze()
+    why = "the network to it, or the host itself, is down"
+    ending = "its agent ends the tasks there by itself"
+    assert here.agent.to_the_end(8) == f"no answer for 4 s: {why}; {ending}"
+    here.gone_within(4)
+
+
+def test_a_launcher_that_is_gone_is_noticed_in_seconds(here: Reach):
+    """Its connection is closed, and nobody comes back."""
+    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & sleep 600"])
+    here.fleet.cut(reachable=False)
+    since = time.monotonic()
+    here.gone_within(8)
+    assert time.monotonic() - since > 3
+    here.fleet.reachable = True
+    assert here.agent.to_the_end(10) == "its agent ended while the connection was down"
+
+
+def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
+    """The task, the agent, everything is over while there is no connection."""
+    here.agent.started("worker/0", ["sh", "-c", "sleep 0.5; echo done; exit 9"])
+    here.link.hang_up()
+    here.fleet.cut(reachable=False)
+    here.agent.quiet(2)
+    here.fleet.reachable = True
+    assert here.agent.to_the_end(10) == ""
+    assert here.agent.all(facts.TaskExited)
+    assert here.agent.all(facts.AgentClosed)
+    assert here.told == [], "nobody is told after a hang-up"
+
+
+def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connection(here: Reach):
+    here.agent.start("worker/0", ["python3", "-c", FLOOD])
+    here.agent.wait(facts.TaskStarted, "worker/0")
+    pid = here.agent.wait(facts.TaskStarted, "worker/0").pid
+    deadline, before = time.monotonic() + 20, (-1, -1)
+    while before != (now := _cpu(pid)) and time.monotonic() < deadline:
+        before = now
+        time.sleep(0.3)
+    assert before == now, "the task goes on printing"
+    time.sleep(carrier.SILENCE + 1)
+    assert here.told == []
+    here.agent.quiet(0.5)
+    assert here.agent.size("worker/0") > 30_000_000
+    here.agent.stopped("worker/0")
+
+
+def _cpu(pid: int) -> tuple[int, int]:
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[11]), int(fields[12])
+
+
+def test_whoever_hung_up_and_reads_no_more_still_gets_an_end(here: Reach):
+    here.agent.start("worker/0", ["python3", "-c", FLOOD])
+    here.agent.wait(facts.TaskStarted, "worker/0")
+    here.link.hang_up()
+    assert here.link.wait(15) == ""
+    here.gone_within(3)
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        (0, "its agent ended while the connection was down"),
+        (1, "its guardian was killed by SIGKILL"),
+        (2, "the agent ended: it was killed"),
+    ],
+)
+def test_porter_guardian_or_agent_is_killed(here: Reach, index: int, said: str):
+    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
+    here.agent.prints("worker/0", b"up")
+    os.kill(here.keepers()[index], 9)
+    assert here.agent.to_the_end(10) == said
+    here.gone_within(4)
+
+
+def test_who_brought_the_connection_is_killed(here: Reach):
+    """As good as a broken connection."""
+    here.count(100)
+    here.agent.prints("worker/0", b"line 10\n")
+    here.fleet.errands[0].process.kill()
+    here.counted(100)
+    assert here.agent.close() == ""
+    assert len(here.told) == 2
+
+
+def test_all_of_it_is_killed_on_demand(here: Reach):
+    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
+    here.agent.prints("worker/0", b"up")
+    os.kill(here.keepers()[2], 19)
+    here.link.hang_up()
+    assert here.link.wait(0.2) is None
+    assert here.link.kill(10) == "it was killed"
+    assert here.alive() == []
+
+
+def test_it_can_not_be_killed_where_it_can_not_be_reached(here: Reach):
+    here.fleet.cut(reachable=False)
+    here.link.hang_up()
+    assert here.link.kill(1) is None
+    here.gone_within(8)
+
+
+def test_a_second_porter_of_the_same_name_only_brings_its_connection(here: Reach):
+    """The answer to the first request was lost; the agent is there once."""
+    number = here.link._number
+    porter = {**here.link._carrier._porter, "attempt": 2, "age": 1.0}
+    errand = here.fleet.errand("node1", carrier.PORTER, porter)
+    here.agent.quiet(1.0)
+    assert len([p for p in sweep.marked()[number] if _name(p.pid) == "launch-porter"]) == 1
+    errand.close()
+    assert here.agent.run("worker/1", ["sh", "-c", "exit 5"]).code == 5
+
+
+def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(carrier, "PORTER", "launcher.agent.porter:no_such_function")
+    fleet, told = PretendFleet(), list[str]()
+    link = SshTransport(fleet, told.append).open(Host("node1"))
+    said = link.wait(10)
+    link.close()
+    fleet.close()
+    assert said is not None
+    assert said.startswith("the agent can't be started: AttributeError: ")
+    assert told == []
+
+
+def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[..., Reach]):
+    for moment in (0.0, 0.02, 0.05, 0.2):
+        here = opened()
+        time.sleep(moment)
+        here.link.close()
+        assert here.link.wait(8) is not None
+        here.gone_within(8)
+        assert kernel.look_at(os.getpid()) is not None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import failure, idle, output, processes, ssh, startup
+from bench import failure, idle, output, processes, ssh, startup, sync
 from bench.contenders import Contender, all_contenders
 from bench.setting import Setting
 
@@ -22,6 +22,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "failure": failure.measure,
     "idle": idle.measure,
     "ssh": ssh.measure,
+    "sync": sync.measure,
 }
 _ROUNDS, _QUICK_ROUNDS = 5, 2
 #: A tmpfs, and the room that measuring needs there, in bytes.

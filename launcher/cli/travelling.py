@@ -41,8 +41,11 @@ def launch(
         fleet.begin()
         # Most of the launcher: it is imported while the hosts answer.
         from launcher.cli.journey import Journey
+        from launcher.transport.ssh.bundle import bundle
+        from launcher.transport.ssh.carrier import PORTER
 
         journey = Journey(wanted, args, show, local, voice, trip)
+        bundle(PORTER)  # made once: it is there when it is wanted
         _connect(fleet, args.hosts)
         return journey.make(placement, fleet)
 

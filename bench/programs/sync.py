@@ -1,0 +1,41 @@
+"""What ``launch --sync`` does before a job, and nothing else: look, connect, bring.
+
+Usage: sync.py bring JOB FOLDER[:REMOTE] HOST...
+       sync.py finish JOB HOST...       what it does after the job
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from launcher.luggage.progress import shown
+from launcher.luggage.requests import parse_syncs
+from launcher.luggage.sync import finish, pack, sync
+from launcher.model.host import Host
+from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.settings import SshSettings
+
+
+def bring(job: str, text: str, *hosts: str) -> None:
+    """Bring a folder to hosts."""
+    packed = pack(parse_syncs([text]), os.getcwd())
+    with _connected(hosts) as fleet:
+        fleet.connect()
+        sync(fleet, hosts, packed, job, shown(), 32)
+
+
+def end(job: str, *hosts: str) -> None:
+    """The run is over."""
+    with _connected(hosts) as fleet:
+        fleet.connect()
+        finish(fleet, hosts, job, 32)
+
+
+def _connected(hosts: Sequence[str]) -> Fleet:
+    return Fleet([Host(name) for name in hosts], SshSettings(), print)
+
+
+if __name__ == "__main__":
+    {"bring": bring, "finish": end}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,191 @@
+"""Bringing 2,000 files to hosts over SSH, once and again, beside rsync: seconds, CPU, bytes on the wire."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import processes, tables
+from bench.setting import Setting
+from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
+
+_PROGRAM = Path(__file__).resolve().parent / "programs" / "sync.py"
+_ROOT = Path(__file__).resolve().parent.parent
+_FILES, _FEW_FILES, _FOLDERS = 2000, 400, 50
+#: Seconds that one run may take.
+_PATIENCE = 120.0
+_STEPS = ("first", "second, unchanged", "one file changed")
+LAUNCH, LAUNCH_KEPT = "launch --sync DIR", "launch --sync DIR:REMOTE"
+
+
+class Run(NamedTuple):
+    """Seconds, CPU seconds of the client and what it started here, bytes both ways on all wires."""
+
+    seconds: float
+    cpu: float
+    wire: int
+    code: int | None
+
+
+class Mover(NamedTuple):
+    """A way to bring a folder to hosts: the commands for it, run at the same time."""
+
+    name: str
+    commands: Callable[[Lab, Path, Sequence[LabHost], int], list[list[str]]]
+    #: Where the folder is then, below the home; the argument is the number of the run.
+    place: Callable[[int], str]
+
+
+def measure(setting: Setting) -> None:
+    """Measure and print."""
+    if os.geteuid() != 0:
+        print("\nsync: MISSING: its hosts are network namespaces, which only root can make")
+        return
+    if shutil.which("rsync") is None:
+        print("\nsync: MISSING: rsync, to compare with: apt-get install rsync")
+        return
+    with Lab(4, show=[sys.prefix, sys.base_prefix, _ROOT]) as lab:
+        for hosts in (lab.hosts[:1], lab.hosts):
+            runs = {mover.name: _rounds(setting, lab, mover, hosts) for mover in _movers()}
+            _show(setting, len(hosts), runs)
+
+
+def _movers() -> list[Mover]:
+    return [
+        Mover(LAUNCH, _launch(""), lambda number: f".cache/tf-launcher/work/job{number}/tree"),
+        Mover(LAUNCH_KEPT, _launch(":kept/tree"), lambda number: "kept/tree"),
+        Mover("rsync -a", _rsync("-a"), lambda number: "rsynced"),
+        Mover("rsync -az", _rsync("-az"), lambda number: "rsynced"),
+    ]
+
+
+def _launch(remote: str) -> Callable[[Lab, Path, Sequence[LabHost], int], list[list[str]]]:
+    def commands(lab: Lab, tree: Path, hosts: Sequence[LabHost], number: int) -> list[list[str]]:
+        names = [host.name for host in hosts]
+        return [[sys.executable, str(_PROGRAM), "bring", f"job{number}", f"{tree}{remote}", *names]]
+
+    return commands
+
+
+def _rsync(how: str) -> Callable[[Lab, Path, Sequence[LabHost], int], list[list[str]]]:
+    def commands(lab: Lab, tree: Path, hosts: Sequence[LabHost], number: int) -> list[list[str]]:
+        ssh = f"ssh -F {lab.ssh_config}"
+        return [["rsync", how, "--delete", "-e", ssh, f"{tree}/", f"{host.name}:rsynced/"] for host in hosts]
+
+    return commands
+
+
+def _rounds(setting: Setting, lab: Lab, mover: Mover, hosts: Sequence[LabHost]) -> list[list[Run]]:
+    """Round by round a run for each step."""
+    found = []
+    for _ in range(min(setting.rounds, 3)):
+        lab.heal()
+        shutil.rmtree(lab.client_home / ".cache", ignore_errors=True)
+        tree = _tree(setting.folder("sync"), _FEW_FILES if setting.quick else _FILES)
+        runs = []
+        for number in range(len(_STEPS)):
+            if number == 2:
+                (tree / "package7/module7.py").write_text("changed = True\n")
+            runs.append(_run(lab, mover.commands(lab, tree, hosts, number), hosts))
+            _check(setting, mover, runs[-1], tree, hosts, number)
+            if mover.name == LAUNCH:
+                names = [host.name for host in hosts]
+                _run(lab, [[sys.executable, str(_PROGRAM), "finish", f"job{number}", *names]], hosts)
+        found.append(runs)
+        shutil.rmtree(tree.parent)
+    return found
+
+
+def _tree(folder: Path, files: int) -> Path:
+    """A project: Python files of some kB each, as compressible as they are."""
+    root = folder / "tree"
+    lines = (_ROOT / "launcher/supervision/machine.py").read_text().splitlines(keepends=True)
+    for number in range(files):
+        path = root / f"package{number % _FOLDERS}/module{number}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        start = number * 7 % 200
+        path.write_text(f"number = {number}\n" + "".join(lines[start : start + 100 + number % 60]))
+    return root
+
+
+def _run(lab: Lab, commands: Sequence[Sequence[str]], hosts: Sequence[LabHost]) -> Run:
+    """Run clients side by side to their end."""
+    before = sum(map(_wire, hosts))
+    environment = {**os.environ, **lab.environment(), "XDG_CACHE_HOME": "", "PYTHONPATH": str(_ROOT)}
+    began = time.perf_counter()
+    clients = [
+        subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, env=environment, cwd="/",
+        )
+        for argv in commands
+    ]  # fmt: skip
+    in_time = [processes.ended(client, _PATIENCE) for client in clients]
+    seconds = time.perf_counter() - began
+    cpu, codes = 0.0, []
+    for client, ended in zip(clients, in_time, strict=True):
+        if not ended:
+            client.kill()
+            client.wait()
+            continue
+        _, status, usage = os.wait4(client.pid, 0)
+        client.returncode = os.waitstatus_to_exitcode(status)
+        cpu += usage.ru_utime + usage.ru_stime
+        codes.append(client.returncode)
+    return Run(seconds, cpu, sum(map(_wire, hosts)) - before, max(codes) if all(in_time) else None)
+
+
+def _wire(host: LabHost) -> int:
+    """Bytes that have gone through a host's cable so far, both ways."""
+    lines = Path(f"/proc/{host.pid}/net/dev").read_text().splitlines()[2:]
+    counts = {line.split(":")[0].strip(): line.split(":")[1].split() for line in lines}
+    return sum(int(count[0]) + int(count[8]) for name, count in counts.items() if name != "lo")
+
+
+def _check(
+    setting: Setting, mover: Mover, run: Run, tree: Path, hosts: Sequence[LabHost], number: int
+) -> None:
+    """What arrived must be what was sent."""
+    if not mover.name.startswith("launch"):
+        return
+    if run.code != 0:
+        setting.faults.append(f"{mover.name}, {_STEPS[number]}: ended with {run.code}")
+        return
+    expected = {path.relative_to(tree): path.read_bytes() for path in tree.rglob("*.py")}
+    for host in hosts:
+        place = host.there(host.home) / mover.place(number)
+        if {path.relative_to(place): path.read_bytes() for path in place.rglob("*.py")} != expected:
+            setting.faults.append(f"{mover.name}, {_STEPS[number]}: {host.name} has something else")
+
+
+def _show(setting: Setting, count: int, runs: dict[str, list[list[Run]]]) -> None:
+    files = _FEW_FILES if setting.quick else _FILES
+    rows = []
+    for name, rounds in runs.items():
+        for step, title in enumerate(_STEPS):
+            own = [one[step] for one in rounds]
+            base = [one[step].seconds for one in runs[LAUNCH]]
+            bad = [run.code for run in own if run.code != 0]
+            seconds = [run.seconds for run in own]
+            rows.append(
+                [
+                    f"{name}: {title}",
+                    f"ended with {bad[0]}" if bad else tables.times(seconds),
+                    tables.ratio(seconds, base),
+                    tables.times([run.cpu for run in own]),
+                    f"{min(run.wire for run in own) / 1e3:,.0f}",
+                ]
+            )
+    head = ["median (min)", "seconds", "x launch", "client CPU s", "kB on the wire"]
+    tables.show(f"sync: {files:,} files to {count} host{'s' if count > 1 else ''} over SSH", head, rows)
+    for name in (LAUNCH, LAUNCH_KEPT):
+        first, second = (min(one[step].wire for one in runs[name]) for step in (0, 1))
+        if second * 10 >= first and not setting.quick:
+            setting.faults.append(f"{name}: the second time {second} bytes, the first {first}")

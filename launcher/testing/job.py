@@ -1,0 +1,207 @@
+"""One launch that a test has started."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from launcher.model.report import Report
+from launcher.testing.command import Backend
+from launcher.testing.launching import LauncherProcess
+from launcher.testing.record import RunRecord
+from launcher.testing.tails import shown_lines, tails
+from launcher.testing.task import Task
+from launcher.testing.trouble import CannotStart, WaitFailed
+from launcher.testing.waiting import wait_for
+
+_T = TypeVar("_T")
+
+#: What is written down when not all tasks will be started any more.
+_TURNS = {"TaskNotStarted", "TaskSignalled", "StopAsked", "TimeUp", "AgentLost"}
+
+
+class Job:
+    """A cluster that runs, or has run; made by `launcher.testing.Cluster.start`.
+
+    Args:
+        process: its launcher.
+        record: its folder.
+        backend: where its tasks run.
+        bound: seconds that `wait` waits if it is not told how long.
+        left_running: it may be left running by the test.
+    """
+
+    def __init__(
+        self, process: LauncherProcess, record: RunRecord, backend: Backend, bound: float, left_running: bool
+    ) -> None:
+        self._process = process
+        self._bound = bound
+        self._plan: Mapping[str, Any] = {}
+        self._report: Report | None = None
+        self.record = record
+        self.backend = backend
+        self.left_running = left_running
+        #: Its tasks in the order of the plan.
+        self.tasks: tuple[Task, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name}: {'running' if self.running else f'ended with {self.exit_code}'}>"
+
+    def begin(self, seconds: float) -> None:
+        """Wait until all its tasks are started, or will not be.
+
+        Raises:
+            CannotStart: it ended before there was a plan.
+            WaitFailed: it takes longer.
+        """
+        __tracebackhide__ = True
+        try:
+            self._plan = self._wait_for(self.record.plan, seconds, "its plan", self._is_over)
+        except WaitFailed:
+            if self.exit_code is None:
+                raise
+            raise CannotStart(self.exit_code, self.output) from None
+        self.tasks = tuple(Task(self, planned) for planned in self._plan["tasks"])
+        self._wait_for(self._has_begun, seconds, "the start of all tasks", self._is_over)
+
+    def _has_begun(self) -> bool | None:
+        events = [event["event"] for event in self.record.events()]
+        all_there = events.count("TaskStarted") == len(self.tasks)
+        return all_there or bool(_TURNS.intersection(events)) or self.exit_code is not None or None
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def name(self) -> str:
+        """The run's name, as ``launch ps`` lists it."""
+        return str(self._plan.get("job", ""))
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder: ``plan.json``, ``events.jsonl``, ``report.json``, ``logs/``."""
+        return Path(self.record.paths.root)
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """What is in ``plan.json`` (docs/report.md)."""
+        return self._plan
+
+    @property
+    def addresses(self) -> Mapping[str, Sequence[str]]:
+        """The ClusterSpec: ``host:port`` of each task, by role."""
+        found: Mapping[str, Sequence[str]] = self._plan["cluster"]
+        return found
+
+    def task(self, name: str) -> Task:
+        """The task of this name, ``worker/0``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise KeyError(f"no task {name!r}; there are {', '.join(task.name for task in self.tasks)}")
+
+    # ------------------------------------------------------------------ how it is
+
+    @property
+    def events(self) -> list[Mapping[str, Any]]:
+        """What has happened so far: the lines of ``events.jsonl`` (docs/report.md)."""
+        return list(self.record.events())
+
+    @property
+    def output(self) -> str:
+        """What ``launch`` has printed so far, stdout and stderr."""
+        return self._process.output
+
+    @property
+    def launcher_pid(self) -> int:
+        """The process of ``launch``."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether ``launch`` runs."""
+        return self.exit_code is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """What ``launch`` exited with (128 + n: signal n ended it); ``None``: it runs."""
+        return self._process.exit_code
+
+    def report(self) -> Report | None:
+        """How it ended; ``None``: it has not, or nobody wrote it down."""
+        if self._report is None and self.exit_code is not None:
+            self._report = self.record.report()
+        return self._report
+
+    # ------------------------------------------------------------------ waiting and ending
+
+    def wait(self, timeout: float | None = None) -> Report:
+        """Wait for its end.
+
+        Args:
+            timeout: seconds; default: as long as its ``timeout`` and ``grace`` say, else a minute.
+
+        Returns:
+            How it and each of its tasks ended.
+
+        Raises:
+            WaitFailed: it has not ended in time, or without a report (it was killed).
+        """
+        __tracebackhide__ = True
+        return self._wait_for(
+            self.report, self._bound if timeout is None else timeout, "its end", self._is_over
+        )
+
+    def until(self, condition: Callable[[], _T], what: str = "a condition", timeout: float = 30.0) -> _T:
+        """Wait until a condition of the test holds.
+
+        Args:
+            condition: called again and again.
+            what: what it is, for the message.
+            timeout: seconds.
+
+        Returns:
+            What it returned.
+
+        Raises:
+            WaitFailed: it does not in time, or does not and the job has ended.
+        """
+        __tracebackhide__ = True
+        return self._wait_for(lambda: condition() or None, timeout, what, self._is_over)
+
+    def stop(self) -> None:
+        """Ctrl-C: ask it to end, orderly; a second time: at once. `wait` tells how it went."""
+        self._process.send(signal.SIGINT)
+
+    def end(self) -> None:
+        """See to it that it is over, at once; what the end of the test does."""
+        self._process.end()
+
+    def _is_over(self) -> str:
+        code = self.exit_code
+        return "" if code is None else f"and launch has ended with {code}"
+
+    def _wait_for(
+        self, look: Callable[[], _T | None], seconds: float, wanted: str, hopeless: Callable[[], str]
+    ) -> _T:
+        __tracebackhide__ = True
+
+        def failed(reason: str) -> WaitFailed:
+            name = f"job {self.name}".strip()
+            return WaitFailed(f"{name}: waited for {wanted}: {reason}\n{self.tails(5)}")
+
+        return wait_for(look, seconds, hopeless, failed)
+
+    # ------------------------------------------------------------------ for the report of a failed test
+
+    def tails(self, lines: int = 20) -> str:
+        """The last lines of the launcher and of all tasks."""
+        if not self.tasks:
+            return "\n".join(["launch:", *(f"    {line}" for line in shown_lines(self.output, lines))])
+        states = [(task.name, task.described()) for task in self.tasks]
+        return tails(self.record, states, self.output, lines)

@@ -1,0 +1,69 @@
+"""The pytest plug-in: the fixture ``cluster``, and what goes with it (docs/testing.md).
+
+pytest imports this in every project of an environment that has the package, so it imports nothing but pytest,
+and does nothing for a test without the fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from launcher.testing.cluster import Cluster
+
+
+class _Used:
+    """What is known of a test that uses the fixture."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.passed = False
+
+
+_USED = pytest.StashKey[_Used]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--cluster-backend``, and the same in the configuration file."""
+    what = "where the tasks of clusters run: local, or docker:IMAGE"
+    parser.getgroup("tf-launcher").addoption("--cluster-backend", metavar="BACKEND", help=what)
+    parser.addini("cluster_backend", what, default="local")
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Start clusters of `launch`, look at their tasks, kill and suspend them. Nothing of them is left.
+
+    ``job = cluster.start(["train.py"], ps=1, workers=2)``; see `launcher.testing.Cluster`.
+    """
+    from launcher.testing.cluster import Cluster
+
+    made = Cluster(lambda: tmp_path_factory.mktemp("cluster"), _backend(request.config))
+    used = request.node.stash[_USED] = _Used(made)
+    yield made
+    left = made.close()
+    if left and used.passed:
+        pytest.fail("\n".join(left), pytrace=False)
+
+
+def _backend(config: pytest.Config) -> str:
+    """The option, else the configuration file."""
+    said = config.getoption("--cluster-backend", default=None)
+    return str(said or config.getini("cluster_backend"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show the ends of the logs where a test has failed that used the fixture."""
+    outcome: Any = yield
+    used = item.stash.get(_USED, None)
+    if used is None:
+        return
+    report: pytest.TestReport = outcome.get_result()
+    if report.when == "call":
+        used.passed = report.passed
+    if report.failed:
+        report.sections.extend(used.cluster.tails())

@@ -1,0 +1,12 @@
+"""Commands for the tasks of these tests."""
+
+from __future__ import annotations
+
+#: Counts for ever, ten times a second.
+COUNTS = ["sh", "-c", "n=0; while :; do n=$((n+1)); echo step $n; sleep 0.1; done"]
+
+#: The same by a child, which is in a session of its own.
+CHILD_COUNTS = ["sh", "-c", f"setsid sh -c '{COUNTS[2]}' & wait"]
+
+#: Says so and sleeps.
+SLEEPS = ["sh", "-c", "echo asleep; exec sleep 600"]

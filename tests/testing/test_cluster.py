@@ -1,0 +1,259 @@
+"""The fixture ``cluster`` on real launches."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import OnFailure, Reason, TaskState
+from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed, processes
+from launcher.testing.reach import Reach
+from tests.testing.stubs import CHILD_COUNTS, COUNTS, SLEEPS
+
+
+def test_a_job_to_its_end(cluster: Cluster):
+    job = cluster.start(["sh", "-c", "echo $JOB_NAME $TASK_INDEX at $TASK_ADDRESS"], workers=2, timeout=60)
+    ended = job.wait()
+    assert ended.exit_code == 0 and ended.failure is None and ended.job == job.name
+    assert [(task.task, task.state) for task in ended.tasks] == [
+        ("worker/0", TaskState.SUCCEEDED),
+        ("worker/1", TaskState.SUCCEEDED),
+    ]
+    task = job.task("worker/1")
+    assert task.lines == [f"worker 1 at {task.address}"] and task.raw == f"{task.lines[0]}\n".encode()
+    assert task.address == job.addresses["worker"][1] == f"127.0.0.1:{task.port}"
+    assert (task.role, task.index, task.host) == ("worker", 1, "localhost")
+    assert not job.running and (job.run_dir / "report.json").exists()
+    assert f"job {job.name}: ok" in job.output
+
+
+def test_what_can_be_seen_while_it_runs(cluster: Cluster):
+    job = cluster.start(COUNTS, ps=1, workers=1, left_running=True)
+    task = job.task("worker/0")
+    assert task.until_prints(re.compile(r"step \d$")).startswith("step ")
+    assert task.state is TaskState.RUNNING and task.exit_status is None
+    assert job.running and job.exit_code is None and job.report() is None
+    assert task.pid is not None and Path(f"/proc/{task.pid}").exists()
+    assert [found.name for found in job.tasks] == ["worker/0", "ps/0"]
+    assert {"AgentReady", "PortsHeld", "TaskStarted"} <= {event["event"] for event in job.events}
+    with pytest.raises(KeyError, match="no task 'worker/7'; there are worker/0, ps/0"):
+        job.task("worker/7")
+
+
+def test_ctrl_c(cluster: Cluster):
+    job = cluster.start(SLEEPS, workers=2)
+    job.stop()
+    ended = job.wait()
+    assert ended.exit_code == job.exit_code == 130
+    assert {task.state for task in job.tasks} == {TaskState.STOPPED}
+    assert ended.failure is not None and ended.failure.reason is Reason.INTERRUPTED
+
+
+def test_everything_a_launch_takes(cluster: Cluster, tmp_path: Path):
+    (tmp_path / "show.py").write_text(
+        "import os, sys\nprint(sys.argv[1:], os.environ['SECRET'], os.getcwd())\n"
+    )
+    job = cluster.start(
+        ["show.py", "--me={job_name}"],
+        ps=1,
+        workers=1,
+        chief=True,
+        evaluator=True,
+        flags=True,
+        env={"SECRET": "a b='c'"},
+        workdir=tmp_path,
+        python=sys.executable,
+        on_failure="continue",
+        grace=2.5,
+        timeout=40,
+        options=["--show", "chief"],
+    )
+    assert job.wait().exit_code == 0
+    (line,) = job.task("chief/0").lines
+    assert line.startswith("['--me=chief', '--ps_hosts=127.0.0.1:") and line.endswith(f"a b='c' {tmp_path}")
+    assert "a b=" not in Path(job.run_dir / "plan.json").read_text()
+    words = job.plan["command"]
+    assert words[words.index("--on-failure") + 1] == OnFailure.CONTINUE.value
+    assert words[words.index("--grace") + 1] == "2.5" and words[words.index("--timeout") + 1] == "40"
+    assert {task.role for task in job.tasks} == {"ps", "worker", "chief", "evaluator"}
+
+
+def test_roles_of_any_name(cluster: Cluster):
+    roles: dict[str, int | dict[str, Any]] = {
+        "reader": 2,
+        "keeper": {"count": 1, "service": True, "command": SLEEPS},
+    }
+    job = cluster.start(["sh", "-c", "echo $JOB_NAME"], workers=1, roles=roles, timeout=60)
+    assert job.wait().exit_code == 0
+    assert job.task("reader/1").lines == ["reader"]
+    assert job.task("keeper/0").state is TaskState.STOPPED
+
+
+def test_hosts_and_a_job_file(cluster: Cluster, tmp_path: Path):
+    file = tmp_path / "job.yaml"
+    file.write_text("command: [echo, hello]\nroles: {worker: 2}\n")
+    job = cluster.start(str(file), hosts="localhost:1,127.0.0.1:1")
+    assert job.wait().exit_code == 0
+    assert [task.host for task in job.tasks] == ["localhost", "127.0.0.1"]
+
+
+def test_several_at_a_time(cluster: Cluster):
+    first, second = (cluster.start(SLEEPS, left_running=True) for _ in range(2))
+    assert first.name != second.name
+    first.stop()
+    assert first.wait().exit_code == 130
+    assert second.running
+
+
+# ---------------------------------------------------------------------- what can't be
+
+
+def test_bad_input(cluster: Cluster):
+    with pytest.raises(CannotStart, match="--grace: 'never' is no duration") as caught:
+        cluster.start(["true"], options=["--grace", "never"])
+    assert caught.value.exit_code == 2
+    assert "launch:" in caught.value.output
+
+
+def test_a_program_that_is_not_there(cluster: Cluster):
+    with pytest.raises(CannotStart, match="nothing.py") as caught:
+        cluster.start(["nothing.py"], workers=2)
+    assert caught.value.exit_code == 127
+
+
+def test_a_backend_that_is_none(cluster: Cluster):
+    with pytest.raises(
+        ClusterError, match="'podman:x' is no backend for clusters; expected local, or docker"
+    ):
+        cluster.start(["true"], backend="podman:x")
+
+
+def test_waits_end_in_time_and_say_what_was_waited_for(cluster: Cluster):
+    job = cluster.start(SLEEPS, workers=2, left_running=True)
+    job.task("worker/1").until_prints("asleep")
+    with pytest.raises(WaitFailed) as caught:
+        job.task("worker/1").until_prints("awake", timeout=0.1)
+    assert str(caught.value) == (
+        "worker/1 (running): waited for a line with 'awake': not within 0.1 s\nits last lines:\n    asleep"
+    )
+    with pytest.raises(WaitFailed, match=r"worker/1 \(running\): waited for its end: not within 0.1 s"):
+        job.task("worker/1").wait(timeout=0.1)
+    with pytest.raises(WaitFailed, match=rf"job {job.name}: waited for its end: not within 0.1 s\nlaunch:\n"):
+        job.wait(timeout=0.1)
+    with pytest.raises(WaitFailed, match=r"waited for rain: not within 0.1 s(.|\n)*worker/1 \(running\):\n"):
+        job.until(lambda: False, "rain", timeout=0.1)
+
+
+def test_nobody_waits_for_what_can_not_come(cluster: Cluster):
+    script = "test $TASK_INDEX = 0 || exec sleep 600; echo only this; exit 3"
+    job = cluster.start(["sh", "-c", script], workers=2, on_failure="continue", left_running=True)
+    since = time.monotonic()
+    with pytest.raises(WaitFailed, match="worker/0 .failed, exit code 3.: .*'that': and it has ended"):
+        job.task("worker/0").until_prints("that", timeout=600)
+    job.stop()
+    with pytest.raises(WaitFailed, match="waited for rain: and launch has ended with 3"):
+        job.until(lambda: False, "rain", timeout=600)
+    assert time.monotonic() - since < 50
+
+
+def test_a_launcher_that_was_killed_leaves_no_report(cluster: Cluster):
+    job = cluster.start(SLEEPS)
+    os.kill(job.launcher_pid, signal.SIGKILL)
+    with pytest.raises(WaitFailed, match="waited for its end: and launch has ended with 137"):
+        job.wait()
+
+
+# ---------------------------------------------------------------------- hurting tasks
+
+
+def test_a_task_is_killed(cluster: Cluster):
+    job = cluster.start(COUNTS, ps=1, workers=2, on_failure="continue")
+    job.task("worker/0").until_prints("step 3")
+    job.task("ps/0").kill()
+    status = job.task("ps/0").wait()
+    assert (status.code, status.signal) == (None, signal.SIGKILL)
+    assert job.task("ps/0").state is TaskState.FAILED
+    assert job.task("worker/0").state is job.task("worker/1").state is TaskState.RUNNING
+    with pytest.raises(ClusterError, match="ps/0 can't be signalled: it is failed, killed by SIGKILL"):
+        job.task("ps/0").kill()
+    job.stop()
+    ended = job.wait()
+    assert ended.exit_code == 137
+    assert ended.failure is not None and ended.failure.task == "ps/0"
+
+
+def test_all_processes_of_a_task_are_killed(cluster: Cluster):
+    """Also one that has a session of its own; nothing is left for the agent to end."""
+    job = cluster.start(CHILD_COUNTS)
+    task = job.task("worker/0")
+    task.until_prints("step 2")
+    before = _family(task)
+    assert len({process.session for process in before}) == 2
+    task.kill()
+    job.wait()
+    assert not any(process.pid in {p.pid for p in processes.all_processes()} for process in before)
+
+
+@pytest.mark.parametrize("command", [COUNTS, CHILD_COUNTS], ids=["one process", "a family"])
+def test_a_task_is_suspended(cluster: Cluster, command: list[str]):
+    job = cluster.start(command, workers=2, left_running=True)
+    one, other = job.tasks
+    one.until_prints("step 2")
+    one.stop()
+    assert all(process.stopped for process in _family(one))
+    before = one.raw
+    other.until_prints(f"step {len(other.lines) + 4}")  # time passes
+    assert one.raw == before
+    one.resume()
+    one.until_prints(f"step {len(one.lines) + 2}")
+
+
+def test_a_suspended_task_is_ended_too(cluster: Cluster):
+    job = cluster.start(SLEEPS)
+    job.task("worker/0").stop()
+    job.stop()
+    job.stop()
+    assert job.wait().exit_code == 130
+
+
+def test_a_signal(cluster: Cluster):
+    job = cluster.start(["sh", "-c", "trap 'echo heard; exit 4' USR1; echo up; while :; do sleep 0.05; done"])
+    job.task("worker/0").until_prints("up")
+    job.task("worker/0").signal(signal.SIGUSR1)
+    assert job.wait().exit_code == 4
+    assert "heard" in job.task("worker/0").lines
+
+
+def test_what_runs_in_a_container_is_not_signalled(cluster: Cluster):
+    """Its pid is another process's here."""
+    job = cluster.start(SLEEPS, left_running=True)
+    job.backend = job.backend._replace(image="python:3.11")
+    with pytest.raises(ClusterError, match="worker/0 runs in a container"):
+        job.task("worker/0").kill()
+    assert job.task("worker/0").watermark() == 0
+
+
+def test_only_the_task_itself_is_taken_for_it(cluster: Cluster):
+    job = cluster.start(SLEEPS, workers=2, left_running=True)
+    one, other = job.tasks
+    assert one.pid and other.pid
+    assert Reach(one.name, job.name, job.launcher_pid).main(one.pid)
+    assert Reach(one.name, job.name, 1).main(one.pid), "its name is in its environment"
+    assert not Reach(one.name, job.name, 1).main(other.pid), "another task"
+    assert not Reach(one.name, "another-job", 1).main(one.pid)
+    assert not Reach(one.name, job.name, job.launcher_pid).main(os.getpid())
+    assert one.watermark() != other.watermark()
+
+
+def _family(task: Task) -> list[processes.Process]:
+    assert task.pid is not None
+    main = processes.look_at(task.pid)
+    assert main is not None
+    return processes.whole_task(main)

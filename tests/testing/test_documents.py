@@ -1,0 +1,60 @@
+"""What a reader copies works: the examples of docs/testing.md, and the project in examples/."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.testing.conftest import TOP
+
+pytest_plugins = ["pytester"]
+
+_PROGRAM = """\
+import os, socket, sys, time
+name, index = os.environ["JOB_NAME"], os.environ["TASK_INDEX"]
+ps = next(word for word in sys.argv if word.startswith("--ps_hosts=")).partition("=")[2].split(":")
+if name == "ps":
+    server = socket.create_server((ps[0], int(ps[1])))
+    friends = [server.accept() for _ in range(2)]
+    time.sleep(600)
+for _ in range(100):  # the ps may take a moment, or be lost before we have met it
+    try:
+        link = socket.create_connection((ps[0], int(ps[1])))
+        break
+    except OSError:
+        time.sleep(0.05)
+else:
+    sys.exit("the ps is lost")
+for step in range(501):
+    print("step", step)
+try:
+    link.recv(1)
+except OSError:
+    pass
+sys.exit("the ps is lost")
+"""
+
+
+def test_examples_of_the_document(plugged: pytest.Pytester):
+    blocks = re.findall(r"^```python\n(.*?)^```", (TOP / "docs" / "testing.md").read_text(), re.M | re.S)
+    assert len(blocks) == 2
+    (plugged.path / "train.py").write_text(_PROGRAM)
+    (plugged.path / "test_document.py").write_text("\n".join(blocks))
+    plugged.runpytest_subprocess("--strict-config", "-W", "error", timeout=50).assert_outcomes(passed=3)
+
+
+def test_the_project_that_is_an_example(plugged: pytest.Pytester):
+    """Outside the checkout, by the line in its README."""
+    folder = plugged.path / "examples" / "pytest_cluster"
+    shutil.copytree(TOP / "examples" / "pytest_cluster", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (line,) = re.findall(r"^    (\S.*)$", (folder / "README.md").read_text(), re.M)
+    command = line.replace("&& pytest", f"&& {sys.executable} -m pytest")
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=plugged.path, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout

@@ -1,0 +1,229 @@
+"""The plug-in in somebody else's runs of pytest."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+#: Seconds that a run of pytest may take.
+PATIENCE = 50
+
+
+def test_a_job_that_is_left_running_fails_the_test(plugged: pytest.Pytester):
+    plugged.makepyfile(
+        """
+        def test_forgets(cluster):
+            cluster.start(["sh", "-c", "echo $JOB_NAME is up; exec sleep 600"], workers=2)
+        def test_means_it(cluster):
+            cluster.start(["sleep", "600"], left_running=True)
+        def test_is_a_good_one(cluster):
+            cluster.start(["true"]).wait()
+        """
+    )
+    result = plugged.runpytest_subprocess(timeout=PATIENCE)
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_forgets*", "job * was left running; *"])
+
+
+def test_a_test_that_fails_shows_the_logs(plugged: pytest.Pytester):
+    plugged.makepyfile(
+        """
+        def test_fails(cluster):
+            job = cluster.start(["sh", "-c", "echo it is $JOB_NAME; exec sleep 600"], ps=1, workers=1)
+            job.task("ps/0").until_prints("it is")
+            job.task("worker/0").until_prints("it is")
+            cluster.start(["true"]).wait()
+            assert job.task("worker/0").port == 0
+        """
+    )
+    result = plugged.runpytest_subprocess(timeout=PATIENCE)
+    result.assert_outcomes(failed=1)  # and no error: that the job runs on is the lesser thing
+    result.stdout.fnmatch_lines(
+        [
+            "*--- cluster: job *",
+            "launch:",
+            "    launch: job *: 1 worker, 1 ps on localhost*",
+            "worker/0 (running):",
+            "    it is worker",
+            "ps/0 (running):",
+            "    it is ps",
+            "all of it: *job-0*",
+            "*--- cluster: job *",
+            "worker/0 (succeeded, exit code 0):",
+            "    (nothing)",
+        ]
+    )
+
+
+def test_a_wait_that_fails_is_told_in_short(plugged: pytest.Pytester):
+    plugged.makepyfile(
+        """
+        def test_waits(cluster):
+            job = cluster.start(["sh", "-c", "echo one; exec sleep 600"])
+            job.task("worker/0").until_prints("one")
+            job.task("worker/0").until_prints("two", timeout=1)
+        """
+    )
+    result = plugged.runpytest_subprocess(timeout=PATIENCE)
+    result.assert_outcomes(failed=1)
+    shown = result.stdout.str()
+    assert "WaitFailed: worker/0 (running): waited for a line with 'two': not within 1 s" in shown
+    assert "def wait_for" not in shown and "def _wait_for" not in shown, (
+        "the plug-in's own lines are not shown"
+    )
+
+
+def test_where_tasks_run(plugged: pytest.Pytester):
+    """The option wins over the configuration file; what is neither is told."""
+    plugged.makeini("[pytest]\ncluster_backend = docker:from-file\n")
+    plugged.makepyfile("def test_it(cluster): print('backend:', cluster._backend)")
+    for words, expected in [
+        ([], "*image='from-file'*"),
+        (["--cluster-backend=docker:x/y:1"], "*image='x/y:1'*"),
+        (["--cluster-backend=local"], "*image=''*"),
+    ]:
+        plugged.runpytest_subprocess("-s", *words, timeout=PATIENCE).stdout.fnmatch_lines([expected])
+    result = plugged.runpytest_subprocess("--cluster-backend=cloud", timeout=PATIENCE)
+    result.stdout.fnmatch_lines(["*'cloud' is no backend for clusters; expected local, or docker:IMAGE"])
+
+
+def test_it_costs_nothing_where_it_is_not_used(plugged: pytest.Pytester):
+    plugged.makepyfile(
+        """
+        import sys
+        def test_without():
+            ours = {name for name in sys.modules if name.partition(".")[0] == "launcher"}
+            assert ours == {"launcher", "launcher.testing", "launcher.testing.plugin"}
+            assert not {"tensorflow", "yaml", "psutil", "paramiko"} & set(sys.modules)
+        """
+    )
+    plugged.runpytest_subprocess("-W", "error", timeout=PATIENCE).assert_outcomes(passed=1)
+
+
+def test_a_fixture_of_that_name_of_one_s_own_is_the_one(plugged: pytest.Pytester):
+    plugged.makepyfile(
+        """
+        import pytest
+        @pytest.fixture
+        def cluster():
+            return "mine"
+        def test_it(cluster):
+            assert cluster == "mine"
+        """
+    )
+    plugged.runpytest_subprocess(timeout=PATIENCE).assert_outcomes(passed=1)
+
+
+def test_it_can_be_left_out(plugged: pytest.Pytester):
+    plugged.makepyfile(
+        "def test_it(request): assert not request.config.pluginmanager.has_plugin('tf-launcher')"
+    )
+    plugged.runpytest_subprocess("-p", "no:tf-launcher", timeout=PATIENCE).assert_outcomes(passed=1)
+
+
+def test_ctrl_c_is_heard_where_the_tests_ignore_it(plugged: pytest.Pytester):
+    """As in the background of a script."""
+    plugged.makepyfile(
+        """
+        import signal
+        def test_it(cluster):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            job = cluster.start(["sleep", "600"])
+            job.stop()
+            assert job.wait().exit_code == 130
+        """
+    )
+    plugged.runpytest_subprocess(timeout=PATIENCE).assert_outcomes(passed=1)
+
+
+_TELLS = """
+import json, os, signal, sys, time
+def test_it(cluster):
+    job = cluster.start(["sleep", "600"], workers=2)
+    pids = [job.launcher_pid, *[task.pid for task in job.tasks]]
+    with open("pids.new", "w") as file:
+        json.dump(pids, file)
+    os.rename("pids.new", "pids")
+    {then}
+"""
+
+
+@pytest.mark.parametrize("then", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_when_pytest_is_gone_its_launches_end(plugged: pytest.Pytester, then: str):
+    """``os._exit`` is what pytest-timeout does."""
+    plugged.makepyfile(_TELLS.format(then=then))
+    plugged.runpytest_subprocess(timeout=PATIENCE)
+    pids = json.loads((plugged.path / "pids").read_text())
+    assert len(pids) == 3
+    _soon(lambda: not any(map(_lives, pids)))
+
+
+def test_ctrl_c_at_the_tests_ends_all(plugged: pytest.Pytester):
+    file = plugged.makepyfile(_TELLS.format(then="time.sleep(600)"))
+    argv = [sys.executable, "-m", "pytest", str(file)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True, cwd=plugged.path) as process:
+        pids = _soon(
+            lambda: (plugged.path / "pids").exists() and json.loads((plugged.path / "pids").read_text())
+        )
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE)
+    assert b"KeyboardInterrupt" in said
+    assert not any(map(_lives, pids))
+
+
+def test_what_is_left_behind_is_ended_and_told(plugged: pytest.Pytester):
+    """Launcher, agent and guardian killed at once: nobody but us is left to end the tasks."""
+    plugged.makepyfile(
+        """
+        import os, signal
+        from launcher.testing import processes
+        def test_it(cluster):
+            job = cluster.start(["sh", "-c", "exec env -i sleep 600"], workers=2, left_running=True)
+            environments = [f"/proc/{task.pid}/environ" for task in job.tasks]
+            job.until(lambda: not any(b"TF_" in open(path, "rb").read() for path in environments))
+            seen = list(processes.all_processes())
+            tasks = [task.pid for task in job.tasks]
+            above = [p for p in seen if p.pid not in tasks and processes.descends_from(p, job.launcher_pid)]
+            all_of_it = [job.launcher_pid, *[p.pid for p in above]]
+            for pid in all_of_it:
+                os.kill(pid, signal.SIGSTOP)
+            job.until(lambda: all(processes.look_at(pid).stopped for pid in all_of_it))
+            for pid in all_of_it:
+                os.kill(pid, signal.SIGKILL)
+            print("pids:", *tasks)
+        """
+    )
+    result = plugged.runpytest_subprocess("-rP", timeout=PATIENCE)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["process * (sleep 600) was left behind by a launch that has ended"])
+    pids = re.findall(r"^pids: (\d+) (\d+)$", result.stdout.str(), re.M)
+    assert pids and not any(_lives(int(pid)) for pid in pids[0])
+
+
+def _lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+
+
+def _soon(what: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """What it is once it is true."""
+    until = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < until, "not in time"
+        time.sleep(0.01)
+    return found

@@ -1,16 +1,12 @@
 """The door of a porter: where the connections of later come in.
 
-An abstract unix socket: no file, gone with its process. Its name says nothing to other users, who are
-turned away by the kernel's word on who they are; and whoever comes must know the token.
+An abstract unix socket: no file, gone with its process. Other users are turned away by the kernel's word on
+who they are. The first half of the token is in its name, which all can see; whoever comes must know the rest.
 """
 
 from __future__ import annotations
 
-import array
-import hashlib
-import hmac
 import os
-import select
 import socket
 import struct
 
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
 #: Who may wait at the door at once, known to be this user.
 _MOST_WAITING = 8
 _ATTEMPT = struct.Struct("<I")
-_FDS = struct.Struct("2i")
+_FD, _FDS = struct.Struct("i"), struct.Struct("2i")
 _CREDENTIALS = struct.Struct("3i")
 #: Seconds for the kernel to take a message of a hundred bytes, of which none waits.
 _KNOCK_SECONDS = 5.0
@@ -112,9 +108,8 @@ class Door:
 
     def _received(self, bearer: socket.socket) -> Optional[Connection]:
         data, ancillary, _, _ = bearer.recvmsg(256, socket.CMSG_SPACE(_FDS.size), socket.MSG_CMSG_CLOEXEC)
-        fds = [fd for _, _, payload in ancillary for fd in array.array("i", payload)]
-        known = hmac.compare_digest(data[_ATTEMPT.size :], self._token)
-        if not known or len(fds) != 2:
+        fds = [fd for _, _, payload in ancillary for (fd,) in _FD.iter_unpack(payload)]
+        if data[_ATTEMPT.size :] != self._token or len(fds) != 2:
             for fd in fds:
                 os.close(fd)
             return None
@@ -151,7 +146,6 @@ def knock(token: str, attempt: int, reading: int, writing: int) -> Optional[sock
 
 def await_release(door: socket.socket) -> str:
     """Wait until the porter lets go of what was handed in; its words, if it has any."""
-    select.select([door], [], [])
     try:
         return door.recv(4096).decode("utf-8", "replace")
     except OSError:
@@ -159,8 +153,7 @@ def await_release(door: socket.socket) -> str:
 
 
 def _address(token: str) -> str:
-    name = hashlib.sha256(token.encode()).hexdigest()[:32]
-    return f"\0tf-launcher-{os.getuid()}-{name}"
+    return f"\0tf-launcher-{os.getuid()}-{token[: len(token) // 2]}"
 
 
 def _peer_uid(peer: socket.socket) -> int:

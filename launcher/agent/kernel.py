@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import time
 
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.watermark import read_watermark
 
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Optional
+    from typing import Callable, Dict, Iterator, List, Optional, TypeVar
+
+    _Got = TypeVar("_Got")
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
+#: Seconds between two looks at what was killed, and how many in a row that show only dead ones are enough.
+_LOOK = 0.002
+_QUIET_LOOKS = 100
 
 
 def become_subreaper(name: str) -> None:
@@ -28,12 +35,27 @@ def become_subreaper(name: str) -> None:
     libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
-def child_has_ended() -> bool:
-    """Whether a child of ours is over and was not reaped yet."""
+def show_as(command: str) -> None:
+    """Stand in process lists with this command line: a fork has that of the launcher, and whoever looks for
+    that to signal it (``pkill -f launch``) does not mean us. Where that may not be, nothing changes.
+    """
     try:
-        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
+        start, end = int(fields[45]), int(fields[46])
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(command.encode()[: end - start - 1].ljust(end - start, b"\0"))
+    except (OSError, ValueError):
+        return
+
+
+def ended_child() -> int:
+    """The pid of a child of ours that is over and was not reaped yet; 0: there is none."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return False
+        return 0
+    return found.si_pid if found is not None else 0
 
 
 def has_children() -> bool:
@@ -43,6 +65,37 @@ def has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+#: Descriptors to be closed when there is no other left: who can't look can't end anything.
+_reserve: List[int] = []
+_RESERVED = 3
+
+
+def keep_reserve() -> None:
+    """Keep a few descriptors back, so that processes can be looked at and signalled when all are in use."""
+    while len(_reserve) < _RESERVED:
+        _reserve.append(os.open(os.devnull, os.O_RDONLY))
+
+
+def _with_reserve(what: Callable[..., _Got], *arguments: object) -> _Got:
+    """Call it; if there was no descriptor left for it, again with those kept back."""
+    try:
+        return what(*arguments)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE) or not _reserve:
+            raise
+    while _reserve:
+        os.close(_reserve.pop())
+    try:
+        return what(*arguments)
+    finally:
+        keep_reserve()
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 class Process(NamedTuple):
@@ -68,9 +121,10 @@ class Process(NamedTuple):
 def look_at(pid: int) -> Optional[Process]:
     """The process, or ``None`` if there is none of this pid."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
+        text = _with_reserve(_read, f"/proc/{pid}/stat")
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # not to know is not to have seen that it is gone
+            raise
         return None
     # The name in parentheses may hold anything, also parentheses and spaces.
     fields = text[text.rindex(b")") + 2 :].split()
@@ -81,14 +135,13 @@ def look_at(pid: int) -> Optional[Process]:
 def children_of(pid: int) -> List[int]:
     """Pids of the children of all threads of ``pid``; empty if it is gone."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        threads = _with_reserve(os.listdir, f"/proc/{pid}/task")
     except OSError:
         return []
     pids: List[int] = []
     for thread in threads:
         try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                pids.extend(map(int, file.read().split()))
+            pids.extend(map(int, _with_reserve(_read, f"/proc/{pid}/task/{thread}/children").split()))
         except FileNotFoundError:
             if not _kernel_lists_children():
                 return _children_by_scan(pid)
@@ -115,7 +168,7 @@ def _children_by_scan(parent: int) -> List[int]:
 
 def all_processes() -> Iterator[Process]:
     """Every process of the machine that can be seen."""
-    for name in os.listdir("/proc"):
+    for name in _with_reserve(os.listdir, "/proc"):
         if name.isdigit():
             process = look_at(int(name))
             if process is not None:
@@ -144,15 +197,17 @@ def send(process: Process, number: int) -> bool:
     if not hasattr(os, "pidfd_open"):  # Python 3.8
         return _is_still(process) and _kill(process.pid, number)
     try:
-        handle = os.pidfd_open(process.pid)
+        return _with_reserve(_send, process, number)
     except OSError:
         return False
+
+
+def _send(process: Process, number: int) -> bool:
+    handle = os.pidfd_open(process.pid)
     try:
         if not _is_still(process):
             return False
         signal.pidfd_send_signal(handle, number)
-    except OSError:
-        return False
     finally:
         os.close(handle)
     return True
@@ -171,10 +226,31 @@ def _kill(pid: int, number: int) -> bool:
     return True
 
 
+def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
+    """Kill all our descendants until there are none; those that only a debugger keeps are not waited for.
+
+    Args:
+        seconds: when to give up on what can't be killed.
+        reap: takes the status of those who have ended.
+
+    Returns:
+        Whether some are left.
+    """
+    until, quiet = time.monotonic() + seconds, 0
+    reap()
+    while has_children() and quiet < _QUIET_LOOKS and time.monotonic() < until:
+        alive = [process for process in descendants_of(os.getpid()) if not process.ended]
+        for process in alive:
+            send(process, signal.SIGKILL)
+        quiet = 0 if alive else quiet + 1
+        time.sleep(_LOOK)
+        reap()
+    return has_children()
+
+
 def watermark_of(pid: int) -> int:
     """The number that says which task it belongs to; 0 if there is none, or the process is gone."""
     try:
-        with open(f"/proc/{pid}/limits", "rb") as file:
-            return read_watermark(file.read())
+        return read_watermark(_with_reserve(_read, f"/proc/{pid}/limits"))
     except OSError:
         return 0

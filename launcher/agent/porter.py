@@ -20,9 +20,9 @@ If the porter itself is killed the agent sees the same end of its orders. Nothin
 
 from __future__ import annotations
 
+import errno
 import os
 import select
-import sys
 import time
 from functools import partial
 
@@ -50,8 +50,8 @@ KEEP = 8 * 1024 * 1024
 TAKE = 1024 * 1024
 _READ = 256 * 1024
 _MOMENT, _LONGEST_WAIT = 0.001, 1.0
-#: Seconds to end what earlier runs left, and what `kill` is to end.
-_SWEEP_SECONDS = 5.0
+#: Seconds to end what earlier runs left.
+_LOST_SECONDS = 2.0
 
 
 def main(arguments: Mapping[str, Any]) -> int:
@@ -63,27 +63,14 @@ def main(arguments: Mapping[str, Any]) -> int:
     """
     try:
         door: Optional[Door] = Door(str(arguments["token"]))
-    except OSError:  # this was asked before, and the answer got lost
-        door = None
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        door = None  # this was asked before, and the answer got lost
     if door is not None:
         daemon.leave_behind(partial(_serve, door, arguments))
         door.close()
     return attach.main(arguments)
-
-
-def kill(arguments: Mapping[str, Any]) -> int:
-    """Kill a porter, its agent and all that this started.
-
-    Args:
-        arguments: ``agent``, its number.
-
-    Returns:
-        Exit status: 0 if nothing of it is left.
-    """
-    left = sweep.sweep(int(arguments["agent"]), _SWEEP_SECONDS)
-    if left:
-        sys.stderr.write(f"processes that can't be killed: {left}\n")
-    return 1 if left else 0
 
 
 def _serve(door: Door, arguments: Mapping[str, Any]) -> None:
@@ -96,8 +83,9 @@ def _serve(door: Door, arguments: Mapping[str, Any]) -> None:
         os.write(1, refusal(f"the agent can't be started: {error.strerror}"))
         raise
     daemon.let_go()
+    kernel.show_as(f"tf-porter {arguments['host']}")
     Porter(door, ward, str(arguments["token"]), float(arguments["lease"])).run()
-    sweep.sweep_lost(_SWEEP_SECONDS)
+    sweep.sweep_lost(_LOST_SECONDS)
 
 
 class Porter:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import time
 
 from launcher.agent import kernel
@@ -18,12 +19,14 @@ from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import agent_of, ordinal_of, watermark
 
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Set
+    from typing import Any, Callable, Dict, List, Mapping, Set
 
     Marked = Dict[int, List[Process]]
 
 #: Seconds between two looks at what was killed.
 _LOOK = 0.005
+#: Seconds for `kill`.
+_KILL_SECONDS = 5.0
 #: How agents and guardians are called in process lists, also those that carry no mark of their own: the
 #: agents of launches on this machine.
 _KEEPERS = ("launch-agent", "launch-guardian")
@@ -36,6 +39,21 @@ def carry_mark(agent: int) -> None:
         resource.setrlimit(resource.RLIMIT_RTTIME, (watermark(agent, 0), hard))
     except (OSError, ValueError):  # the hard limit is below it: then tasks carry none either
         return
+
+
+def kill(arguments: Mapping[str, Any]) -> int:
+    """An errand: kill an agent, its guardian, its porter and all that it started.
+
+    Args:
+        arguments: ``agent``, its number.
+
+    Returns:
+        Exit status: 0 if nothing of it is left.
+    """
+    left = sweep(int(arguments["agent"]), _KILL_SECONDS)
+    if left:
+        sys.stderr.write(f"processes that can't be killed: {left}\n")
+    return 1 if left else 0
 
 
 def sweep(agent: int, seconds: float) -> List[int]:
@@ -53,23 +71,23 @@ def sweep_lost(seconds: float) -> List[int]:
 
 
 def marked() -> Marked:
-    """The processes of this user that carry a mark, by the number of their agent."""
+    """The processes of this machine that carry a mark, by the number of their agent."""
     found: Marked = {}
     for process in kernel.all_processes():
         agent = agent_of(kernel.watermark_of(process.pid))
-        if agent is not None and not process.ended and _is_ours(process.pid):
+        if agent is not None and not process.ended:
             found.setdefault(agent, []).append(process)
     return found
 
 
 def lost() -> List[Process]:
-    """Those of them that have neither porter nor guardian nor agent."""
+    """Those of them that are this user's, and have neither porter nor guardian nor agent."""
     return [
         process
         for group in marked().values()
         if not any(ordinal_of(kernel.watermark_of(process.pid)) == 0 for process in group)
         for process in group
-        if not _is_kept(process)
+        if _is_ours(process.pid) and not _is_kept(process)
     ]
 
 
@@ -106,7 +124,7 @@ def _name(pid: int) -> str:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether it runs as this user, or as root on behalf of him."""
+    """Whether it runs for this user: as its real user id says."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             uids = file.read().partition(b"\nUid:")[2].split(None, 4)[:4]

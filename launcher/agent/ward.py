@@ -6,7 +6,6 @@ import fcntl
 import os
 import signal
 import sys
-import time
 
 from launcher.agent import kernel
 from launcher.agent.__main__ import main as agent_main
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
 _PIPE_SIZE = 1024 * 1024
 _F_SETPIPE_SZ = 1031
 _ERRORS_LIMIT = 64 * 1024
-#: Seconds to kill what does not end, and between two looks at it.
+#: Seconds to kill what does not end.
 _KILL_SECONDS = 5.0
-_LOOK = 0.005
 
 
 class Ward:
@@ -91,13 +89,8 @@ class Ward:
         Returns:
             Pids that are still there.
         """
-        until = time.monotonic() + _KILL_SECONDS
-        while kernel.has_children() and time.monotonic() < until:
-            for process in kernel.descendants_of(os.getpid()):
-                kernel.send(process, signal.SIGKILL)
-            self._reap()
-            time.sleep(_LOOK)
-        return kernel.children_of(os.getpid())
+        left = kernel.kill_descendants(_KILL_SECONDS, self._reap)
+        return kernel.children_of(os.getpid()) if left else []
 
     def last_words(self) -> str:
         """What is to be said about its end; empty if all is well."""

@@ -1,42 +1,41 @@
-"""Ignore rules: ``.gitignore`` as git reads it, and ``.launchignore`` of the same form, which wins.
+"""Ignore rules: ``.gitignore``, and ``.launchignore`` of the same form, which wins. pathspec reads them.
 
-The patterns become regular expressions over bytes, since that is what git compares: names that are not
-UTF-8, or hold a newline, are names like others. A folder that is ignored is never looked into, so nothing in
-it can be brought back, but by a rule for the folder itself.
+A folder that is ignored is never looked into, so nothing in it can be brought back, but by a rule for the
+folder itself. Two things git does otherwise: ``?`` stands for one character here, not for one byte of it, and
+patterns do not reach over a newline in a name.
 """
 
 from __future__ import annotations
 
-import re
-import string
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from typing import NamedTuple
+
+from pathspec import GitIgnoreSpec, RegexPattern
 
 #: What is never looked at: it belongs to git.
 GIT_FOLDER = ".git"
 #: The later wins.
 RULE_FILES = (".gitignore", ".launchignore")
 
-_SPECIAL = frozenset(b"*?[\\")
-_CLASSES: dict[str, Callable[[str], bool]] = {
-    "alnum": str.isalnum, "alpha": str.isalpha, "digit": str.isdigit, "lower": str.islower,
-    "upper": str.isupper, "space": " \t\n\r\f\v".__contains__, "blank": " \t".__contains__,
-    "xdigit": "0123456789abcdefABCDEF".__contains__, "punct": string.punctuation.__contains__,
-    "print": lambda char: " " <= char <= "~",
-    "cntrl": lambda char: char < " " or char == "\x7f",
-    "graph": lambda char: "!" <= char <= "~",
-}  # fmt: skip
 
-
-class Rule(NamedTuple):
+class Pattern(NamedTuple):
     """One line of a rule file."""
 
-    matches: re.Pattern[bytes]
-    #: Whether it ignores, or brings back (``!``).
-    ignores: bool
-    folders_only: bool
-    #: Whether the name alone is compared, or the path from the rule file's folder.
-    name_only: bool
+    line: str
+    spec: RegexPattern
+
+    def matches(self, text: str) -> bool:
+        """Whether it means this path (a folder's ends in a slash), and not only a folder that it is in.
+
+        A pattern of pathspec also matches all that is in a folder it matches. For git, and here, the folder
+        was asked about before, and what is in it is asked about by itself.
+        """
+        found = self.spec.match_file(text)
+        if found is None or self.line.lstrip("!/") == "**":
+            return found is not None
+        whole = found.match.end() == len(text)
+        return not whole if self.line.endswith("/**") else whole
 
 
 class Rules(NamedTuple):
@@ -45,162 +44,33 @@ class Rules(NamedTuple):
     #: Bytes of the path that lead to the rule file's folder, with the slash.
     start: int
     #: The last one first, since that is the one that decides.
-    rules: tuple[Rule, ...]
+    patterns: tuple[Pattern, ...] = ()
 
-    def verdict(self, path: bytes, name: bytes, is_folder: bool) -> bool | None:
+    def verdict(self, path: bytes, is_folder: bool) -> bool | None:
         """Whether it is ignored; ``None``: no rule says anything about it."""
-        for rule in self.rules:
-            if is_folder or not rule.folders_only:
-                text = name if rule.name_only else path[self.start :]
-                if rule.matches.fullmatch(text):
-                    return rule.ignores
-        return None
+        text = os.fsdecode(path[self.start :]) + ("/" if is_folder else "")
+        return next((found.spec.include for found in self.patterns if found.matches(text)), None)
 
 
 def read_rules(text: bytes, start: int) -> Rules:
-    """The rules in a rule file.
+    """The rules in a rule file; a line that git would pass over as well does not count.
 
     Args:
         text: what it says.
         start: see `Rules`.
     """
-    lines = text.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    rules = (rule for line in reversed(lines) if (rule := _rule(line)) is not None)
-    return Rules(start, tuple(rules))
+    lines = _sound_lines(os.fsdecode(text.removeprefix(b"\xef\xbb\xbf")))
+    read = [(line, spec) for line in lines for spec in GitIgnoreSpec.from_lines([line]).patterns]
+    return Rules(start, tuple(Pattern(line, p) for line, p in reversed(read) if isinstance(p, RegexPattern)))
 
 
-def _rule(line: bytes) -> Rule | None:
-    line = _without_spaces(line.removesuffix(b"\r").partition(b"\0")[0])
-    if not line or line.startswith(b"#"):
-        return None
-    ignores = not line.startswith(b"!")
-    pattern = line if ignores else line[1:]
-    folders_only = pattern.endswith(b"/")
-    pattern = pattern[:-1] if folders_only else pattern
-    name_only = b"/" not in pattern
-    pattern = pattern.removeprefix(b"/")
-    if not pattern:
-        return None
-    try:
-        expression = b"".join(_name_pieces(pattern) if name_only else _path_pieces(pattern))
-    except _NeverMatches:
-        return None
-    return Rule(re.compile(expression, re.DOTALL), ignores, folders_only, name_only)
-
-
-def _without_spaces(line: bytes) -> bytes:
-    """Without the spaces at the end, but those after a backslash."""
-    end = 0
-    at = 0
-    while at < len(line):
-        at += 2 if line[at : at + 1] == b"\\" else 1
-        if line[at - 1 : at] != b" " or line[at - 2 : at - 1] == b"\\":
-            end = at
-    return line[:end]
-
-
-class _NeverMatches(Exception):
-    """Git finds fault with the pattern, and passes over it."""
-
-
-def _name_pieces(pattern: bytes) -> Iterator[bytes]:
-    """``*`` may match anything: there is no slash in a name."""
-    at = 0
-    while at < len(pattern):
-        if pattern[at] == ord("*"):
-            yield b".*"
-            at += 1
-        else:
-            piece, at = _character(pattern, at)
-            yield piece
-
-
-def _path_pieces(pattern: bytes) -> Iterator[bytes]:
-    """``*`` stays within a folder, ``**`` between slashes does not.
-
-    Git compares what comes before the first special character by itself, and takes what is left as if it
-    stood alone, so in ``a**/b`` the stars are at a beginning too.
-    """
-    plain = next((at for at, char in enumerate(pattern) if char in _SPECIAL), len(pattern))
-    yield re.escape(pattern[:plain])
-    at = start = plain
-    while at < len(pattern):
-        if pattern[at] != ord("*"):
-            piece, at = _character(pattern, at)
-            yield piece
+def _sound_lines(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        rule = line.removesuffix("\r").partition("\0")[0]
+        if not rule.strip("!/ ") or rule.startswith("#"):
             continue
-        stars = at
-        while pattern[at : at + 1] == b"*":
-            at += 1
-        bounded = stars == start or pattern[stars - 1 : stars] == b"/"
-        if at - stars > 1 and bounded and pattern[at : at + 1] in (b"", b"/"):
-            slash = pattern[at : at + 1] == b"/"
-            yield b"(?:.*/)?" if slash else b".*"
-            at += slash
-        else:
-            yield b"[^/]*"
-
-
-def _character(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """What matches one character, and where the pattern goes on."""
-    char = pattern[at : at + 1]
-    if char == b"?":
-        return b"[^/]", at + 1
-    if char == b"[":
-        return _char_set(pattern, at + 1)
-    if char == b"\\":
-        at += 1
-        char = pattern[at : at + 1]
-        if not char:
-            raise _NeverMatches
-    return re.escape(char), at + 1
-
-
-def _char_set(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """``[...]``, read as git reads it, as the set of bytes it means."""
-    negated = pattern[at : at + 1] in (b"!", b"^")
-    at += negated
-    chars: set[int] = set()
-    before: int | None = None
-    first = True
-    while first or pattern[at : at + 1] != b"]":
-        first = False
-        char = _byte(pattern, at)
-        if char == ord("-") and before is not None and pattern[at + 1 : at + 2] not in (b"", b"]"):
-            at += 1
-            if pattern[at] == ord("\\"):
-                at += 1
-            chars.update(range(before, _byte(pattern, at) + 1))
-            before = None
-        elif char == ord("[") and pattern[at + 1 : at + 2] == b":":
-            before, at = _named_class(pattern, at, chars)
-        else:
-            if char == ord("\\"):
-                at += 1
-                char = _byte(pattern, at)
-            chars.add(char)
-            before = char
-        at += 1
-    chars = (set(range(256)) - chars if negated else chars) - {ord("/")}
-    return b"[" + b"".join(b"\\x%02x" % char for char in sorted(chars)) + b"]" if chars else b"(?!)", at + 1
-
-
-def _byte(pattern: bytes, at: int) -> int:
-    if at >= len(pattern):
-        raise _NeverMatches
-    return pattern[at]
-
-
-def _named_class(pattern: bytes, at: int, chars: set[int]) -> tuple[int | None, int]:
-    """``[:alpha:]`` within a set: adds to it; returns what stands before the next character, and where."""
-    end = pattern.find(b"]", at + 2)
-    if end < 0:
-        raise _NeverMatches
-    if end == at + 2 or pattern[end - 1 : end] != b":":  # a plain [ after all
-        chars.add(ord("["))
-        return ord("["), at
-    test = _CLASSES.get(pattern[at + 2 : end - 1].decode("latin-1"))
-    if test is None:
-        raise _NeverMatches
-    chars.update(code for code in range(128) if test(chr(code)))
-    return None, end
+        try:
+            GitIgnoreSpec.from_lines([rule])
+        except ValueError:
+            continue
+        yield rule

@@ -19,8 +19,8 @@ from launcher.luggage.walk import Tree, travels, walk
 from launcher.model.luggage import LuggageError, unspell
 
 _SYNC, _FINISH = "launcher.agent.store.receive:sync", "launcher.agent.store.work:finish"
-#: Bytes that a host's cache may hold after a sync.
-CACHE_LIMIT = 2 * 1024**3
+#: Bytes of contents that a host's cache may hold after a sync; with its spare trees that makes 2 GiB.
+CACHE_LIMIT = 3 * 1024**3 // 2
 
 
 class Packed(NamedTuple):
@@ -67,12 +67,13 @@ def pack(
     Args:
         requests: at least one; tasks run in the first.
         cwd: the launcher's folder; tasks run in the same one on the hosts, if it travels.
-        without: absolute paths that do not travel, whatever the rules say: the run's own folder.
+        without: paths that do not travel, whatever the rules say: the run's own folder.
         trusted: whether what is remembered of the last time counts.
 
     Raises:
         JobError: something can't be read; or the launcher's folder does not travel.
     """
+    without = [os.path.realpath(path) for path in without]
     trees = [walk(request.folder, without, trusted) for request in requests]
     subfolder = requests[0].inside(cwd) or ""
     if not travels(trees[0], subfolder):

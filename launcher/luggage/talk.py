@@ -13,7 +13,7 @@ from launcher.luggage.base import Errand, Errands
 from launcher.model.luggage import TELL, Frames, LuggageError, understood
 
 #: Seconds without a byte either way, or a sign of life, after which the host counts as silent.
-_SILENCE = 120.0
+_SILENCE = 60.0
 #: Seconds between two tries to send, at least and at most: an errand does not say when it takes more.
 _SHORTEST, _LONGEST = 0.001, 0.02
 #: Seconds between two looks whether anybody still wants it.
@@ -58,6 +58,7 @@ class Conversation:
         """
         view = memoryview(data)
         pause = _SHORTEST
+        self._check_wanted()
         while view:
             took = self._errand.send(view)
             view = view[took:]
@@ -75,6 +76,7 @@ class Conversation:
             TransportError: as `send`.
             Cancelled: nobody wants it.
         """
+        self._check_wanted()
         while not self._heard:
             if self._receive():
                 self._moved_at = time.monotonic()
@@ -139,10 +141,13 @@ class Conversation:
         last = f"; it said: {lines[-1]}" if lines else ""
         return TransportError(f"{self._host}: the copying there ended too early: {how}{last}")
 
-    def _pause(self, seconds: float) -> None:
-        """Wait until the host says something, but not long."""
+    def _check_wanted(self) -> None:
         if not self._wanted():
             raise Cancelled
+
+    def _pause(self, seconds: float) -> None:
+        """Wait until the host says something, but not long."""
+        self._check_wanted()
         if time.monotonic() - self._moved_at > _SILENCE:
             raise TransportError(f"{self._host}: silent for {_SILENCE:.0f} s while files were copied")
         poll = select.poll()

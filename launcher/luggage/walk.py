@@ -127,7 +127,7 @@ class _Look:
         if item.name in (GIT_FOLDER.encode(), SYNC_MARK.encode()) or item.path in self._without:
             return False
         is_folder = item.is_dir(follow_symlinks=False)
-        if _is_ignored(start + path, item.name, is_folder, rules):
+        if _is_ignored(start + path, is_folder, rules):
             return False
         name = os.fsdecode(path)
         try:
@@ -182,11 +182,11 @@ def _read(path: bytes) -> tuple[Stamp, str, Stamp]:
         os.close(fd)
 
 
-def _is_ignored(path: bytes, name: bytes, is_folder: bool, rules: tuple[tuple[Rules, ...], ...]) -> bool:
+def _is_ignored(path: bytes, is_folder: bool, rules: tuple[tuple[Rules, ...], ...]) -> bool:
     """The last kind of rule file wins; of one kind, the file in the deepest folder."""
     for kind in reversed(rules):
         for one in kind:
-            verdict = one.verdict(path, name, is_folder)
+            verdict = one.verdict(path, is_folder)
             if verdict is not None:
                 return verdict
     return False
@@ -199,7 +199,7 @@ def _own(root: bytes, folder: bytes, name: bytes, names: set[bytes], start: byte
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return Rules(depth, ())  # a link counts for nothing, as in git; what can't be read fails as a file
+        return Rules(depth)  # a link counts for nothing, as in git; what can't be read fails as a file
     with open(fd, "rb") as file:
         return read_rules(file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else b"", depth)
 
@@ -224,7 +224,7 @@ def rules_above(root: bytes) -> tuple[tuple[tuple[Rules, ...], ...], bytes]:
             for name, known in zip(map(str.encode, RULE_FILES), rules, strict=True)
         )
         below = root[len(folder) + 1 :].split(b"/")[0]
-        if _is_ignored(inside + b"/" + below if inside else below, below, True, rules):
+        if _is_ignored(inside + b"/" + below if inside else below, True, rules):
             return none
     return rules, root[len(top) + 1 :] + b"/"
 

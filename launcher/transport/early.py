@@ -38,6 +38,12 @@ class EarlyAgents:
             raise found
         return found
 
+    @property
+    def numbers(self) -> list[int]:
+        """What is in the watermarks of the agents that nobody has asked for yet, where it is known."""
+        found = (getattr(link, "number", None) for link in self._opened.values())
+        return [number for number in found if number is not None]
+
     def __enter__(self) -> EarlyAgents:
         return self
 

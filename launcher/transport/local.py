@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import select
 import signal
@@ -13,7 +14,6 @@ from collections.abc import Sequence
 from launcher.errors import TransportError
 from launcher.model.host import Host
 from launcher.model.watermark import agent_number
-from launcher.transport.sweep import sweep
 
 #: What the agent's Python runs. ``-I -S``: no environment, no site packages, so it starts in 10 ms and
 #: can only use the standard library; the folder that holds our package is put before its path.
@@ -21,6 +21,8 @@ _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from launcher.agent.__main__ import main; main(*sys.argv[2:])"
 )
+#: Started by name: nobody imports the agent.
+_SWEEP = "launcher.agent.sweep"
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 #: Bytes a pipe of the link holds: output comes in big pieces.
 _PIPE_SIZE = 1024 * 1024
@@ -79,7 +81,7 @@ class LocalLink:
 
     def __init__(self, pid: int, number: int, reading: int, writing: int, errors: int) -> None:
         self.pid = pid
-        self._number = number
+        self.number = number
         self.reading = reading
         self.writing = writing
         self._errors = errors
@@ -116,9 +118,14 @@ class LocalLink:
             # remains then is the moment until the kernel has made a zombie of the guardian.
             heard = [] if self._silent else [self._errors]
             select.select(heard, [], [], min(left, 0.05 if heard else 0.0005))
-        if os.WIFSIGNALED(self._status or 0) and sweep(self._number, deadline):
+        if os.WIFSIGNALED(self._status or 0) and self._sweep(deadline):
             return None
         return _describe(self._status or 0, self._said.decode("utf-8", "replace").strip())
+
+    def _sweep(self, deadline: float) -> list[int]:
+        """End what they left; pids that are still there."""
+        left: list[int] = importlib.import_module(_SWEEP).sweep(self.number, deadline - time.monotonic())
+        return left
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`; guardian and agent are one group, what they started carries the watermark."""

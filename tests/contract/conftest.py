@@ -10,7 +10,18 @@ from launcher.transport import TRANSPORTS
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import SITES, Eyes, Site
+from tests.docker.conftest import real_engine
 from tests.ssh.lab import Lab
+
+#: Fixtures of other folders.
+__all__ = ["real_engine"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What lives as long as the session must be there before a test looks at what it leaves."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "[docker" in item.name:
+            item.fixturenames = ["real_engine", *item.fixturenames]
 
 
 @pytest.fixture(params=sorted({*TRANSPORTS, *SITES}))

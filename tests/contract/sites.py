@@ -33,6 +33,8 @@ class Site(Protocol):
     transport: Transport
     #: Whether the kernel's log numbers its processes as they do themselves.
     kernel_pids: bool
+    #: What is killed with the guardian, in words.
+    guardian: str
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """Run a command there to its end, and return what it printed.
@@ -48,6 +50,7 @@ class LocalSite:
     host = Host("here")
     python = sys.executable
     kernel_pids = True
+    guardian = "guardian"
 
     def __init__(self, transport: Transport, folder: Path) -> None:
         self.transport = transport
@@ -62,6 +65,7 @@ class SshSite:
     """A host of the lab, entered beside its sshd: what is seen there owes nothing to the transport."""
 
     kernel_pids = False
+    guardian = "guardian"
 
     def __init__(self, transport: Transport, host: LabHost) -> None:
         self.transport = transport
@@ -102,11 +106,20 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     assert told == []
 
 
+@contextmanager
+def _in_docker(request: pytest.FixtureRequest) -> Iterator[Site]:
+    from tests.docker.site import in_docker
+
+    with in_docker(request.getfixturevalue("real_engine"), request.getfixturevalue("tmp_path")) as site:
+        yield site
+
+
 #: What makes the site of each transport, for one test.
 SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]] = {
     "local": partial(_here, "local"),
     "fork": partial(_here, "fork"),
     "ssh": _over_ssh,
+    "docker": _in_docker,
 }
 
 

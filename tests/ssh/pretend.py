@@ -34,12 +34,12 @@ _PIECE = 64 * 1024
 class PretendErrand:
     """See `launcher.transport.base.Errand`."""
 
-    def __init__(self, line: PretendLine, entry: str, arguments: object) -> None:
+    def __init__(self, line: PretendLine, python: str, entry: str, arguments: object) -> None:
         self._line = line
         self._ours, ours = socket.socketpair()
         theirs, its = socket.socketpair()
         self._errors = os.memfd_create("stderr")
-        argv = [sys.executable, "-I", "-S", "-c", _START, _ROOT, entry]
+        argv = [python, "-I", "-S", "-c", _START, _ROOT, entry]
         self.process = subprocess.Popen(
             argv, stdin=its.fileno(), stdout=its.fileno(), stderr=self._errors, start_new_session=True
         )
@@ -137,8 +137,9 @@ class PretendLine:
 class PretendFleet:
     """See `launcher.transport.ssh.redial.Dialling`; one host."""
 
-    def __init__(self, host: str = "node1") -> None:
+    def __init__(self, host: str = "node1", python: str = sys.executable) -> None:
         self.host = host
+        self.python = python
         self.line = PretendLine(host)
         self.errands: list[PretendErrand] = []
         #: Whether a new connection can be had, and how often that was tried.
@@ -150,7 +151,7 @@ class PretendFleet:
         """See `Errands.errand`."""
         if self.line.is_cut:
             raise TransportError(f"{host}: there is no connection to it")
-        self.errands.append(PretendErrand(self.line, entry, arguments))
+        self.errands.append(PretendErrand(self.line, self.python, entry, arguments))
         return self.errands[-1]
 
     def redial(self, host: str) -> None:

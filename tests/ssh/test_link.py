@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,7 @@ from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.ssh.host import until
 from tests.ssh.pretend import PretendFleet
+from tests.test_house import oldest_python
 
 COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 7"
 FLOOD = "import os\nwhile True: os.write(1, bytes(range(256)) * 1024)"
@@ -26,9 +28,9 @@ FLOOD = "import os\nwhile True: os.write(1, bytes(range(256)) * 1024)"
 class Reach:
     """A link, and what is at its other end."""
 
-    def __init__(self, lease: float, mark: str) -> None:
+    def __init__(self, lease: float, mark: str, python: str = sys.executable) -> None:
         self.told: list[str] = []
-        self.fleet = PretendFleet()
+        self.fleet = PretendFleet(python=python)
         link = SshTransport(self.fleet, self.told.append, lease).open(Host("node1"))
         assert isinstance(link, SshLink)
         self.link = link
@@ -77,8 +79,8 @@ def opened(nothing_left: str) -> Iterator[Callable[..., Reach]]:
     """Opens links, and closes them."""
     made: list[Reach] = []
 
-    def link(lease: float = 30.0) -> Reach:
-        made.append(Reach(lease, nothing_left))
+    def link(lease: float = 30.0, python: str = sys.executable) -> Reach:
+        made.append(Reach(lease, nothing_left, python))
         return made[-1]
 
     yield link
@@ -117,6 +119,23 @@ def test_a_connection_that_breaks_again_and_again(here: Reach):
     )
     assert re.fullmatch(r"node1: connected again after \d s", here.told[1])
     assert here.agent.close() == ""
+
+
+def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
+    python = oldest_python()
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    here = opened(python=python)
+    assert str(here.agent.ready().facts["python"]).startswith("3.8.")
+    here.count(50)
+    here.agent.prints("worker/0", b"line 20\n")
+    here.fleet.cut()
+    here.counted(50)
+    here.agent.started("worker/1", ["sleep", "600"])
+    for pid in here.keepers()[1:]:
+        os.kill(pid, 9)
+    assert here.agent.to_the_end(10) == "its guardian was killed by SIGKILL"
+    here.gone_within(3)
 
 
 def test_a_flood_through_connections_that_break(here: Reach):
@@ -216,6 +235,19 @@ def test_whoever_hung_up_and_reads_no_more_still_gets_an_end(here: Reach):
     here.link.hang_up()
     assert here.link.wait(15) == ""
     here.gone_within(3)
+
+
+def test_whoever_hung_up_and_reads_late_gets_whole_messages_and_an_end(here: Reach):
+    """Nothing of the agent stays for the sake of what nobody reads; what is read is cut off, not torn."""
+    here.agent.start("worker/0", ["python3", "-c", FLOOD])
+    here.agent.wait(facts.TaskStarted, "worker/0")
+    here.agent.until(lambda: here.agent.size("worker/0") > 1_000_000)
+    time.sleep(0.5)  # more comes than pipes and buffers hold
+    here.link.hang_up()
+    here.gone_within(10)
+    assert here.agent.to_the_end(5) == ""
+    output = here.agent.output("worker/0")
+    assert output == (bytes(range(256)) * (len(output) // 256 + 1))[: len(output)]
 
 
 @pytest.mark.parametrize(

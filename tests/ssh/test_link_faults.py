@@ -105,6 +105,7 @@ def test_a_job_without_faults_and_nothing_is_left(reach: Callable[..., Reach]):
     assert here.told == []
 
 
+@pytest.mark.slow
 def test_the_link_is_cut_for_ten_seconds_in_the_middle_of_lines(reach: Callable[..., Reach]):
     here = reach()
     here.agent.start("worker/0", [*COUNT, "800"])
@@ -207,21 +208,23 @@ with Fleet([host], SshSettings(), print) as fleet:
     fleet.connect()
     agent = Driver(SshTransport(fleet, print).open(host), host.name, {})
     agent.ready()
-    agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & sleep 600"])
+    agent.started("worker/0", ["sh", "-c", sys.argv[2]])
     print("up", flush=True)
-    agent.quiet(60)
+    time.sleep(60)
 """
 
 
-def test_the_launcher_is_killed(hosts: list[LabHost], lab: Lab, tmp_path: Path):
-    """It can do nothing about it, and in seconds nothing is left on the host."""
+@pytest.mark.parametrize("task", ["trap '' TERM; setsid sleep 600 & sleep 600", "while :; do echo $0; done"])
+def test_the_launcher_is_killed(hosts: list[LabHost], lab: Lab, task: str):
+    """It can do nothing about it, and in seconds nothing is left there; also of what prints on and on."""
     environment = {**os.environ, **lab.environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
-    argv = [sys.executable, "-c", LAUNCHER, hosts[0].address]
+    argv = [sys.executable, "-c", LAUNCHER, hosts[0].address, task]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as launcher:
         try:
             assert launcher.stdout is not None
             assert launcher.stdout.readline() == b"up\n"
             assert len(hosts[0].processes()) > 4
+            time.sleep(1)
         finally:
             launcher.send_signal(signal.SIGKILL)
     since = time.monotonic()
@@ -288,6 +291,7 @@ def test_a_bad_cable(reach: Callable[..., Reach]):
     print(here.told)
 
 
+@pytest.mark.slow
 def test_a_cable_that_is_in_and_out(reach: Callable[..., Reach]):
     """Of every nine seconds it is out for six; whatever a connection was doing just then."""
     here = reach(lease=60.0)

@@ -99,7 +99,7 @@ def test_to_four_hosts_and_again(lab: Lab, fleet: Fleet, project: Path):
             for path in host.files()
             if CACHE + "/" in path
         }
-        assert found == {"blobs", "lock", "place.lock"}
+        assert found == {"blobs", "lock", "place.lock", "spare"}
 
 
 def test_to_a_place_that_stays(lab: Lab, fleet: Fleet, project: Path):

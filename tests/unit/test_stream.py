@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import WireError
-from launcher.stream import ACK_BYTES, ACK_SECONDS, FRAME, Refused, Stream, refusal
+from launcher.stream import Refused, Stream, refusal
+from launcher.stream.frames import FRAME
+from launcher.stream.halves import ACK_BYTES, ACK_SECONDS
 
 SESSION = b"a session"
 KEEP = 4000
@@ -167,6 +169,11 @@ def test_a_connection_that_breaks_at_any_byte(first: int, second: int):
     assert (pair.near.read, pair.far.read) == (pair.far.written, pair.near.written)
 
 
+def said(end: End) -> str | None:
+    """What an end heard at the end of the other one."""
+    return end.stream.last_words
+
+
 def connected(**kept: int) -> Pair:
     pair = Pair(**kept)
     pair.connect()
@@ -203,10 +210,10 @@ def test_the_end_comes_after_the_last_byte_and_is_acknowledged_at_once():
     assert pair.far.stream.room == 0
     pair.far.send(pair.now)
     pair.carry(pair.near, 1 << 30)
-    assert pair.near.stream.last_words is None
+    assert said(pair.near) is None
     pair.settle(5)
     assert len(pair.near.read) == 2 * TAKE
-    assert pair.near.stream.last_words == "all went well, é"
+    assert said(pair.near) == "all went well, é"
     assert pair.far.stream.delivered
     assert not pair.near.stream.delivered
 

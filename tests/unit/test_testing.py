@@ -80,6 +80,12 @@ def test_a_host_that_can_not_be_reached():
         FakeTransport(refuses={"node1": "no route"}).open(Host("node1"))
 
 
+def test_a_fake_agent_reaches_everybody_and_may_be_told_to_hold_its_output():
+    agent = FakeAgent("node1", clock=FakeClock(1.0))
+    assert agent(orders.TryPeers("node1", ("node2:4000",))) == [facts.PeersTried("node1", 1.0, {})]
+    assert agent(orders.HoldOutput("node1", True)) == []
+
+
 def test_a_fake_task_climbs_the_ladder():
     agent = FakeAgent("node1", {"worker/0": runs(ignores=(15, 6))}, clock=FakeClock(1.0))
     agent(orders.StartTask("node1", W0, 1, ("true",), {}, None, ()))

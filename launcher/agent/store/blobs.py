@@ -10,12 +10,10 @@ from launcher.model.luggage import digest
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Iterable, Iterator, List, Set, Tuple
+    from typing import Callable, Iterable, Iterator, List, Set, Tuple
 
     from launcher.model.luggage import Data
 
-#: Bytes the cache may hold after a sync.
-LIMIT = 2 * 1024**3
 _PIECE = 1024 * 1024
 
 
@@ -25,6 +23,8 @@ class Blobs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._made: Set[str] = set()
+        #: What was taken in just now, and was verified then.
+        self.fresh: Set[str] = set()
 
     def path(self, content: str) -> str:
         """Where this content is, or would be."""
@@ -57,6 +57,7 @@ class Blobs:
                 return False
             self._folder(os.path.dirname(path))
             os.rename(new, path)
+            self.fresh.add(content)
             return True
         except OSError as error:
             error.filename = error.filename or path
@@ -121,7 +122,7 @@ def _write(fd: int, data: Data) -> None:
         view = view[os.write(fd, view) :]
 
 
-def copy(source: str, fd: int, content: str) -> bool:
+def copy(source: str, fd: int, content: str, alive: Callable[[], None]) -> bool:
     """Copy a file, and say whether it had this content: disks do fail, and users do edit."""
     seen = digest()
     with open(source, "rb", buffering=0) as file:
@@ -131,6 +132,7 @@ def copy(source: str, fd: int, content: str) -> bool:
                 return seen.hexdigest() == content
             seen.update(piece)
             _write(fd, piece)
+            alive()
 
 
 def _unlink(path: str) -> None:

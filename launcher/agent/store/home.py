@@ -42,6 +42,11 @@ class Store(NamedTuple):
         return f"{self.root}/work"
 
     @property
+    def spare(self) -> str:
+        """Trees of runs that are over."""
+        return f"{self.root}/spare"
+
+    @property
     def place_lock(self) -> str:
         """Held while a tree is put in its place."""
         return f"{self.root}/place.lock"

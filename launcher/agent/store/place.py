@@ -15,7 +15,7 @@ from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.task import TASK_MARK
 
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Optional, Sequence
+    from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
     from launcher.model.luggage import Entry
 
@@ -66,13 +66,13 @@ def place_named(remote: str) -> str:
     return path
 
 
-def look(path: str) -> Standing:
+def look(path: str, alive: Callable[[], None]) -> Standing:
     """What stands at a place that was claimed.
 
     Raises:
         Failed: it must not be replaced, and why.
     """
-    _recover(path)
+    _recover(path, alive)
     if not os.path.lexists(path):
         return Standing(path, True)
     if not os.path.isdir(path):
@@ -118,7 +118,9 @@ def _name(name: str, kind: str) -> str:
     return f".{digest_of(os.fsencode(name))[:12]}{kind}"
 
 
-def settle(standing: Standing, new: str, entries: Sequence[Entry], manifest: bytes) -> None:
+def settle(
+    standing: Standing, new: str, entries: Sequence[Entry], manifest: bytes, alive: Callable[[], None]
+) -> None:
     """Put a complete new tree where the old one is, with whatever no sync brought.
 
     Raises:
@@ -131,16 +133,25 @@ def settle(standing: Standing, new: str, entries: Sequence[Entry], manifest: byt
         os.chmod(new, 0o777 & ~_umask())
         os.rename(new, standing.path)
         return
-    for user in _tasks_in(standing.path):
-        raise Failed(f"{standing.path} is in use by {user}; wait for its end, or give another place")
+    check_unused(standing)
     brought = {entry.path: entry for entry in standing.brought}
     wanted = {entry.path: entry for entry in entries}
-    _keep_others(standing.path, new, brought, wanted)
+    _keep_others(standing.path, new, brought, wanted, alive)
     set_folder_modes(entries, new)
     os.chmod(new, os.stat(standing.path).st_mode & 0o777)
     exchange(new, standing.path)
-    keep(new, standing.path, brought, wanted)
-    remove(new)
+    keep(new, standing.path, brought, wanted, alive)
+    remove(new, alive)
+
+
+def check_unused(standing: Standing) -> None:
+    """Pass if no task runs there.
+
+    Raises:
+        Failed: one does; says which.
+    """
+    for user in () if standing.empty else _tasks_in(standing.path):
+        raise Failed(f"{standing.path} is in use by {user}; wait for its end, or give another place")
 
 
 def _umask() -> int:
@@ -149,9 +160,11 @@ def _umask() -> int:
     return mask
 
 
-def _keep_others(old: str, new: str, brought: Dict[str, Entry], wanted: Dict[str, Entry]) -> None:
+def _keep_others(
+    old: str, new: str, brought: Dict[str, Entry], wanted: Dict[str, Entry], alive: Callable[[], None]
+) -> None:
     try:
-        lost = keep(old, new, brought, wanted)
+        lost = keep(old, new, brought, wanted, alive)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EPERM):
             raise
@@ -195,7 +208,7 @@ def _swap(new: str, old: str) -> None:
     os.rename(aside, new)
 
 
-def _recover(path: str) -> None:
+def _recover(path: str, alive: Callable[[], None]) -> None:
     """Remove what syncs left that were killed; nobody else is at work here: the place is claimed.
 
     An old tree without a new one in its place goes back there.
@@ -209,7 +222,7 @@ def _recover(path: str) -> None:
         if left.startswith(_name(name, _OLD)) and not os.path.lexists(path):
             os.rename(f"{folder}/{left}", path)
         elif left.startswith((_name(name, _OLD), _name(name, _NEW))):
-            remove(f"{folder}/{left}")
+            remove(f"{folder}/{left}", alive)
 
 
 def _tasks_in(folder: str) -> Iterator[str]:

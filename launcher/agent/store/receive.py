@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.agent.store import place
+from launcher.agent.store import place, spare
 from launcher.agent.store.blobs import Blobs
 from launcher.agent.store.home import Lock, Store, check_room, open_store
 from launcher.agent.store.talk import Failed, speak
@@ -28,7 +28,7 @@ from launcher.model.luggage import FILE, LuggageError, check_path, entries_of, s
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
     from launcher.agent.store.talk import Talk
     from launcher.model.luggage import Entry
@@ -119,7 +119,7 @@ class _Visit:
         raise Failed(f"{self._store.blobs} does not keep what is written to it; is the disk well?")
 
     def _fetch(self, tree: Dict[str, Any], entries: List[Entry], target: _Target) -> None:
-        sources = target.sources()
+        sources = target.sources(self._talk.alive)
         lacking: Dict[str, int] = {}
         for index, entry in enumerate(entries):
             if entry.kind == FILE and entry.content not in lacking and not sources.have(entry):
@@ -144,7 +144,7 @@ class _Target:
         """What to hold meanwhile."""
         raise NotImplementedError
 
-    def sources(self) -> Sources:
+    def sources(self, alive: Callable[[], None]) -> Sources:
         """Where its files can come from, as far as that can be seen without the lock."""
         raise NotImplementedError
 
@@ -171,22 +171,25 @@ class _RunFolder(_Target):
     def lock(self) -> Lock:
         return Lock(self._store.place_lock)
 
-    def sources(self) -> Sources:
-        return Sources(self._blobs)
+    def sources(self, alive: Callable[[], None]) -> Sources:
+        found = spare.find(self._store, self._name)
+        return Sources(self._blobs, alive, found.tree, found.files)
 
     def put(self, manifest: bytes, entries: Sequence[Entry], talk: Talk) -> Optional[bool]:
         run = Run(self._store, self._job)
         if run.trees.get(self._name) == self._manifest and os.path.isdir(self.path):
             run.used()  # another host, which shares this home, has made it
             return True
-        new = self._store.new()
+        new, old = self._store.new(), spare.take(self._store, self._name)
+        sources = Sources(self._blobs, talk.alive, old.tree, old.files, spare=True)
         try:
-            if _build(new, entries, self.sources(), self.path, talk):
+            if _build(new, entries, sources, self.path, talk):
                 return None
             set_folder_modes(entries, new)
-            run.settle(self._name, self._manifest, new)
+            run.settle(self._name, self._manifest, new, talk.alive)
         finally:
-            remove(new)
+            remove(new, talk.pulse)
+            remove(old.folder, talk.pulse)
         return True
 
 
@@ -199,25 +202,26 @@ class _Remote(_Target):
     def lock(self) -> Lock:
         return place.claim(self.path)
 
-    def sources(self) -> Sources:
+    def sources(self, alive: Callable[[], None]) -> Sources:
         with self.lock() as lock:
-            lock.take(lambda: None)
-            return self._sources(place.look(self.path))
+            lock.take(alive)
+            return self._sources(place.look(self.path, alive), alive)
 
-    def _sources(self, standing: place.Standing) -> Sources:
-        return Sources(self._blobs, standing.path, standing.brought)
+    def _sources(self, standing: place.Standing, alive: Callable[[], None]) -> Sources:
+        return Sources(self._blobs, alive, standing.path, standing.brought, stays=True)
 
     def put(self, manifest: bytes, entries: Sequence[Entry], talk: Talk) -> Optional[bool]:
-        standing = place.look(self.path)
+        standing = place.look(self.path, talk.alive)
         if place.is_unchanged(standing, self._manifest):
             return True
+        place.check_unused(standing)
         new = place.beside(standing)
         try:
-            if _build(new, entries, self._sources(standing), self.path, talk):
+            if _build(new, entries, self._sources(standing, talk.alive), self.path, talk):
                 return None
-            place.settle(standing, new, entries, manifest)
+            place.settle(standing, new, entries, manifest, talk.alive)
         finally:
-            remove(new)
+            remove(new, talk.pulse)
         return True
 
 

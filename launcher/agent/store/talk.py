@@ -6,11 +6,11 @@ import os
 import select
 import time
 
-from launcher.model.luggage import CHUNK, TELL, Frames, LuggageError, packed, tell, understood, unpacked
+from launcher.model.luggage import CHUNK, Frames, LuggageError, packed, tell, unpacked
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, Iterator, Tuple
+    from typing import Any, Callable, Deque, Iterator, Tuple
 
     from launcher.model.luggage import Data
 
@@ -60,6 +60,13 @@ class Talk:
         """Show that work goes on, now and then: call it as often as you like."""
         if time.monotonic() - self._said_at > _PULSE:
             self.tell(alive=True)
+
+    def pulse(self) -> None:
+        """As `alive`, but goes on when nobody is there any more: for clearing up."""
+        try:
+            self.alive()
+        except Hung:
+            return
 
     def put(self, data: Data) -> None:
         """Add to the stream of bytes that goes to the launcher."""

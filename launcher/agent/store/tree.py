@@ -26,11 +26,27 @@ class Sources:
         blobs: the cache.
         old: where the tree is that an earlier sync made, and what it brought.
         brought: empty if there is none.
+        alive: called often.
+        stays: whether the tree stays, and so keeps its contents itself: what came just now is moved there out
+            of the cache instead of being written twice.
+        spare: whether nobody needs the old tree any more: its files are moved.
     """
 
-    def __init__(self, blobs: Blobs, old: str = "", brought: Iterable[Entry] = ()) -> None:
+    def __init__(
+        self,
+        blobs: Blobs,
+        alive: Callable[[], None],
+        old: str = "",
+        brought: Iterable[Entry] = (),
+        stays: bool = False,
+        spare: bool = False,
+    ) -> None:
         self._blobs = blobs
+        self._alive = alive
         self._old = old
+        self._stays = stays
+        self._spare = spare
+        self._moved: Dict[str, str] = {}
         self._kept: Dict[str, List[Entry]] = {}
         for entry in brought:
             if entry.kind == FILE and is_as_brought(old, entry):
@@ -51,18 +67,39 @@ class Sources:
             Whether it could be done; if not, its content must come again.
         """
         kept = self._kept.get(entry.content, ())
-        if self.can_link(entry) and self._link(entry, path):
+        if (self.can_link(entry) and self._link(entry, path)) or self._move(entry, path):
             return True
-        for source in (*(f"{self._old}/{other.path}" for other in kept), self._blobs.path(entry.content)):
-            if _copied(source, path, entry):
+        sources = [f"{self._old}/{other.path}" for other in kept]
+        sources += [self._moved.get(entry.content, ""), self._blobs.path(entry.content)]
+        for source in filter(None, sources):
+            if _copied(source, path, entry, self._alive):
                 return True
         self._kept.pop(entry.content, None)
         self._blobs.discard(entry.content)
         return False
 
+    def _move(self, entry: Entry, path: str) -> bool:
+        if not self._stays or entry.content not in self._blobs.fresh:
+            return False
+        try:
+            os.rename(self._blobs.path(entry.content), path)
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.ENOENT):
+                return False
+            raise
+        self._blobs.fresh.discard(entry.content)
+        self._moved[entry.content] = path
+        os.chmod(path, entry.mode)
+        os.utime(path, ns=(entry.mtime, entry.mtime))
+        return True
+
     def _link(self, entry: Entry, path: str) -> bool:
         """Nobody may see both names for long, so one file under two names does no harm."""
         try:
+            if self._spare:
+                os.rename(f"{self._old}/{entry.path}", path)
+                self._moved[entry.content] = path
+                return True
             os.link(f"{self._old}/{entry.path}", path, follow_symlinks=False)
         except FileNotFoundError:
             return False
@@ -73,10 +110,10 @@ class Sources:
         return True
 
 
-def _copied(source: str, path: str, entry: Entry) -> bool:
+def _copied(source: str, path: str, entry: Entry, alive: Callable[[], None]) -> bool:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        if not copy(source, fd, entry.content):
+        if not copy(source, fd, entry.content, alive):
             return False
         os.fchmod(fd, entry.mode)
         os.utime(fd, ns=(entry.mtime, entry.mtime))
@@ -137,7 +174,9 @@ def is_as_brought(root: str, entry: Entry) -> bool:
     return stat.S_ISREG(status.st_mode) and (status.st_size, status.st_mtime_ns) == (entry.size, entry.mtime)
 
 
-def keep(old: str, new: str, brought: Dict[str, Entry], wanted: Dict[str, Entry]) -> List[str]:
+def keep(
+    old: str, new: str, brought: Dict[str, Entry], wanted: Dict[str, Entry], alive: Callable[[], None]
+) -> List[str]:
     """Give what no sync brought to the old tree (checkpoints, data, caches) a name in the new one too.
 
     Nothing is copied, so a program that has such a file open goes on with the same file. Can be repeated:
@@ -148,6 +187,7 @@ def keep(old: str, new: str, brought: Dict[str, Entry], wanted: Dict[str, Entry]
         new: the tree that will stand in its place; its folders can be written to.
         brought: what the last sync brought, by path.
         wanted: what the new tree is made of, by path.
+        alive: called often.
 
     Returns:
         Folders with such files that stand where the new tree has a file: they would be lost.
@@ -156,6 +196,7 @@ def keep(old: str, new: str, brought: Dict[str, Entry], wanted: Dict[str, Entry]
     ahead = [""]
     while ahead:
         folder = ahead.pop()
+        alive()
         with os.scandir(f"{old}/{folder}") as found:
             for item in found:
                 path = f"{folder}/{item.name}" if folder else item.name
@@ -226,8 +267,12 @@ def _make_folders(old: str, new: str, path: str) -> None:
             os.chmod(f"{new}/{folder}", 0o700 | stat.S_IMODE(os.lstat(f"{old}/{folder}").st_mode))
 
 
-def remove(root: str) -> None:
+def remove(root: str, alive: Callable[[], None]) -> None:
     """Remove a tree, also one whose folders can't be written to. Links are never followed.
+
+    Args:
+        root: its path; if there is nothing, all is well.
+        alive: called often.
 
     Raises:
         OSError: something of it can't be removed; as much as possible is.
@@ -241,6 +286,7 @@ def remove(root: str) -> None:
         return
     folders = [root]
     for folder in folders:  # it grows
+        alive()
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
             os.chmod(folder, 0o700)
         with os.scandir(folder) as found:
@@ -250,4 +296,5 @@ def remove(root: str) -> None:
                 else:
                     os.unlink(item.path)
     for folder in reversed(folders):
+        alive()
         os.rmdir(folder)

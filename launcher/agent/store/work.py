@@ -12,15 +12,17 @@ import json
 import os
 import time
 
+from launcher.agent.store import spare
+from launcher.agent.store.blobs import Blobs
 from launcher.agent.store.home import Lock, Store, open_store, store_of_user
 from launcher.agent.store.place import exchange, uses
 from launcher.agent.store.talk import speak
 from launcher.agent.store.tree import remove
-from launcher.model.luggage import LuggageError, check_path
+from launcher.model.luggage import LuggageError, check_path, entries_of
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Callable, Dict, List
 
     from launcher.agent.store.talk import Talk
 
@@ -45,8 +47,9 @@ class Run:
         self._store = store
         self._notes = f"{store.work}/.{job}"
         known = self._read()
-        #: Digest of the manifest of each tree.
+        #: Digest of the manifest of each tree, and when it was complete (file system's clock, nanoseconds).
         self.trees: Dict[str, str] = dict(known.get("trees", {}))
+        self.built: Dict[str, int] = dict(known.get("built", {}))
         #: Names of the machines that use it, and when each first found nobody of the run there (0: never).
         self.machines: Dict[str, float] = dict(known.get("machines", {}))
 
@@ -63,26 +66,47 @@ class Run:
         self.machines.update(machines)
         new = self._store.new()
         with open(new, "w", encoding="ascii") as file:
-            json.dump({"trees": self.trees, "machines": self.machines}, file)
+            json.dump({"trees": self.trees, "built": self.built, "machines": self.machines}, file)
         os.replace(new, self._notes)
 
     def used(self) -> None:
         """This machine uses it now."""
         self.note(**{_machine(): 0.0})
 
-    def settle(self, name: str, manifest: str, new: str) -> None:
+    def settle(self, name: str, manifest: str, new: str, alive: Callable[[], None]) -> None:
         """Put a complete new tree in its place."""
         path = f"{self.folder}/{name}"
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         self.trees[name] = manifest
+        self.built[name] = self._clock()
         if os.path.lexists(path):
             exchange(new, path)
-            remove(new)
+            remove(new, alive)
         else:
             os.rename(new, path)
         self.used()
 
-    def remove(self) -> None:
+    def _clock(self) -> int:
+        """What time it is for the file system."""
+        path = self._store.new()
+        os.mkdir(path)
+        try:
+            return os.stat(path).st_ctime_ns
+        finally:
+            os.rmdir(path)
+
+    def park(self, alive: Callable[[], None]) -> None:
+        """The run is over as it should be: keep its trees for the next, and what they held besides goes."""
+        blobs = Blobs(self._store)
+        for name, manifest in self.trees.items():
+            entries = entries_of(blobs.read(manifest) or b"[]")
+            if entries and os.path.isdir(f"{self.folder}/{name}"):
+                spare.park(
+                    self._store, name, f"{self.folder}/{name}", entries, self.built.get(name, 0), alive
+                )
+        self.remove(alive)
+
+    def remove(self, alive: Callable[[], None]) -> None:
         """Away with it: first out of sight, then for good."""
         new = self._store.new()
         try:
@@ -93,7 +117,7 @@ class Run:
             os.unlink(self._notes)
         except FileNotFoundError:
             pass
-        remove(new)
+        remove(new, alive)
 
     def is_dead(self, now: float) -> bool:
         """Whether nobody can want it any more; notes what this machine sees."""
@@ -118,14 +142,13 @@ def _machine() -> str:
 def clean_up(store: Store, talk: Talk) -> None:
     """Remove what runs and syncs left that were killed. Only for whoever has the store alone."""
     for name in os.listdir(store.tmp):
-        remove(f"{store.tmp}/{name}")
-        talk.alive()
+        remove(f"{store.tmp}/{name}", talk.alive)
     with Lock(store.place_lock) as lock:
         lock.take(talk.alive)
         for job in _jobs(store):
             run = Run(store, job)
             if run.is_dead(time.time()):
-                run.remove()
+                run.remove(talk.alive)
             talk.alive()
 
 
@@ -140,17 +163,28 @@ def finish(arguments: Dict[str, Any]) -> int:
 
 
 def _finish(talk: Talk, arguments: Dict[str, Any]) -> None:
-    _discard(str(arguments["job"]), talk)
+    discard(str(arguments["job"]), talk.pulse, keep=True)
     talk.tell(done=True)
 
 
-def _discard(job: str, talk: Talk) -> None:
+def discard(job: str, alive: Callable[[], None], keep: bool = False) -> None:
+    """Remove the folders of a run that is over, whoever knows that it is. None may be there.
+
+    Args:
+        job: its name.
+        alive: called often.
+        keep: whether its trees may be kept for the next run.
+
+    Raises:
+        OSError, Failed: something of it can't be removed.
+    """
     if not os.path.isdir(store_of_user().work):
         return
     store = open_store()
     with Lock(store.place_lock) as lock:
-        lock.take(talk.alive)
-        Run(store, job).remove()
+        lock.take(alive)
+        run = Run(store, job)
+        run.park(alive) if keep else run.remove(alive)
     for folder in (store.work, store.tmp):
         try:
             os.rmdir(folder)

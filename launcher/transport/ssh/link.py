@@ -19,7 +19,7 @@ from launcher.transport.base import Errand
 from launcher.transport.ssh.carrier import Carrier
 from launcher.transport.ssh.redial import Dialling, await_errand
 
-KILL = "launcher.agent.porter:kill"
+KILL = "launcher.agent.sweep:kill"
 
 #: Seconds for a carrier to notice that its agent was killed.
 _NOTICE = 1.0

@@ -130,3 +130,49 @@ def test_a_signal_never_goes_to_a_later_process_of_that_number(pidfd: bool, monk
         it.wait()
         assert not kernel.send(process, signal.SIGTERM)
         assert kernel.look_at(it.pid) is None
+
+
+def test_a_ladder_that_is_over_is_not_looked_at_all_the_time():
+    ending = Ending(LADDER, 0.0)
+    assert ending.next_look(1000.0, 0.01, 0.25) == 1000.01
+
+
+_WITHOUT_DESCRIPTORS = """
+import os, resource, signal, subprocess, sys
+from launcher.agent import kernel
+kernel.keep_reserve()
+child = subprocess.Popen(["sleep", "60"])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+kept = []
+try:
+    while True:
+        kept.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+me = os.getpid()
+assert kernel.look_at(child.pid).parent == me
+assert kernel.children_of(me) == [child.pid]
+assert [found.pid for found in kernel.descendants_of(me)] == [child.pid]
+assert child.pid in [found.pid for found in kernel.all_processes()]
+assert kernel.watermark_of(child.pid) == 0
+assert kernel.send(kernel.look_at(child.pid), signal.SIGKILL)
+assert child.wait() == -signal.SIGKILL
+assert kernel.look_at(child.pid) is None
+print("all seen")
+"""
+
+
+def test_processes_are_seen_and_signalled_without_a_descriptor_left():
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_DESCRIPTORS], capture_output=True, timeout=20, check=False
+    )
+    assert done.stdout == b"all seen\n", done.stderr.decode()
+
+
+def test_not_to_know_is_not_to_have_seen_that_it_is_gone(monkeypatch: pytest.MonkeyPatch):
+    def no_descriptor(path: str) -> bytes:
+        raise OSError(24, "Too many open files", path)
+
+    monkeypatch.setattr(kernel, "_read", no_descriptor)
+    with pytest.raises(OSError, match="Too many open files"):
+        kernel.look_at(os.getpid())

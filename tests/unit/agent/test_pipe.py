@@ -91,3 +91,52 @@ def test_hanging_up_is_the_end_of_the_link(ends: tuple[int, int]):
     assert os.read(reading, 1) == b""
     pipe.fact(facts.AgentClosed("here", 0.0))
     assert pipe.pending == 0
+
+
+def _messages(reading: int, pipe: Pipe) -> list[facts.Fact]:
+    """All that comes."""
+    decoder = wire.Decoder("here", magic=True)
+    found: list[facts.Fact] = []
+    while True:
+        try:
+            data = os.read(reading, 1 << 20)
+        except BlockingIOError:
+            return found
+        found += decoder.feed(data)  # type: ignore[arg-type]
+        pipe.flush()
+
+
+def _exited(task: TaskId) -> facts.TaskExited:
+    return facts.TaskExited("here", 1.0, task, 1, 7, None, 0, 0.0)
+
+
+def test_facts_overtake_output_but_not_within_a_task_s_own_end(ends: tuple[int, int]):
+    reading, writing = ends
+    pipe, other = Pipe(writing), TaskId("worker/1")
+    for n in range(40):
+        pipe.output(TASK, 1, b"%05d" % n * 10_000)
+    pipe.fact_after_output(facts.TaskGone("here", 2.0, TASK, 1))
+    pipe.output(other, 1, b"the last of the other")
+    pipe.fact(_exited(other))
+    came = _messages(reading, pipe)
+    kinds = [type(message).__name__ for message in came]
+    assert kinds.index("TaskExited") < 5, "behind what the link held already, no more"
+    said = [message.data for message in came if isinstance(message, facts.TaskOutput)]
+    assert said == [b"%05d" % n * 10_000 for n in range(40)] + [b"the last of the other"]
+    assert kinds.index("TaskGone") == 41
+    assert pipe.pending == 0
+
+
+def test_held_output_stays_and_facts_go(ends: tuple[int, int]):
+    reading, writing = ends
+    pipe = Pipe(writing)
+    pipe.hold(True)
+    pipe.output(TASK, 1, b"hello")
+    pipe.fact_after_output(facts.TaskGone("here", 2.0, TASK, 1))
+    pipe.fact(_exited(TASK))
+    assert _messages(reading, pipe) == [_exited(TASK)]
+    assert not pipe.waiting and pipe.pending > 0
+    pipe.hold(False)
+    assert not pipe.pending
+    decoder = wire.Decoder("here")
+    assert [type(m).__name__ for m in decoder.feed(os.read(reading, 1 << 16))] == ["TaskOutput", "TaskGone"]

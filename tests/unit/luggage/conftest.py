@@ -84,7 +84,7 @@ def bring(hosts: LocalHosts, tmp_path: Path) -> Bring:
         cwd: str | None = None,
         without: Sequence[str] = (),
     ) -> SyncResult:
-        packed = pack(parse_syncs(map(os.fspath, texts)), cwd or str(tmp_path), without)
+        packed = pack(parse_syncs([os.fspath(text) for text in texts]), cwd or str(tmp_path), without)
         return sync(hosts, to, packed, job, Silent(), 8)
 
     return bring

@@ -20,7 +20,8 @@ import importlib, json, os, sys
 sys.path.insert(0, sys.argv[1])
 module, _, function = sys.argv[2].partition(":")
 function = getattr(importlib.import_module(module), function)
-if int(sys.argv[4]):
+if int(sys.argv[4]):  # who may not read what Python imports late
+    __import__("codecs").lookup("ascii")
     os.setgroups([])
     os.setgid(int(sys.argv[4]))
     os.setuid(int(sys.argv[4]))

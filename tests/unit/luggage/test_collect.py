@@ -32,7 +32,9 @@ def wanted(path: str, into: Path, host: str = "a", base: str = "", task: str = "
 def test_a_tree_arrives_as_it_is(hosts: LocalHosts, folder: Path, out: Path):
     result = fetch(hosts, wanted("project", out, base=str(folder.parent)))
     assert snapshot(out / "project") == snapshot(folder)
-    assert result == Collected(13, sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink()), (), ())
+    assert result == Collected(
+        13, sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink()), (), ()
+    )
     assert (out / "project/train.py").stat().st_mtime_ns == (folder / "train.py").stat().st_mtime_ns
 
 
@@ -59,11 +61,16 @@ def test_a_pattern_keeps_the_folders_it_left_open(hosts: LocalHosts, out: Path):
     for path in ("runs/a/model/w", "runs/b/model/w", "runs/b/other", "runs/c/x", "runs/[b]/model"):
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         (home / path).write_text(path)
-    fetch(hosts, wanted("runs/*/model", out / "1"), wanted(f"{home}/runs/?/*er", out / "2"), wanted("runs/**", out / "3"))
+    fetch(
+        hosts,
+        wanted("runs/*/model", out / "1"),
+        wanted(f"{home}/runs/?/*er", out / "2"),
+        wanted("runs/**", out / "3"),
+    )
     assert [key for key, value in sorted(snapshot(out / "1").items()) if value[0] == "file"] == [
         b"[b]/model", b"a/model/w", b"b/model/w",
     ]  # fmt: skip
-    assert [key for key in sorted(snapshot(out / "2"))] == [b"b", b"b/other"]
+    assert sorted(snapshot(out / "2")) == [b"b", b"b/other"]
     assert snapshot(out / "3") == snapshot(home / "runs")
     fetch(hosts, wanted("runs/[b]/model", out / "4"))
     assert (out / "4/model").read_text() == "runs/[b]/model", "a name that looks like a pattern is a name"
@@ -72,7 +79,13 @@ def test_a_pattern_keeps_the_folders_it_left_open(hosts: LocalHosts, out: Path):
 def test_each_task_gets_its_own_though_they_share_a_host(hosts: LocalHosts, out: Path):
     (hosts.home("a") / "log").write_text("log")
     (hosts.home("b") / "log").write_text("other log")
-    fetch(hosts, *(wanted("log", out / task, host, task=task) for task, host in (("w-0", "a"), ("w-1", "a"), ("w-2", "b"))))
+    fetch(
+        hosts,
+        *(
+            wanted("log", out / task, host, task=task)
+            for task, host in (("w-0", "a"), ("w-1", "a"), ("w-2", "b"))
+        ),
+    )
     assert {p.parent.name: p.read_text() for p in out.rglob("log")} == {
         "w-0": "log", "w-1": "log", "w-2": "other log",
     }  # fmt: skip
@@ -113,8 +126,10 @@ def test_the_users_own_link_leads_to_what_is_meant(hosts: LocalHosts, out: Path)
     (home / "broken").symlink_to("nowhere")
     fetch(hosts, wanted("latest", out), wanted("broken", out))
     assert snapshot(out) == {
-        b"latest": ("folder", 0o755, None), b"latest/w": ("file", 0o644, b"w"), b"broken": ("link", 0, b"nowhere"),
-    }  # fmt: skip
+        b"latest": ("folder", 0o755, None),
+        b"latest/w": ("file", 0o644, b"w"),
+        b"broken": ("link", 0, b"nowhere"),
+    }
 
 
 def test_the_mark_of_a_sync_does_not_come_back(hosts: LocalHosts, out: Path):
@@ -183,7 +198,8 @@ def test_a_host_that_sends_a_link_and_then_a_file_through_it(out: Path, tmp_path
 
 def test_a_file_is_seen_when_it_is_complete_and_right(out: Path):
     with Landing(str(out)) as landing:
-        (out.mkdir(), (out / "x").write_text("old"))
+        out.mkdir()
+        (out / "x").write_text("old")
         arrival = landing.file(Entry("x", FILE, 0o640, 6))
         arrival.write(b"new")
         assert (out / "x").read_text() == "old"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -145,9 +146,7 @@ def test_a_file_in_the_way(bring: Bring, folder: Path, there: Path):
 
 
 @pytest.mark.parametrize("remote", ["{home}", "{home}/..", "{home}/.cache", "{home}/.cache/tf-launcher"])
-def test_a_place_that_holds_the_home_or_the_cache(
-    bring: Bring, hosts: LocalHosts, folder: Path, remote: str
-):
+def test_a_place_that_holds_the_home_or_the_cache(bring: Bring, hosts: LocalHosts, folder: Path, remote: str):
     path = os.path.realpath(remote.format(home=hosts.home("a")))
     with pytest.raises(TransportError, match=r"can't be replaced: the (home folder|launcher's own cache)"):
         bring(f"{folder}:{path}")
@@ -173,9 +172,7 @@ def test_a_folder_that_would_be_lost_to_a_file(bring: Bring, folder: Path, there
     assert (there / "out/result").read_text() == "mine"
 
 
-def test_a_task_that_runs_there_is_not_disturbed(
-    bring: Bring, folder: Path, there: Path
-):
+def test_a_task_that_runs_there_is_not_disturbed(bring: Bring, folder: Path, there: Path):
     bring(f"{folder}:some/where")
     environment = {**os.environ, "TF_LAUNCHER_TASK": "job9:worker/0"}
     with subprocess.Popen(["sleep", "60"], cwd=there / "src", env=environment) as process:
@@ -199,7 +196,7 @@ def test_all_hosts_that_fail_are_told_of_together(bring: Bring, hosts: LocalHost
 
 
 def test_without_an_exchange_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(place.ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())
     for name in ("new", "old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "is").write_text(name)
@@ -230,16 +227,17 @@ def test_nobody_ever_sees_a_mixture(bring: Bring, folder: Path, there: Path):
 
     def look() -> None:
         while not over.is_set():
-            fd = os.open(there, os.O_RDONLY)
-            try:
-                files = [os.open(name, os.O_RDONLY, dir_fd=fd) for name in ("one", "two")]
-            except FileNotFoundError:  # that folder was just removed, under another name
-                continue
-            finally:
-                os.close(fd)
-            seen.add(tuple(os.read(file, 9) for file in files))
-            for file in files:
-                os.close(file)
+            with ExitStack() as opened:
+                fd = os.open(there, os.O_RDONLY)
+                opened.callback(os.close, fd)
+                files = []
+                try:
+                    for name in ("one", "two"):
+                        files.append(os.open(name, os.O_RDONLY, dir_fd=fd))
+                        opened.callback(os.close, files[-1])
+                except FileNotFoundError:  # that folder was just removed, under another name
+                    continue
+                seen.add(tuple(os.read(file, 9) for file in files))
 
     looker = threading.Thread(target=look)
     looker.start()

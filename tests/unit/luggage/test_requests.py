@@ -121,7 +121,9 @@ def test_collect(text: str, expected: tuple[object, ...]):
 def test_wrong_collects(tmp_path: Path):
     (tmp_path / "file").write_text("x")
     with away_from(tmp_path), pytest.raises(JobError) as caught:
-        parse_collects(["", ":out", "worker=", "ckpt:", "master=ckpt", "ckpt:file", "ps=fine"], ["ps", "worker"])
+        parse_collects(
+            ["", ":out", "worker=", "ckpt:", "master=ckpt", "ckpt:file", "ps=fine"], ["ps", "worker"]
+        )
     assert [str(fault).partition(";")[0] for fault in caught.value.faults] == [
         "--collect: '' is no path",
         "--collect: ':out' is no path",
@@ -138,9 +140,7 @@ def test_what_is_wanted_of_whom(tmp_path: Path):
         (TaskId("worker/0"), "a", "/work"),
         (TaskId("worker/1"), "b", ""),
     ]
-    requests = parse_collects(
-        ["log.{i}", "worker=ckpt:out", "worker/1=model:best"], ["ps", "worker"]
-    )
+    requests = parse_collects(["log.{i}", "worker=ckpt:out", "worker/1=model:best"], ["ps", "worker"])
     with away_from(tmp_path):
         wanted = wanted_of(requests, tasks, "/run", lambda path, task: path.replace("{i}", str(task.index)))
         here = os.getcwd()

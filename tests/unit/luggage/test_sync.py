@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import JobError, TransportError
+from launcher.luggage.collect import collect
 from launcher.luggage.progress import Silent
-from launcher.luggage.requests import parse_syncs
+from launcher.luggage.requests import Wanted, parse_syncs
 from launcher.luggage.sync import finish, pack, sync
 from tests.unit.luggage.conftest import Bring
 from tests.unit.luggage.hosts import LocalHosts, snapshot
@@ -64,7 +65,7 @@ def test_finish_leaves_the_cache_and_nothing_else(bring: Bring, hosts: LocalHost
     bring(folder, to=("a", "b"))
     assert finish(hosts, ("a", "b"), "job1", 8) == []
     for host in ("a", "b"):
-        assert sorted(os.listdir(hosts.cache(host))) == ["blobs", "lock", "place.lock"]
+        assert sorted(os.listdir(hosts.cache(host))) == ["blobs", "lock", "place.lock", "spare"]
     assert finish(hosts, ("a", "never synced"), "job1", 8) == []
     assert not hosts.cache("never synced").exists()
 
@@ -97,9 +98,7 @@ def test_two_launches_at_once(hosts: LocalHosts, folder: Path, tmp_path: Path):
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(6) as pool:
-        jobs = [
-            pool.submit(sync, hosts, (name,), packed, f"job-{name}", Silent(), 1) for name in names
-        ]
+        jobs = [pool.submit(sync, hosts, (name,), packed, f"job-{name}", Silent(), 1) for name in names]
         for name, job in zip(names, jobs, strict=True):
             assert snapshot(Path(job.result().workdirs[name])) == snapshot(folder)
 
@@ -219,3 +218,39 @@ def test_an_empty_folder(bring: Bring, tmp_path: Path):
     result = bring(tmp_path / "nothing")
     assert os.listdir(result.workdirs["a"]) == []
     assert (result.files, result.size) == (0, 0)
+
+
+def test_homes_that_can_not_be_written_to(open_hosts: LocalHosts, folder: Path, tmp_path: Path):
+    open_hosts.home("a").chmod(0o555)
+    open_hosts.home("b")
+    packed = pack(parse_syncs([str(folder)]), str(tmp_path))
+    with pytest.raises(TransportError) as caught:
+        sync(open_hosts, ("a", "b"), packed, "job1", Silent(), 8)
+    home = open_hosts.home("a")
+    assert str(caught.value) == f"a: the home {home} is not writable: Permission denied ({home}/.cache)"
+
+
+def test_a_host_whose_user_is_not_root(open_hosts: LocalHosts, folder: Path, tmp_path: Path):
+    packed = pack(parse_syncs([str(folder), f"{folder}/src:kept"]), str(tmp_path))
+    for number in range(2):
+        result = sync(open_hosts, ("a",), packed, f"job{number}", Silent(), 8)
+        assert snapshot(Path(result.workdirs["a"])) == snapshot(folder)
+    (folder / "closed/file").chmod(0o600)
+    finish(open_hosts, ("a",), "job0", 8)
+    finish(open_hosts, ("a",), "job1", 8)
+    assert sorted(os.listdir(open_hosts.cache("a"))) == ["blobs", "lock", "place.lock", "spare"]
+
+
+def test_the_oldest_python_will_do(hosts: LocalHosts, bring: Bring, folder: Path, tmp_path: Path):
+    found = sorted(Path.home().glob(".pyenv/versions/3.8*/bin/python3.8"))
+    python = shutil.which("python3.8") if not found else str(found[0])
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    hosts.python = python
+    result = bring(folder, f"{folder}:there")
+    (folder / "train.py").write_text("new")
+    result = bring(folder, f"{folder}:there")
+    assert snapshot(Path(result.workdirs["a"])) == snapshot(folder)
+    wanted = [Wanted("worker/0", "a", result.workdirs["a"], "src", str(tmp_path / "out"))]
+    assert collect(hosts, wanted, "job1", Silent(), 1).files == 3
+    assert finish(hosts, ("a",), "job1", 8) == []

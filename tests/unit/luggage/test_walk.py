@@ -14,8 +14,8 @@ import pytest
 
 from launcher.errors import JobError
 from launcher.luggage import hashes, walk
-from launcher.luggage.sync import pack
 from launcher.luggage.requests import parse_syncs
+from launcher.luggage.sync import pack
 from launcher.model.luggage import SYNC_MARK, entries_of
 from tests.unit.luggage.hosts import ROOT
 
@@ -178,7 +178,7 @@ def test_all_that_can_not_be_read_is_named_at_once(tmp_path_factory: pytest.Temp
             (root / f"secret{number:02}").write_text("x")
             (root / f"secret{number:02}").chmod(0)
         ended = subprocess.run(
-            [sys.executable, "-I", "-S", "-B", "-c", _AS_NOBODY, str(ROOT), folder],
+            [sys.executable, "-I", "-B", "-c", _AS_NOBODY, str(ROOT), folder],
             capture_output=True, text=True, timeout=30, check=True, env={"HOME": "/"},
         )  # fmt: skip
     lines = ended.stdout.splitlines()

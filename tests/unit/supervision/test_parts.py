@@ -173,7 +173,7 @@ def test_nothing_brings_a_lost_agent_back():
     agents = Agents(["a", "b"])
     agents.set("a", AgentState.LOST)
     agents.set("a", AgentState.READY)
-    assert agents.is_lost("a")
+    assert not agents.hear("a") and agents.hear("b")
     assert agents.open() == agents.not_holding() == ("b",)
     agents.set("b", AgentState.HOLDING)
     assert not agents.all_hold()  # what is lost holds nothing

@@ -54,12 +54,13 @@ _MOMENT, _LONGEST_WAIT = 0.001, 1.0
 _LOST_SECONDS = 2.0
 
 
-def main(arguments: Mapping[str, Any]) -> int:
+def main(arguments: Mapping[str, Any], abandoned: Callable[[], None] = lambda: None) -> int:
     """Start a porter, unless it lives already, and be its first connection.
 
     Args:
         arguments: ``host`` and ``agent`` (number) of the agent, ``lease`` in seconds, and what
             `launcher.agent.attach.main` needs.
+        abandoned: called when all is over and no launcher was there to see it.
     """
     try:
         door: Optional[Door] = Door(str(arguments["token"]))
@@ -68,12 +69,12 @@ def main(arguments: Mapping[str, Any]) -> int:
             raise
         door = None  # this was asked before, and the answer got lost
     if door is not None:
-        daemon.leave_behind(partial(_serve, door, arguments))
+        daemon.leave_behind(partial(_serve, door, arguments, abandoned))
         door.close()
     return attach.main(arguments)
 
 
-def _serve(door: Door, arguments: Mapping[str, Any]) -> None:
+def _serve(door: Door, arguments: Mapping[str, Any], abandoned: Callable[[], None]) -> None:
     """In the daemon."""
     kernel.become_subreaper("launch-porter")
     sweep.carry_mark(int(arguments["agent"]))
@@ -84,7 +85,8 @@ def _serve(door: Door, arguments: Mapping[str, Any]) -> None:
         raise
     daemon.let_go()
     kernel.show_as(f"tf-porter {arguments['host']}")
-    Porter(door, ward, str(arguments["token"]), float(arguments["lease"])).run()
+    if not Porter(door, ward, str(arguments["token"]), float(arguments["lease"])).run():
+        abandoned()
     sweep.sweep_lost(_LOST_SECONDS)
 
 
@@ -115,8 +117,8 @@ class Porter:
         #: Guardian and agent are gone, and all that they had started: how that was.
         self._how_it_ended: Optional[str] = None
 
-    def run(self) -> None:
-        """Until the agent is over, and the launcher knows all, or will never ask."""
+    def run(self) -> bool:
+        """Until the agent is over, and the launcher knows all, or will never ask. Whether it knows."""
         try:
             while not (self._stream.delivered or (self._gave_up and self._how_it_ended is not None)):
                 self._turn()
@@ -125,6 +127,7 @@ class Porter:
             raise
         self._door.close()
         self._drop()
+        return not self._gave_up
 
     def _turn(self) -> None:
         watch = self._watch()

@@ -99,4 +99,5 @@ class Journey:
     def _over(self, fleet: Fleet) -> Transport:
         from launcher.transport.ssh.link import SshTransport
 
-        return SshTransport(fleet, self._voice.tell, ssh_settings(self._args).lease)
+        job = self._job if self._args.sync else ""
+        return SshTransport(fleet, self._voice.tell, ssh_settings(self._args).lease, job)

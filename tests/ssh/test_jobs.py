@@ -288,3 +288,14 @@ def test_all_of_it_in_a_job_file(ssh_launch: Launch, tmp_path: Path):
     ended = ssh_launch("job.yaml", cwd=project)
     assert ended.code == 0, ended.err
     assert [(project / "out" / f"worker-{n}" / "model").read_text() for n in (0, 1)] == ["0", "1"]
+
+
+def test_kill_9_of_a_launcher_that_brought_code(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    (tmp_path / "code.sh").write_text("echo up; exec sleep 300\n")
+    words = ["--workers", "2", "--sync", ".", "--", "sh", "code.sh"]
+    started = ssh_launch.start("--hosts", "node1,node2", *words, cwd=tmp_path)
+    started.until(lambda it: it.out.count("| up") == 2)
+    assert any("/work/" in path for path in hosts[0].files())
+    started.kill()
+    assert soon(lambda: quiet(hosts), 10)
+    assert not [path for host in hosts for path in host.files() if "/work/" in path]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PORTER = "launcher.agent.porter:main"
+#: The same on a host that files were brought to.
+CARRYING = "launcher.agent.carrying:main"
 ATTACH = "launcher.agent.attach:main"
 
 #: Seconds between two pings, and without any answer until a connection counts as lost.
@@ -49,7 +51,7 @@ class Carrier(threading.Thread):
     Args:
         host: its name.
         fleet: connects.
-        porter: its arguments: ``host``, ``agent``, ``lease``, ``token``.
+        porter: its arguments: ``host``, ``agent``, ``lease``, ``token``; ``job`` if files were brought there.
         facts, orders: our ends of two pipes, for what the agent says and what it is told; closed at the end.
         tell: gets a line for the user when the connection is lost, and when it is back.
     """
@@ -67,6 +69,7 @@ class Carrier(threading.Thread):
         now = time.monotonic()
         self._host, self._fleet, self._porter, self._tell = host, fleet, porter, tell
         self._lease = float(porter["lease"])
+        self._entry = CARRYING if porter.get("job") else PORTER
         self._stream = Stream(str(porter["token"]).encode(), KEEP, TAKE, now, PING)
         self._pipes = Pipes(facts, orders, self._stream, now)
         self._began = now
@@ -124,7 +127,7 @@ class Carrier(threading.Thread):
 
     def _carry(self) -> str:
         try:
-            self._use(self._fleet.errand(self._host, PORTER, self._arguments()))
+            self._use(self._fleet.errand(self._host, self._entry, self._arguments()))
         except TransportError as error:
             return self._bare(error)
         while True:
@@ -215,7 +218,7 @@ class Carrier(threading.Thread):
             self._say(f"connection lost ({why}); its tasks go on, trying again for {left:.0f} s")
 
     def _begin_redial(self) -> None:
-        entry = ATTACH if self._met else PORTER
+        entry = ATTACH if self._met else self._entry
         self._redial = Redial(self._fleet, self._host, entry, self._arguments(), self._wake.ring)
         self._redial.start()
 

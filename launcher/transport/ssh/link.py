@@ -11,6 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from launcher.errors import TransportError
 from launcher.model.host import Host
@@ -35,9 +36,13 @@ class SshTransport:
         fleet: has connections to them.
         tell: gets a line for the user when one is lost, and when it is back; called by other threads.
         lease: seconds that the tasks of a host outlive a lost connection.
+        job: the run whose files were brought to the hosts; empty: none were.
     """
 
-    def __init__(self, fleet: Dialling, tell: Callable[[str], None], lease: float = 60.0) -> None:
+    def __init__(
+        self, fleet: Dialling, tell: Callable[[str], None], lease: float = 60.0, job: str = ""
+    ) -> None:
+        self._job = job
         self._fleet = fleet
         self._tell = tell
         self._lease = lease
@@ -45,7 +50,7 @@ class SshTransport:
     def open(self, host: Host) -> SshLink:
         """Start the agent of ``host``; see `Transport.open`."""
         try:
-            return SshLink(host.name, self._fleet, self._tell, self._lease)
+            return SshLink(host.name, self._fleet, self._tell, self._lease, self._job)
         except (OSError, RuntimeError) as error:
             raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error
 
@@ -59,7 +64,9 @@ class SshLink:
 
     same_clock = False
 
-    def __init__(self, host: str, fleet: Dialling, tell: Callable[[str], None], lease: float) -> None:
+    def __init__(
+        self, host: str, fleet: Dialling, tell: Callable[[str], None], lease: float, job: str = ""
+    ) -> None:
         self._host = host
         self._fleet = fleet
         self._number = agent_number(int.from_bytes(os.urandom(8), "little"))
@@ -72,7 +79,14 @@ class SshLink:
                 os.set_blocking(fd, False)
             for fd in (facts, orders):
                 _enlarge(fd)
-            porter = {"host": host, "agent": self._number, "lease": lease, "token": os.urandom(16).hex()}
+            porter: dict[str, Any] = {
+                "host": host,
+                "agent": self._number,
+                "lease": lease,
+                "token": os.urandom(16).hex(),
+            }
+            if job:
+                porter["job"] = job
             self._carrier = Carrier(host, fleet, porter, facts, orders, tell)
             self._carrier.start()
         except (OSError, RuntimeError):

@@ -1,0 +1,25 @@
+"""A porter whose host was brought files: whoever ends the job without the launcher removes them too."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from launcher.agent import porter
+from launcher.agent.store.talk import Failed
+from launcher.agent.store.work import discard
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, Mapping
+
+
+def main(arguments: Mapping[str, Any]) -> int:
+    """See `launcher.agent.porter.main`; ``job`` is the run whose folders are removed if nobody else does."""
+    return porter.main(arguments, partial(_clear, str(arguments["job"])))
+
+
+def _clear(job: str) -> None:
+    try:
+        discard(job, lambda: None)
+    except (OSError, Failed):  # the next sync there tries again
+        return

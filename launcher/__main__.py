@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-import gc
+import _signal  # type: ignore[import-not-found]  # the half of ``signal`` that is there already
 import os
-import signal
 import sys
 
-from launcher.model.records import TYPE_CHECKING
+#: What a shell shows for a command that Ctrl-C ended.
+_INTERRUPTED = 130
+
+
+def _leave(*_: object) -> None:
+    """Ctrl-C while there is nothing yet to be ended: no traceback of some import."""
+    os._exit(_INTERRUPTED)
+
+
+#: Whoever starts us with Ctrl-C ignored means it.
+_HEARS_CTRL_C = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+if _HEARS_CTRL_C and (__name__ == "__main__" or os.path.basename(sys.argv[0]) == "launch"):
+    _signal.signal(_signal.SIGINT, _leave)
+
+import errno  # noqa: E402
+import gc  # noqa: E402
+import signal  # noqa: E402
+
+from launcher.model.records import TYPE_CHECKING  # noqa: E402
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
-#: What a shell shows for a command that Ctrl-C ended.
-_INTERRUPTED = 130
 #: The launcher itself failed.
 _OURS = 125
+#: Why an output can't be written, other than that nobody reads it.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def main() -> NoReturn:
@@ -26,13 +43,23 @@ def main() -> NoReturn:
     """
     gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the ends of our children from us
+    _hide_values()
     _open_standard_streams()
+    _print_anything()
     try:
         code = _flushed(_run(sys.argv[1:]))
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = _flushed(_INTERRUPTED)
     os._exit(code)
+
+
+def _hide_values() -> None:
+    """Of ``-x NAME=VALUE``: they may be secret, and our command line is not."""
+    if any(word.startswith("-x") for word in sys.argv[1:]):
+        from launcher.cli.masking import mask_command_line
+
+        mask_command_line()
 
 
 def _open_standard_streams() -> None:
@@ -44,19 +71,46 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
+def _print_anything() -> None:
+    """A name that the terminal's encoding has no letters for is shown with escapes."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)  # it may be closed
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
 def _run(argv: list[str]) -> int:
     """The exit code of a command line; argparse's way of ending and faults of ours included."""
     try:
         from launcher.cli.main import main as command
 
+        if _HEARS_CTRL_C:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return command(argv)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
         return 0
-    except Exception:  # noqa: BLE001 - a fault of ours: shown whole, and with its own exit code
+    except Exception as error:  # noqa: BLE001 - a fault of ours: shown whole, and with its own exit code
+        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+            return _not_written(error)
         sys.excepthook(*sys.exc_info())
         return _OURS
+
+
+def _not_written(error: Exception) -> int:
+    """Say so, once: what is still buffered goes nowhere."""
+    _complain(error)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    return _OURS
+
+
+def _complain(error: Exception) -> None:
+    try:
+        os.write(2, f"launch: can't write the output: {error}\n".encode())
+    except OSError:  # nor can this
+        return
 
 
 def _flushed(code: int) -> int:
@@ -67,7 +121,7 @@ def _flushed(code: int) -> int:
         except BrokenPipeError:
             continue
         except (OSError, ValueError) as error:
-            os.write(2, f"launch: can't write the output: {error}\n".encode())
+            _complain(error)
             code = code or _OURS
     return code
 

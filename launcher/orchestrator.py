@@ -7,9 +7,7 @@ carried out here, and everything that happens is shown to the renderers.
 from __future__ import annotations
 
 import heapq
-import os
 import selectors
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,23 +21,23 @@ from launcher.model.plan import Placement, Plan
 from launcher.model.records import TYPE_CHECKING, Protocol
 from launcher.model.report import Report
 from launcher.model.task import TASK_MARK
-from launcher.output.base import Opening, Renderer
+from launcher.output.base import Audience, Opening, Renderer
+from launcher.output.flow import Flow
 from launcher.planning import assemble
-from launcher.supervision import Machine
+from launcher.signals import STOP_SIGNALS, Signals
+from launcher.supervision import Machine, Phase
 from launcher.transport import Link, Transport
 
 if TYPE_CHECKING:
     from typing import Any
 
-#: Signals that ask the job to end, and how to call them.
-STOP_SIGNALS = {
-    signal.SIGINT: "Ctrl-C",
-    signal.SIGTERM: "SIGTERM",
-    signal.SIGHUP: "a hang-up of the terminal",
-}
 #: Seconds a lost or closed agent has to be over.
 LAST_WAIT = 10.0
-_READ = 1 << 20
+#: The same where somebody wants the end at once.
+_HURRIED_WAIT = 0.5
+#: Seconds between two looks at a reader who holds us up.
+_LOOK = 0.01
+_READ = 1 << 18
 
 
 class Source(Protocol):
@@ -110,6 +108,7 @@ class Orchestrator:
         sources: may ask for the end.
         voice: has remarks for the user while the job runs.
         check: see whether the hosts reach each other, before anything is started.
+        audience: who reads what the renderers show, and may be slow.
     """
 
     def __init__(
@@ -124,6 +123,7 @@ class Orchestrator:
         sources: Sequence[Source] = (),
         voice: Voice | None = None,
         check: bool = False,
+        audience: Audience | None = None,
     ) -> None:
         self._job = job
         self._placement = placement
@@ -140,6 +140,8 @@ class Orchestrator:
         self._timers: dict[str, float] = {}
         self._due: list[tuple[float, str]] = []
         self._finished = False
+        self._audience = audience
+        self._flow = Flow(audience)
         self._perform: dict[type, Callable[[Any], None]] = {
             orders.HoldPorts: self._send,
             orders.TryPeers: self._send,
@@ -160,7 +162,7 @@ class Orchestrator:
         Returns:
             How it ended, after the renderers have shown it.
         """
-        with _Signals() as signals:
+        with Signals() as signals:
             self._selector.register(signals.fd, selectors.EVENT_READ, lambda: self._on_signals(signals))
             if self._voice is not None:
                 self._selector.register(self._voice.fd, selectors.EVENT_READ, self._on_remarks)
@@ -175,7 +177,7 @@ class Orchestrator:
             finally:
                 self._hang_up_all()
                 self._selector.close()
-            return self._close()
+            return self._close(signals)
 
     # ------------------------------------------------------------------ the loop
 
@@ -192,12 +194,21 @@ class Orchestrator:
             wish = source.stop_wanted()
             if wish is not None:
                 self._take(wish)
+        self._heed_audience()
         for line in self._lines.values():
             self._watch_writing(line)
+
+    def _heed_audience(self) -> None:
+        """Leave the output with the agents while its reader is slow: facts come all the same."""
+        ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
+        if self._flow.has_turned(ending, self._machine.failure is not None):
+            for host in self._lines:
+                self._send(orders.HoldOutput(host, self._flow.held))
 
     def _seconds_to_wait(self) -> float | None:
         now = time.monotonic()
         waits = [self._due[0][0] - now] if self._due else []
+        waits += [_LOOK] if self._flow.held else []
         for renderer in self._renderers:
             wish = renderer.tick(now)
             if wish is not None:
@@ -217,11 +228,9 @@ class Orchestrator:
         for renderer in self._renderers:
             renderer.on(event)
 
-    def _on_signals(self, signals: _Signals) -> None:
+    def _on_signals(self, signals: Signals) -> None:
         for number in signals.read():
-            who = STOP_SIGNALS.get(signal.Signals(number))
-            if who is not None:
-                self._take(facts.StopAsked(time.time(), number, who))
+            self._take(facts.StopAsked(time.time(), number, STOP_SIGNALS[number]))
 
     def _on_remarks(self) -> None:
         for text in self._voice.take() if self._voice is not None else ():
@@ -297,7 +306,7 @@ class Orchestrator:
         """Every agent is over or ends now; wait for the last process of ours on this machine."""
         for line in self._lines.values():
             self._shut(line)
-        until = time.monotonic() + LAST_WAIT
+        until = time.monotonic() + (_HURRIED_WAIT if self._machine.hurried else LAST_WAIT)
         late = [line for line in self._lines.values() if line.link.wait(_left(until)) is None]
         until = time.monotonic() + LAST_WAIT
         for line in late:
@@ -340,46 +349,16 @@ class Orchestrator:
     def _finish(self, _: orders.Finish) -> None:
         self._finished = True
 
-    def _close(self) -> Report:
+    def _close(self, signals: Signals) -> Report:
         root = self._opening.paths.root if self._opening.paths else ""
         report = self._machine.report(self._opening.started_at, time.time(), root)
         for renderer in self._renderers:
             renderer.close(report)
+        if self._audience is not None:
+            self._audience.flush(lambda: bool(signals.read()))
         return report
 
 
 def _left(until: float) -> float:
     """Seconds until then; something even when that was long ago, so that nobody is given up unasked."""
     return max(0.1, until - time.monotonic())
-
-
-class _Signals:
-    """Turns the signals that ask us to stop into bytes of a pipe, while the job runs."""
-
-    def __enter__(self) -> _Signals:
-        self.fd, self._writing = os.pipe()
-        for fd in (self.fd, self._writing):
-            os.set_blocking(fd, False)
-        self._old_fd = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        # What is ignored stays so: whoever starts us with nohup means it.
-        heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._old = {number: signal.signal(number, _noted) for number in heard}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._old_fd)
-        os.close(self.fd)
-        os.close(self._writing)
-
-    def read(self) -> bytes:
-        """The numbers of the signals that came."""
-        try:
-            return os.read(self.fd, 4096)
-        except BlockingIOError:
-            return b""
-
-
-def _noted(*_: object) -> None:
-    """A signal handler: the pipe does the work."""

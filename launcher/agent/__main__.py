@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 
+from launcher.agent import kernel
 from launcher.agent.guardian import guard
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import agent_number
@@ -21,6 +22,7 @@ def main(host: str, number: str = "") -> NoReturn:
     """Run the agent of ``host`` under its guardian; does not return."""
     gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
     _close_inherited()
+    kernel.show_as(f"tf-agent {host}")
     seed = int(number) if number else int.from_bytes(os.urandom(8), "little")
 
     def agent(guardian_pipe: int) -> int:

@@ -70,7 +70,7 @@ class Endings:
         unsure = self._family.may_be_more()
         self._signal_groups(looks)
         for task, ending, members in looks:
-            if members and task in exhausted:
+            if task in exhausted and (members or not task.exited):
                 self._give_up(task, members)
             elif members or not task.exited or unsure:
                 self._send(task, ending, members)
@@ -119,8 +119,11 @@ class Endings:
             task.signalled = True
 
     def _give_up(self, task: Task, members: List[Process]) -> None:
-        """Not even SIGKILL helped (uninterruptible sleep): say so instead of waiting for ever."""
-        task.unkillable = tuple(process.pid for process in members)
+        """Not even SIGKILL helped: say so instead of waiting for ever.
+
+        It sleeps uninterruptibly; or it is dead, but a debugger has not let go of it.
+        """
+        task.unkillable = tuple(process.pid for process in members) or (task.pid,)
         task.exited = True
         self._let_go(task)
 

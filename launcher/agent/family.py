@@ -66,7 +66,7 @@ class Family:
         Only who was inherited during the look can be missed, and whoever left him to us ended then and
         was not reaped yet. Ask again after reaping.
         """
-        return kernel.child_has_ended()
+        return bool(kernel.ended_child())
 
     def members(self, main: Optional[int], orphans: List[Process]) -> List[Process]:
         """Everything alive of one task: its main process (unless reaped), its orphans, all below them."""

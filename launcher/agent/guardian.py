@@ -1,12 +1,14 @@
 """The guardian: the agent's parent, whose only work is to outlive it.
 
 It adopts what an agent leaves that was killed, and ends it. It never reads the link (an end of the
-agent must be an end of the link), and does nothing while all is well.
+agent must be an end of the link), but sees when nobody holds its other end any more: an agent that is
+stopped or stuck then, and so does not end what it started, is killed. While all is well it does nothing.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds to keep killing before giving up on what can't be killed.
 PATIENCE = 5.0
+#: Seconds an agent has to end everything, and itself, once its launcher is gone: it gives tasks one of them.
+ALONE = 1.5
 
 
 def guard(agent: Callable[[int], int]) -> NoReturn:
@@ -36,9 +40,11 @@ def guard(agent: Callable[[int], int]) -> NoReturn:
         _run(agent, reading)
     os.close(reading)
     kernel.become_subreaper("launch-guardian")
-    _leave_link()
-    status = _await(pid)
-    left = _end_everything()
+    launcher = _leave_link()
+    if os.getpid() == 1:
+        _pass_on_sigterm(pid)
+    status = _await(pid, launcher)
+    left = kernel.kill_descendants(PATIENCE, _reap)
     os._exit(0 if status == 0 and not left else 1)
 
 
@@ -52,35 +58,67 @@ def _run(agent: Callable[[int], int], guardian_pipe: int) -> NoReturn:
         os._exit(1 if code is None else code)
 
 
-def _leave_link() -> None:
+def _pass_on_sigterm(agent: int) -> None:
+    """The first process of a container is not ended by the default: there ``docker stop`` means the agent."""
+
+    def passed_on(*_: object) -> None:
+        try:
+            os.kill(agent, signal.SIGTERM)
+        except OSError:  # it has ended
+            return
+
+    signal.signal(signal.SIGTERM, passed_on)
+
+
+def _leave_link() -> int:
+    """Let go of the link; what comes back is only good for seeing that its other end is gone."""
+    launcher = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(nothing, fd)
     os.close(nothing)
+    return launcher
 
 
-def _await(agent: int) -> int:
+def _await(agent: int, launcher: int) -> int:
+    """Wait for the agent's end; its status. Adopted orphans are reaped on the way."""
+    waking, woken = os.pipe()
+    for fd in (waking, woken):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _nothing)
+    poll = select.poll()
+    poll.register(waking, select.POLLIN)
+    poll.register(launcher, 0)  # POLLHUP is told anyway
+    until: Optional[float] = None
     while True:
-        pid, status = os.wait()
-        if pid == agent:
+        status = _reap(agent)
+        if status is not None:
             return status
+        if until is not None and time.monotonic() >= until:
+            os.kill(agent, signal.SIGKILL)  # not reaped: it is nobody else
+            until += PATIENCE
+        came = poll.poll(None if until is None else max(0.0, until - time.monotonic()) * 1000 + 1)
+        if until is None and any(fd == launcher for fd, _ in came):
+            poll.unregister(launcher)
+            until = time.monotonic() + ALONE
+        if any(fd == waking for fd, _ in came):
+            os.read(waking, 4096)
 
 
-def _end_everything() -> bool:
-    """Kill all descendants until there are none; whether some are left."""
-    deadline = time.monotonic() + PATIENCE
-    _reap()
-    while kernel.has_children() and time.monotonic() < deadline:
-        for process in kernel.descendants_of(os.getpid()):
-            kernel.send(process, signal.SIGKILL)
-        time.sleep(0.002)
-        _reap()
-    return kernel.has_children()
+def _nothing(*_: object) -> None:
+    """A signal handler: the wake-up pipe does the work."""
 
 
-def _reap() -> None:
+def _reap(agent: int = 0) -> Optional[int]:
+    """Reap all who have ended; the status of the agent, if it is one of them."""
+    found: Optional[int] = None
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return found
+            if pid == agent:
+                found = status
     except ChildProcessError:
-        return
+        return found

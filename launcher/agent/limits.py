@@ -7,6 +7,8 @@ rather than changed afterwards: what a task forks at once has the right ones too
 
 from __future__ import annotations
 
+import fcntl
+import os
 import resource
 
 from launcher.model.watermark import watermark
@@ -25,6 +27,8 @@ class Limits:
     def __init__(self, agent: int) -> None:
         self._agent = agent
         self._files = self._raised = resource.getrlimit(resource.RLIMIT_NOFILE)
+        #: There are enough for what makes things better, but is not needed.
+        self.roomy = True
         self._realtime = resource.getrlimit(resource.RLIMIT_RTTIME)
 
     def make_room(self, tasks: int) -> None:
@@ -32,10 +36,26 @@ class Limits:
         _, hard = self._files
         needed = tasks * _PER_TASK + _OWN
         if hard != resource.RLIM_INFINITY:
+            self.roomy = needed <= hard
             needed = min(needed, hard)
         if needed > self._raised[0] != resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
             self._raised = (needed, hard)
+
+    def keep(self, fd: int) -> int:
+        """Where to keep a descriptor that stays open as long as a task: out of the way of the next start.
+
+        A start needs numbers below the limit that it lends.
+        """
+        soft, _ = self._files
+        if self._raised is self._files or fd < soft // 2:
+            return fd
+        try:
+            kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, soft)
+        except OSError:  # there are not so many
+            return fd
+        os.close(fd)
+        return kept
 
     def lend(self, ordinal: int) -> int:
         """Take on the limits that the ``ordinal``-th process we start shall have.

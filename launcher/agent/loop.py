@@ -14,6 +14,7 @@ import time
 
 from launcher import wire
 from launcher.agent import kernel
+from launcher.agent.deaths import Deaths
 from launcher.agent.ending import Endings
 from launcher.agent.family import Family
 from launcher.agent.gpus import ask_for_gpus, read_gpus
@@ -51,6 +52,7 @@ class Agent:
 
     def __init__(self, host: str, number: int, reading: int, writing: int, guardian: int) -> None:
         kernel.become_subreaper("launch-agent")
+        kernel.keep_reserve()
         self._host = host
         self._reading = reading
         self._guardian = guardian
@@ -65,6 +67,7 @@ class Agent:
         self._by_pid: Dict[int, Task] = {}
         self._oom = OomWatch()
         self._limits = Limits(number)
+        self._deaths = Deaths(self._limits.keep)
         self._spawner = Spawner(self._limits)
         self._inquiries = Inquiries(self._selector, self._family.ignore)
         self._writing = False
@@ -75,6 +78,7 @@ class Agent:
             orders.TryPeers: self._try_peers,
             orders.StartTask: self._start,
             orders.StopTasks: self._stop,
+            orders.HoldOutput: lambda order: self._pipe.hold(order.on),
             orders.CloseAgent: lambda _: self._end_all(),
         }
 
@@ -89,7 +93,8 @@ class Agent:
         self._listen()
         self._pipe.fact(facts.AgentReady(self._host, time.time(), os.getpid(), host_facts()))
         while not (self._closing and not self._tasks):
-            for key, _ in self._selector.select(self._seconds_to_wait()):
+            events = self._selector.select(self._seconds_to_wait())
+            for key, _ in sorted(events, key=lambda event: event[0].fd not in self._urgent):
                 key.data()
             self._on_time()
             self._watch_pipe()
@@ -108,8 +113,11 @@ class Agent:
         self._wake = waking
         os.set_blocking(self._reading, False)
         self._watch(waking, self._on_signal)
+        self._watch(self._deaths.fileno(), self._look_at_ended)
         self._watch(self._reading, self._on_orders)
         self._watch(self._guardian, self._on_guardian)
+        #: Served before what tasks print: they may print much.
+        self._urgent = frozenset(self._selector.get_map())
         self._inquiries.begin(ask_for_gpus(self._spawner), self._tell_gpus)
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
@@ -130,7 +138,7 @@ class Agent:
 
     def _watch_pipe(self) -> None:
         """Ask to be woken when the link takes bytes again, while some wait."""
-        wanted = self._pipe.pending > 0
+        wanted = self._pipe.waiting
         if wanted and not self._writing:
             self._selector.register(self._pipe.fd, selectors.EVENT_WRITE, self._pipe.flush)
             self._writing = True
@@ -157,6 +165,7 @@ class Agent:
         if not data:
             self._selector.unregister(self._reading)
             self._outputs.hurry()
+            self._pipe.hold(False)
             self._end_all()
             return
         for order in self._decoder.feed(data):
@@ -196,13 +205,16 @@ class Agent:
 
     def _start(self, order: orders.StartTask) -> None:
         try:
-            started = self._spawner.spawn(order.argv, order.env, order.workdir, order.venv)
+            what = (order.argv, order.env, order.workdir, order.venv, order.script)
+            started = self._spawner.spawn(*what)
         except CannotStart as fault:
             self._not_started(order, fault.code, fault.why)
             return
         task = Task(order.task, order.attempt, started.pid, started.output, order.ladder)
         self._tasks[task.id] = self._by_pid[task.pid] = task
         self._family.add(task.id, task.pid, started.watermark)
+        if self._limits.roomy:
+            self._deaths.watch(task.pid)
         self._outputs.add(task)
         self._pipe.fact(facts.TaskStarted(self._host, time.time(), task.id, task.attempt, task.pid))
         if self._closing:
@@ -235,18 +247,23 @@ class Agent:
         """Take the status of every ended child: main processes are told, adopted ones just vanish."""
         exited: List[Task] = []
         while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
+            somebody, tasks = kernel.ended_child(), self._deaths.in_order()
+            if not (somebody or tasks):
                 return exited
-            if pid == 0:
-                return exited
-            self._family.child_ended(pid)
-            self._inquiries.reaped(pid)
-            task = self._by_pid.pop(pid, None)
-            if task is not None:
-                self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
-                exited.append(task)
+            for pid in tasks or (somebody,):
+                self._reap_one(pid, exited)
+
+    def _reap_one(self, pid: int, exited: List[Task]) -> None:
+        self._deaths.forget(pid)
+        got, status, usage = os.wait4(pid, os.WNOHANG)
+        if not got:  # a debugger has it: we are told when he lets go
+            return
+        self._family.child_ended(pid)
+        self._inquiries.reaped(pid)
+        task = self._by_pid.pop(pid, None)
+        if task is not None and not task.exited:
+            self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+            exited.append(task)
 
     def _on_exit(self, task: Task, status: int, peak: int, cpu: float) -> None:
         task.exited = True
@@ -278,7 +295,8 @@ class Agent:
         self._ports.release(task.id)
         now = time.time()
         left = len(task.leftovers)
-        self._pipe.fact(facts.TaskGone(self._host, now, task.id, task.attempt, left, task.unkillable))
+        gone = facts.TaskGone(self._host, now, task.id, task.attempt, left, task.unkillable)
+        self._pipe.fact_after_output(gone)
 
     # ------------------------------------------------------------------ stopping
 
@@ -291,6 +309,8 @@ class Agent:
         for task in tasks:
             if not task.empty:
                 self._endings.begin(task, ladder, now)
+            elif ladder[0][0] == SIGKILL:
+                self._outputs.let_go(task)
         self._look_at_endings()
 
     def _tell_signal(self, task: Task, number: int, count: int) -> None:
@@ -300,15 +320,11 @@ class Agent:
     def _end_strays(self) -> None:
         """Kill what belongs to no task: it left its session and washed off its watermark."""
         self._ports.release_all()
-        until = time.monotonic() + ABANDONED[-1][1]
-        while kernel.has_children() and time.monotonic() < until:
-            for process in kernel.descendants_of(os.getpid()):
-                kernel.send(process, SIGKILL)
-            self._reap()
-            time.sleep(0.002)
+        kernel.kill_descendants(ABANDONED[-1][1], self._reap)
 
     def _say_goodbye(self) -> None:
-        self._pipe.fact(facts.AgentClosed(self._host, time.time()))
+        self._pipe.hold(False)
+        self._pipe.fact_after_output(facts.AgentClosed(self._host, time.time()))
         until = time.monotonic() + FAREWELL
         while self._pipe.pending and time.monotonic() < until:
             select.select([], [self._pipe.fd], [], 0.05)

@@ -70,6 +70,11 @@ class Outputs:
         if task.output is not None:
             self._last[task.output] = time.monotonic() + DRAIN
 
+    def let_go(self, task: Task) -> None:
+        """Nobody waits any more for who else holds the output of a task that is over."""
+        if task.output is not None and not self._paused:
+            self._close(task, task.output)
+
     def next_end(self) -> Optional[float]:
         """When `on_time` is due (monotonic); ``None``: never."""
         return min(self._last.values()) if self._last else None

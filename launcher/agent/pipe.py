@@ -11,7 +11,10 @@ from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
 
 if TYPE_CHECKING:
-    from typing import Deque, List
+    from typing import Deque, List, Optional
+
+    #: What travels as a whole, in pieces.
+    Frame = List[memoryview]
 
 #: Bytes that may wait to be sent before the tasks' output is left in their pipes, and when it is read again.
 HIGH_WATER = 4 * 1024 * 1024
@@ -21,7 +24,10 @@ _MANY = 512
 
 
 class Pipe:
-    """Sends facts and output to the launcher, in order.
+    """Sends facts and output to the launcher.
+
+    Facts overtake output, for somebody acts on them: a task's end need not wait until all is read that the
+    tasks have printed. What must come after a task's output (that it is gone) goes the way of the output.
 
     Args:
         writing: file descriptor, made non-blocking.
@@ -33,21 +39,38 @@ class Pipe:
         self.broken = False
         #: It takes nothing at the moment.
         self._full = False
-        self._queue: Deque[memoryview] = deque()
+        self._held = False
+        self._begun: Optional[Frame] = None
+        self._facts: Deque[Frame] = deque()
+        self._output: Deque[Frame] = deque()
         #: Bytes that wait.
         self.pending = 0
         os.set_blocking(writing, False)
-        self._put(wire.MAGIC)
+        self._put(self._facts, wire.MAGIC)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to send as soon as the link takes it."""
+        return bool(self._begun or self._facts or (self._output and not self._held))
 
     def fact(self, fact: Fact) -> None:
-        """Queue a fact, and send what the pipe takes."""
-        self._put(wire.encode(fact))
+        """Queue a fact before all output, and send what the pipe takes."""
+        self._put(self._facts, wire.encode(fact))
+        self._send()
+
+    def fact_after_output(self, fact: Fact) -> None:
+        """Queue a fact behind all output there is so far, and send what the pipe takes."""
+        self._put(self._output, wire.encode(fact))
         self._send()
 
     def output(self, task: TaskId, attempt: int, data: bytes) -> None:
         """Queue what a task printed, and send what the pipe takes."""
-        self._put(wire.output_head(task, attempt, len(data)))
-        self._put(data)
+        self._put(self._output, wire.output_head(task, attempt, len(data)), data)
+        self._send()
+
+    def hold(self, on: bool) -> None:
+        """Keep the output (not the facts) here until told otherwise: whoever it is for can't take more."""
+        self._held = on
         self._send()
 
     def hang_up(self) -> None:
@@ -58,10 +81,10 @@ class Pipe:
         os.close(nothing)
         self._break()
 
-    def _put(self, data: bytes) -> None:
-        if data and not self.broken:
-            self._queue.append(memoryview(data))
-            self.pending += len(data)
+    def _put(self, queue: Deque[Frame], *parts: bytes) -> None:
+        if not self.broken:
+            queue.append([memoryview(part) for part in parts if part])
+            self.pending += sum(map(len, parts))
 
     def _send(self) -> None:
         if not self._full:
@@ -70,26 +93,47 @@ class Pipe:
     def flush(self) -> None:
         """Send what the pipe takes now; once it is broken everything is thrown away."""
         try:
-            while self._queue:
-                buffers: List[memoryview] = [self._queue[i] for i in range(min(len(self._queue), _MANY))]
-                self._sent(os.writev(self.fd, buffers))
+            while self.waiting:
+                self._sent(os.writev(self.fd, self._next()))
             self._full = False
         except BlockingIOError:
             self._full = True
         except OSError:
             self._break()
 
-    def _break(self) -> None:
-        self.broken = True
-        self._queue.clear()
-        self.pending = 0
+    def _next(self) -> List[memoryview]:
+        """What comes next: the rest of a frame that was begun, facts, output."""
+        buffers = list(self._begun or ())
+        for queue in (self._facts,) if self._held else (self._facts, self._output):
+            for frame in queue:
+                if len(buffers) >= _MANY:
+                    return buffers
+                buffers += frame
+        return buffers
 
     def _sent(self, count: int) -> None:
+        """So many bytes of `_next` were taken."""
         self.pending -= count
         while count:
-            first = self._queue[0]
-            if count < len(first):
-                self._queue[0] = first[count:]
-                return
-            count -= len(first)
-            self._queue.popleft()
+            frame = self._begun or (self._facts or self._output).popleft()
+            size = sum(map(len, frame))
+            self._begun = _rest(frame, count) if count < size else None
+            count -= min(count, size)
+
+    def _break(self) -> None:
+        self.broken = True
+        self._begun = None
+        self._facts.clear()
+        self._output.clear()
+        self.pending = 0
+
+
+def _rest(frame: Frame, count: int) -> Frame:
+    """What is left of a frame of which so many bytes were taken."""
+    rest: Frame = []
+    for part in frame:
+        taken = min(count, len(part))
+        count -= taken
+        if taken < len(part):
+            rest.append(part[taken:])
+    return rest

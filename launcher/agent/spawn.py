@@ -67,6 +67,7 @@ class Spawner:
         extra: Mapping[str, str],
         workdir: Optional[str] = None,
         venv: Optional[str] = None,
+        script: Optional[str] = None,
     ) -> Started:
         """Start ``argv`` with the environment of the agent and ``extra``.
 
@@ -75,6 +76,7 @@ class Spawner:
             extra: environment added to the agent's own.
             workdir: where it runs, relative to where the agent was started; ``None``: there.
             venv: the virtual or conda environment it runs in.
+            script: a file that must be there.
 
         Raises:
             CannotStart: with the exit code that stands for it.
@@ -83,8 +85,11 @@ class Spawner:
         if venv is not None:
             environment.update(_environment_of(venv, environment))
         _enter(self._home, workdir)
+        if script is not None and not os.path.exists(script):
+            raise CannotStart(NOT_FOUND, f"program not found: {script!r} (looked in {os.getcwd()!r})")
         path = _find(argv[0], environment.get("PATH", os.defpath))
         reading, writing = _pipe()
+        reading = self._limits.keep(reading)
         self._count += 1
         watermark = self._limits.lend(self._count)
         try:

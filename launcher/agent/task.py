@@ -48,7 +48,8 @@ class Ending:
 
     def next_look(self, now: float, killing: float, asking: float) -> float:
         """When to look at the task again: these many seconds later, by rung, but not after its time."""
-        return min(self._until, now + (killing if self.signal == SIGKILL else asking))
+        due = min(self._until, now + (killing if self.signal == SIGKILL else asking))
+        return due if due > now else now + killing
 
 
 class Task:

@@ -64,7 +64,7 @@ def launch(
     started = time.time()
     job = job or runs.new_job_id()
     tmux = _tmux(job) if args.tmux else None
-    paths = runs.create(wanted.run_dir, job)
+    paths = runs.create(wanted.run_dir, job, _agents_here(transport, placement))
     display = _Display(lambda: _screen(args, show, paths, tmux))
     sources: list[Source] = [display]
     remarks = [_announcement(job, placement, paths), *placement.notes]
@@ -75,7 +75,7 @@ def launch(
 
     def planned(plan: Plan) -> str:
         plans.append(plan)
-        return write_plan(plan, paths, job)
+        return "\n".join(filter(None, (write_plan(plan, paths, job), _sweep_others(job))))
 
     orchestrator = Orchestrator(
         wanted.job,
@@ -94,7 +94,8 @@ def launch(
     report = orchestrator.run()
     display.close()
     afterwards(plans[0] if plans else None, paths)
-    return report.exit_code if args.report is None else _reported(report, args.report)
+    code = report.exit_code if args.report is None else _reported(report, args.report)
+    return code or (LaunchError.exit_code if display.unreported else 0)
 
 
 class _Display:
@@ -127,10 +128,31 @@ class _Display:
         if self._screen is not None:
             self._screen.writer.flush(asked=asked)
 
+    @property
+    def unreported(self) -> bool:
+        """Whether the run's report could not be written: that is no success."""
+        return self._screen is not None and self._screen.files.unreported
+
     def close(self) -> None:
         """Say what could not be shown."""
         if self._screen is not None:
             self._screen.close()
+
+
+def _agents_here(transport: Callable[[Host], Transport], placement: Placement) -> list[int]:
+    """The numbers of the agents that were started on this machine already."""
+    ways = {id(way): way for way in map(transport, placement.hosts())}
+    return [number for way in ways.values() for number in getattr(way, "numbers", ())]
+
+
+def _sweep_others(job: str) -> str:
+    """End what earlier runs left that were killed altogether; what is to be said of it."""
+    folders = runs.unfinished(job)
+    if not folders:
+        return ""
+    from launcher.cli.remains import sweep_at
+
+    return sweep_at(folders)
 
 
 def _screen(args: argparse.Namespace, show: Selection | None, paths: RunPaths, tmux: Tmux | None) -> Screen:
@@ -179,7 +201,7 @@ def _reported(report: Report, path: str) -> int:
     from launcher.output.reportjson import report_as_dict
 
     try:
-        write_json(path, report_as_dict(report))
+        write_json(path, report_as_dict(report), private=False)
     except OSError as error:
         print(f"launch: can't write the report to {path!r}: {error.strerror}", file=sys.stderr)
         return report.exit_code or LaunchError.exit_code

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
+from launcher.cli.remains import sweep_died
 from launcher.cli.tables import duration, print_table, size
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.runs.registry import Run, RunState, all_runs
@@ -47,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the runs, the newest last."""
     runs = all_runs()
+    swept = sweep_died(runs)
+    if swept:
+        print(f"launch: {swept}", file=sys.stderr)
     records = [_record(run, state) for run in runs if (state := run.state) is RunState.RUNNING or args.all]
     if args.json:
         print(json.dumps(records, indent=2))

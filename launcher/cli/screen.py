@@ -41,7 +41,8 @@ class Screen:
         self.writer = Writer(logs=paths.logs, notice=_notice(args))
         shown = _shown(args, show, self.writer)
         around = [shown] if tmux is None else tmux.around(shown)
-        self.renderers: Sequence[Renderer] = [Files(self._warn), *around]
+        self.files = Files(self._warn)
+        self.renderers: Sequence[Renderer] = [self.files, *around]
 
     def stop_wanted(self) -> StopAsked | None:
         """When whoever read our output is gone, nobody wants the job any more (as SIGPIPE has it)."""

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 
+from launcher.cli.remains import sweep_died
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.owner import attach, send
 from launcher.runs.progress import unfinished
@@ -58,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
         raise LaunchError(f"{found.job} runs on {machine}: stop it there")
     pidfd = attach(found.owner) if found.owner else None
     if pidfd is None:
+        swept = sweep_died([found])
+        if swept:
+            print(f"launch: {swept}", file=sys.stderr)
         print(f"{found.job} {_end(found, 'had already ended')}")
         return 0
     try:

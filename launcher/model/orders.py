@@ -57,7 +57,7 @@ class StopTasks(NamedTuple):
 
 
 class HoldOutput(NamedTuple):
-    """To an agent: keep what tasks print until told otherwise, for its reader is slow; facts come all the same."""
+    """To an agent: keep what tasks print, for its reader is slow, until told otherwise; not the facts."""
 
     host: str
     on: bool

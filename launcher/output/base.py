@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from launcher.model.facts import Fact
 from launcher.model.orders import Tell
 from launcher.model.plan import Placement
@@ -40,4 +42,17 @@ class Renderer(Protocol):
         """Time passes (``now`` by ``time.monotonic``): the seconds until the next tick is wanted, if any."""
 
     def close(self, report: Report) -> None:
-        """The run is over: everything is shown or written when this returns. Takes a bounded time."""
+        """The run is over: everything is written, or on its way to who reads it, when this returns."""
+
+
+class Audience(Protocol):
+    """Whoever reads what the renderers show. He may be slow, or have stopped: only `flush` waits for him."""
+
+    def full(self) -> bool:
+        """Whether so much waits for him that no output should be brought for now."""
+
+    def hurry(self) -> None:
+        """The job is being stopped: rather skip lines than wait from now on."""
+
+    def flush(self, asked: Callable[[], bool]) -> None:
+        """Wait a bounded time until he has read all; until ``asked`` says that somebody wants us to end."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from launcher.model import facts
 from launcher.model.orders import Tell
-from launcher.model.plan import Placement
+from launcher.model.plan import Placed, Placement
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
@@ -134,7 +134,7 @@ class Console:
                 del self._unfinished[task]
 
     def close(self, report: Report) -> None:
-        """The last lines, why it failed, the table; wait (not for ever) until it is all read."""
+        """The last lines, why it failed, the table."""
         for task in list(self._cutters):
             self._end(task)
         if self._status:
@@ -144,7 +144,6 @@ class Console:
         self._writer.write(options.stderr, why, urgent=True)
         if not options.quiet:
             self._writer.write(options.stdout, self._table(report).encode("utf-8", "replace"), urgent=True)
-        self._writer.flush()
 
     def _output(self, event: facts.TaskOutput) -> None:
         task = event.task
@@ -216,7 +215,12 @@ class Console:
 
 def labels(placement: Placement) -> dict[TaskId, str]:
     """What stands before each task's bar: its name, with several hosts also the host's; equally long."""
-    several = len(placement.hosts()) > 1
+    several = len(placement.hosts()) > 1 and not all(_is_its_own(placed) for placed in placement.tasks)
     names = {p.task: f"{p.host.name} {p.task}" if several else str(p.task) for p in placement.tasks}
     width = min(_NAME_WIDTH, max(map(len, names.values()), default=0))
     return {task: name.ljust(width) for task, name in names.items()}
+
+
+def _is_its_own(placed: Placed) -> bool:
+    """Whether the host is named after the task, as a container of its own is: once is enough then."""
+    return placed.host.name == str(placed.task).replace("/", "-").replace("_", "-").lower()

@@ -87,15 +87,3 @@ def carried(cut: str) -> str:
     for colour in colours(cut):
         on = [colour] if is_reset(colour) else [*(c for c in on if c != colour), colour][-_CARRIED:]
     return "".join(on)
-
-
-def back(text: str, at: int, count: int) -> int:
-    """The place ``count`` characters before ``at``; colours take no room."""
-    if "\x1b" not in text:
-        return max(0, at - count)
-    cells = re.findall(r"\x1b\[[0-9;:]*m|.", text[:at], re.DOTALL)
-    while cells and count:
-        cell = cells.pop()
-        at -= len(cell)
-        count -= len(cell) == 1
-    return at

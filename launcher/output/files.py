@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: Log files open at a time; with more tasks the one opened first is closed, and opened again when needed.
 _OPEN = 256
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -45,6 +46,8 @@ class Files:
         self._events: list[bytes] = []
         self._dead: list[str] = []
         self._dead_set: set[str] = set()
+        #: There is no report where one should be.
+        self.unreported = False
 
     def begin(self, opening: Opening) -> None:
         """Create every file: who follows a log need not wait for its first line."""
@@ -88,6 +91,7 @@ class Files:
         try:
             write_json(self._paths.report, report_as_dict(report))
         except OSError as error:
+            self.unreported = True
             self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))
 
     def _create(self, path: str) -> None:
@@ -133,11 +137,14 @@ class Files:
             self._warn(Tell(f"not complete in {paths.root}: {named}{more}"))
 
 
-def write_json(path: str, value: Mapping[str, Any]) -> None:
+def write_json(path: str, value: Mapping[str, Any], private: bool = True) -> None:
     """Write a JSON file so that it is there whole or not at all; into what is no file (a pipe), just write.
 
     A field is a line, and so is an item of a list: as good to read as indented all through, and written by
     json's fast half (for 256 tasks the other one takes longer than starting them).
+
+    Args:
+        private: for this user's eyes only, as the other files of a run; else as the umask has it.
 
     Raises:
         OSError: it can't be written; what was there before is unchanged.
@@ -152,7 +159,7 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
     path = os.path.realpath(path)  # a link stays one
     new = f"{path}.{os.getpid()}.new"
     try:
-        with open(new, "wb") as file:
+        with open(os.open(new, _NEW, 0o600 if private else 0o666), "wb") as file:
             file.write(data)
         os.replace(new, path)
     except OSError:

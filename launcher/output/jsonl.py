@@ -49,12 +49,11 @@ class Jsonl:
         return None
 
     def close(self, report: Report) -> None:
-        """Lines without an end, then the report; wait (not for ever) until it is all read."""
+        """Lines without an end, then the report."""
         for task in list(self._rests):
             self._end(task)
         line = json.dumps({"event": "Report", **report_as_dict(report)})
         self._writer.write(self._fd, f"{line}\n".encode(), urgent=True)
-        self._writer.flush()
 
     def _write(self, line: str) -> None:
         self._writer.write(self._fd, f"{line}\n".encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 
 from launcher.output import escapes
+from launcher.output.cells import Cells
 
 #: More text than this without a newline leaves the list of raw chunks for the slow, bounded path.
 _HELD = 8192
@@ -63,13 +64,17 @@ class LineCutter:
         self._begin_line()
 
     def _begin_line(self) -> None:
-        self._text = ""
+        self._cells = Cells()
         self._at: int | None = None  # the cursor, where it is not at the end
         self._pieces = 0
         self._rewriting = False
         self._shown: str | None = None
         self._started = ""  # what was shown of it while the task was quiet
         self._wait = self._interval
+
+    @property
+    def _text(self) -> str:
+        return str(self._cells)
 
     @property
     def rewriting(self) -> bool:
@@ -107,11 +112,12 @@ class LineCutter:
         if now - self._since < self._wait:
             return b""
         self._since = now
-        if self._text == self._shown or not self._text.strip():
+        text = self._text
+        if text == self._shown or not text.strip():
             return b""
         self._wait = min(2 * self._wait, _LONGEST_WAIT)
-        self._emit(self._text)
-        self._shown, self._started = self._text, ""
+        self._emit(text)
+        self._shown, self._started = text, ""
         return self._taken()
 
     def _start(self, now: float) -> bytes:
@@ -137,7 +143,7 @@ class LineCutter:
         """The task will print no more: what is left of its last line."""
         self._fold(self._decoder.decode(self._unhold(), final=True))
         self._held = ""
-        if self._text:
+        if self._cells:
             self._end_line()
         self._begin_line()
         self._open = False
@@ -237,25 +243,25 @@ class LineCutter:
 
     def _move(self, how: str) -> None:
         self._rewriting = True
-        place = len(self._text) if self._at is None else self._at
-        self._at = 0 if how == "\r" else escapes.back(self._text, place, len(how))
+        place = len(self._cells) if self._at is None else self._at
+        self._at = 0 if how == "\r" else self._cells.back(place, len(how))
 
     def _colour(self, sequence: str) -> None:
         """Takes no room: it neither moves the cursor nor overwrites anything."""
-        if self._text and len(self._text) + len(sequence) > self._limit:
+        if self._cells and len(self._cells) + len(sequence) > self._limit:
             self._end_piece()
-        self._text += sequence
+        self._cells.append_colours(sequence)
 
     def _put(self, text: str) -> None:
         if self._at is not None:
-            self._text = self._text[: self._at] + self._carried(self._text[self._at :])
+            self._cells.append_colours(self._carried(self._cells.cut(self._at)))
             self._at = None
-        while len(self._text) + len(text) > self._limit:
-            room = max(0, self._limit - len(self._text))
-            self._text += text[:room]
+        while len(self._cells) + len(text) > self._limit:
+            room = max(0, self._limit - len(self._cells))
+            self._cells.append(text[:room])
             text = text[room:]
             self._end_piece()
-        self._text += text
+        self._cells.append(text)
 
     def _carried(self, cut: str) -> str:
         """Colours that go on, unless they would fill the line (they never do, but with a tiny limit)."""
@@ -263,16 +269,19 @@ class LineCutter:
         return colours if len(colours) <= self._limit // 2 else ""
 
     def _end_piece(self) -> None:
-        if self._text != self._started:
-            self._emit(self._text)
-        self._text = self._carried(self._text)
+        text = self._text
+        if text != self._started:
+            self._emit(text)
+        self._cells = Cells()
+        self._cells.append_colours(self._carried(text))
         self._at = None
         self._pieces += 1
         self._shown, self._started = None, ""
 
     def _end_line(self) -> None:
-        if self._text != self._shown:
-            self._emit(self._text)
+        text = self._text
+        if text != self._shown:
+            self._emit(text)
         self._begin_line()
 
     def _emit(self, text: str) -> None:

@@ -1,12 +1,12 @@
 """The runs of this machine: the folder each leaves, and which launcher owns it.
 
-A launch needs ``create`` and ``new_job_id`` and nothing else, so only those are imported here.
+A launch needs these three and nothing else, so only they are imported here.
 ``registry`` finds runs, ``owner`` deals with the launcher process of one, ``pruning`` forgets old
 ones: whoever needs them imports them.
 """
 
 from __future__ import annotations
 
-from launcher.runs.folder import create, new_job_id
+from launcher.runs.folder import create, new_job_id, unfinished
 
-__all__ = ["create", "new_job_id"]
+__all__ = ["create", "new_job_id", "unfinished"]

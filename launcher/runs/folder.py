@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 
 from launcher.errors import Fault, JobError, LaunchError
 from launcher.model.rundir import RunPaths
@@ -17,6 +18,12 @@ KEPT_RUNS = 200
 
 #: So many more are allowed before the oldest are forgotten: it takes time, and not every launch should.
 _SLACK = 20
+
+#: The field of ``launcher.json`` with the numbers of agents; gone once nothing of them is there any more.
+AGENTS = "agents"
+
+#: At how many of the newest runs a launch looks for some that died.
+_LOOKED_AT = 20
 
 #: Without letters and digits that are mistaken for each other.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -46,30 +53,31 @@ def runs_folder() -> str:
     return os.path.join(state, "tf-launcher", "runs")
 
 
-def create(run_dir: str | None, job: str) -> RunPaths:
+def create(run_dir: str | None, job: str, agents: Sequence[int] = ()) -> RunPaths:
     """Make the folder of a new run, owned by this process.
 
     Args:
         run_dir: where the user wants it; it must be new or empty. ``None``: among the runs of
             the state folder, which keeps the newest ``KEPT_RUNS``.
         job: the run's name.
+        agents: the numbers of its agents on this machine: what is to be looked for if all of it is killed.
 
     Raises:
         JobError: ``run_dir`` is in use; the message says what is in the way.
         LaunchError: it can't be made (full disk, no permission).
     """
     if run_dir is None:
-        return _among_the_runs(job)
+        return _among_the_runs(job, agents)
     if not run_dir:
         raise JobError([Fault("--run-dir", "the name is empty", "expected a folder")])
     paths = RunPaths(os.path.abspath(run_dir))
     made = _made_or_empty(paths.root)
-    _furnish(paths, job, made)
+    _furnish(paths, job, agents, made)
     _register(paths.root, job)
     return paths
 
 
-def _among_the_runs(job: str) -> RunPaths:
+def _among_the_runs(job: str, agents: Sequence[int]) -> RunPaths:
     """A folder below the state folder; and the moment to forget old ones."""
     folder = runs_folder()
     paths = RunPaths(f"{folder}/{job}")
@@ -78,7 +86,7 @@ def _among_the_runs(job: str) -> RunPaths:
         os.mkdir(paths.root, 0o700)
     except OSError as error:
         raise _cannot_make(paths.root, error) from error
-    _furnish(paths, job, made=True)
+    _furnish(paths, job, agents, made=True)
     _prune(folder)
     return paths
 
@@ -103,11 +111,11 @@ def _made_or_empty(root: str) -> bool:
     return False
 
 
-def _furnish(paths: RunPaths, job: str, made: bool) -> None:
+def _furnish(paths: RunPaths, job: str, agents: Sequence[int], made: bool) -> None:
     """The folder of the logs and the owner's record; on failure, nothing of ours stays."""
     try:
         os.mkdir(paths.logs, 0o700)
-        _write_owner(paths, job)
+        _write_owner(paths, job, agents)
     except FileExistsError as error:  # another launch was given the same folder a moment ago
         raise _in_the_way(paths.root, "another launch has just taken it") from error
     except OSError as error:
@@ -115,15 +123,49 @@ def _furnish(paths: RunPaths, job: str, made: bool) -> None:
         raise _cannot_make(paths.root, error) from error
 
 
-def _write_owner(paths: RunPaths, job: str) -> None:
+def _write_owner(paths: RunPaths, job: str, agents: Sequence[int]) -> None:
     """Record which process runs the job. No command line and no environment: they may hold secrets."""
     from launcher.runs.owner import this_process
 
     record = {"schema": 1, "job": job, "started_at": time.time(), **this_process()._asdict()}
+    if agents:
+        record[AGENTS] = list(agents)
+    write_record(paths, record)
+
+
+def write_record(paths: RunPaths, record: Mapping[str, object]) -> None:
+    """Write ``launcher.json``, whole or not at all.
+
+    Raises:
+        OSError: it can't be written.
+    """
     temporary = f"{paths.owner}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
     os.rename(temporary, paths.owner)
+
+
+def unfinished(job: str) -> list[str]:
+    """The folders of the newest other runs that left no report but agents: they run, or they died."""
+    try:
+        folder = runs_folder()
+        names = sorted(os.listdir(folder))[-_LOOKED_AT:]
+    except (OSError, LaunchError):
+        return []
+    return [f"{folder}/{name}" for name in names if name != job and _may_have_left(f"{folder}/{name}")]
+
+
+def _may_have_left(root: str) -> bool:
+    """Not more than a glance: every launch does it."""
+    paths = RunPaths(root)
+    if os.path.exists(paths.report):
+        return False
+    try:
+        with open(paths.owner, "rb") as file:
+            return AGENTS.encode() in file.read()
+    except OSError:
+        return False
 
 
 def _take_back(paths: RunPaths, made: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from launcher.errors import Fault, InputError
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.rundir import RunPaths
-from launcher.runs.folder import runs_folder
+from launcher.runs.folder import AGENTS, runs_folder, write_record
 from launcher.runs.owner import Owner, is_alive, is_elsewhere
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Run(NamedTuple):
     owner: Owner | None
     #: Seconds since the epoch.
     started_at: float
+    #: The numbers of agents on this machine of which something may be left if it died.
+    agents: tuple[int, ...] = ()
 
     @property
     def state(self) -> RunState:
@@ -83,7 +85,17 @@ def load(path: str) -> Run | None:
         paths,
         _owner(record),
         _seconds(record.get("started_at"), paths.root),
+        _numbers(record.get(AGENTS)),
     )
+
+
+def forget_agents(run: Run) -> None:
+    """Nothing of this run is left: nobody need look again."""
+    record = {name: value for name, value in _json(run.paths.owner).items() if name != AGENTS}
+    try:
+        write_record(run.paths, record)
+    except OSError:  # then somebody looks again
+        return
 
 
 def find(text: str | None = None) -> Run:
@@ -153,6 +165,11 @@ def _owner(record: Mapping[str, Any]) -> Owner | None:
     if not all(isinstance(field, kind) for field, kind in zip(fields, kinds, strict=True)):
         return None
     return Owner._make(fields)
+
+
+def _numbers(found: object) -> tuple[int, ...]:
+    """The numbers in a list; none, if it is none."""
+    return tuple(n for n in found if isinstance(n, int)) if isinstance(found, list) else ()
 
 
 def _seconds(found: object, root: str) -> float:

@@ -33,8 +33,9 @@ class Site(Protocol):
     transport: Transport
     #: Whether the kernel's log numbers its processes as they do themselves.
     kernel_pids: bool
-    #: What is killed with the guardian, in words.
+    #: What is killed with the guardian, in words; and what is said when the guardian gets SIGTERM.
     guardian: str
+    guardian_asked: str
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """Run a command there to its end, and return what it printed.
@@ -51,6 +52,7 @@ class LocalSite:
     python = sys.executable
     kernel_pids = True
     guardian = "guardian"
+    guardian_asked = "its guardian was killed by SIGTERM"
 
     def __init__(self, transport: Transport, folder: Path) -> None:
         self.transport = transport
@@ -66,6 +68,7 @@ class SshSite:
 
     kernel_pids = False
     guardian = "guardian"
+    guardian_asked = "its guardian was killed by SIGTERM"
 
     def __init__(self, transport: Transport, host: LabHost) -> None:
         self.transport = transport

@@ -104,7 +104,7 @@ def test_the_agent_is_killed(household: Household):
 def test_the_guardian_is_killed(household: Household):
     household.eyes.kill(9, household.guardian)
     household.gone_within(2.5)
-    assert household.agent.to_the_end() == "its guardian was killed by SIGKILL"
+    assert household.agent.to_the_end() == f"its {household.eyes.site.guardian} was killed by SIGKILL"
     assert not household.agent.all(facts.AgentClosed)
 
 
@@ -119,19 +119,19 @@ def test_the_agent_is_asked_to_end(household: Household):
 def test_the_guardian_is_asked_to_end(household: Household):
     household.eyes.kill(15, household.guardian)
     household.gone_within(2.5)
-    assert household.agent.to_the_end() == "its guardian was killed by SIGTERM"
+    assert household.agent.to_the_end() == household.eyes.site.guardian_asked
 
 
 def test_agent_and_guardian_are_killed_at_once(household: Household):
     household.eyes.kill(9, household.guardian, household.pid)
-    assert household.agent.to_the_end() == "its guardian was killed by SIGKILL"
+    assert household.agent.to_the_end() == f"its {household.eyes.site.guardian} was killed by SIGKILL"
     assert household.eyes.alive(*household.all) == []
 
 
 def test_another_agent_is_not_touched(open_agent: Callable[[], Driver], eyes: Eyes):
     first, second = Household(open_agent(), eyes), Household(open_agent(), eyes)
     eyes.kill(9, first.guardian, first.pid)
-    assert first.agent.to_the_end() == "its guardian was killed by SIGKILL"
+    assert first.agent.to_the_end() == f"its {eyes.site.guardian} was killed by SIGKILL"
     assert eyes.alive(*first.all) == []
     assert sorted(eyes.alive(*second.all)) == sorted(second.all)
     assert second.agent.close() == ""

@@ -46,6 +46,21 @@ def test_asked_twice_kills_at_once():
     assert played.report.exit_code == 130
 
 
+def test_who_does_not_answer_somebody_in_a_hurry_is_lost():
+    """His agent is stopped, or stuck; the other's has said something."""
+    script = Script(job("worker 2"), hosts(2))
+    played = script.play("up\nCtrl-C @ 5.0\nCtrl-C @ 5.3\nworker/0 ends\ntime up answer @ 6.3")
+    assert [order.host for order in after(played) if isinstance(order, orders.HangUp)] == ["node2"]
+    assert states(played) == {"worker/0": "stopped: stopped", "worker/1": "lost: host lost"}
+    assert "its agent did not answer in 1 s" in played.told[-1]
+    assert played.report.exit_code == 130
+
+
+def test_after_an_end_at_once_no_answer_is_awaited():
+    played = Script(job("worker 1")).play("up\nCtrl-C @ 5.0\nCtrl-C @ 5.3\nworker/0 ends")
+    assert "answer" not in played.timers
+
+
 def test_two_signals_within_a_moment_are_one_wish():
     """GNU ``timeout`` signals its command and then its command's whole group."""
     played = Script(job("worker 1")).play("up\nSIGTERM @ 5.0\nSIGTERM @ 5.001\nSIGTERM @ 5.05")

@@ -16,7 +16,6 @@ import pytest
 from tests.conftest import Launch, Started
 from tests.local.seeing import ROOT, Family, last_run, soon, stub
 
-PROGRAM = (sys.executable, "-m", "launcher")
 COMMANDS = ("hosts", "check", "logs", "ps", "stop", "clean", "completion")
 
 
@@ -262,65 +261,6 @@ def test_import_launcher_imports_nothing_heavy():
     code = "import sys; before = {*sys.modules}; import launcher; print(*{*sys.modules} - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert not {name.partition(".")[0] for name in done.stdout.split()} & HEAVY
-
-
-# ---------------------------------------------------------------------- what can't be written, or waited for
-
-_MUCH = ["--dry-run", "--workers", "300", "true"]
-
-
-@pytest.mark.parametrize("command", [_MUCH, ["ps", "--all", "--json"], ["hosts", "hostfiles/lab.yaml"]])
-@pytest.mark.parametrize("to", [">/dev/full", ">/dev/full 2>&1"])
-def test_a_full_disk_is_one_line(launch: Launch, command: list[str], to: str):
-    for _ in range(2):
-        launch("--", "true")
-    ended = launch.start(*command, command=("sh", "-c", f'"$@" {to}', "sh", *PROGRAM)).wait(10)
-    assert ended.code == 125
-    expected = "" if "2>" in to else "launch: can't write the output: [Errno 28] No space left on device\n"
-    assert ended.err == expected
-
-
-@pytest.mark.parametrize(
-    "narrow", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}]
-)
-def test_a_name_without_letters_for_it_is_shown_with_escapes(
-    launch: Launch, narrow: dict[str, str], weird_path: Path
-):
-    env = {**narrow, "PYTHONUTF8": "0"}
-    ended = launch("--dry-run", "--workdir", weird_path, "true", env=env)
-    assert (ended.code, ended.err) == (0, "")
-    assert r"\xe9" in ended.out or r"\udcc3\udca9" in ended.out
-    hosts = weird_path / "hosts.yaml"
-    hosts.write_text("hosts:\n- {name: a, workdir: /\u00e9}\n", encoding="utf-8")
-    assert launch("hosts", hosts, env=env).code == 0
-    assert launch("--", "echo", "\u00e9", env=env).code == 0
-    assert launch("ps", "--all", env=env).code == 0
-
-
-_INTERRUPTED = """
-import os, signal, sys
-class Finder:
-    left = int(sys.argv.pop(1))
-    def find_spec(self, name, path, target=None):
-        if "launcher.__main__" in sys.modules:
-            self.left -= 1
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Finder())
-sys.argv[0] = "launch"
-from launcher.__main__ import main
-main()
-"""
-
-
-def test_ctrl_c_during_any_import_leaves_no_traceback(launch: Launch):
-    for number in range(1, 200):
-        command = (sys.executable, "-c", _INTERRUPTED, str(number))
-        ended = launch.start("--dry-run", "true", command=command).wait(10)
-        if ended.code == 0:
-            break
-        assert (ended.code, ended.err) == (130, ""), number
-    assert 10 < number < 199
 
 
 # ---------------------------------------------------------------------- many, and nested

@@ -119,6 +119,19 @@ def test_a_run_dir_of_one_s_own(launch: Launch, weird_path: Path):
     assert RunFolder(folder).report["run_dir"] == str(folder)
 
 
+def test_a_folder_that_all_may_read_gets_files_that_none_may(launch: Launch, tmp_path: Path):
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o755)
+    report = tmp_path / "report.json"
+    assert launch("--run-dir", str(folder), "--report", str(report), "true").code == 0
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert len(files) == 5
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert report.stat().st_mode & 0o777 == 0o666 & ~mask, "asked for: as any other file"
+
+
 def test_a_run_dir_that_is_in_use(launch: Launch, tmp_path: Path):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "thesis.tex").touch()
@@ -172,8 +185,9 @@ def test_a_full_disk_does_not_stop_the_job(launch: Launch, tmp_path: Path, code:
     words = ["--workers", "2", "--on-failure", "continue", "--run-dir", f"{disk}/run", "-x", "TOOK=/dev/null"]
     script = f"{printing}; exit {code}"
     ended = launch.start(*words, "--", "sh", "-c", script, command=_mounted("size=1m", disk)).wait()
-    assert ended.code == code
+    assert ended.code == (code or 125), "a job without its report is no success"
     assert ended.out.count("z" * 99 + "\n") == 2 * 3 * 10486, "the console is complete"
+    assert ended.err.count("report.json can't be written: No space left on device") == 1
     warnings = [line for line in ended.err.splitlines() if "No space left" in line and "goes on" in line]
     assert len(warnings) == 1
     assert "Traceback" not in ended.err
@@ -208,8 +222,9 @@ def test_a_read_only_state_folder_is_no_matter_with_run_dir(launch: Launch, tmp_
 
 def test_a_run_folder_that_vanishes(launch: Launch, tmp_path: Path):
     folder = tmp_path / "run"
-    words = ["--run-dir", str(folder), "--", "sh", "-c", f"rm -rf {folder}; sleep 0.1; echo still here"]
+    words = ["--run-dir", str(folder), "--", "sh", "-c", f"sleep 0.2; rm -rf {folder}; echo still here"]
     ended = launch(*words)
-    assert ended.code == 0
+    assert ended.code == 125
+    assert "report.json can't be written" in ended.err
     assert "worker/0 | still here" in ended.out
     assert "Traceback" not in ended.err

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -126,6 +130,34 @@ def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, whom: 
     family.gone(0.2)
 
 
+def test_kill_9_of_the_launcher_while_its_agent_is_stopped(launch: Launch, family: Family):
+    """The agent can't end anything: its guardian sees that the launcher is gone, and does."""
+    started = launch.start("--workers", "2", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
+    started.until(lambda _: family.ready() == 2)
+    (agent,) = named(family.alive(), "launch-agent")
+    os.kill(agent, signal.SIGSTOP)
+    started.kill()
+    family.gone(2.0)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_an_agent_that_is_stopped(launch: Launch, family: Family):
+    started = launch.start("--workers", "2", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
+    started.until(lambda _: family.ready() == 2)
+    (agent,) = named(family.alive(), "launch-agent")
+    os.kill(agent, signal.SIGSTOP)
+    started.send(signal.SIGINT)
+    started.until(lambda it: "Ctrl-C: stopping 2 tasks" in it.err)
+    started.until(lambda it: "waiting for" in it.err)
+    before = time.monotonic()
+    started.send(signal.SIGINT)
+    ended = started.wait(15)
+    assert time.monotonic() - before < 2.5
+    assert ended.code == 130
+    assert "its agent did not answer in 1 s" in ended.err and "were killed" in ended.err
+    assert set(last_run(launch).states().values()) == {"lost"}
+    family.gone(0.2)
+
+
 def test_agent_and_guardian_killed_together(launch: Launch, family: Family):
     """Nobody is left to end the tasks: still the launch ends, and says 125."""
     started = launch.start("--workers", "2", "--", *stub("family", "sleep"))
@@ -140,6 +172,81 @@ def test_agent_and_guardian_killed_together(launch: Launch, family: Family):
     for pid in family.alive():
         os.kill(pid, signal.SIGKILL)
     family.gone(1.0)
+
+
+@pytest.mark.parametrize("command", [["ps"], ["stop", "latest"], ["--", "true"]])
+def test_what_is_left_when_all_three_are_killed_is_swept_later(
+    launch: Launch, family: Family, command: list[str]
+):
+    """By the next command; another job that runs is left alone."""
+    other = launch.start("--workers", "1", "--", "sleep", "60")
+    (sleeper,) = soon(lambda: named(family.alive(), "sleep"))
+    others = family.alive()
+    started = launch.start("--workers", "2", "--", *stub("family", "child", "cleared", "daemon", "sleep"))
+    started.until(lambda _: family.ready() == 2)
+    doomed = family.alive() - others
+    helpers = [*named(doomed, "launch-guardian"), *named(doomed, "launch-agent")]
+    run = last_run(launch).path
+    for pid in (started.pid, *helpers):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (started.pid, *helpers):
+        os.kill(pid, signal.SIGKILL)
+    started.wait(5)
+    soon(lambda: not any(map(alive, helpers)))
+    orphans = {pid for pid in doomed if alive(pid)}
+    assert len(orphans) >= 2 * 4, "nobody has ended them"
+    ended = launch(*command)
+    assert f"job {run.name} died and had left {len(orphans)} processes here: killed" in ended.err
+    assert alive(sleeper)
+    other.send(signal.SIGTERM)
+    assert other.wait(10).code == 143
+    family.gone(0.5)
+    assert "died" not in launch("ps").err
+    assert "agents" not in json.loads((run / "launcher.json").read_text())
+
+
+_TRACER = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+seize = libc.ptrace(0x4206, int(sys.argv[1]), None, None)
+print("seized" if seize == 0 else "refused", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_debugger_that_does_not_let_go_of_a_dead_task(launch: Launch, family: Family):
+    """What it keeps is called unkillable in time, and nobody looks at it all the time meanwhile."""
+    started = launch.start("--workers", "1", "--grace", "0", "--", "sleep", "600")
+    (task,) = soon(lambda: named(family.alive(), "sleep"))
+    (agent,) = named(family.alive(), "launch-agent")
+    with subprocess.Popen([sys.executable, "-c", _TRACER, str(task)], stdout=subprocess.PIPE) as tracer:
+        assert tracer.stdout is not None
+        try:
+            if tracer.stdout.readline() != b"seized\n":
+                pytest.skip("tracing is not allowed here")
+            started.send(signal.SIGINT)
+            before = time.monotonic()
+            spent = 0.0
+            while started.process.poll() is None and time.monotonic() - before < 20:
+                spent = max(spent, _cpu_seconds(agent))
+                time.sleep(0.05)
+            ended = started.wait(1)
+        finally:
+            tracer.kill()
+    assert time.monotonic() - before < 14
+    assert spent < 2
+    assert ended.code == 130
+    assert "worker/0" in ended.err and str(task) in ended.err
+    family.gone(1.0)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What a process has used of the CPU; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_one_of_two_hosts_is_lost(launch: Launch, family: Family):

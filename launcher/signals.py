@@ -1,0 +1,46 @@
+"""The signals that ask the job to end, as bytes of a pipe: nothing is interrupted, and none is missed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+#: Signals that ask the job to end, and how to call them.
+STOP_SIGNALS = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "a hang-up of the terminal",
+}
+
+
+class Signals:
+    """Turns them into bytes, as a context; ``fd`` is readable when one came."""
+
+    def __enter__(self) -> Signals:
+        self.fd, self._writing = os.pipe()
+        for fd in (self.fd, self._writing):
+            os.set_blocking(fd, False)
+        self._old_fd = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        # What is ignored stays so: whoever starts us with nohup means it.
+        heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._old = {number: signal.signal(number, _noted) for number in heard}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_fd)
+        os.close(self.fd)
+        os.close(self._writing)
+
+    def read(self) -> list[signal.Signals]:
+        """Those that came, in their order."""
+        try:
+            came = os.read(self.fd, 4096)
+        except BlockingIOError:
+            return []
+        return [signal.Signals(number) for number in came if number in STOP_SIGNALS]
+
+
+def _noted(*_: object) -> None:
+    """A signal handler: the pipe does the work."""

@@ -1,0 +1,171 @@
+"""Whoever reads stdout may be slow: no signal, timer or failure waits for him, and he loses nothing while
+the job runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.local.seeing import Family, last_run, soon, stub
+
+#: Prints lines for ever, or 50 MB.
+YES = "yes 'a line like any other of this job, with nothing in it to be seen'"
+ENDLESS = ["sh", "-c", YES]
+MEGABYTES = 50
+#: Seconds that the end of a launch may take beyond what its tasks take.
+SOON = 3.0
+
+
+class Reader(threading.Thread):
+    """Reads a fifo at so many bytes a second, and what is left at once when told to `finish`."""
+
+    def __init__(self, path: Path, rate: float) -> None:
+        super().__init__(daemon=True)
+        self.path = path
+        self._rate = rate
+        self._hurry = threading.Event()
+        self._pieces: list[bytes] = []
+        os.mkfifo(path)
+        self.start()
+
+    def run(self) -> None:
+        size = max(256, int(self._rate / 50))
+        with open(self.path, "rb", buffering=0) as file:
+            while data := file.read(size):
+                self._pieces.append(data)
+                self._hurry.wait(len(data) / self._rate)
+
+    def finish(self) -> bytes:
+        """All that it read, to the end."""
+        self._hurry.set()
+        self.join(20)
+        assert not self.is_alive()
+        return b"".join(self._pieces)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Callable[[float], Reader]]:
+    readers: list[Reader] = []
+
+    def make(rate: float) -> Reader:
+        readers.append(Reader(tmp_path / f"fifo{len(readers)}", rate))
+        return readers[-1]
+
+    yield make
+    for one in readers:
+        if one.is_alive():  # nobody has opened the other end, or the launch was killed
+            os.close(os.open(one.path, os.O_RDWR | os.O_NONBLOCK))
+        one.finish()
+
+
+def _into(launch: Launch, reader: Reader, *words: str) -> Started:
+    command = ("bash", "-c", 'fifo=$1; shift; exec "$@" >"$fifo"', "bash", str(reader.path))
+    return launch.start(*words, command=(*command, sys.executable, "-m", "launcher"))
+
+
+def _until_much_waits(launch: Launch) -> None:
+    """Until the tasks are held up: nothing of what they print comes any more."""
+
+    def held_up() -> bool:
+        before = _logged(launch)
+        time.sleep(0.2)
+        return 2 << 20 < before == _logged(launch)
+
+    soon(held_up)
+
+
+def _logged(launch: Launch) -> int:
+    """Bytes in the logs of its run."""
+    return sum(file.stat().st_size for file in launch.state.glob("*/logs/*"))
+
+
+@pytest.mark.parametrize("form", ["--show=worker", "--json"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_does_not_wait_for_a_slow_reader(
+    launch: Launch, family: Family, reader: Callable[[float], Reader], form: str, number: int
+):
+    slow = reader(2000)
+    started = _into(launch, slow, form, "--workers", "2", "--grace", "1", "--", *ENDLESS)
+    _until_much_waits(launch)
+    before = time.monotonic()
+    started.send(number)
+    ended = started.wait(20)
+    assert time.monotonic() - before < 1 + SOON
+    assert ended.code == 128 + number
+    family.gone(0.5)
+    shown = slow.finish()
+    assert shown.endswith(b"\n")
+    if form == "--json":
+        events = [json.loads(line) for line in shown.splitlines()]
+        assert any(event["event"] == "TaskOutput" for event in events)
+
+
+def test_the_time_limit_does_not_wait_for_a_slow_reader(launch: Launch, reader: Callable[[float], Reader]):
+    slow = reader(2000)
+    started = _into(launch, slow, "--timeout", "2", "--grace", "1", "--", *ENDLESS)
+    ended = started.wait(30)
+    assert ended.code == 124
+    assert ended.elapsed < 2 + 1 + SOON + 1
+    report = last_run(launch).report
+    assert 1.9 < report["failure"]["at"] - report["started_at"] < 3.5
+    slow.finish()
+
+
+def test_a_failure_does_not_wait_for_a_slow_reader(
+    launch: Launch, reader: Callable[[float], Reader], tmp_path: Path
+):
+    """The others are stopped when it happens, not when all was read that was printed before."""
+    slow = reader(2000)
+    now = tmp_path / "now"
+    script = f"test $TASK_INDEX = 1 || exec {YES}; until test -e {now}; do sleep 0.01; done; exit 7"
+    started = _into(launch, slow, "--workers", "2", "--grace", "1", "--", "sh", "-c", script)
+    _until_much_waits(launch)
+    before = time.time()
+    now.touch()
+    ended = started.wait(20)
+    assert ended.code == 7
+    assert time.time() - before < 1 + SOON
+    exits = [event for event in last_run(launch).events if event["event"] == "TaskExited"]
+    assert all(event["at"] - before < 2 for event in exits)
+    slow.finish()
+
+
+def test_a_steady_reader_gets_every_line(launch: Launch, reader: Callable[[float], Reader], tmp_path: Path):
+    """Slower than the job prints, but he reads: nothing is skipped, and the tasks are held up."""
+    steady = reader(5e6)
+    took = tmp_path / "took"
+    words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", MEGABYTES)]
+    ended = _into(launch, steady, *words).wait(40)
+    assert ended.code == 0
+    shown = steady.finish()
+    assert shown.count(b"worker/0 | " + b"z" * 99 + b"\n") == MEGABYTES * 10486
+    assert b"not shown" not in shown
+    assert float(took.read_text()) > 6
+    assert b"succeeded" in shown
+
+
+def test_of_a_job_that_is_done_a_slow_reader_gets_the_end(
+    launch: Launch, reader: Callable[[float], Reader], monkeypatch: pytest.MonkeyPatch
+):
+    """He is waited for half a minute at most; a signal ends that at once, and what he missed is said."""
+    slow = reader(20_000)
+    started = _into(launch, slow, "--", *stub("printer", "lines", 20_000))
+    soon(lambda: any(launch.state.glob("*/report.json")), 20)
+    started.send(signal.SIGINT)
+    before = time.monotonic()
+    ended = started.wait(10)
+    assert time.monotonic() - before < 2
+    assert ended.code == 0
+    shown = slow.finish().decode()
+    assert re.search(r"launch: [\d,]+ lines were not shown here", shown)
+    assert "succeeded" in shown

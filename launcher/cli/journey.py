@@ -6,6 +6,7 @@ import argparse
 
 from launcher import runs
 from launcher.cli import launching
+from launcher.cli.advice import Advice
 from launcher.cli.places import is_here
 from launcher.cli.quickcheck import QuickCheck
 from launcher.cli.request import Request
@@ -15,6 +16,7 @@ from launcher.errors import LaunchError
 from launcher.model.plan import Placement, Plan
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.rundir import RunPaths
+from launcher.output.base import Renderer
 from launcher.transport import Transport
 
 if TYPE_CHECKING:
@@ -92,9 +94,14 @@ class Journey:
             job=self._job,
             voice=self._voice,
             check=check,
-            watching=[QuickCheck(placement.hosts(), self._voice.tell)] if check else (),
+            watching=self._watching(placement, fleet is not None, check),
             afterwards=fetch,
         )
+
+    def _watching(self, placement: Placement, travels: bool, check: bool) -> list[Renderer]:
+        """Who looks on besides the user."""
+        looking: list[Renderer] = [Advice(bool(self._args.sync), self._voice.tell)] if travels else []
+        return [*looking, QuickCheck(placement.hosts(), self._voice.tell)] if check else looking
 
     def _over(self, fleet: Fleet) -> Transport:
         from launcher.transport.ssh.link import SshTransport

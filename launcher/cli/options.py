@@ -23,7 +23,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--chief", action="store_true", help="a chief")
     tasks.add_argument("--evaluator", action="store_true", help="an evaluator")
     tasks.add_argument("--gpus", type=_count, metavar="N", help="GPUs for each task that is no ps")
-    tasks.add_argument("--hosts", metavar="X", help="a hostfile, or host[:slots],... (default: this machine)")
+    tasks.add_argument(
+        "--hosts", action=_Once, metavar="X", help="a hostfile, or host[:slots],... (default: this machine)"
+    )
 
     others = parser.add_argument_group("other machines")
     others.add_argument(
@@ -82,6 +84,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
     output.add_argument("--version", action="version", version=_version())
+
+
+class _Once(argparse.Action):
+    """An option of which the last would silently win."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: object,
+        option: object = None,
+    ) -> None:
+        if getattr(namespace, self.dest) not in (None, value):
+            raise argparse.ArgumentError(self, "expected once; several hosts are host,host,...")
+        setattr(namespace, self.dest, value)
 
 
 def _count(text: str) -> int:

@@ -48,16 +48,18 @@ def _check_folders(wanted: Request, here: Sequence[Placed]) -> None:
 def _folder(wanted: Request, placed: Placed) -> tuple[str, str]:
     """Who says where a task runs, and where that is."""
     if placed.role.workdir:
-        return placed.role.source, placed.role.workdir
+        return placed.role.source, os.path.expanduser(placed.role.workdir)
     if placed.host.workdir:
-        return placed.host.source, placed.host.workdir
-    return wanted.workdir_source, wanted.job.workdir or "."
+        return placed.host.source, os.path.expanduser(placed.host.workdir)
+    return wanted.workdir_source, os.path.expanduser(wanted.job.workdir or ".")
 
 
 def _check_task(wanted: Request, placed: Placed) -> None:
     """Look for what the words of a task's command name."""
     role, folder = placed.role, _folder(wanted, placed)[1]
-    path = dict(wanted.job.env + placed.host.env + role.env).get("PATH", os.environ.get("PATH", os.defpath))
+    path = dict(wanted.job.env + placed.host.env + role.env + wanted.job.said_env).get(
+        "PATH", os.environ.get("PATH", os.defpath)
+    )
     name = role.program.name
     by_hand = role.source == COMMAND_LINE
     whose = "" if by_hand else f"{role.source}: {placed.task}: "
@@ -93,7 +95,7 @@ def _check_runnable(whose: str, name: str, folder: str, path: str, by_hand: bool
 
 
 def _fault_of_path(name: str, folder: str) -> LaunchError | None:
-    file = os.path.join(folder, name)
+    file = os.path.join(folder, os.path.expanduser(name))
     if not os.path.exists(file):
         return ProgramError(_not_in(name, folder))
     if os.path.isdir(file):

@@ -137,8 +137,7 @@ def _role(name: str, count: int, program: Program, gpus: int | None) -> Role:
 
 def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
     """The job with what the options say about it: they win over a file."""
-    env = dict(job.env)
-    env.update(_environment(args.env, os.environ, faults))
+    said = _environment(args.env, os.environ, faults)
     policy = job.policy
     if args.on_failure:
         policy = policy._replace(on_failure=OnFailure(args.on_failure))
@@ -147,19 +146,24 @@ def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -
     if args.timeout is not None:
         policy = policy._replace(timeout=_duration("--timeout", args.timeout, faults) or None)
     return job._replace(
-        env=tuple(env.items()),
+        said_env=tuple(said.items()),
         flags=job.flags or args.flags,
         policy=policy,
         python=_python(args.python or job.python),
-        workdir=os.path.abspath(args.workdir or job.workdir or "."),
+        workdir=_absolute(args.workdir or job.workdir or "."),
     )
+
+
+def _absolute(path: str) -> str:
+    """A path as the tasks get it; ``~/`` is the home of whichever machine they run on."""
+    return path if path.startswith("~") else os.path.abspath(path)
 
 
 def _python(path: str | None) -> str:
     """A path, wherever the tasks run; or a name, looked up along their PATH."""
     if path is None:
         return sys.executable
-    return os.path.abspath(path) if "/" in path else path
+    return _absolute(path) if "/" in path else path
 
 
 def _environment(words: Sequence[str], here: Mapping[str, str], faults: list[Fault]) -> dict[str, str]:
@@ -224,7 +228,7 @@ def _beside_file(job: JobSpec, folder: str) -> JobSpec:
 
 
 def _joined(folder: str, path: str | None) -> str | None:
-    return None if path is None else os.path.join(folder, path)
+    return path if path is None or path.startswith("~") else os.path.join(folder, path)
 
 
 def _hosts_of_job(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
 
 from launcher.cli.places import is_here
@@ -13,12 +14,16 @@ from launcher.cli.voice import Voice
 from launcher.errors import HostsError
 from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
+from launcher.planning.wording import listed
 from launcher.transport import Transport
 
 if TYPE_CHECKING:
     from launcher.cli.trip import Trip
     from launcher.output.selection import Selection
     from launcher.transport.ssh.fleet import Fleet
+
+#: File descriptors that a host may take here.
+_DESCRIPTORS = 16
 
 
 def launch(
@@ -36,6 +41,10 @@ def launch(
     trip = _trip(wanted, placement, args)
     from launcher.transport.ssh.fleet import Fleet
 
+    _make_room(len(placement.hosts()))
+    idle = [host.name for host in wanted.hosts if host not in placement.hosts()]
+    if idle:
+        _tell(f"{listed(idle)} will have nothing to do: the job has {_tasks(placement)}")
     remote = [host for host in placement.hosts() if not is_here(host)]
     with Voice() as voice, Fleet(remote, ssh_settings(args), _tell) as fleet:
         fleet.begin()
@@ -50,12 +59,30 @@ def launch(
         return journey.make(placement, fleet)
 
 
+def _tasks(placement: Placement) -> str:
+    count = len(placement.tasks)
+    return "1 task (--workers N gives it more)" if count == 1 else f"{count} tasks"
+
+
+def _make_room(hosts: int) -> None:
+    """Each connection takes some descriptors, and the usual limit of 1024 is for programs that use select."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS * (hosts + 16)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
 def _connect(fleet: Fleet, given: str | None) -> None:
     """Connect to all; a single word that is no host may have been meant for a file."""
     try:
         fleet.connect()
+    except KeyboardInterrupt:
+        _tell("Ctrl-C: nothing was started")
+        raise
     except HostsError as error:
-        if given is None or os.path.exists(given) or set(given) & set(",:@["):
+        no_file = given is not None and not os.path.exists(given) and not set(given) & set(",:@[")
+        if not no_file or "was not found" not in str(error):
             raise
         raise HostsError([*error.faults, f"--hosts {given}: there is no file of that name either"]) from error
 

@@ -101,6 +101,8 @@ class JobSpec(NamedTuple):
     flags: bool = False
     #: ``(name, value)`` pairs for every task.
     env: Tuple[Tuple[str, str], ...] = ()
+    #: The same from the command line: stronger than what files say of hosts and roles.
+    said_env: Tuple[Tuple[str, str], ...] = ()
     #: Where tasks run unless role or host say otherwise; ``None``: the agent's own folder.
     workdir: Optional[str] = None
     #: The Python of ``.py`` programs unless the host says otherwise; ``None``: the agent's choice.

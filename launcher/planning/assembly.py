@@ -83,11 +83,11 @@ class _Assembler:
     def _env(self, placed: Placed, port: int, config: str) -> dict[str, str]:
         """The environment a task gets on top of its agent's: what the user set, then ours.
 
-        The nearer to the task, the later and so the stronger: job, host, role. Ours can't be
-        overruled, but for the GPUs, of which the user may know better. ``JOB_NAME``,
+        The nearer to the task, the later and so the stronger: job, host, role; and what the command
+        line says. Ours can't be overruled, but for the GPUs, of which the user may know better. ``JOB_NAME``,
         ``TASK_INDEX`` and ``CLUSTER_SPEC`` are named as TonY names them.
         """
-        given = dict(self.job.env + placed.host.env + placed.role.env)
+        given = dict(self.job.env + placed.host.env + placed.role.env + self.job.said_env)
         gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
         return {
             **gpus,

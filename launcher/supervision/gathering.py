@@ -20,6 +20,9 @@ from launcher.supervision.waiting import CHECK_LIMIT, REST_LIMIT
 HOST_FAULT = 125
 #: Which of the next hosts each host tries.
 _STEPS = (1, 2)
+_TRY = (
+    "the address: of a host in a hostfile is what others connect to; --no-check starts the job all the same"
+)
 
 
 class Gathering:
@@ -76,7 +79,7 @@ class Gathering:
         self._trying.discard(fact.host)
         told: list[Order] = []
         for address, why in fact.unreachable.items():
-            text = f"{fact.host} can't reach {address}: {why} (--no-check starts the job all the same)"
+            text = f"{fact.host} can't reach {address}: {why} ({_TRY})"
             self._blame.fail(Failure(Reason.LAUNCHER, None, fact.host, fact.at, text), HOST_FAULT)
             told.append(Tell(text, urgent=True))
         if self._trying or self._blame.failure is not None:

@@ -53,8 +53,8 @@ class Machine:
     """
 
     def __init__(self, job: JobSpec, placement: Placement, name: str, check: bool = False) -> None:
-        self._policy = job.policy
-        self._name = name
+        self._policy, self._name = job.policy, name
+        self._named = check or len(placement.hosts()) > 1  # whether a host has to be named
         self.phase = Phase.GATHERING
         self._tasks = Roster(placement)
         self._agents = Agents(host.name for host in placement.hosts())
@@ -216,8 +216,8 @@ class Machine:
             self._blame.decided(fact.at)
         self._tasks.over(fact.task)
         text = f"{fact.task} could not be started{self._on(fact.host)}: {fact.why}"
-        hint = wording.start_hint(fact.code, len(self._agents) > 1)
-        first = self._blame.fail(Failure(record.reason, fact.task, fact.host, fact.at, text, hint), fact.code)
+        failure = Failure(record.reason, fact.task, fact.host, fact.at, text)
+        first = self._blame.fail(failure, fact.code)
         return self._start_answered(fact.task) + self._judge(self._tell_failure(text, first))
 
     def _start_answered(self, task: TaskId) -> list[Order]:
@@ -397,4 +397,4 @@ class Machine:
         return f"stopping {wording.tasks(self._tasks.alive())}"
 
     def _on(self, host: str) -> str:
-        return wording.whose(host, len(self._agents) > 1)
+        return wording.whose(host, self._named)

@@ -59,13 +59,8 @@ def start_reason(code: int) -> Reason:
     return _START_REASONS.get(code, Reason.LAUNCHER)
 
 
-def start_hint(code: int, several: bool) -> str:
-    """What the user could try where a program was not there; ``several``: hosts."""
-    return "--sync DIR brings a folder to every host and runs there" if several and code != 125 else ""
-
-
 def lost(host: str, why: str) -> str:
-    """A host that can't be had any more, or never could; ``why`` may begin with its name."""
+    """A host that can't be had any more; ``why`` may begin with its name."""
     return f"host {host} is lost: {why.removeprefix(f'{host}: ')}"
 
 

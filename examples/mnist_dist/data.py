@@ -217,7 +217,8 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 def main() -> None:
     """Fetch, and print what there is."""
     parser = argparse.ArgumentParser(description="Fetch MNIST and print what there is.", allow_abbrev=False)
-    parser.add_argument("--data_dir", help="where it is kept (default: ./data beside this file, or your cache folder)")
+    where = "where it is kept (default: data/ beside this file if it is there, else your cache folder)"
+    parser.add_argument("--data_dir", help=where)
     arguments = parser.parse_args()
     try:
         raw, source = fetch(arguments.data_dir)

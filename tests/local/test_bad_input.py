@@ -268,3 +268,8 @@ def test_what_was_given_as_hosts(launch: Launch, tmp_path: Path):
     job.write_text("roles: {worker: 1}\ncommand: [true]\n")
     ended = _refused(launch, "--hosts", job, "true")
     assert ended.err == f"launch: {job}: this is a job file: launch {job}\n"
+
+
+def test_several_hosts_are_one_option(launch: Launch):
+    ended = _refused(launch, "--hosts", "node1", "--hosts", "node2", "true")
+    assert "--hosts: expected once; several hosts are host,host,..." in ended.err

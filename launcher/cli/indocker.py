@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from launcher import runs
 from launcher.cli import launching
@@ -94,6 +94,7 @@ def _launch(
                 tell.voice = None
                 for remark in voice.take():
                     tell(remark)
+        engine.close()
         if args.keep:
             _tell_kept(job, [fleet.name(container.host) for container in made], tell)
         return code
@@ -165,27 +166,37 @@ def _hosts(wanted: Request, args: argparse.Namespace) -> tuple[tuple[Host, ...],
         JobError: options that can't be followed.
         PlacementError: there are not so many GPUs.
     """
-    faults: list[Fault] = []
-    if args.hosts is not None and os.path.exists(args.hosts):
-        faults.append(
-            Fault(
-                "--hosts",
-                f"{args.hosts!r} is a hostfile, and containers on other machines are not there yet",
-                "expected names for the containers, name[:slots],..., or no --hosts: one for each task",
-            )
-        )
-    for host in wanted.hosts if args.hosts is not None else ():
-        if host.user or host.port:
-            faults.append(
-                Fault(
-                    "--hosts", f"{host.name} has a user or a port, and is to be a container on this machine"
-                )
-            )
+    faults = [*_host_faults(wanted, args), *_twin_faults(wanted.job)]
     if faults:
         raise JobError(faults)
     if args.hosts is not None:
         return tuple(host._replace(address=host.name) for host in wanted.hosts), {}
     return _own_hosts(wanted.job)
+
+
+def _host_faults(wanted: Request, args: argparse.Namespace) -> Iterator[Fault]:
+    """Hosts that are other machines: names for containers are all that can be said here."""
+    said = "expected names for the containers, --hosts name[:slots],...; or none: one for each task"
+    what = "containers on other machines are not there yet"
+    if args.hosts is None:
+        sources = dict.fromkeys(host.source for host in wanted.hosts if host.source)
+        yield from (Fault(source, what, said) for source in sources)
+    elif os.path.exists(args.hosts):
+        yield Fault("--hosts", f"{args.hosts!r} is a hostfile, and {what}", said)
+    else:
+        remote = (host.name for host in wanted.hosts if host.user or host.port)
+        yield from (Fault("--hosts", f"{name} has a user or a port, and {what}", said) for name in remote)
+
+
+def _twin_faults(job: JobSpec) -> Iterator[Fault]:
+    """Roles whose containers would have the same names."""
+    seen: dict[str, str] = {}
+    for role in job.roles:
+        other = seen.setdefault(_host_name(role, 0), role.name)
+        if other != role.name:
+            yield Fault(
+                role.source, f"the containers of {other!r} and {role.name!r} would have the same names"
+            )
 
 
 def _own_hosts(job: JobSpec) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:

@@ -11,6 +11,7 @@ from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import SITES, Eyes, Site
 from tests.docker.conftest import real_engine
+from tests.docker.site import NOT_HERE
 from tests.ssh.lab import Lab
 
 #: Fixtures of other folders.
@@ -22,6 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and "[docker" in item.name:
             item.fixturenames = ["real_engine", *item.fixturenames]
+            if item.name in NOT_HERE:
+                item.add_marker(pytest.mark.skip(reason="an agent in a container has too little of the CPU"))
 
 
 @pytest.fixture(params=sorted({*TRANSPORTS, *SITES}))

@@ -1,0 +1,71 @@
+"""An engine for the tests of containers, and a check that no test leaves anything at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.docker import engine as lab
+from tests.docker.engine import BASE, Engine
+
+#: Seconds a test may take, its fixtures left out: they have limits of their own.
+_LIMIT = 120
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test to run has the engine to wait for, and perhaps a base image to be made."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def real_engine() -> Iterator[Engine]:
+    """The engine that is here, or one of our own."""
+    with lab.engine() as found:
+        yield found
+
+
+@pytest.fixture
+def docker(real_engine: Engine, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """The engine that ``launch`` finds; whatever a launch of this test left there fails the test."""
+    monkeypatch.setenv("DOCKER_HOST", real_engine.host)
+    yield real_engine
+    left = [line for job in jobs(launch) for line in left_of(real_engine, job)]
+    for job in jobs(launch):
+        _remove(real_engine, job)
+    assert not left
+
+
+@pytest.fixture
+def image(docker: Engine) -> str:
+    """An image with a Python and nothing of ours."""
+    return BASE
+
+
+def jobs(launch: Launch) -> list[str]:
+    """The names of the jobs of this test that had a folder of their own."""
+    return sorted(path.name for path in launch.state.glob("*-*-*") if path.is_dir())
+
+
+def left_of(engine: Engine, job: str) -> list[str]:
+    """Names of containers and networks of a job."""
+    label = f"label=tf-launcher.job={job}"
+    containers = engine.lines("ps", "-a", "--filter", label, "--format", "{{.Names}}")
+    return containers + engine.lines("network", "ls", "--filter", label, "--format", "{{.Name}}")
+
+
+def alive(engine: Engine, job: str) -> list[str]:
+    """Names of the containers of a job that run."""
+    return engine.lines("ps", "--filter", f"label=tf-launcher.job={job}", "--format", "{{.Names}}")
+
+
+def _remove(engine: Engine, job: str) -> None:
+    label = f"label=tf-launcher.job={job}"
+    for container in engine.lines("ps", "-aq", "--filter", label):
+        engine.tried("rm", "-f", container)
+    for network in engine.lines("network", "ls", "-q", "--filter", label):
+        engine.tried("network", "rm", network)

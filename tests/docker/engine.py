@@ -1,0 +1,270 @@
+"""A real Docker engine: the one that runs here, else a private ``dockerd``; and a base image for it.
+
+The private one is shared by the test sessions of a machine (two would fight over the same firewall rules):
+the first starts it, the last ends it. What it holds lies below the user's cache folder and is there the next
+time: images that took minutes to make. Where no image can be pulled, Debian's ``debootstrap`` makes one that
+stands in for ``python:3.11-slim``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+#: Tests and the Dockerfile start from this image.
+BASE = "python:3.11-slim"
+#: Seconds: for the engine to come up, and to go; for a pull; for a base image of our own making.
+UP, DOWN, PULL, MAKE = 30.0, 30.0, 60.0, 300.0
+
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-launcher-tests"
+_INCLUDE = "python3,python3-venv,python3-pip,ca-certificates"
+_SUITE = "bookworm"
+#: What a machine's own certificate authorities are called, for a pip in a container.
+_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+class Engine(NamedTuple):
+    """An engine that answers."""
+
+    #: ``unix:///...``, as in ``DOCKER_HOST``.
+    host: str
+
+    def docker(self, *words: str, stdin: bytes = b"", timeout: float = 60.0) -> str:
+        """Run a ``docker`` command: what it printed.
+
+        Raises:
+            subprocess.CalledProcessError: it failed.
+        """
+        done = self.tried(*words, stdin=stdin, timeout=timeout)
+        if done.returncode:
+            raise AssertionError(f"docker {' '.join(words)}: {done.stderr.decode(errors='replace')[-3000:]}")
+        return done.stdout.decode(errors="replace").strip()
+
+    def tried(
+        self, *words: str, stdin: bytes = b"", timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a ``docker`` command that may fail."""
+        environment = {**os.environ, "DOCKER_HOST": self.host, **_builder()}
+        return subprocess.run(
+            ["docker", *words], input=stdin, capture_output=True, timeout=timeout, env=environment
+        )
+
+    def has_image(self, name: str) -> bool:
+        """Whether an image is here."""
+        return self.tried("image", "inspect", name).returncode == 0
+
+    def lines(self, *words: str) -> list[str]:
+        """What a ``docker`` command lists."""
+        return self.docker(*words).splitlines()
+
+
+@functools.cache
+def _builder() -> dict[str, str]:
+    """Debian's ``docker`` comes without buildx, which it would use by default."""
+    found = subprocess.run(["docker", "buildx", "version"], capture_output=True, timeout=30)
+    return {"DOCKER_BUILDKIT": "0"} if found.returncode else {}
+
+
+@contextmanager
+def engine() -> Iterator[Engine]:
+    """The engine for a test session, with `BASE` in it."""
+    here = _running()
+    if here is not None:
+        _provide_base(here)
+        yield here
+        return
+    with private_engine(_CACHE / "engine") as ours:
+        _provide_base(ours)
+        yield ours
+
+
+def _running() -> Engine | None:
+    """The engine that a plain ``docker`` reaches."""
+    if shutil.which("docker") is None:
+        return None
+    asked = subprocess.run(
+        ["docker", "context", "inspect", "-f", "{{.Endpoints.docker.Host}}"], capture_output=True, timeout=30
+    )
+    host = os.environ.get("DOCKER_HOST") or asked.stdout.decode().strip()
+    found = Engine(host) if host else None
+    return found if found is not None and _answers(found) else None
+
+
+def _answers(found: Engine) -> bool:
+    try:
+        return found.tried("info", timeout=20).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+# ---------------------------------------------------------------------- a private engine
+
+
+@contextmanager
+def private_engine(folder: Path, alone: bool = False) -> Iterator[Engine]:
+    """A ``dockerd`` of ours that keeps its things in ``folder``, shared by all sessions that ask for it.
+
+    Args:
+        folder: its path must be short: a socket is in it.
+        alone: in a network namespace of its own. A second engine would take the bridge of the first.
+    """
+    for program in ("dockerd", "containerd", "iptables"):
+        assert shutil.which(program), "no Docker engine here: apt-get install docker.io iptables"
+    assert os.getuid() == 0, "a Docker engine of our own needs root"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "users.lock", "w") as users, open(folder / "starting.lock", "w") as starting:
+        fcntl.flock(starting, fcntl.LOCK_EX)
+        fcntl.flock(users, fcntl.LOCK_SH)
+        ours = Engine(f"unix://{folder}/docker.sock")
+        try:
+            if not _answers(ours):
+                start(folder, alone)
+            fcntl.flock(starting, fcntl.LOCK_UN)
+            yield ours
+        finally:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            if _am_last(users):
+                stop(folder)
+
+
+def _am_last(users: object) -> bool:
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
+    except BlockingIOError:
+        return False
+    return True
+
+
+def start(folder: Path, alone: bool) -> None:
+    """Start ``dockerd`` and wait until it answers."""
+    stop(folder)
+    argv = ["unshare", "--net"] if alone else []
+    argv += ["dockerd", "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"]
+    argv += ["--pidfile", f"{folder}/dockerd.pid", "-H", f"unix://{folder}/docker.sock"]
+    environment = {name: value for name, value in os.environ.items() if name != "LAUNCH_TEST_MARK"}
+    log = str(folder / "dockerd.log")
+    pid = os.posix_spawnp(
+        argv[0],
+        argv,
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    ours = Engine(f"unix://{folder}/docker.sock")
+    try:
+        _until(lambda: _answers(ours) or not _alive(pid), UP)
+    except TimeoutError:
+        os.kill(pid, signal.SIGKILL)
+    assert _alive(pid), f"dockerd does not come up:\n{Path(log).read_text(errors='replace')[-2000:]}"
+
+
+def stop(folder: Path) -> None:
+    """End the ``dockerd`` of this folder, if there is one; it ends its containerd."""
+    dockerd = _pid(folder / "dockerd.pid", "dockerd", folder)
+    containerd = _pid(folder / "exec/containerd/containerd.pid", "containerd", folder)
+    for pid, number in ((dockerd, signal.SIGTERM), (dockerd, signal.SIGKILL), (containerd, signal.SIGKILL)):
+        if pid is not None and _alive(pid):
+            os.kill(pid, number)
+            try:
+                _until(lambda pid=pid: not _alive(pid), DOWN)  # type: ignore[misc]
+            except TimeoutError:
+                continue
+
+
+def _pid(file: Path, program: str, folder: Path) -> int | None:
+    """The pid in a file, if that process is the program, started for this folder."""
+    try:
+        pid = int(file.read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (OSError, ValueError):
+        return None
+    ours = os.path.basename(command[0]) == program and any(str(folder) in word for word in command)
+    return pid if ours else None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
+    return os.path.exists(f"/proc/{pid}")
+
+
+def _until(condition: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+# ---------------------------------------------------------------------- the base image
+
+
+def _provide_base(found: Engine) -> None:
+    """See that `BASE` is there: pulled, else made from Debian's packages, once for this machine."""
+    if found.has_image(BASE) or _pulled(found):
+        return
+    found.docker("import", *_CHANGES, str(_archive()), BASE, timeout=MAKE)
+
+
+#: As the real image has it: what is installed is the image's own, no package manager minds.
+_CHANGES = ("--change", "ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "--change", 'CMD ["python3"]')  # fmt: skip
+
+
+def _pulled(found: Engine) -> bool:
+    try:
+        return found.tried("pull", "-q", BASE, timeout=PULL).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _archive() -> Path:
+    """The file system of a Debian with a Python in it, as a tar file."""
+    archive = _CACHE / f"{_SUITE}-python.tar"
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with open(_CACHE / "archive.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            _make_archive(archive)
+    return archive
+
+
+def _make_archive(archive: Path) -> None:
+    assert shutil.which("debootstrap"), f"{BASE} can't be pulled: apt-get install debootstrap, to make one"
+    with tempfile.TemporaryDirectory(dir=_CACHE, prefix="rootfs-") as folder:
+        root = Path(folder)
+        argv = ["debootstrap", "--variant=minbase", f"--include={_INCLUDE}", _SUITE, str(root)]
+        done = subprocess.run(argv, capture_output=True, timeout=MAKE)
+        assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+        _finish(root)
+        part = archive.with_suffix(".part")
+        subprocess.run(
+            ["tar", "-C", str(root), "-cf", str(part), "--exclude=./var/cache/apt/archives/*.deb", "."],
+            check=True, timeout=MAKE,
+        )  # fmt: skip
+        part.rename(archive)
+
+
+def _finish(root: Path) -> None:
+    """What Debian has otherwise than the image it stands in for; and whom this machine trusts."""
+    for mark in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
+        mark.unlink()
+    (root / "usr/bin/python").symlink_to("python3")
+    if _BUNDLE.exists():
+        shutil.copy(_BUNDLE, root / _BUNDLE.relative_to("/"))

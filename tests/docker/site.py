@@ -1,0 +1,101 @@
+"""A container as a site of the contract suite: entered from beside, by the kernel's own means."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from launcher.model.host import Host
+from launcher.transport import Transport
+from launcher.transport.docker.engine import connect
+from launcher.transport.docker.fleet import Fleet
+from launcher.transport.docker.link import DockerLink
+from launcher.transport.docker.settings import MACHINE, OWNER, Container, Mount
+from tests.docker.engine import BASE, Engine
+
+#: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal
+#: share of the CPU, but not within a container: there an agent is one of two hundred that want it.
+NOT_HERE = (
+    "test_two_hundred_processes_that_fork_and_end[docker-ignore-leave]",
+    "test_two_hundred_processes_that_fork_and_end[docker-obey-leave]",
+)
+#: What of a container a test is in when it looks around there.
+_ENTERED = ("--pid", "--mount", "--net", "--uts")
+#: Where nobody runs any more: a pid of the container is nobody's here.
+_EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+
+
+class DockerSite:
+    """A container: its transport makes it, once."""
+
+    python = "python3"
+    kernel_pids = False
+    guardian = "container"
+    guardian_asked = "the agent ended: it was sent SIGTERM"
+
+    def __init__(self, engine: Engine, folder: Path, stack: ExitStack) -> None:
+        self.host = Host("worker-0")
+        self.folder = str(folder)
+        self.transport: Transport = self
+        self.told: list[str] = []
+        self._lab = engine
+        self._engine = connect({"DOCKER_HOST": engine.host})
+        stack.callback(self._engine.close)
+        self._stack = stack
+        self._inits: list[int] = []
+
+    def open(self, host: Host) -> DockerLink:
+        """See `launcher.transport.base.Transport.open`."""
+        if self._inits:
+            pytest.skip("a container is a machine of its own, and has one agent")
+        job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"
+        container = Container(host.name, BASE, self.python, (Mount(self.folder, self.folder),))
+        labels = {OWNER: "a test", MACHINE: "a test"}
+        fleet = self._stack.enter_context(Fleet(self._engine, job, [container], labels, self.told.append))
+        fleet.start()
+        found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", fleet.name(host.name))
+        self._inits.append(int(found))
+        return fleet.open(host)
+
+    def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
+        """See `tests.contract.sites.Site.run`."""
+        if argv[0] == "kill":
+            self._kill(int(argv[1][1:]), *map(int, argv[2:]))
+            return b""
+        enter = ["nsenter", "--target", str(self._inits[0]), *_ENTERED, "--"] if self._inits else []
+        done = subprocess.run([*enter, *argv], input=stdin, stdout=subprocess.PIPE, timeout=60)
+        if done.returncode and self._inits and not os.path.exists(f"/proc/{self._inits[0]}/root/proc"):
+            return subprocess.run([*_EMPTY, *argv], stdout=subprocess.PIPE, timeout=60, check=True).stdout
+        done.check_returncode()
+        return done.stdout
+
+    def _kill(self, number: int, *pids: int) -> None:
+        """From outside: nothing in a container can kill its first process."""
+        namespace = os.readlink(f"/proc/{self._inits[0]}/ns/pid")
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                if os.readlink(f"/proc/{pid}/ns/pid") == namespace and _inner_pid(pid) in pids:
+                    os.kill(pid, signal.Signals(number))
+            except OSError:  # it ended meanwhile
+                continue
+
+
+def _inner_pid(pid: int) -> int:
+    """What a process is called in its own namespace."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[-1]) for line in lines if line.startswith("NSpid:"))
+
+
+@contextmanager
+def in_docker(engine: Engine, folder: Path) -> Iterator[DockerSite]:
+    """A site whose containers go with it."""
+    with ExitStack() as stack:
+        site = DockerSite(engine, folder, stack)
+        yield site
+    assert site.told == []

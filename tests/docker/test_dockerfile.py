@@ -1,0 +1,78 @@
+"""The Dockerfile of the repository, and real TensorFlow in containers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.docker.conftest import jobs, left_of
+from tests.docker.engine import Engine
+from tests.local.seeing import ROOT, last_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(200, func_only=True)]
+
+#: Seconds for TensorFlow to be fetched and installed, once for an engine.
+_BUILD = 900.0
+MNIST = "examples/mnist_dist/mnist_dist.py"
+
+
+def built(engine: Engine, name: str, *options: str) -> str:
+    """An image of the repository; the one of this name that was there before goes."""
+    before = engine.tried("image", "inspect", "-f", "{{.Id}}", name).stdout.decode().strip()
+    engine.docker("build", "-q", "--force-rm", "-t", name, *options, str(ROOT), timeout=_BUILD)
+    if before and before != engine.docker("image", "inspect", "-f", "{{.Id}}", name):
+        engine.tried("rmi", before)
+    return name
+
+
+@pytest.fixture(scope="module")
+def tf_image(real_engine: Engine) -> str:
+    """What `docker build` makes."""
+    return built(real_engine, "tf-launcher-test")
+
+
+@pytest.fixture(scope="module")
+def plain_image(real_engine: Engine, tf_image: str) -> str:
+    """Python and TensorFlow, and nothing of ours: a stage on the way to the other."""
+    name = built(real_engine, "tf-launcher-test-plain", "--target", "tensorflow")
+    code = "import importlib.util as u, sys; sys.exit(u.find_spec('launcher') is not None)"
+    real_engine.docker("run", "--rm", name, "python3", "-c", code)
+    return name
+
+
+def test_mnist_in_four_containers(docker: Engine, tf_image: str, launch: Launch):
+    words = ["--docker", tf_image, "--ps", "2", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
+    ended = launch(*words, MNIST, cwd=ROOT, timeout=180)
+    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    reached = dict(re.findall(r"^(worker/\d) \| .*accuracy:? ([01]\.\d+)", ended.out, re.MULTILINE))
+    assert sorted(reached) == ["worker/0", "worker/1"]
+    assert all(float(accuracy) >= 0.9 for accuracy in reached.values()), reached
+    rows = [line.split()[:5:4] for line in ended.out.splitlines() if re.match(r"(worker|ps)-\d ", line)]
+    assert rows == [
+        ["worker-0", "succeeded"],
+        ["worker-1", "succeeded"],
+        ["ps-0", "stopped"],
+        ["ps-1", "stopped"],
+    ]
+    assert min(task["peak_rss"] for task in last_run(launch).report["tasks"]) > 100 << 20
+    assert [left for job in jobs(launch) for left in left_of(docker, job)] == []
+
+
+def test_the_same_where_nothing_of_ours_is_installed(docker: Engine, plain_image: str, launch: Launch):
+    words = ["--docker", plain_image, "--ps", "1", "--workers", "1", "--flags"]
+    ended = launch(*words, MNIST, "--train_steps=100", cwd=ROOT, timeout=180)
+    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    assert "test accuracy" in ended.out
+
+
+def test_the_image_as_a_command(real_engine: Engine, tf_image: str, tmp_path: Path):
+    """It is the launcher, as nobody in particular, and has the examples beside it."""
+    said = real_engine.docker(
+        "run", "--rm", tf_image, "--workers", "2", "--", "sh", "-c", "id -u; ls examples"
+    )
+    lines = {line.partition(" | ")[2] for line in said.splitlines() if " | " in line}
+    assert "mnist_dist" in lines
+    assert "0" not in lines

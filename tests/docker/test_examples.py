@@ -1,0 +1,56 @@
+"""The example of a CI test is run: what a reader copies works."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import Launch
+from tests.docker.engine import Engine
+from tests.local.seeing import ROOT
+
+EXAMPLE = ROOT / "examples" / "ci"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Another project, with the example in it, and a ``launch`` along the PATH."""
+    folder = tmp_path / "project"
+    shutil.copytree(EXAMPLE, folder)
+    command = tmp_path / "bin" / "launch"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m launcher "$@"\n')
+    command.chmod(0o755)
+    return folder
+
+
+def test_the_script(docker: Engine, image: str, launch: Launch, project: Path):
+    path = f"{project.parent / 'bin'}:{os.environ['PATH']}"
+    environment = {**os.environ, **launch.environment(), "IMAGE": image, "PATH": path}
+    done = subprocess.run(
+        ["./test-cluster.sh"], cwd=project, env=environment, capture_output=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"worker/0 | ps-0 greets worker-0" in done.stdout
+    report = json.loads((project / "cluster-report.json").read_text())
+    assert [task["state"] for task in report["tasks"]] == ["succeeded", "succeeded", "stopped"]
+
+
+def test_the_test_can_fail(docker: Engine, launch: Launch, project: Path):
+    """On one machine after all, the program says so."""
+    ended = launch("--ps", "1", "--workers", "2", "greet.py", cwd=project)
+    assert ended.code == 1
+    assert "this is not two machines" in ended.out
+
+
+def test_the_workflow_runs_the_script():
+    workflow = yaml.safe_load((EXAMPLE / "workflow.yml").read_text())
+    steps = [step.get("run", "") for step in workflow["jobs"]["cluster"]["steps"]]
+    assert "./test-cluster.sh" in steps

@@ -1,0 +1,62 @@
+"""The exit code of ``launch`` is the same on every backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ended, Launch
+from tests.docker.engine import BASE, Engine
+
+#: How a backend is asked for.
+BACKENDS = {"local": [], "docker": ["--docker", BASE]}
+
+#: Case -> (options, program, exit code).
+CASES: dict[str, tuple[list[str], list[str], int]] = {
+    "success": ([], ["true"], 0),
+    "its own code": ([], ["sh", "-c", "exit 7"], 7),
+    "a code above 128": ([], ["sh", "-c", "exit 200"], 200),
+    "killed by a signal": ([], ["sh", "-c", "kill -11 $$; sleep 60"], 139),
+    "not found": ([], ["no-such-program-anywhere"], 127),
+    "not runnable": ([], ["./plain"], 126),
+    "the first of several": (["--workers", "3"], ["sh", "-c", "[ $TASK_INDEX = 1 ] && exit 9; sleep 60"], 9),
+    "a ps is stopped": (
+        ["--ps", "1", "--workers", "1"],
+        ["sh", "-c", "[ $JOB_NAME = ps ] && sleep 60; true"],
+        0,
+    ),
+    "too long": (["--timeout", "1"], ["sleep", "60"], 124),
+    "bad input": (["--grace", "soon"], ["true"], 2),
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, docker: Engine) -> list[str]:
+    """The options for each backend in turn."""
+    return BACKENDS[request.param]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exit_code(backend: list[str], launch: Launch, tmp_path: Path, case: str):
+    (tmp_path / "plain").write_text("#!/bin/sh\n")
+    options, program, code = CASES[case]
+    ended = launch(*backend, "--grace", "1", *options, "--", *program, cwd=tmp_path, timeout=60)
+    assert ended.code == code, ended.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143)])
+def test_exit_code_of_a_job_that_was_stopped(
+    backend: list[str], launch: Launch, tmp_path: Path, number: int, code: int
+):
+    assert stopped(launch, tmp_path, backend, number).code == code
+
+
+def stopped(launch: Launch, folder: Path, options: list[str], number: int) -> Ended:
+    """A job that got a signal when its tasks were up."""
+    started = launch.start(
+        *options, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600", cwd=folder
+    )
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    started.send(number)
+    return started.wait(40)

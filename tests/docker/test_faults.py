@@ -1,0 +1,253 @@
+"""What goes wrong with containers, and what is said of it."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.docker import engine as lab
+from tests.docker.conftest import alive, jobs
+from tests.docker.engine import BASE, Engine
+from tests.local.seeing import last_run
+
+NOBODY = 65534
+
+
+def test_a_worker_that_exceeds_its_memory(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    code = "import os, time\nif os.environ['TASK_INDEX'] == '1': b = bytearray(500 << 20)\ntime.sleep(60)"
+    words = ["--docker", image, "--workers", "2", "--memory", "64m", "--", "python3", "-c", code]
+    ended = launch(*words, cwd=tmp_path, timeout=60)
+    assert ended.code == 137
+    failure = last_run(launch).report["failure"]
+    assert (failure["task"], failure["reason"]) == ("worker/1", "out of memory")
+    assert "its limit is 64 MiB" in failure["text"]
+    assert "worker/1 failed" in ended.err
+    assert "out of memory" in ended.err
+
+
+def test_a_container_that_is_killed(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    started = launch.start(
+        "--docker", image, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600", cwd=tmp_path
+    )
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    docker.docker("kill", f"tf-launcher-{jobs(launch)[0]}-worker-1")
+    ended = started.wait(30)
+    assert ended.code == 125
+    assert "worker-1 is lost: its container was killed by SIGKILL" in ended.err
+    assert last_run(launch).states() == {"worker/0": "stopped", "worker/1": "lost"}
+
+
+def test_a_container_that_is_stopped(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    """`docker stop` is an orderly end for the tasks in it, and need not wait for its SIGKILL."""
+    script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    started = launch.start("--docker", image, "--workers", "2", "--", "sh", "-c", script, cwd=tmp_path)
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    since = time.monotonic()
+    docker.docker("stop", "--time", "30", f"tf-launcher-{jobs(launch)[0]}-worker-1")
+    assert time.monotonic() - since < 15
+    ended = started.wait(30)
+    assert ended.code == 125
+    assert "worker-1 is lost: the agent ended: it was sent SIGTERM" in ended.err
+    assert b"bye" in last_run(launch).log("worker/0")
+
+
+def test_a_container_that_is_removed(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    started = launch.start("--docker", image, "--", "sh", "-c", "echo up; exec sleep 600", cwd=tmp_path)
+    started.until(lambda it: "up" in it.out, 40)
+    docker.docker("rm", "-f", f"tf-launcher-{jobs(launch)[0]}-worker-0")
+    ended = started.wait(30)
+    assert ended.code == 125
+    assert "worker-0 is lost: its container was killed by SIGKILL" in ended.err
+
+
+def test_a_container_that_is_cut_off(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    started = launch.start(
+        "--docker", image, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600", cwd=tmp_path
+    )
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    network = f"tf-launcher-{jobs(launch)[0]}"
+    docker.docker("network", "disconnect", network, f"{network}-worker-0")
+    started.until(lambda it: "worker-0: its container was disconnected from the job's network" in it.err)
+    started.send(2)
+    assert started.wait(30).code == 130
+
+
+def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path):
+    name = "launch-test-no-python"
+    docker.docker("import", "-", name, stdin=_tar({"etc/motd": b"nothing here"}))
+    try:
+        ended = launch("--docker", name, "--workers", "3", "true", cwd=tmp_path, timeout=60)
+    finally:
+        docker.docker("rmi", "-f", name)
+    assert ended.code == 125
+    assert f"there is no python3 in the image {name}" in ended.err
+    assert ended.err.count("there is no python3") == 1
+    assert "worker-0, worker-1, worker-2:" in ended.err
+
+
+def test_a_python_that_is_too_old(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    old = tmp_path / "old-python"
+    old.write_text("#!/bin/sh\nprintf '\\n<tf-launcher errand 1: too old 3.6.9>\\n'; exit 1\n")
+    old.chmod(0o755)
+    ended = launch("--docker", image, "--python", str(old), "true", cwd=tmp_path, timeout=60)
+    assert ended.code == 125
+    assert f"of the image {BASE} is Python 3.6.9, which is too old" in ended.err
+
+
+def test_something_else_than_a_python(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    ended = launch("--docker", image, "--python", "/bin/true", "true", cwd=tmp_path, timeout=60)
+    assert ended.code == 125
+    assert f"/bin/true of the image {BASE} does not run our agent, and ended with 0" in ended.err
+
+
+def test_a_mount_that_is_not_there(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    ended = launch("--docker", image, "--mount", "no/such", "true", cwd=tmp_path, timeout=60)
+    assert ended.code == 125
+    assert f"there is no {tmp_path}/no/such on the engine's machine to mount" in ended.err
+
+
+def test_an_image_that_is_not_there(docker: Engine, launch: Launch, tmp_path: Path):
+    words = ["--docker", "no-such-image:1", "--pull", "never", "true"]
+    ended = launch(*words, cwd=tmp_path, timeout=60)
+    assert ended.code == 125
+    assert "there is no image no-such-image:1" in ended.err
+
+
+def test_an_image_that_can_not_be_pulled(docker: Engine, launch: Launch, tmp_path: Path):
+    ended = launch("--docker", "127.0.0.1:1/none:1", "true", cwd=tmp_path, timeout=60)
+    assert ended.code == 125
+    assert "launch: pulling the image 127.0.0.1:1/none:1" in ended.err
+    assert "launch: the image 127.0.0.1:1/none:1 can't be pulled: " in ended.err
+
+
+def test_no_engine(launch: Launch, tmp_path: Path):
+    for host, said in {
+        f"unix://{tmp_path}/none": "there is no Docker engine at",
+        "tcp://127.0.0.1:1": "no Docker engine answers at",
+        "ssh://somewhere": "only unix:// and tcp://",
+    }.items():
+        ended = launch("--docker", "x", "true", env={"DOCKER_HOST": host})
+        assert ended.code == 125
+        assert said in ended.err
+        assert len(ended.err.splitlines()) == 1
+
+
+def test_no_permission(real_engine: Engine, launch: Launch, tmp_path: Path):
+    if os.getuid() != 0:
+        pytest.fail("this test becomes somebody who may not use the engine: run it as root, as CI does")
+    command = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", sys.executable, "-m", "launcher"]
+    started = launch.start(
+        "--docker", "x", "true", env={"DOCKER_HOST": real_engine.host, "HOME": "/"}, command=command
+    )
+    ended = started.wait(30)
+    assert ended.code == 125
+    assert "this user may not use the Docker engine at" in ended.err
+
+
+def test_a_context_is_honoured(docker: Engine, image: str, launch: Launch, monkeypatch: pytest.MonkeyPatch):
+    folder = launch.home / ".docker"
+    monkeypatch.delenv("DOCKER_HOST")
+    made = {"HOME": str(launch.home), "PATH": os.environ["PATH"]}
+    words = ["context", "create", "lab", "--docker", f"host={docker.host}"]
+    assert _docker(made, *words) == 0
+    assert _docker(made, "context", "use", "lab") == 0
+    assert (folder / "config.json").exists()
+    assert launch("clean", timeout=60).code == 0
+    ended = launch("clean", timeout=60, env={"DOCKER_CONTEXT": "nowhere"})
+    assert ended.code == 125
+    assert "there is no Docker context 'nowhere'" in ended.err
+
+
+def _docker(env: dict[str, str], *words: str) -> int:
+    return subprocess.run(["docker", *words], env=env, capture_output=True, timeout=30).returncode
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--memory", "64m"],
+        ["--keep"],
+        ["--docker", "x", "--memory", "much"],
+        ["--docker", "x", "--memory", "boss=64m"],
+        ["--docker", "x", "--cpus", "0"],
+        ["--docker", "x", "--mount", ":/a"],
+        ["--docker", "x", "--mount", "/a:b:c:d"],
+        ["--docker", "x", "--sync", "."],
+        ["--docker", "x", "--hosts", "me@there"],
+        ["--docker", "x", "--hosts", "hostfiles/lab.yaml"],
+        ["--docker", ""],
+        ["--docker", "x", "--workdir", "/"],
+    ],
+    ids=" ".join,
+)
+def test_bad_input(launch: Launch, words: list[str]):
+    ended = launch(*words, "true", env={"DOCKER_HOST": "unix:///no/engine"})
+    assert ended.code == 2, ended.err
+
+
+JOBS = {
+    "hosts": "roles:\n  worker: {program: [echo, x]}\nhosts: [node1, node2]\n",
+    "same names": "roles:\n  a_b: {program: [echo, x]}\n  a-b: {program: [echo, x]}\n",
+    "sync": "roles:\n  worker: {program: [echo, x]}\nsync: [.]\n",
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_job_files_that_can_not_be_followed(launch: Launch, tmp_path: Path, case: str):
+    job = tmp_path / "job.yaml"
+    job.write_text(JOBS[case])
+    ended = launch("--docker", "x", job, env={"DOCKER_HOST": "unix:///no/engine"})
+    assert ended.code == 2, ended.err
+
+
+@pytest.fixture
+def short_lived(docker: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Path]]:
+    """An engine of the test's own, which it may stop, with the base image in it; and its folder."""
+    if os.getuid() != 0:
+        pytest.fail("this test stops an engine of its own: run it as root, as CI does")
+    folder = tmp_path_factory.mktemp("engine")
+    with lab.private_engine(folder, alone=True) as engine:
+        image = folder / "image.tar"
+        docker.docker("save", "-o", str(image), BASE, timeout=120)
+        engine.docker("load", "-i", str(image), timeout=120)
+        image.unlink()
+        yield engine, folder
+
+
+@pytest.mark.timeout(240)
+def test_an_engine_that_is_stopped(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path):
+    engine, folder = short_lived
+    started = launch.start(
+        "--docker", BASE, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600",
+        cwd=tmp_path, env={"DOCKER_HOST": engine.host},
+    )  # fmt: skip
+    started.until(lambda it: it.out.count("up") == 2, 60)
+    assert len(alive(engine, jobs(launch)[0])) == 2
+    since = time.monotonic()
+    lab.stop(folder)
+    ended = started.wait(60)
+    assert time.monotonic() - since < 60
+    assert ended.code == 125
+    assert "host worker-0 is lost: " in ended.err
+    assert "not all of this job is removed" in ended.err
+    assert "`launch clean` does that later" in ended.err
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    """A tar archive."""
+    into = io.BytesIO()
+    with tarfile.open(fileobj=into, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return into.getvalue()

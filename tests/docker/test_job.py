@@ -1,0 +1,160 @@
+"""A job in containers: where its tasks are, what they see, how they find each other."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.docker.conftest import alive, jobs, left_of
+from tests.docker.engine import Engine
+from tests.local.seeing import last_run
+
+#: A ps that serves one word at its own address, and a worker that fetches it by the ps' name.
+SERVE = """
+import os, socket
+host, port = os.environ["TASK_ADDRESS"].rsplit(":", 1)
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind((host, int(port)))
+server.listen()
+while True:
+    line, _ = server.accept()
+    line.sendall(socket.gethostname().encode())
+    line.close()
+"""
+FETCH = """
+import json, os, socket, time
+host, port = json.loads(os.environ["CLUSTER_SPEC"])["ps"][0].rsplit(":", 1)
+for _ in range(200):
+    try:
+        line = socket.create_connection((host, int(port)), 5)
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.05)
+print("fetched", line.recv(100).decode(), "from", host, "on", socket.gethostname())
+"""
+BOTH = 'if [ $JOB_NAME = ps ]; then exec python3 -c "$SERVE"; else exec python3 -c "$FETCH"; fi'
+
+
+def test_tasks_find_each_other_by_name(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    words = ["--docker", image, "--ps", "1", "--workers", "2", "-x", f"SERVE={SERVE}", "-x", f"FETCH={FETCH}"]
+    ended = launch(*words, "--", "sh", "-c", BOTH, cwd=tmp_path, timeout=60)
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    assert "worker/0 | fetched ps-0 from ps-0 on worker-0" in lines
+    assert "worker/1 | fetched ps-0 from ps-0 on worker-1" in lines
+    states = last_run(launch).states()
+    assert states == {"worker/0": "succeeded", "worker/1": "succeeded", "ps/0": "stopped"}
+    hosts = {task["host"] for task in last_run(launch).report["tasks"]}
+    assert hosts == {"worker-0", "worker-1", "ps-0"}
+
+
+def test_named_containers_take_several_tasks(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    words = ["--docker", image, "--hosts", "left:2,right:2", "--workers", "4"]
+    ended = launch(*words, "--", "sh", "-c", 'echo "$TASK_INDEX on $(hostname)"', cwd=tmp_path, timeout=60)
+    assert ended.code == 0, ended.err
+    said = {line.partition("| ")[2] for line in ended.out.splitlines() if " | " in line}
+    assert said == {"0 on left", "1 on left", "2 on right", "3 on right"}
+
+
+def test_the_working_folder_and_who_owns_what_is_written(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path
+):
+    (tmp_path / "program.py").write_text("open('written', 'w').write('by the task')\n")
+    tmp_path.chmod(0o777)
+    assert launch("--docker", image, "--workers", "1", "program.py", cwd=tmp_path, timeout=60).code == 0
+    written = tmp_path / "written"
+    assert (written.read_text(), written.stat().st_uid) == ("by the task", os.getuid())
+    written.unlink()
+    words = ["--docker", image, "--user", "12345:23456", "program.py"]
+    assert launch(*words, cwd=tmp_path, timeout=60).code == 0
+    assert (written.stat().st_uid, written.stat().st_gid) == (12345, 23456)
+
+
+def test_mounts(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "it").write_text("seen")
+    script = "cat /data/it; echo; if touch /data/new 2>/dev/null; then echo wrote; else echo refused; fi; pwd"
+    words = ["--docker", image, "--mount", "../data:/data:ro", "--no-mount", "--", "sh", "-c", script]
+    ended = launch(*words, cwd=tmp_path / "work", timeout=60)
+    assert ended.code == 0, ended.err
+    assert [line.partition("| ")[2] for line in ended.out.splitlines()[:3]] == ["seen", "refused", "/"]
+
+
+def test_no_secret_is_seen_at_the_engine(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    words = ["--docker", image, "-x", "TOKEN=abracadabra", "--", "sh", "-c", "echo $TOKEN; exec sleep 600"]
+    started = launch.start(*words, cwd=tmp_path)
+    started.until(lambda it: "abracadabra" in it.out, 40)
+    container = alive(docker, jobs(launch)[0])
+    seen = docker.docker("inspect", *container)
+    assert "sleep" not in seen
+    assert "abracadabra" not in seen
+    started.send(2)
+    assert started.wait(40).code == 130
+
+
+def test_limits_reach_the_engine(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    words = ["--docker", image, "--ps", "1", "--workers", "1", "--memory", "256m", "--memory", "worker=512m"]
+    started = launch.start(
+        *words, "--cpus", "ps=0.5", "--", "sh", "-c", "echo up; exec sleep 600", cwd=tmp_path
+    )
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    found = json.loads(docker.docker("inspect", *alive(docker, jobs(launch)[0])))
+    limits = {it["Config"]["Hostname"]: it["HostConfig"] for it in found}
+    assert limits["ps-0"]["Memory"] == limits["ps-0"]["MemorySwap"] == 256 << 20
+    assert limits["worker-0"]["Memory"] == 512 << 20
+    assert (limits["ps-0"]["NanoCpus"], limits["worker-0"]["NanoCpus"]) == (500_000_000, 0)
+    started.send(15)
+    assert started.wait(40).code == 143
+
+
+def test_much_output_arrives_as_it_was(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    code = "import os\nfor _ in range(400): os.write(1, bytes(range(256)) * 64); os.write(2, b'e' * 1000)"
+    ended = launch("-q", "--docker", image, "--", "python3", "-c", code, cwd=tmp_path, timeout=60)
+    assert ended.code == 0, ended.err
+    wanted = (bytes(range(256)) * 64 + b"e" * 1000) * 400
+    assert last_run(launch).log("worker/0") == wanted
+
+
+def test_an_image_whose_python_is_another_one(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    """Compiled code is not for every Python: that one asks for the source."""
+    other = tmp_path / "other-python"
+    code = "import _frozen_importlib_external as x; x.MAGIC_NUMBER = b'othr'; import sys; exec(sys.argv[-1])"
+    # What the agent's Python is told to run comes last on its command line.
+    other.write_text(f'#!/bin/sh\nfor last; do :; done\nexec python3 -E -s -S -c "{code}" "$last"\n')
+    other.chmod(0o755)
+    words = ["--docker", image, "--python", str(other), "--", "echo", "came up"]
+    ended = launch(*words, cwd=tmp_path, timeout=60)
+    assert ended.code == 0, ended.err
+    assert "worker/0 | came up" in ended.out
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_dry_run_makes_nothing(docker: Engine, launch: Launch, tmp_path: Path, form: list[str]):
+    words = ["--docker", "no-such-image", "--ps", "1", "--workers", "2", "--dry-run", *form, "train.py"]
+    ended = launch(*words, cwd=tmp_path, env={"DOCKER_HOST": "unix:///no/engine"})
+    assert ended.code == 0, ended.err
+    assert "worker-1" in ended.out
+    assert "python3" in ended.out
+
+
+def test_kept_containers_and_how_they_are_removed(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    words = ["--docker", image, "--keep", "--workers", "2", "--", "sh", "-c", "echo x >/tmp/found"]
+    ended = launch(*words, cwd=tmp_path, timeout=60)
+    assert ended.code == 0, ended.err
+    job = jobs(launch)[0]
+    assert f"docker ps -a --filter label=tf-launcher.job={job}" in ended.err
+    name = f"tf-launcher-{job}-worker-0"
+    assert "A /tmp/found" in docker.docker("diff", name)
+    assert alive(docker, job) == []
+    assert launch("--docker", image, "true", cwd=tmp_path, timeout=60).code == 0
+    assert len(left_of(docker, job)) == 3
+    cleaned = launch("clean", timeout=60)
+    assert cleaned.code == 0, cleaned.err
+    assert f"removed container {name}" in cleaned.out
+    assert left_of(docker, job) == []

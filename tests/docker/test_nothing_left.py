@@ -1,0 +1,134 @@
+"""However a launch ends, nothing of it is left; and nothing of anybody else is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import dockerowner
+from launcher.transport.docker.settings import MACHINE, OWNER
+from tests.conftest import Launch
+from tests.docker.conftest import alive, jobs, left_of
+from tests.docker.engine import Engine
+
+#: A task that does not mind SIGTERM, and a daemon of it.
+STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; while :; do sleep 1; done"
+#: Seconds within which no container of a killed launcher is alive.
+SOON = 10.0
+
+
+def ours(engine: Engine) -> set[str]:
+    """The networks and containers of all launches at this engine."""
+    label = f"label={OWNER}"
+    containers = engine.lines("ps", "-aq", "--filter", label)
+    return {*containers, *engine.lines("network", "ls", "-q", "--filter", label)}
+
+
+def no_container_is_alive(engine: Engine, before: set[str], seconds: float = SOON) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + seconds
+    while left := set(engine.lines("ps", "-q", "--filter", f"label={OWNER}")) - before:
+        assert time.monotonic() < deadline, f"still alive: {left}"
+        time.sleep(0.1)
+
+
+def test_a_launcher_that_is_killed(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    started = launch.start("--docker", image, "--workers", "2", "--", "sh", "-c", STUBBORN, cwd=tmp_path)
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    job = jobs(launch)[0]
+    assert len(alive(docker, job)) == 2
+    started.kill()
+    no_container_is_alive(docker, set())
+    ended = launch("--docker", image, "true", cwd=tmp_path, timeout=60)
+    assert ended.code == 0, ended.err
+    assert f"removed what a killed launch had left: tf-launcher-{job}" in ended.err
+    assert left_of(docker, job) == []
+
+
+#: When, and which signal: while the engine is asked, while it makes things, while the agents come up.
+MOMENTS = [
+    *((signal.SIGKILL, seconds) for seconds in (0.7, 1.0, 1.4)),
+    *((signal.SIGTERM, seconds) for seconds in (0.6, 0.8, 1.2)),
+    (signal.SIGINT, 0.9),
+]
+
+
+@pytest.mark.parametrize(("number", "seconds"), MOMENTS)
+def test_at_any_moment(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path, number: signal.Signals, seconds: float
+):
+    before = ours(docker)
+    started = launch.start("--docker", image, "--workers", "2", "--", "sleep", "600", cwd=tmp_path)
+    time.sleep(seconds)  # the moment is what is tried
+    started.send(number)
+    ended = started.wait(40)
+    assert ended.code == {9: -9, 15: 143, 2: 130}.get(number) or (ended.code == -number and seconds < 1)
+    no_container_is_alive(docker, before)
+    if number == signal.SIGKILL:
+        assert launch("clean", timeout=60).code == 0
+    assert ours(docker) - before == set()
+
+
+def test_ctrl_c_twice(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    started = launch.start("--docker", image, "--workers", "2", "--", "sh", "-c", STUBBORN, cwd=tmp_path)
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    started.send(signal.SIGINT)
+    started.until(lambda it: "Ctrl-C" in it.err)
+    time.sleep(0.3)  # sooner it would be an echo of the first
+    started.send(signal.SIGINT)
+    assert started.wait(8).code == 130
+
+
+class Made:
+    """Networks with labels of the test's own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.names: list[str] = []
+
+    def network(self, name: str, **labels: str) -> None:
+        """A network with these labels."""
+        self.names.append(f"launch-test-{os.getpid()}-{name}")
+        words = [word for key, value in labels.items() for word in ("--label", f"tf-launcher.{key}={value}")]
+        self.engine.docker("network", "create", *words, self.names[-1])
+
+    def left(self) -> list[str]:
+        """Those that are still there."""
+        there = self.engine.lines("network", "ls", "--format", "{{.Name}}")
+        return [name.rpartition("-")[2] for name in self.names if name in there]
+
+
+@pytest.fixture
+def made(docker: Engine) -> Iterator[Made]:
+    """Makes networks, and removes them."""
+    it = Made(docker)
+    yield it
+    for name in it.names:
+        docker.tried("network", "rm", name)
+
+
+def test_only_what_is_ours_beyond_doubt_is_removed(docker: Engine, launch: Launch, made: Made):
+    me = dockerowner.labels()
+    pid, start, boot, uid = me[OWNER].split(":")
+    machine, namespace = me[MACHINE].split(" ")
+    made.network("dead", job="x", owner=f"{pid}:1:{boot}:{uid}", machine=f"{machine} {namespace}")
+    made.network("rebooted", job="x", owner=f"{pid}:{start}:old:{uid}", machine=f"{machine} {namespace}")
+    made.network("alive", job="x", owner=me[OWNER], machine=me[MACHINE])
+    made.network("others", job="x", owner=f"{pid}:1:{boot}:{int(uid) + 1}", machine=me[MACHINE])
+    made.network("elsewhere", job="x", owner=f"{pid}:1:{boot}:{uid}", machine=f"not-{machine} {namespace}")
+    made.network("inside", job="x", owner=f"{pid}:1:{boot}:{uid}", machine=f"{machine} pid:[1]")
+    made.network("garbled", job="x", owner="what is this", machine=me[MACHINE])
+    made.network("unmarked", job="x")
+    listed = launch("clean", "--dry-run", timeout=60)
+    assert len(made.left()) == 8
+    cleaned = launch("clean", timeout=60)
+    assert cleaned.code == 0, cleaned.err
+    assert made.left() == ["alive", "others", "elsewhere", "inside", "garbled", "unmarked"]
+    for name in ("dead", "rebooted"):
+        assert f"would remove network launch-test-{os.getpid()}-{name}" in listed.out
+        assert f"removed network launch-test-{os.getpid()}-{name}" in cleaned.out

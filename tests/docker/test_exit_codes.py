@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Ended, Launch
-from tests.docker.engine import BASE, Engine
+from tests.docker.engine import BASE
+from tests.ssh.conftest import four_hosts, lab
+
+#: Fixtures of another folder.
+__all__ = ["four_hosts", "lab"]
 
 #: How a backend is asked for.
-BACKENDS = {"local": [], "docker": ["--docker", BASE]}
+BACKENDS = {
+    "local": [],
+    "docker": ["--docker", BASE],
+    "ssh": ["--hosts", "node1,node2,node3", "--sync", "."],
+}
 
 #: Case -> (options, program, exit code).
 CASES: dict[str, tuple[list[str], list[str], int]] = {
@@ -32,8 +40,12 @@ CASES: dict[str, tuple[list[str], list[str], int]] = {
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, docker: Engine) -> list[str]:
-    """The options for each backend in turn."""
+def backend(request: pytest.FixtureRequest, launch: Launch) -> list[str]:
+    """The options for each backend in turn; it is there."""
+    if request.param == "docker":
+        request.getfixturevalue("docker")
+    if request.param == "ssh":
+        request.getfixturevalue("lab").move_in(launch.home)
     return BACKENDS[request.param]
 
 

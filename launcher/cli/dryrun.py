@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from launcher.cli.planfile import OWN_VARIABLES, plan_as_dict
 from launcher.model.job import JobSpec
@@ -15,8 +15,13 @@ from launcher.planning import assemble
 _FIRST_PORT = 20_000
 
 
-def show(job: JobSpec, placement: Placement, as_json: bool) -> int:
+def show(job: JobSpec, placement: Placement, as_json: bool, luggage: Sequence[str] = ()) -> int:
     """Print the plan, start nothing.
+
+    Args:
+        job, placement: what would run where.
+        as_json: for programs.
+        luggage: what would travel with it, line by line.
 
     Returns:
         The exit code, 0.
@@ -26,18 +31,24 @@ def show(job: JobSpec, placement: Placement, as_json: bool) -> int:
     if as_json:
         print(
             json.dumps(
-                {**plan_as_dict(plan, "dry-run"), "example_ports": True, "notes": placement.notes}, indent=1
+                {
+                    **plan_as_dict(plan, "dry-run"),
+                    "example_ports": True,
+                    "notes": placement.notes,
+                    "luggage": luggage,
+                },
+                indent=1,
             )
         )
     else:
-        print("\n".join(_lines(plan, placement)))
+        print("\n".join(_lines(plan, [*placement.notes, *luggage])))
     return 0
 
 
-def _lines(plan: Plan, placement: Placement) -> Iterator[str]:
+def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
     """A shell that is given all of them starts one task after the other."""
     yield "# Nothing is started. Ports are examples: real ones are taken, and held, when the job starts."
-    yield from (f"# {line}" for note in placement.notes for line in note.splitlines())
+    yield from (f"# {line}" for note in notes for line in note.splitlines())
     yield ""
     yield "# ClusterSpec"
     for role, addresses in plan.cluster.items():
@@ -50,8 +61,13 @@ def _lines(plan: Plan, placement: Placement) -> Iterator[str]:
 def _task_lines(task: TaskPlan) -> Iterator[str]:
     yield f"# {task.task} on {task.host}, {task.address}"
     if task.workdir is not None:
-        yield f"  cd {shlex.quote(task.workdir)} &&"
+        yield f"  cd {_folder(task.workdir)} &&"
     names = [name for name in OWN_VARIABLES if name in task.env]
     for name in [*names, *sorted(task.env.keys() - set(OWN_VARIABLES))]:
         yield f"  {name}={shlex.quote(task.env[name])} \\"
     yield f"  {shlex.join(task.argv)}"
+
+
+def _folder(path: str) -> str:
+    """Quoted, but for the home that is the host's."""
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)

@@ -38,6 +38,9 @@ class Request(NamedTuple):
     #: The option or ``file:line`` that says where the job runs, and with which Python; empty: nobody does.
     workdir_source: str = ""
     python_source: str = ""
+    #: The same of what travels.
+    sync_source: str = "--sync"
+    collect_source: str = "--collect"
 
 
 def understand(args: argparse.Namespace) -> Request:
@@ -209,6 +212,10 @@ def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Faul
     found, wrong = (jobfile.JobFile(JobSpec(())), ()) if text is None else jobfile.examine(text, path)
     faults += wrong
     folder = os.path.dirname(os.path.abspath(path))
+    travelling = [
+        "--sync" if args.sync else found.sync_source,
+        "--collect" if args.collect else found.collect_source,
+    ]
     args.sync = args.sync or [os.path.join(folder, directory) for directory in found.sync]
     args.collect = args.collect or list(found.collect)
     if text is None or wrong:
@@ -217,7 +224,7 @@ def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Faul
     job = _with_options(_recounted(_beside_file(found.job, folder), args, faults), args, faults)
     run_dir = args.run_dir if args.run_dir is not None else _joined(folder, found.run_dir)
     sources = _sources(args, found.workdir_source, found.python_source)
-    return Request(job, _hosts_of_job(args, found, folder, faults), run_dir, *sources)
+    return Request(job, _hosts_of_job(args, found, folder, faults), run_dir, *sources, *travelling)
 
 
 def _beside_file(job: JobSpec, folder: str) -> JobSpec:

@@ -66,7 +66,12 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         from launcher.cli import dryrun
 
-        return dryrun.show(wanted.job, placement, as_json=args.json)
+        if not args.sync and not args.collect:
+            return dryrun.show(wanted.job, placement, as_json=args.json)
+        from launcher.cli.trip import Trip
+
+        trip = Trip(wanted, placement, args)
+        return dryrun.show(wanted.job, trip.expected(), args.json, trip.itinerary)
     show = _selection(args.show, placement)
     here = [host for host in placement.hosts() if is_here(host)]
     with EarlyAgents(transport_named("fork"), here) as local:

@@ -7,12 +7,14 @@ import os
 import sys
 from collections.abc import Sequence
 
+from launcher.cli import itinerary
 from launcher.cli.places import is_here
 from launcher.cli.request import Request
 from launcher.errors import LaunchError, TransportError
 from launcher.luggage.progress import Progress, Silent, shown
 from launcher.luggage.requests import parse_collects, parse_syncs, wanted_of
-from launcher.luggage.sync import Packed, finish, pack, sync
+from launcher.luggage.sharing import sharing_remark
+from launcher.luggage.sync import Packed, finish, left_out, pack, sync
 from launcher.model.host import Host
 from launcher.model.plan import Placed, Placement, Plan
 from launcher.model.records import TYPE_CHECKING
@@ -42,11 +44,14 @@ class Trip:
         self._remote = [host.name for host in placement.hosts() if not is_here(host)]
         self._fanout = args.fanout or 32
         self._progress: Progress = Silent() if args.quiet or args.json else shown()
-        syncs = parse_syncs(args.sync)
-        self._collects = parse_collects(args.collect, (role.name for role in wanted.job.roles))
+        self._syncs = parse_syncs(args.sync, wanted.sync_source)
+        counts = {role.name: role.count for role in wanted.job.roles}
+        self._collects = parse_collects(args.collect, counts, wanted.collect_source)
         self._packed: Packed | None = None
-        if syncs and self._remote:
-            self._packed = pack(syncs, os.getcwd(), [args.run_dir] if args.run_dir else [])
+        if self._syncs and self._remote:
+            self._packed = pack(self._syncs, os.getcwd(), [args.run_dir] if args.run_dir else [])
+        #: Hosts that have a folder of this run.
+        self._arrived: set[str] = set()
 
     def errands(self, others: Errands | None) -> Errands:
         """Errands on all hosts of the launch; ``others`` runs those on other machines."""
@@ -55,7 +60,40 @@ class Trip:
     @property
     def remarks(self) -> Sequence[str]:
         """For the user."""
-        return () if self._packed is None else self._packed.remarks
+        if self._packed is None:
+            return ()
+        sharing = sharing_remark(self._collects, self._tasks_in_synced_folder(), _filled)
+        return [*self._packed.remarks, *filter(None, [sharing])]
+
+    @property
+    def itinerary(self) -> Sequence[str]:
+        """What would travel where, line by line, and what should be known of it: for a dry run."""
+        tasks = [placed.task for placed in self._placement.tasks]
+        return [
+            *itinerary.syncs(self._syncs, self._packed, self._remote),
+            *(left_out(self._packed) if self._packed is not None else ()),
+            *itinerary.collects(self._collects, tasks, self._wanted.run_dir),
+            *self.remarks,
+        ]
+
+    def expected(self) -> Placement:
+        """The placement as `bring` would return it, as far as that is known before: for a dry run."""
+        if self._packed is None:
+            return self._placement
+        place = itinerary.place_of(self._packed.requests[0])
+        folder = os.path.join(place, self._packed.subfolder).rstrip("/")
+        return self._in(dict.fromkeys(self._remote, folder))
+
+    def _tasks_in_synced_folder(self) -> list[tuple[TaskId, str, str]]:
+        assert self._packed is not None
+        top = itinerary.place_of(self._packed.requests[0]) + "/"
+        there = ((placed, f"{placed.host.workdir or ''}/") for placed in self.expected().tasks)
+        remote = frozenset(self._remote)
+        return [
+            (placed.task, placed.host.name, folder)
+            for placed, folder in there
+            if placed.host.name in remote and folder.startswith(top)
+        ]
 
     def bring(self, errands: Errands, job: str) -> Placement:
         """Bring the code to all other machines.
@@ -68,8 +106,17 @@ class Trip:
         """
         if self._packed is None:
             return self._placement
-        done = sync(errands, self._remote, self._packed, job, self._progress, self._fanout)
-        tasks = (self._settled(placed, done.workdirs) for placed in self._placement.tasks)
+        packed = self._packed
+
+        def arrived(host: str) -> None:
+            if any(request.remote is None for request in packed.requests):
+                self._arrived.add(host)
+
+        done = sync(errands, self._remote, packed, job, self._progress, self._fanout, arrived)
+        return self._in(done.workdirs)
+
+    def _in(self, workdirs: dict[str, str]) -> Placement:
+        tasks = (self._settled(placed, workdirs) for placed in self._placement.tasks)
         return self._placement._replace(tasks=tuple(tasks))
 
     def _settled(self, placed: Placed, workdirs: dict[str, str]) -> Placed:
@@ -88,7 +135,7 @@ class Trip:
     def _there(self, path: str, folder: str) -> str:
         """A folder of this machine as it is called there; one that did not travel is called the same."""
         assert self._packed is not None
-        inside = self._packed.requests[0].inside(path)
+        inside = None if path.startswith("~") else self._packed.requests[0].inside(path)
         if inside is None:
             return path
         top = folder.removesuffix(self._packed.subfolder).rstrip("/") if self._packed.subfolder else folder
@@ -123,10 +170,14 @@ class Trip:
         return not done.failures
 
     def finish(self, errands: Errands, job: str) -> None:
-        """Remove the run's folders from the other machines."""
+        """Remove the run's folders from the other machines.
+
+        Where nothing was brought nothing is to be missed: why that is was said before, or will be.
+        """
         if self._packed is not None:
-            for text in finish(errands, self._remote, job, self._fanout):
-                _say(f"the folder of this run could not be removed: {text}")
+            for host, text in finish(errands, self._remote, job, self._fanout).items():
+                if host in self._arrived:
+                    _say(f"the folder of this run could not be removed: {text}")
 
 
 def _filled(path: str, task: TaskId) -> str:
@@ -158,5 +209,3 @@ class Everywhere:
         if self._others is None:
             raise TransportError(f"{host}: there is no connection to it")
         return self._others.errand(host, entry, arguments)
-
-

@@ -32,6 +32,9 @@ class JobFile(NamedTuple):
     #: ``file:line`` of ``workdir:`` and ``python:``, for messages; empty where they are not said.
     workdir_source: str = ""
     python_source: str = ""
+    #: The same of ``sync:`` and ``collect:``.
+    sync_source: str = ""
+    collect_source: str = ""
     #: The file's name.
     source: str = ""
 

@@ -44,6 +44,8 @@ def read(text: str, faults: Faults) -> JobFile:
         collect=fields.words("collect", one_line, _one) or (),
         workdir_source=_source("workdir", fields),
         python_source=_source("python", fields),
+        sync_source=_source("sync", fields),
+        collect_source=_source("collect", fields),
         source=faults.source,
     )
     return _with_hosts(found, fields)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from launcher.luggage.base import Errands
 from launcher.luggage.landing import Arrival, Landing
 from launcher.luggage.meter import Meter
 from launcher.luggage.parallel import on_all
-from launcher.luggage.progress import Progress, counted, human
+from launcher.luggage.progress import Progress, counted, human, listed, shortened
 from launcher.luggage.requests import Wanted
 from launcher.luggage.talk import Conversation
 from launcher.model.luggage import FILE, PLAIN, Entry, Frames, LuggageError, understood, unpacked
 
 _COLLECT = "launcher.agent.store.give:collect"
+#: Folders that the line at the end names.
+_MOST_NAMED = 2
 
 
 class Collected(NamedTuple):
@@ -64,15 +67,23 @@ def collect(
             tuple(text for one in visits for text in one.remarks),
             (*failures, *outcome.failed.values()),
         )
-        summary = _summary(result, len(hosts), time.monotonic() - since)
+        into = {folder for one in visits for folder in one.into}
+        summary = _summary(result, len(hosts), into, time.monotonic() - since)
         return result
     finally:
         progress.end(summary)
 
 
-def _summary(result: Collected, hosts: int, seconds: float) -> str:
-    what = f"{counted(result.files, 'file')} ({human(result.size)})"
-    return f"collected {what} from {counted(hosts, 'host')} in {seconds:.1f} s"
+def _summary(result: Collected, hosts: int, into: Iterable[str], seconds: float) -> str:
+    what = f"{counted(result.files, 'file')} ({human(result.size)}) from {counted(hosts, 'host')}"
+    where = listed([shortened(path) for path in _tops(into)], _MOST_NAMED)
+    return f"collected {what}{where and f' into {where}'} in {seconds:.1f} s"
+
+
+def _tops(folders: Iterable[str]) -> list[str]:
+    """Where several tasks have a folder each, the folder that those are in."""
+    found = sorted(set(folders))
+    return found if len(found) == 1 else sorted({os.path.dirname(path) for path in found})
 
 
 class _Visit:
@@ -92,6 +103,8 @@ class _Visit:
         self.files = self.size = 0
         self.remarks: list[str] = []
         self.failures: list[str] = []
+        #: The folders here that files arrived in.
+        self.into: set[str] = set()
 
     def take_all(self, talk: Conversation) -> None:
         """Take what comes, until the host says that it was all.
@@ -118,7 +131,7 @@ class _Visit:
             self._end(said)
         elif "total" in said:
             self._enter(said["item"])
-            self._meter.expect(said["total"][1], said["total"][0])
+            self._meter.expect(said["total"][1])
         elif "entry" in said:
             self._enter(said["item"])
             self._begin(Entry(*said["entry"]))
@@ -157,7 +170,7 @@ class _Visit:
             self._skips = True
 
     def _content(self, data: bytes) -> None:
-        self._meter.move(len(data), 0)
+        self._meter.move(len(data))
         if self._skips:
             return
         if self._arrival is None:
@@ -171,7 +184,6 @@ class _Visit:
 
     def _end(self, said: dict[str, Any]) -> None:
         arrival, self._arrival = self._arrival, None
-        self._meter.move(0, 1)
         if not said["end"]:
             self._remark(self._item, str(said["remark"]))
             if arrival is not None:
@@ -184,6 +196,7 @@ class _Visit:
         except OSError as error:
             self._failed(str(error.filename or "a file"), error)
             return
+        self.into.add(self._wanted[self._item].into)
         self.files += 1
         self.size += arrival.size
 

@@ -30,9 +30,8 @@ class Parcel(NamedTuple):
     """A frame, and what is in it."""
 
     frame: bytes
-    #: Bytes before they were shrunk, and files that end in it.
+    #: Bytes before they were shrunk.
     size: int
-    files: int
 
 
 class Parcels:
@@ -51,7 +50,7 @@ class Parcels:
     def contents(self, tree: int, entries: Iterable[int]) -> Iterator[Parcel]:
         """The contents of these entries of a tree, one after the other."""
         batch: list[Segment] = []
-        room, files = CHUNK, 0
+        room = CHUNK
         for index in entries:
             left = self._trees[tree].entries[index].size
             offset = 0
@@ -59,15 +58,14 @@ class Parcels:
                 piece = min(left, room)
                 batch.append(Segment(tree, index, offset, piece))
                 left, offset, room = left - piece, offset + piece, room - piece
-                files += not left
                 if not room:
-                    yield self._parcel(batch, files)
-                    batch, room, files = [], CHUNK, 0
+                    yield self._parcel(batch)
+                    batch, room = [], CHUNK
         if batch:
-            yield self._parcel(batch, files)
+            yield self._parcel(batch)
 
-    def _parcel(self, batch: Sequence[Segment], files: int) -> Parcel:
-        return Parcel(self._frame(tuple(batch)), sum(segment.size for segment in batch), files)
+    def _parcel(self, batch: Sequence[Segment]) -> Parcel:
+        return Parcel(self._frame(tuple(batch)), sum(segment.size for segment in batch))
 
     def _frame(self, batch: tuple[Segment, ...]) -> bytes:
         with self._lock:

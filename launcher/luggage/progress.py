@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TextIO
 
 from launcher.luggage.meter import Meter, Reading
@@ -27,7 +27,7 @@ class Progress(Protocol):
         """Look at the meter, and show it. Whatever it raises ends the copying."""
 
     def end(self, summary: str) -> None:
-        """It is over; ``summary`` is empty if it failed."""
+        """It is over; ``summary`` is one line or several, and empty if it failed."""
 
 
 def shown(stream: TextIO | None = None, say: Callable[[str], None] | None = None) -> Progress:
@@ -89,15 +89,18 @@ class Lines:
     def end(self, summary: str) -> None:
         """See `Progress`."""
         self._meter = None
-        if summary:
-            self._say(summary)
+        for line in summary.splitlines():
+            self._say(line)
 
 
 def _state(reading: Reading) -> str:
-    moved = f"{human(reading.moved)} of {human(reading.size)} so far, " if reading.size else ""
-    hosts = ", ".join(reading.waiting[:_MOST_NAMED])
-    more = len(reading.waiting) - _MOST_NAMED
-    return f"{moved}waiting for {hosts}" + (f" and {more} more" if more > 0 else "")
+    moved = f"{_moved(reading)} so far, " if reading.size else ""
+    return f"{moved}waiting for {listed(reading.waiting)}"
+
+
+def _moved(reading: Reading) -> str:
+    """Spelled as in the line at the end, so that both show the same number."""
+    return f"{human(reading.moved)} of {human(reading.size)}" if reading.size else ""
 
 
 class Bar:
@@ -128,27 +131,24 @@ class Bar:
         if self._bar is None:
             self._open()
         reading = self._meter.read()
-        hosts = len(reading.waiting)
-        left = f"{hosts} host{'s' if hosts != 1 else ''} to go"
         self._bar.update(
             self._task,
             total=reading.size or None,
             completed=reading.moved,
-            files=f"{reading.files_moved:,}/{reading.files:,} files",
-            left=left,
+            moved=_moved(reading),
+            left=f"{counted(len(reading.waiting), 'host')} to go",
         )
         self._bar.refresh()
 
     def _open(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
         self._bar = Progress(
             TextColumn(f"launch: {self._verb}"),
             BarColumn(),
-            DownloadColumn(),
+            TextColumn("{task.fields[moved]}"),
             TransferSpeedColumn(),
-            TextColumn("{task.fields[files]}"),
             TextColumn("{task.fields[left]}"),
             console=Console(file=self._stream),
             transient=True,
@@ -157,7 +157,7 @@ class Bar:
             redirect_stderr=False,
         )
         self._bar.start()
-        self._task = self._bar.add_task("", total=None, files="", left="")
+        self._task = self._bar.add_task("", total=None, moved="", left="")
 
     def end(self, summary: str) -> None:
         """See `Progress`."""
@@ -169,7 +169,9 @@ class Bar:
 
 
 def human(size: int) -> str:
-    """``512 kB``, ``0.3 MB``, ``12 MB``, ``3.4 GB`` (1 kB is 1000 bytes)."""
+    """``30 bytes``, ``512 kB``, ``0.3 MB``, ``12 MB``, ``3.4 GB`` (1 kB is 1000 bytes)."""
+    if size < 1000:
+        return counted(size, "byte")
     if size < 99_500:
         return f"{size / 1e3:.0f} kB"
     if size < 9_950_000:
@@ -180,3 +182,17 @@ def human(size: int) -> str:
 def counted(number: int, what: str) -> str:
     """``1 file``, ``2,013 files``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def listed(names: Sequence[str], most: int = _MOST_NAMED) -> str:
+    """``a``, ``a and b``, ``a, b, c, d and 36 more``."""
+    more = len(names) - most
+    if more > 0:
+        return f"{', '.join(names[:most])} and {more} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def shortened(path: str) -> str:
+    """A path of this machine as people write it: ``~/results`` for what is in their home."""
+    home = os.path.expanduser("~").rstrip("/")
+    return "~" + path[len(home) :] if home and f"{path}/".startswith(f"{home}/") else path

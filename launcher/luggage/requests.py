@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.errors import Fault, JobError
@@ -71,8 +71,12 @@ def _place(remote: str) -> str:
     return ("/" if place.startswith("/") else "") + "/".join(parts)
 
 
-def parse_syncs(texts: Iterable[str]) -> tuple[SyncRequest, ...]:
+def parse_syncs(texts: Iterable[str], where: str = _SYNC) -> tuple[SyncRequest, ...]:
     """Read all ``--sync`` of a launch.
+
+    Args:
+        texts: as written.
+        where: they were written; for messages.
 
     Raises:
         JobError: all that is wrong with them, also with one beside the other.
@@ -88,7 +92,7 @@ def parse_syncs(texts: Iterable[str]) -> tuple[SyncRequest, ...]:
         faults += (fault for other in requests if (fault := _collision(other, request)) is not None)
         requests.append(request)
     if faults:
-        raise JobError(faults)
+        raise JobError(fault._replace(where=where) for fault in faults)
     return tuple(requests)
 
 
@@ -166,17 +170,19 @@ class CollectRequest(NamedTuple):
         return os.path.join(os.path.abspath(top), task.file_stem)
 
 
-def parse_collects(texts: Iterable[str], roles: Iterable[str]) -> tuple[CollectRequest, ...]:
+def parse_collects(
+    texts: Iterable[str], roles: Mapping[str, int], where: str = _COLLECT
+) -> tuple[CollectRequest, ...]:
     """Read all ``--collect`` of a launch.
 
     Args:
         texts: as written.
-        roles: those of the job.
+        roles: how many tasks of each the job has.
+        where: they were written; for messages.
 
     Raises:
         JobError: all that is wrong with them.
     """
-    known = sorted(set(roles))
     requests: list[CollectRequest] = []
     faults: list[Fault] = []
     for text in texts:
@@ -185,13 +191,27 @@ def parse_collects(texts: Iterable[str], roles: Iterable[str]) -> tuple[CollectR
         except JobError as error:
             faults += error.faults
             continue
-        if request.role and request.role not in known:
-            expected = f"expected one of {', '.join(known)}, or ./{text} for a path with '=' in it"
-            faults.append(Fault(_COLLECT, f"{text!r}: no task of this job is a {request.role!r}", expected))
+        faults += (fault for fault in [_nobody(request, roles)] if fault is not None)
         requests.append(request)
     if faults:
-        raise JobError(faults)
+        raise JobError(fault._replace(where=where) for fault in faults)
     return tuple(requests)
+
+
+def _nobody(request: CollectRequest, roles: Mapping[str, int]) -> Fault | None:
+    """What is wrong if the job has no task that is meant."""
+    text, role, number = request.text, request.role, request.number
+    if not role:
+        return None
+    count = roles.get(role, 0)
+    if not count:
+        known = ", ".join(sorted(name for name in roles if roles[name]))
+        expected = f"expected one of {known}, or ./{text} for a path with '=' in it"
+        return Fault(_COLLECT, f"{text!r}: no task of this job is a {role!r}", expected)
+    if number is None or number < count:
+        return None
+    last = f" to {role}/{count - 1}" if count > 1 else ""
+    return Fault(_COLLECT, f"{text!r}: this job has no {role}/{number}", f"expected {role}/0{last}")
 
 
 def wanted_of(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from launcher.errors import Fault, HostsError, JobError
 from launcher.luggage.base import Errands
+from launcher.luggage.leftout import left_out_line
 from launcher.luggage.meter import Meter
 from launcher.luggage.parallel import on_all
 from launcher.luggage.parcels import Parcels, pieces
@@ -54,8 +55,10 @@ class SyncResult(NamedTuple):
     #: On one host, of all folders.
     files: int
     size: int
-    #: Bytes that went to all hosts together.
+    #: Bytes that went to all hosts together, shrunk, with all that was said about them.
     sent: int
+    #: Bytes of the files that hosts lacked, of all hosts together: what the bar counts.
+    moved: int
     seconds: float
 
 
@@ -85,11 +88,24 @@ def pack(
 
 
 def sync(
-    errands: Errands, hosts: Sequence[str], packed: Packed, job: str, progress: Progress, fanout: int
+    errands: Errands,
+    hosts: Sequence[str],
+    packed: Packed,
+    job: str,
+    progress: Progress,
+    fanout: int,
+    arrived: Callable[[str], None] = lambda _: None,
 ) -> SyncResult:
     """Bring packed folders to all hosts, put them in their places.
 
     A file that changes between being looked at and being sent makes everything be looked at once more.
+
+    Args:
+        errands: on all hosts.
+        hosts, packed, job: what goes where, for which run.
+        progress: shows it.
+        fanout: how many hosts at once.
+        arrived: called with each host that has all of it, whatever comes of the others; by several threads.
 
     Raises:
         HostsError: hosts that failed, a line each; on each of them nothing of it is visible.
@@ -100,18 +116,22 @@ def sync(
     progress.begin("syncing", meter)
     summary = ""
     try:
-        visits = _bring(errands, hosts, packed, job, meter, progress, fanout)
+
+        def bring(packed: Packed) -> dict[str, _Visit]:
+            return _bring(errands, hosts, packed, job, meter, progress, fanout, arrived)
+
+        visits = bring(packed)
         changed = sorted({path for visit in visits.values() for path in visit.changed})
         sent = sum(visit.sent for visit in visits.values())
         if changed:
             packed = pack(packed.requests, os.getcwd(), packed.without, trusted=False)
-            visits = _bring(errands, hosts, packed, job, meter, progress, fanout)
+            visits = bring(packed)
             sent += sum(visit.sent for visit in visits.values())
             changed = sorted({path for visit in visits.values() for path in visit.changed})
         if changed:
             raise _restless(changed)
-        result = _result(packed, visits, sent, time.monotonic() - since)
-        summary = _summary(result, len(hosts))
+        result = _result(packed, visits, sent, meter.read().moved, time.monotonic() - since)
+        summary = "\n".join([_summary(result, len(hosts)), *(left_out(packed) if sent else ())])
         return result
     finally:
         progress.end(summary)
@@ -135,6 +155,7 @@ def _bring(
     meter: Meter,
     progress: Progress,
     fanout: int,
+    arrived: Callable[[str], None],
 ) -> dict[str, _Visit]:
     parcels = Parcels(packed.trees)
     arguments = {
@@ -146,7 +167,10 @@ def _bring(
     def visit(host: str, wanted: Callable[[], bool]) -> _Visit:
         try:
             with Conversation(errands, host, _SYNC, arguments, wanted) as talk:
-                return _serve(talk, packed, parcels, meter)
+                found = _serve(talk, packed, parcels, meter)
+                if found.paths:
+                    arrived(host)
+                return found
         finally:
             meter.done(host)
 
@@ -192,10 +216,10 @@ def _give(talk: Conversation, said: dict[str, Any], packed: Packed, parcels: Par
         return
     entries = packed.trees[said["tree"]].entries
     which = unspell(said["which"], len(entries))
-    meter.expect(sum(entries[index].size for index in which), len(which))
+    meter.expect(sum(entries[index].size for index in which))
     for parcel in parcels.contents(said["tree"], which):
         talk.send(parcel.frame)
-        meter.move(parcel.size, parcel.files)
+        meter.move(parcel.size)
 
 
 def _restless(changed: Sequence[str]) -> JobError:
@@ -206,27 +230,37 @@ def _restless(changed: Sequence[str]) -> JobError:
     )
 
 
-def _result(packed: Packed, visits: dict[str, _Visit], sent: int, seconds: float) -> SyncResult:
+def _result(packed: Packed, visits: dict[str, _Visit], sent: int, moved: int, seconds: float) -> SyncResult:
     workdirs = {host: os.path.join(visit.paths[0], packed.subfolder) for host, visit in visits.items()}
     files, size = sum(tree.files for tree in packed.trees), sum(tree.size for tree in packed.trees)
-    return SyncResult({host: path.rstrip("/") for host, path in workdirs.items()}, files, size, sent, seconds)
+    workdirs = {host: path.rstrip("/") for host, path in workdirs.items()}
+    return SyncResult(workdirs, files, size, sent, moved, seconds)
 
 
 def _summary(result: SyncResult, hosts: int) -> str:
-    what = f"{counted(result.files, 'file')} ({human(result.size)}, {human(result.sent)} sent)"
-    return f"synced {what} to {counted(hosts, 'host')} in {result.seconds:.1f} s"
+    """What the folders hold, and what had to be sent of it to all hosts together."""
+    what = f"{counted(result.files, 'file')} ({human(result.size)}) to {counted(hosts, 'host')}"
+    sent = f"{human(result.moved)} sent" if result.moved else "nothing sent"
+    return f"synced {what}, {sent}, in {result.seconds:.1f} s"
 
 
-def finish(errands: Errands, hosts: Sequence[str], job: str, fanout: int) -> list[str]:
+def left_out(packed: Packed) -> list[str]:
+    """What the ignore rules kept here, a line a folder."""
+    single = len(packed.trees) == 1
+    both = zip(*_both(packed), strict=True)
+    lines = (left_out_line(tree.root, tree.ignored, "" if single else request.name) for request, tree in both)
+    return [line for line in lines if line]
+
+
+def finish(errands: Errands, hosts: Sequence[str], job: str, fanout: int) -> dict[str, str]:
     """Remove the folders of a run from all hosts.
 
     Returns:
-        What went wrong, a line a host: it is the end of the run, and no reason for it to fail.
+        What went wrong, by host: it is the end of the run, and no reason for it to fail.
     """
 
     def visit(host: str, wanted: Callable[[], bool]) -> None:
         with Conversation(errands, host, _FINISH, {"job": job}, wanted) as talk:
             talk.answer()
 
-    outcome = on_all(hosts, visit, fanout, lambda: None)
-    return list(outcome.failed.values())
+    return on_all(hosts, visit, fanout, lambda: None).failed

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from launcher.errors import Fault, JobError
 from launcher.luggage.hashes import Hashes, Stamp, now, stamp_of
 from launcher.luggage.ignore import GIT_FOLDER, RULE_FILES, Rules, read_rules
+from launcher.luggage.leftout import Ignored, is_worth_noting
 from launcher.model.luggage import (
     FILE,
     FOLDER,
@@ -39,6 +40,8 @@ class Tree(NamedTuple):
     digest: str
     #: Paths of what can't travel: sockets, pipes, devices.
     left_out: Sequence[str]
+    #: What the ignore rules left out at the top levels, as far as anybody may wonder about it.
+    ignored: Sequence[Ignored] = ()
 
     @property
     def files(self) -> int:
@@ -78,7 +81,7 @@ def walk(root: str, without: Sequence[str] = (), trusted: bool = True) -> Tree:
     manifest = manifest_of(look.entries)
     if len(manifest) > MAX_MANIFEST:
         raise _too_many(root)
-    return Tree(root, sorted(look.entries), manifest, digest_of(manifest), look.left_out)
+    return Tree(root, sorted(look.entries), manifest, digest_of(manifest), look.left_out, look.ignored)
 
 
 class _Look:
@@ -90,6 +93,7 @@ class _Look:
         self._hashes = hashes
         self.entries: list[Entry] = []
         self.left_out: list[str] = []
+        self.ignored: list[Ignored] = []
         self.unreadable: list[Unreadable] = []
 
     def everywhere(self) -> None:
@@ -127,9 +131,12 @@ class _Look:
         if item.name in (GIT_FOLDER.encode(), SYNC_MARK.encode()) or item.path in self._without:
             return False
         is_folder = item.is_dir(follow_symlinks=False)
-        if _is_ignored(start + path, is_folder, rules):
-            return False
         name = os.fsdecode(path)
+        rule_file = _ignored_by(start + path, is_folder, rules)
+        if rule_file:
+            if is_worth_noting(name, len(self.ignored)):
+                self.ignored.append(Ignored(name, is_folder, rule_file))
+            return False
         try:
             status = item.stat(follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
@@ -182,14 +189,17 @@ def _read(path: bytes) -> tuple[Stamp, str, Stamp]:
         os.close(fd)
 
 
-def _is_ignored(path: bytes, is_folder: bool, rules: tuple[tuple[Rules, ...], ...]) -> bool:
-    """The last kind of rule file wins; of one kind, the file in the deepest folder."""
-    for kind in reversed(rules):
+def _ignored_by(path: bytes, is_folder: bool, rules: tuple[tuple[Rules, ...], ...]) -> str:
+    """The kind of rule file that leaves it out; empty: none does.
+
+    The last kind wins; of one kind, the file in the deepest folder.
+    """
+    for name, kind in zip(reversed(RULE_FILES), reversed(rules), strict=True):
         for one in kind:
             verdict = one.verdict(path, is_folder)
             if verdict is not None:
-                return verdict
-    return False
+                return name if verdict else ""
+    return ""
 
 
 def _own(root: bytes, folder: bytes, name: bytes, names: set[bytes], start: bytes) -> Rules:
@@ -224,7 +234,7 @@ def rules_above(root: bytes) -> tuple[tuple[tuple[Rules, ...], ...], bytes]:
             for name, known in zip(map(str.encode, RULE_FILES), rules, strict=True)
         )
         below = root[len(folder) + 1 :].split(b"/")[0]
-        if _is_ignored(inside + b"/" + below if inside else below, True, rules):
+        if _ignored_by(inside + b"/" + below if inside else below, True, rules):
             return none
     return rules, root[len(top) + 1 :] + b"/"
 

@@ -67,7 +67,7 @@ def test_the_first_to_fail_is_the_first_to_end(launch: Launch, family: Family):
     os.kill(agent, signal.SIGSTOP)
     for number in (5, 2):
         os.kill(pids[f"worker/{number}"], signal.SIGKILL)
-        soon(lambda number=number: not alive(pids[f"worker/{number}"]))
+        soon(lambda number=number: not alive(pids[f"worker/{number}"]))  # type: ignore[misc]
     os.kill(agent, signal.SIGCONT)
     assert started.wait(15).code == 137
     assert last_run(launch).report["failure"]["task"] == "worker/5"

@@ -14,6 +14,7 @@ from launcher.luggage.requests import Wanted
 from launcher.model.host import Host
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings
+from tests.conftest import Launch
 from tests.ssh.lab import Lab
 from tests.unit.luggage.hosts import snapshot
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(autouse=True)
 def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home of whoever launches, with the keys of the lab."""
-    path = tmp_path / "home"
+    path = tmp_path / "caller"
     path.mkdir()
     lab.move_in(path)
     monkeypatch.setenv("HOME", str(path))
@@ -76,6 +77,20 @@ def test_from_four_hosts(lab: Lab, fleet: Fleet, tmp_path: Path):
         assert {path: found[2] for path, found in snapshot(out).items() if path.startswith(b"log")} == {
             b"log\xff": host.name.encode()
         }
+
+
+def test_two_tasks_of_a_host_are_told_that_they_share(ssh_launch: Launch, tmp_path: Path):
+    (tmp_path / "code").mkdir()
+    words = ["--hosts", "node1:2", "--workers", "2", "--sync", ".", "--collect", "out:got"]
+    ended = ssh_launch(*words, "--", "sh", "-c", "echo $TASK_INDEX >out", cwd=tmp_path / "code")
+    assert ended.code == 0, ended.err
+    remark = "worker/0 and worker/1 share the folder on node1: results of the same name are the same file"
+    assert remark in ended.err
+    assert ended.err.index(remark) < ended.err.index("synced 0 files (0 bytes) to 1 host, nothing sent, in ")
+    folder = os.path.realpath(tmp_path / "code/got")
+    assert f"collected 2 files (4 bytes) from 1 host into {folder} in " in ended.err
+    got = [(tmp_path / f"code/got/worker-{number}/out").read_text() for number in (0, 1)]
+    assert got[0] == got[1]
 
 
 def test_a_host_that_is_gone_keeps_nothing_from_the_others(lab: Lab, fleet: Fleet, tmp_path: Path):

@@ -10,24 +10,26 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import HostsError
-from launcher.luggage.progress import Lines, Silent
+from launcher.luggage.progress import Lines, Silent, human
 from launcher.luggage.requests import parse_syncs
 from launcher.luggage.sync import SyncResult, finish, pack, sync
 from launcher.model.host import Host
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings
+from tests.conftest import Launch
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 from tests.unit.luggage.hosts import snapshot
 
 pytestmark = pytest.mark.timeout(120)
+needs_spaces = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 CACHE = ".cache/tf-launcher"
 
 
 @pytest.fixture(autouse=True)
 def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home of whoever launches, with the keys of the lab."""
-    path = tmp_path / "home"
+    path = tmp_path / "caller"
     path.mkdir()
     lab.move_in(path)
     monkeypatch.setenv("HOME", str(path))
@@ -89,10 +91,12 @@ def test_to_four_hosts_and_again(lab: Lab, fleet: Fleet, project: Path):
             assert snapshot(host.there(path)) == snapshot(project)
     summaries = [line for line in said if line.startswith("synced")]
     assert [line.split(" (")[0] for line in summaries] == ["synced 2,003 files"] * 2
-    assert " to 4 hosts in " in summaries[0]
+    assert f" to 4 hosts, {human(first.moved)} sent, in " in summaries[0]
+    assert first.moved == 4 * first.size
+    assert " to 4 hosts, nothing sent, in " in summaries[1]
     assert second.sent * 10 < first.sent
-    assert finish(fleet, [host.name for host in lab.hosts], "job1", 32) == []
-    assert finish(fleet, [host.name for host in lab.hosts], "job2", 32) == []
+    assert finish(fleet, [host.name for host in lab.hosts], "job1", 32) == {}
+    assert finish(fleet, [host.name for host in lab.hosts], "job2", 32) == {}
     for host in lab.hosts:
         found = {
             path.removeprefix(f"{host.home}/").split("/")[2:3][0]
@@ -112,6 +116,26 @@ def test_to_a_place_that_stays(lab: Lab, fleet: Fleet, project: Path):
     bring(fleet, lab.hosts, f"{project}:code/mine")
     assert (node / "checkpoint").read_text() == "precious"
     assert (node / "run.sh").read_text() == "#!/bin/bash\n"
+
+
+@needs_spaces
+def test_a_mount_point_is_no_place(lab: Lab, fleet: Fleet, project: Path):
+    host = lab.hosts[0]
+    assert failures(fleet, [host], f"{project}:/tmp") == [
+        f"{host.name}: /tmp can't be replaced: it is a mount point; give a folder below it"
+    ]
+
+
+@needs_spaces
+def test_a_host_without_python_is_told_of_once(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    hosts[1].no_python()
+    (tmp_path / "code").mkdir()
+    words = ["--hosts", "node1,node2", "--workers", "2", "--sync", ".", "true"]
+    ended = ssh_launch(*words, cwd=tmp_path / "code")
+    assert ended.code == 125
+    assert ended.err.count("no python3") == 1, ended.err
+    assert "could not be removed" not in ended.err
+    assert not [path for host in hosts for path in host.files() if "/work/" in path]
 
 
 def test_disks_that_are_full_and_homes_that_are_closed(lab: Lab, fleet: Fleet, project: Path):

@@ -63,7 +63,13 @@ def place_named(remote: str) -> str:
     for precious, name in ((home(), "the home folder"), (store_of_user().root, "the launcher's own cache")):
         if (os.path.realpath(precious) + "/").startswith(path.rstrip("/") + "/"):
             raise Failed(f"{path} can't be replaced: {name} is there; give a folder of its own")
+    if os.path.ismount(path):
+        raise _mounted(path)
     return path
+
+
+def _mounted(path: str) -> Failed:
+    return Failed(f"{path} can't be replaced: it is a mount point; give a folder below it")
 
 
 def look(path: str, alive: Callable[[], None]) -> Standing:
@@ -131,7 +137,7 @@ def settle(
     if standing.empty:
         set_folder_modes(entries, new)
         os.chmod(new, 0o777 & ~_umask())
-        os.rename(new, standing.path)
+        _move(new, standing.path)
         return
     check_unused(standing)
     brought = {entry.path: entry for entry in standing.brought}
@@ -142,6 +148,16 @@ def settle(
     exchange(new, standing.path)
     keep(new, standing.path, brought, wanted, alive)
     remove(new, alive)
+
+
+def _move(new: str, path: str) -> None:
+    """To where nothing is, or an empty folder, which may be a mount point after all (of a bind)."""
+    try:
+        os.rename(new, path)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise _mounted(path) from error
+        raise
 
 
 def check_unused(standing: Standing) -> None:
@@ -192,7 +208,7 @@ def exchange(new: str, old: str) -> None:
     if number in _NO_EXCHANGE:
         return _swap(new, old)
     if number == errno.EBUSY:
-        raise Failed(f"{old} can't be replaced: it is a mount point; give a folder below it")
+        raise _mounted(old)
     raise OSError(number, os.strerror(number), old)
 
 

@@ -64,7 +64,7 @@ def test_everything() -> None:
         ),
     )  # fmt: skip
     policy = Policy(OnFailure.CONTINUE, 90.0, 7200.0)
-    job = JobSpec(roles, True, (("A", "010"),), "/x", "python3.11", policy)
+    job = JobSpec(roles, True, (("A", "010"),), workdir="/x", python="python3.11", policy=policy)
     hosts = (Host("h1", slots=2, source="j:20"), Host("h2", gpus=("0",), source="j:21"))
     assert parse(FULL, "j") == JobFile(
         job,
@@ -75,6 +75,8 @@ def test_everything() -> None:
         collect=("model",),
         workdir_source="j:24",
         python_source="j:25",
+        sync_source="j:30",
+        collect_source="j:31",
         source="j",
     )
 

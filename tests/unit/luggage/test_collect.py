@@ -9,7 +9,7 @@ import pytest
 
 from launcher.luggage.collect import Collected, collect
 from launcher.luggage.landing import Landing
-from launcher.luggage.progress import Silent
+from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted
 from launcher.model.luggage import FILE, FOLDER, LINK, Entry, LuggageError, digest_of
 from tests.unit.luggage.hosts import LocalHosts, snapshot
@@ -89,6 +89,24 @@ def test_each_task_gets_its_own_though_they_share_a_host(hosts: LocalHosts, out:
     assert {p.parent.name: p.read_text() for p in out.rglob("log")} == {
         "w-0": "log", "w-1": "log", "w-2": "other log",
     }  # fmt: skip
+
+
+def test_the_line_at_the_end_says_where_to(
+    hosts: LocalHosts, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for host in ("a", "b"):
+        (hosts.home(host) / "log").write_text("log")
+    said: list[str] = []
+    both = [wanted("log", out / "w-0"), wanted("log", out / "w-1", "b")]
+    for these in (both[:1], both, [*both, wanted("log", tmp_path / "x/y")], [wanted("gone", out)]):
+        collect(hosts, these, "job1", Lines(said.append), 8)
+    assert [line.rpartition(" in ")[0] for line in said] == [
+        "collected 1 file (3 bytes) from 1 host into ~/out/w-0",
+        "collected 2 files (6 bytes) from 2 hosts into ~/out",
+        "collected 3 files (9 bytes) from 2 hosts into ~/out and ~/x",
+        "collected 0 files (0 bytes) from 1 host",
+    ]
 
 
 def test_what_is_not_there_is_a_remark(hosts: LocalHosts, out: Path):

@@ -11,7 +11,7 @@ import pytest
 from launcher.errors import TransportError
 from launcher.luggage.meter import Meter
 from launcher.luggage.parallel import on_all
-from launcher.luggage.progress import Bar, Lines, counted, human, shown
+from launcher.luggage.progress import Bar, Lines, counted, human, listed, shortened, shown
 from launcher.luggage.talk import Cancelled
 
 
@@ -21,15 +21,15 @@ def test_a_line_after_two_seconds_and_one_at_the_end():
     lines = Lines(said.append, lambda: now[0])
     meter = Meter(["a", "b"])
     lines.begin("syncing", meter)
-    meter.expect(14_000_000, 20)
-    meter.move(3_000_000, 5)
+    meter.expect(14_000_000)
+    meter.move(3_000_000)
     meter.done("a")
     lines.tick()
     assert said == []
     for now[0] in (102.1, 105.0, 200.0):
         lines.tick()
-    lines.end("synced 20 files")
-    assert said == ["syncing: 3.0 MB of 14 MB so far, waiting for b", "synced 20 files"]
+    lines.end("synced 20 files\nleft out")
+    assert said == ["syncing: 3.0 MB of 14 MB so far, waiting for b", "synced 20 files", "left out"]
 
 
 def test_many_hosts_are_not_all_named():
@@ -58,8 +58,8 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch):
         assert isinstance(progress, Bar)
         meter = Meter(["a", "b"])
         progress.begin("syncing", meter)
-        meter.expect(2_000_000, 2013)
-        meter.move(1_000_000, 1000)
+        meter.expect(2_000_000)
+        meter.move(1_000_000)
         progress.tick()
         progress.end("synced")
         terminal.flush()
@@ -67,15 +67,26 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch):
         while b"launch: synced" not in written:
             written += os.read(screen.fileno(), 100_000)
     text = written.decode()
-    assert "1,000/2,013 files" in text
+    assert "1.0 MB of 2.0 MB" in text
     assert "2 hosts to go" in text
 
 
 def test_numbers():
-    assert [human(size) for size in (0, 512, 99_000, 300_000, 14_000_000, 3_400_000_000)] == [
-        "0 kB", "1 kB", "99 kB", "0.3 MB", "14 MB", "3.4 GB",
+    assert [human(size) for size in (0, 1, 999, 1000, 99_000, 300_000, 14_000_000, 3_400_000_000)] == [
+        "0 bytes", "1 byte", "999 bytes", "1 kB", "99 kB", "0.3 MB", "14 MB", "3.4 GB",
     ]  # fmt: skip
     assert [counted(number, "file") for number in (0, 1, 2013)] == ["0 files", "1 file", "2,013 files"]
+
+
+def test_names_and_paths(monkeypatch: pytest.MonkeyPatch):
+    assert [listed(list("abcdef"[:count])) for count in (0, 1, 2, 4, 6)] == [
+        "", "a", "a and b", "a, b, c and d", "a, b, c, d and 2 more",
+    ]  # fmt: skip
+    monkeypatch.setenv("HOME", "/home/me/")
+    paths = ["/home/me/x", "/home/me", "/home/mean", "/x"]
+    assert list(map(shortened, paths)) == ["~/x", "~", "/home/mean", "/x"]
+    monkeypatch.setenv("HOME", "/")
+    assert shortened("/x") == "/x"
 
 
 def test_hosts_that_fail_keep_nobody_from_being_done():

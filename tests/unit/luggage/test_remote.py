@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.store import place
+from launcher.agent.store.talk import Failed
 from launcher.errors import TransportError
 from launcher.luggage.sync import finish
 from launcher.model.luggage import SYNC_MARK
@@ -150,6 +152,25 @@ def test_a_place_that_holds_the_home_or_the_cache(bring: Bring, hosts: LocalHost
     path = os.path.realpath(remote.format(home=hosts.home("a")))
     with pytest.raises(TransportError, match=r"can't be replaced: the (home folder|launcher's own cache)"):
         bring(f"{folder}:{path}")
+
+
+@pytest.mark.parametrize("remote", ["/proc", "/dev/shm"])
+def test_a_mount_point(bring: Bring, folder: Path, remote: str):
+    with pytest.raises(
+        TransportError, match=rf"\Aa: {remote} can't be replaced: it is a mount point; give a"
+    ):
+        bring(f"{folder}:{remote}")
+
+
+def test_an_empty_folder_that_another_is_bound_to(
+    bring: Bring, folder: Path, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def busy(*_: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(os, "rename", busy)
+    with pytest.raises(Failed, match=f"{there} can't be replaced: it is a mount point; give a folder below"):
+        place._move(str(tmp_path / "new"), str(there))
 
 
 def test_by_way_of_a_link(bring: Bring, hosts: LocalHosts, folder: Path, tmp_path: Path):

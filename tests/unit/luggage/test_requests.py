@@ -122,7 +122,8 @@ def test_wrong_collects(tmp_path: Path):
     (tmp_path / "file").write_text("x")
     with away_from(tmp_path), pytest.raises(JobError) as caught:
         parse_collects(
-            ["", ":out", "worker=", "ckpt:", "master=ckpt", "ckpt:file", "ps=fine"], ["ps", "worker"]
+            ["", ":out", "worker=", "ckpt:", "master=ckpt", "ckpt:file", "ps=fine", "ps/1=x", "worker/5=x"],
+            {"ps": 1, "worker": 2},
         )
     assert [str(fault).partition(";")[0] for fault in caught.value.faults] == [
         "--collect: '' is no path",
@@ -131,7 +132,19 @@ def test_wrong_collects(tmp_path: Path):
         "--collect: 'ckpt:' is no path",
         "--collect: 'master=ckpt': no task of this job is a 'master'",
         "--collect: 'file' is a file",
+        "--collect: 'ps/1=x': this job has no ps/1",
+        "--collect: 'worker/5=x': this job has no worker/5",
     ]
+    assert [fault.expected for fault in caught.value.faults[-2:]] == [
+        "expected ps/0", "expected worker/0 to worker/1",
+    ]  # fmt: skip
+
+
+def test_where_it_was_written(tmp_path: Path):
+    with away_from(tmp_path), pytest.raises(JobError, match=r"\Ajob.yaml:3: 'gone' is not there; "):
+        parse_syncs(["gone"], "job.yaml:3")
+    with pytest.raises(JobError, match=r"\Ajob.yaml:4: 'ps/1=x': this job has no ps/1; expected ps/0\Z"):
+        parse_collects(["ps/1=x"], {"ps": 1}, "job.yaml:4")
 
 
 def test_what_is_wanted_of_whom(tmp_path: Path):
@@ -140,7 +153,7 @@ def test_what_is_wanted_of_whom(tmp_path: Path):
         (TaskId("worker/0"), "a", "/work"),
         (TaskId("worker/1"), "b", ""),
     ]
-    requests = parse_collects(["log.{i}", "worker=ckpt:out", "worker/1=model:best"], ["ps", "worker"])
+    requests = parse_collects(["log.{i}", "worker=ckpt:out", "worker/1=model:best"], {"ps": 1, "worker": 2})
     with away_from(tmp_path):
         wanted = wanted_of(requests, tasks, "/run", lambda path, task: path.replace("{i}", str(task.index)))
         here = os.getcwd()

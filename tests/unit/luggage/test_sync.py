@@ -63,10 +63,10 @@ def test_damaged_contents_come_again(bring: Bring, hosts: LocalHosts, folder: Pa
 
 def test_finish_leaves_the_cache_and_nothing_else(bring: Bring, hosts: LocalHosts, folder: Path):
     bring(folder, to=("a", "b"))
-    assert finish(hosts, ("a", "b"), "job1", 8) == []
+    assert finish(hosts, ("a", "b"), "job1", 8) == {}
     for host in ("a", "b"):
         assert sorted(os.listdir(hosts.cache(host))) == ["blobs", "lock", "place.lock", "spare"]
-    assert finish(hosts, ("a", "never synced"), "job1", 8) == []
+    assert finish(hosts, ("a", "never synced"), "job1", 8) == {}
     assert not hosts.cache("never synced").exists()
 
 
@@ -253,4 +253,4 @@ def test_the_oldest_python_will_do(hosts: LocalHosts, bring: Bring, folder: Path
     assert snapshot(Path(result.workdirs["a"])) == snapshot(folder)
     wanted = [Wanted("worker/0", "a", result.workdirs["a"], "src", str(tmp_path / "out"))]
     assert collect(hosts, wanted, "job1", Silent(), 1).files == 3
-    assert finish(hosts, ("a",), "job1", 8) == []
+    assert finish(hosts, ("a",), "job1", 8) == {}

@@ -273,7 +273,7 @@ def test_while_much_waits_it_says_so_until_half_is_read(pipe):
         assert writer.full()
         before = writer.waiting(write)
         reader.turns.release()
-        until(lambda before=before: writer.waiting(write) < before)
+        until(lambda before=before: writer.waiting(write) < before)  # type: ignore[misc]
     assert not writer.full()
     for _ in range(20):
         reader.turns.release()
@@ -361,7 +361,7 @@ def test_two_files_do_not_wait_for_each_other(pipe, tmp_path):
     for n in range(5):
         reader.turns.release()
         writer.write(other, b"%d\n" % n)
-        until(lambda n=n: (tmp_path / "err").read_bytes().endswith(b"%d\n" % n), 2.0)
+        until(lambda n=n: (tmp_path / "err").read_bytes().endswith(b"%d\n" % n), 2.0)  # type: ignore[misc]
     assert not writer.close(0.1)
     os.close(other)
     os.close(write)

@@ -12,7 +12,7 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test check lint types bench install uninstall clean python-ok
+.PHONY: help venv dev demo test check contract-docker lint types bench install uninstall clean python-ok
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: lint types  ## ruff, mypy and all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: test
+
+contract-docker: $(VENV)/.dev  ## the contract of agents, in containers: some minutes
+	LAUNCH_TEST_CONTRACT=docker $(BIN)/python -m pytest tests/contract
 
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/ruff check .

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 #: Seconds a lost or closed agent has to be over.
 LAST_WAIT = 10.0
 #: The same where somebody wants the end at once.
-_HURRIED_WAIT = 0.5
+_HURRIED_WAIT, _HURRIED_KILL = 0.5, 3.0
+#: What is said of an agent on another machine that no order gets to.
+_UNREACHED = "and it can't be reached: it ends everything there when its lease is over"
 #: Seconds between two looks at a reader who holds us up.
 _LOOK = 0.01
 _READ = 1 << 18
@@ -308,7 +310,7 @@ class Orchestrator:
             self._shut(line)
         until = time.monotonic() + (_HURRIED_WAIT if self._machine.hurried else LAST_WAIT)
         late = [line for line in self._lines.values() if line.link.wait(_left(until)) is None]
-        until = time.monotonic() + LAST_WAIT
+        until = time.monotonic() + (_HURRIED_KILL if self._machine.hurried else LAST_WAIT)
         for line in late:
             self._kill(line, until)
         for line in self._lines.values():
@@ -317,7 +319,8 @@ class Orchestrator:
     def _kill(self, line: _Line, until: float) -> None:
         """An agent that does not even end: stopped, or stuck in the kernel."""
         gone = line.link.kill(_left(until)) is not None
-        what = "so it and all it had started were killed" if gone else "and SIGKILL did not help"
+        helpless = "and SIGKILL did not help" if line.link.same_clock else _UNREACHED
+        what = "so it and all it had started were killed" if gone else helpless
         self._show(orders.Tell(f"the agent of {line.host} did not end, {what}", urgent=True))
 
     # ------------------------------------------------------------------ orders

@@ -181,7 +181,10 @@ class Agent:
         """Somebody else ends us: the launcher must see the end of the link, and no task's end as its own."""
         if not self._cut_short:
             self._cut_short = True
-            os.write(2, f"{why}\n".encode())
+            try:
+                os.write(2, f"{why}\n".encode())
+            except OSError:  # whoever read it is gone too
+                pass
             self._stop_writing()
             self._pipe.hang_up()
             self._end_all()

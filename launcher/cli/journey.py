@@ -74,7 +74,7 @@ class Journey:
         try:
             code = self._launch(trip.bring(errands, self._job), fleet)
         finally:
-            trip.finish(errands, self._job)
+            trip.finish(errands, self._job) if self._complete else trip.keep(self._job)
         return code or (0 if self._complete else LaunchError.exit_code)
 
     def _launch(self, placement: Placement, fleet: Fleet | None) -> int:
@@ -83,6 +83,7 @@ class Journey:
 
         def fetch(plan: Plan | None, paths: RunPaths) -> None:
             if self._trip is not None:
+                self._complete = False  # until it is: Ctrl-C may come
                 self._complete = self._trip.collect(self._trip.errands(fleet), plan, paths, self._job)
 
         return launching.launch(

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="fetch this of what the tasks wrote when the job is over; repeatable",
     )  # fmt: skip
     others.add_argument(
-        "--lease", type=seconds, metavar="S", help="how long tasks outlive a lost connection (default: 60)"
+        "--lease", type=_lease, metavar="S", help="how long tasks outlive a lost connection (default: 60)"
     )
     others.add_argument(
         "--no-check", action="store_true", help="do not try whether the hosts reach each other"
@@ -86,6 +86,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--version", action="version", version=_version())
 
 
+#: Seconds: hosts are pinged every two, and a lost connection takes five to be noticed.
+_LEAST_LEASE = 6
+
+
 class _Once(argparse.Action):
     """An option of which the last would silently win."""
 
@@ -99,6 +103,14 @@ class _Once(argparse.Action):
         if getattr(namespace, self.dest) not in (None, value):
             raise argparse.ArgumentError(self, "expected once; several hosts are host,host,...")
         setattr(namespace, self.dest, value)
+
+
+def _lease(text: str) -> float:
+    """Seconds; less than a few would be over before a lost connection is noticed."""
+    found = seconds(text)
+    if found < _LEAST_LEASE:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {_LEAST_LEASE} seconds or more")
+    return found
 
 
 def _count(text: str) -> int:

@@ -11,7 +11,7 @@ from launcher.cli import itinerary
 from launcher.cli.places import is_here
 from launcher.cli.request import Request
 from launcher.errors import LaunchError, TransportError
-from launcher.luggage.progress import Progress, Silent, shown
+from launcher.luggage.progress import Progress, Silent, listed, shown
 from launcher.luggage.requests import parse_collects, parse_syncs, wanted_of
 from launcher.luggage.sharing import sharing_remark
 from launcher.luggage.sync import Packed, finish, left_out, pack, sync
@@ -168,6 +168,12 @@ class Trip:
         for text in (*done.remarks, *done.failures):
             _say(f"--collect: {text}")
         return not done.failures
+
+    def keep(self, job: str) -> None:
+        """Not everything could be fetched: what the job left on other machines stays there."""
+        if self._packed is not None:
+            where = f"~/.cache/tf-launcher/work/{job} on {listed(self._remote)}"
+            _say(f"--collect: what was not fetched is still in {where}")
 
     def finish(self, errands: Errands, job: str) -> None:
         """Remove the run's folders from the other machines.

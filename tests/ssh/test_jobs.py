@@ -230,6 +230,19 @@ def test_ctrl_c(ssh_launch: Launch, hosts: list[LabHost], times: int):
     assert soon(lambda: quiet(hosts), 10)
 
 
+def test_porter_and_guardian_are_killed(ssh_launch: Launch, hosts: list[LabHost]):
+    """Then the agent, which nobody listens to any more, ends everything."""
+    words = ["--workers", "2", "--", "sh", "-c", "(setsid sleep 300 &); echo up; exec sleep 300"]
+    started = ssh_launch.start("--hosts", "node1,node2", *words, cwd="/")
+    started.until(lambda it: it.out.count("| up") == 2)
+    look = "grep -lE 'launch-(porter|guardian)' /proc/[0-9]*/comm | cut -d/ -f3"
+    pids = hosts[0].run(["sh", "-c", look]).stdout.decode().split()
+    assert len(pids) == 2
+    hosts[0].run(["kill", "-KILL", *pids])
+    assert started.wait(30).code == 125
+    assert soon(lambda: quiet(hosts), 10)
+
+
 def test_the_agent_is_killed(ssh_launch: Launch, hosts: list[LabHost]):
     words = ["--workers", "2", "--", "sh", "-c", "echo up; exec sleep 300"]
     started = ssh_launch.start("--hosts", "node1,node2", *words, cwd="/")

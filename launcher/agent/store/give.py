@@ -17,6 +17,7 @@ A tree is sent as it is, with links as links; only what the user named itself ma
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import stat
@@ -180,9 +181,36 @@ def _matching(base: str, pattern: str) -> List[Tuple[str, str]]:
     while fixed < len(parts) - 1 and not glob.has_magic(parts[fixed]):
         fixed += 1
     top = os.path.join(base, "/".join(parts[:fixed]) or "/"[: pattern.startswith("/")])
-    found = glob.glob("/".join((glob.escape(top.rstrip("/")), *parts[fixed:])), recursive=True)
+    found = list(_below(top.rstrip("/") or "/", parts[fixed:]))
     names = ((one, os.path.relpath(one, top)) for one in _without_nested(found))
     return [(one, "" if name == "." else name) for one, name in names]
+
+
+def _below(folder: str, parts: List[str]) -> Iterator[str]:
+    """What matches below a folder, as glob has it; but ``**`` follows no links: they may lead in circles."""
+    if not parts:
+        yield folder
+        return
+    first, rest = parts[0], parts[1:]
+    if first == "**":
+        yield from _below(folder, rest)
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(folder, name)
+        if first == "**":
+            if not name.startswith(".") and os.path.isdir(path) and not os.path.islink(path):
+                yield from _below(path, parts)
+            elif not rest and not name.startswith("."):
+                yield path
+        elif _is_meant(name, first) and (not rest or os.path.isdir(path)):
+            yield from _below(path, rest)
+
+
+def _is_meant(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) and (pattern.startswith(".") or not name.startswith("."))
 
 
 def _without_nested(paths: List[str]) -> List[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 
 from launcher.model.luggage import CHUNK, Frames, LuggageError, packed, tell, unpacked
@@ -20,6 +21,8 @@ from collections import deque
 
 #: Seconds without a byte from the launcher, or without it taking one, after which nobody is there any more.
 _SILENCE = 120.0
+#: Seconds to notice that the connection is closed, and to clear up.
+_FAREWELL = 4.0
 #: Seconds between two signs of life.
 _PULSE = 1.0
 _PIECE = 256 * 1024
@@ -127,6 +130,7 @@ def speak(errand: Errand, arguments: Any) -> int:
     from launcher.agent.store.home import worded
 
     talk = Talk()
+    threading.Thread(target=_leave_with_launcher, name="launcher", daemon=True).start()
     try:
         errand(talk, arguments)
         return 0
@@ -138,6 +142,15 @@ def speak(errand: Errand, arguments: Any) -> int:
         return _fail(talk, worded(error))
     except Hung:
         return 1
+
+
+def _leave_with_launcher() -> None:
+    """Whoever is busy would not notice that the launcher is gone: it gets some seconds to, no more."""
+    poll = select.poll()
+    poll.register(0, 0)  # nothing but the end of the connection
+    poll.poll()
+    time.sleep(_FAREWELL)
+    os._exit(1)
 
 
 def _fail(talk: Talk, why: str) -> int:

@@ -33,7 +33,7 @@ SILENCE = 5.0
 #: The same for a new connection: our program must get there first, and start.
 FIRST_ANSWER = 15.0
 #: Seconds between two tries to connect, at first and at most.
-BACKOFF, MOST_BACKOFF = 0.2, 2.0
+BACKOFF, MOST_BACKOFF = 0.2, 1.0
 #: Seconds for the last acknowledgement to be on its way, and for the end when nobody waits for it any more.
 LAST_WORD = 1.0
 CLOSING = 10.0
@@ -215,7 +215,8 @@ class Carrier(threading.Thread):
         if self._lost_at is None and self._stream.last_words is None:
             self._lost_at = time.monotonic()
             left = self._stream.heard_at + self._lease - self._lost_at
-            self._say(f"connection lost ({why}); its tasks go on, trying again for {left:.0f} s")
+            what = "its tasks go on, trying again" if self._met else "trying again"
+            self._say(f"connection lost ({why}); {what} for {left:.0f} s")
 
     def _begin_redial(self) -> None:
         entry = ATTACH if self._met else self._entry

@@ -163,6 +163,11 @@ def test_a_link_that_is_cut_for_ten_seconds_costs_no_line(ssh_launch: Launch, ho
         assert numbers_of(last_run(ssh_launch).log(f"worker/{number}")) == list(range(1200))
 
 
+def _asleep(host: LabHost) -> list[str]:
+    """The tasks that still run there."""
+    return [process.argv for process in host.processes() if process.argv == "sleep 300"]
+
+
 @needs_spaces
 def test_a_link_that_is_cut_for_good(ssh_launch: Launch, hosts: list[LabHost]):
     lease, grace = 6, 1
@@ -173,7 +178,8 @@ def test_a_link_that_is_cut_for_good(ssh_launch: Launch, hosts: list[LabHost]):
     started.until(lambda it: it.out.count("| up") == 4)
     hosts[2].cut()
     since = time.monotonic()
-    assert soon(lambda: not hosts[2].processes(), lease + 6, "its own agent has not ended its task")
+    # By the end of the lease, counted from the last word; a busy machine gets some more.
+    assert soon(lambda: not _asleep(hosts[2]), lease + 2, "its own agent has not ended its task")
     ended = started.wait(40)
     assert time.monotonic() - since < lease + grace + 8
     assert ended.code == 125

@@ -34,6 +34,9 @@ SILENCE = 5.0
 FIRST_ANSWER = 15.0
 #: Seconds between two tries to connect, at first and at most.
 BACKOFF, MOST_BACKOFF = 0.2, 1.0
+#: Seconds that the host's own lease is shorter, so that all has ended there when ours is over; of a short
+#: lease it is a part.
+HEAD_START, _LEAST_SHARE = 2.0, 0.7
 #: Seconds for the last acknowledgement to be on its way, and for the end when nobody waits for it any more.
 LAST_WORD = 1.0
 CLOSING = 10.0
@@ -67,8 +70,9 @@ class Carrier(threading.Thread):
     ) -> None:
         super().__init__(name=f"ssh-{host}", daemon=True)
         now = time.monotonic()
-        self._host, self._fleet, self._porter, self._tell = host, fleet, porter, tell
+        self._host, self._fleet, self._tell = host, fleet, tell
         self._lease = float(porter["lease"])
+        self._porter = {**porter, "lease": max(self._lease - HEAD_START, self._lease * _LEAST_SHARE)}
         self._entry = CARRYING if porter.get("job") else PORTER
         self._stream = Stream(str(porter["token"]).encode(), KEEP, TAKE, now, PING)
         self._pipes = Pipes(facts, orders, self._stream, now)

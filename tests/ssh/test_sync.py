@@ -121,8 +121,8 @@ def test_to_a_place_that_stays(lab: Lab, fleet: Fleet, project: Path):
 @needs_spaces
 def test_a_mount_point_is_no_place(lab: Lab, fleet: Fleet, project: Path):
     host = lab.hosts[0]
-    assert failures(fleet, [host], f"{project}:/tmp") == [
-        f"{host.name}: /tmp can't be replaced: it is a mount point; give a folder below it"
+    assert failures(fleet, [host], f"{project}:/dev/shm") == [
+        f"{host.name}: /dev/shm can't be replaced: it is a mount point; give a folder below it"
     ]
 
 

@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BENCH  := .venv-bench
 BIN    := $(VENV)/bin
-PIP     = -m pip --disable-pip-version-check --quiet
+PIP     = -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
 
 PACKAGING := pyproject.toml setup.py
@@ -45,10 +45,10 @@ bench: $(BENCH)/.installed  ## measure side by side with honcho, mpirun and torc
 	$(BENCH)/bin/python -m bench.run $(BENCH_ARGS)
 
 install: python-ok  ## install launch for the Python of PYTHON=
-	$(PYTHON) $(PIP) install .
+	$(PYTHON) $(PIP) --quiet install .
 
 uninstall:  ## the opposite
-	$(PYTHON) $(PIP) uninstall -y tf-launcher
+	$(PYTHON) $(PIP) --quiet uninstall -y tf-launcher
 
 clean:  ## remove environments, caches and what building leaves
 	rm -rf $(VENV) $(BENCH) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -79,5 +79,5 @@ $(VENV)/.dev: $(PACKAGING) | $(VENV)/bin/python
 # Not editable: what is measured is what a user installs.
 $(BENCH)/.installed: $(PACKAGING) $(SOURCES) | $(BENCH)/bin/python
 	rm -rf build
-	$(BENCH)/bin/python $(PIP) install .
+	$(BENCH)/bin/python $(PIP) --quiet install .
 	@touch $@

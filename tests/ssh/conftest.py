@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.model.host import Host
+from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.settings import SshSettings
 from tests.conftest import Launch
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -42,3 +45,23 @@ def ssh_launch(lab: Lab, launch: Launch) -> Launch:
     """The installed command, with the keys of the lab in its home: ``--hosts node1,node2`` works."""
     lab.move_in(launch.home)
     return launch
+
+
+@pytest.fixture
+def caller(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of whoever launches, with the keys of the lab."""
+    path = tmp_path / "caller"
+    path.mkdir()
+    lab.move_in(path)
+    monkeypatch.setenv("HOME", str(path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return path
+
+
+@pytest.fixture
+def fleet(lab: Lab, caller: Path) -> Iterator[Fleet]:
+    """Connections to all four, made by `caller`."""
+    with Fleet([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
+        fleet.connect()
+        yield fleet

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,34 +10,12 @@ import pytest
 from launcher.luggage.collect import collect
 from launcher.luggage.progress import Silent
 from launcher.luggage.requests import Wanted
-from launcher.model.host import Host
 from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.settings import SshSettings
 from tests.conftest import Launch
 from tests.ssh.lab import Lab
 from tests.unit.luggage.hosts import snapshot
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(autouse=True)
-def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of whoever launches, with the keys of the lab."""
-    path = tmp_path / "caller"
-    path.mkdir()
-    lab.move_in(path)
-    monkeypatch.setenv("HOME", str(path))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return path
-
-
-@pytest.fixture
-def fleet(lab: Lab) -> Iterator[Fleet]:
-    """Connected to all four."""
-    with Fleet([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
-        fleet.connect()
-        yield fleet
 
 
 def furnish(lab: Lab) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,7 @@ from launcher.errors import HostsError
 from launcher.luggage.progress import Lines, Silent, human
 from launcher.luggage.requests import parse_syncs
 from launcher.luggage.sync import SyncResult, finish, pack, sync
-from launcher.model.host import Host
 from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.settings import SshSettings
 from tests.conftest import Launch
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -24,26 +22,6 @@ from tests.unit.luggage.hosts import snapshot
 pytestmark = pytest.mark.timeout(120)
 needs_spaces = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 CACHE = ".cache/tf-launcher"
-
-
-@pytest.fixture(autouse=True)
-def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of whoever launches, with the keys of the lab."""
-    path = tmp_path / "caller"
-    path.mkdir()
-    lab.move_in(path)
-    monkeypatch.setenv("HOME", str(path))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return path
-
-
-@pytest.fixture
-def fleet(lab: Lab) -> Iterator[Fleet]:
-    """Connected to all four."""
-    with Fleet([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
-        fleet.connect()
-        yield fleet
 
 
 @pytest.fixture

@@ -137,8 +137,8 @@ def _summary(found: Sequence[Finding], failed: int) -> str:
     """``1 problem, 2 warnings; 1 host could not be checked``."""
     numbers = [(severity, sum(f.severity is severity for f in found)) for severity in Severity]
     parts = [count(number, severity.value) for severity, number in numbers if number]
-    line = ", ".join(parts) if parts else "nothing to remark"
-    return f"{line}; {count(failed, 'host')} could not be checked" if failed else line
+    lost = f"{count(failed, 'host')} could not be checked" if failed else ""
+    return "; ".join(filter(None, (", ".join(parts), lost))) or "nothing to remark"
 
 
 def as_json(

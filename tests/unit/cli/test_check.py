@@ -111,7 +111,7 @@ def test_a_host_that_is_down_and_the_others_are_checked(
     assert lines[0].endswith("not checked")
     assert lines[2].split(maxsplit=1) == ["127.0.0.2", "no answer from 127.0.0.2:22 within 10 s"]
     assert [line.split()[0] for line in lines[6:8]] == ["127.0.0.1", "127.0.0.3"]
-    assert lines[-1].endswith("; 1 host could not be checked")
+    assert lines[-1].endswith("1 host could not be checked")
 
 
 def test_many_hosts(call: Call, fleet: type[Fleet], capsys: pytest.CaptureFixture[str]):

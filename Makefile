@@ -28,7 +28,7 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 
 test: lint types  ## ruff, mypy and all tests
 	@command -v tmux >/dev/null || { echo "make: the tests need tmux: apt-get install tmux" >&2; exit 1; }
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m $(if $(PYTEST_ARGS),pytest $(PYTEST_ARGS),tests)
 
 check: test
 

@@ -119,6 +119,9 @@ def _examined(hosts: Sequence[Host], args: argparse.Namespace, wishes: Wishes) -
     remote = [host for host in hosts if not is_here(host)]
     if not remote:
         return examine(hosts, lambda _: local, wishes, _tell)
+    from launcher.transport.ssh import lean
+
+    lean.fetch()
     from launcher.transport.ssh.fleet import Fleet
 
     with Fleet(remote, ssh_settings(args), _tell) as fleet:

@@ -39,6 +39,9 @@ def launch(
         LaunchError: a host can't be reached, or the code can't be brought there: nothing was started.
     """
     trip = _trip(wanted, placement, args)
+    from launcher.transport.ssh import lean
+
+    lean.fetch()
     from launcher.transport.ssh.fleet import Fleet
 
     _make_room(len(placement.hosts()))

@@ -147,6 +147,7 @@ class Carrier(threading.Thread):
         self._pipes.take_orders()
         try:
             self._receive()
+            self._note_return(time.monotonic())
             self._pipes.deliver(time.monotonic())
             self._send()
         except Refused as error:
@@ -203,7 +204,11 @@ class Carrier(threading.Thread):
             self._lose(f"no answer for {now - self._stream.heard_at:.0f} s")
             if self._redial is None and not self._held and now >= self._tried_at + self._backoff:
                 self._begin_redial()
-        elif self._lost_at is not None and self._stream.met:
+
+    def _note_return(self, now: float) -> None:
+        """It is said before what comes over it is shown."""
+        back = self._errand is not None and self._stream.met and now < self._silent_at()
+        if back and self._lost_at is not None:
             self._say(f"connected again after {now - self._lost_at:.0f} s")
             self._lost_at = None
             self._backoff = 0.0

@@ -10,12 +10,21 @@ from launcher.agent.store.work import discard
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, Callable, Mapping
 
 
 def main(arguments: Mapping[str, Any]) -> int:
     """See `launcher.agent.porter.main`; ``job`` is the run whose folders are removed if nobody else does."""
-    return porter.main(arguments, partial(_clear, str(arguments["job"])))
+    return porter.main(arguments, abandoned(arguments))
+
+
+def abandoned(arguments: Mapping[str, Any]) -> Callable[[], None]:
+    """What is left to be done where no launcher saw the end; nothing where no files were brought."""
+    return partial(_clear, str(arguments["job"])) if "job" in arguments else _nothing
+
+
+def _nothing() -> None:
+    """Nothing was brought."""
 
 
 def _clear(job: str) -> None:

@@ -54,13 +54,18 @@ _MOMENT, _LONGEST_WAIT = 0.001, 1.0
 _LOST_SECONDS = 2.0
 
 
-def main(arguments: Mapping[str, Any], abandoned: Callable[[], None] = lambda: None) -> int:
+def main(
+    arguments: Mapping[str, Any],
+    abandoned: Callable[[], None] = lambda: None,
+    start: Callable[[str, int], Ward] = Ward,
+) -> int:
     """Start a porter, unless it lives already, and be its first connection.
 
     Args:
         arguments: ``host`` and ``agent`` (number) of the agent, ``lease`` in seconds, and what
             `launcher.agent.attach.main` needs.
         abandoned: called when all is over and no launcher was there to see it.
+        start: starts the agent of a host, given its name and the agent's number.
     """
     try:
         door: Optional[Door] = Door(str(arguments["token"]))
@@ -69,17 +74,22 @@ def main(arguments: Mapping[str, Any], abandoned: Callable[[], None] = lambda: N
             raise
         door = None  # this was asked before, and the answer got lost
     if door is not None:
-        daemon.leave_behind(partial(_serve, door, arguments, abandoned))
+        daemon.leave_behind(partial(_serve, door, arguments, abandoned, start))
         door.close()
     return attach.main(arguments)
 
 
-def _serve(door: Door, arguments: Mapping[str, Any], abandoned: Callable[[], None]) -> None:
+def _serve(
+    door: Door,
+    arguments: Mapping[str, Any],
+    abandoned: Callable[[], None],
+    start: Callable[[str, int], Ward],
+) -> None:
     """In the daemon."""
     kernel.become_subreaper("launch-porter")
     sweep.carry_mark(int(arguments["agent"]))
     try:
-        ward = Ward(str(arguments["host"]), int(arguments["agent"]))
+        ward = start(str(arguments["host"]), int(arguments["agent"]))
     except OSError as error:
         os.write(1, refusal(f"the agent can't be started: {error.strerror}"))
         raise

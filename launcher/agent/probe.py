@@ -1,7 +1,6 @@
 """The errand of ``launch check``: what this host sees of itself and of the others.
 
-One errand serves the whole check: requests and answers are JSON objects, a line each, one answer for each
-request, in order. The end of stdin ends it, whatever it is doing.
+One errand serves the whole check, one request after the other (see `launcher.agent.answering`):
 
 =============  =============================================================================================
 request        answer
@@ -16,13 +15,9 @@ request        answer
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import sys
-import threading
 import time
 
+from launcher.agent.answering import serve
 from launcher.agent.probe_connect import connect
 from launcher.agent.probe_facts import facts
 from launcher.agent.probe_listen import Listener
@@ -31,13 +26,9 @@ from launcher.agent.probe_work import Commands
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, Mapping, Optional
+    from typing import Any, Dict, Mapping, Optional
 
-    Answer = Dict[str, Any]
-    Step = Callable[[Mapping[str, Any]], Answer]
-
-#: Bytes of one request; a thousand hosts' addresses take a tenth of it.
-_LONGEST = 1024 * 1024
+    from launcher.agent.answering import Answer, Step
 
 
 def main(arguments: Mapping[str, Any]) -> int:
@@ -53,7 +44,7 @@ def main(arguments: Mapping[str, Any]) -> int:
 
 
 class Probe:
-    """Answers one request after the other, while a thread watches for the end."""
+    """Answers, and what it needs for that."""
 
     def __init__(self) -> None:
         self._commands = Commands()
@@ -68,26 +59,7 @@ class Probe:
 
     def serve(self, reading: int, writing: int) -> int:
         """Answer what comes from ``reading`` into ``writing``; see `main`."""
-        requests: queue.Queue[Optional[bytes]] = queue.Queue()
-        threading.Thread(target=self._read, args=(reading, requests), daemon=True).start()
-        while True:
-            line = requests.get()
-            if line is None:
-                return 0
-            request = json.loads(line)
-            step = self._steps.get(request.get("do"))
-            if step is None:
-                print(f"no such request: {line[:200]!r}", file=sys.stderr)
-                return 2
-            if not _say(writing, step(request)):
-                return 0
-
-    def _read(self, reading: int, requests: queue.Queue[Optional[bytes]]) -> None:
-        """Hand on requests; at the end of them end what runs, so that nobody waits for it."""
-        for line in _lines(reading):
-            requests.put(line)
-        self._commands.end_all()
-        requests.put(None)
+        return serve(self._steps, self._commands, reading, writing)
 
     def _listen(self, request: Mapping[str, Any]) -> Answer:
         """Serve a port from now until the end."""
@@ -96,28 +68,3 @@ class Probe:
         except OSError as error:
             return {"port": 0, "why": error.strerror or str(error)}
         return {"port": self._listener.port, "why": ""}
-
-
-def _lines(fd: int) -> Iterator[bytes]:
-    """Whole lines, until the end or one too long to be ours."""
-    kept = b""
-    while len(kept) <= _LONGEST:
-        try:
-            data = os.read(fd, 65536)
-        except OSError:
-            return
-        if not data:
-            return
-        *whole, kept = (kept + data).split(b"\n")
-        yield from whole
-
-
-def _say(fd: int, answer: Answer) -> bool:
-    """Send an answer; whether somebody is there to take it."""
-    data = json.dumps(answer).encode("ascii") + b"\n"
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from launcher.agent.__main__ import main as agent_main
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import List, NoReturn, Optional, Sequence
+    from typing import NoReturn, Optional, Sequence
 
 #: Bytes a pipe holds, so that output comes in big pieces.
 _PIPE_SIZE = 1024 * 1024
@@ -46,9 +46,20 @@ class Ward:
         self._status: Optional[int] = None
         self._pid = os.fork()
         if self._pid == 0:
-            _become_agent(host, number, streams)
+            self._become(host, number, streams)
         for fd in streams:
             os.close(fd)
+
+    def _become(self, host: str, number: int, streams: Sequence[int]) -> NoReturn:
+        """In the child: be the agent, with these as stdin, stdout and stderr."""
+        try:
+            set_up(streams)
+            agent_main(host, str(number))
+        finally:  # an agent does not return: something went wrong
+            try:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(1)
 
     def read_facts(self, size: int) -> Optional[bytes]:
         """What it says; ``b""`` at the end; ``None``: nothing yet."""
@@ -83,7 +94,11 @@ class Ward:
         self._reap()
         return self._status is not None and self.errors < 0
 
-    def kill(self) -> List[int]:
+    def said(self) -> str:
+        """What it printed to stderr, the last 64 KiB."""
+        return self._said.decode("utf-8", "replace").strip()
+
+    def kill(self) -> Sequence[int]:
         """End all that is left of it and of what it started, by force; the guardian too.
 
         Returns:
@@ -94,7 +109,7 @@ class Ward:
 
     def last_words(self) -> str:
         """What is to be said about its end; empty if all is well."""
-        said = self._said.decode("utf-8", "replace").strip()
+        said = self.said()
         status = self._status or 0
         if status == 0 and not said:
             return ""
@@ -115,18 +130,11 @@ class Ward:
             return
 
 
-def _become_agent(host: str, number: int, streams: Sequence[int]) -> NoReturn:
-    """In the child."""
-    try:
-        os.setsid()
-        for fd, stream in enumerate(streams):
-            os.dup2(stream, fd)
-        agent_main(host, str(number))
-    finally:  # an agent does not return: something went wrong
-        try:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(1)
+def set_up(streams: Sequence[int]) -> None:
+    """In the child: a session of its own, and these as stdin, stdout and stderr."""
+    os.setsid()
+    for fd, stream in enumerate(streams):
+        os.dup2(stream, fd)
 
 
 def _enlarge(fd: int) -> None:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from launcher.errors import Fault
+from launcher.model.host import Host, is_loopback
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from launcher.jobfile.docker_keys import DockerKeys
     from launcher.transport.docker.settings import Mount
+
+    _N = TypeVar("_N", int, float)
 
 #: When to pull; as in `launcher.transport.docker.images`, which a plain launch does not import.
 _PULL = ("missing", "always", "never")
-#: The smallest limit an engine takes: 6 MiB.
-_LEAST_MEMORY = 6 << 20
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-
 #: Options of containers: what they are called, and their name in the parsed arguments.
 _OURS = {
-    "--mount": "mount", "--no-mount": "no_mount", "--memory": "memory", "--cpus": "cpus", "--user": "user",
-    "--pull": "pull", "--keep": "keep",
+    "--mount": "mount", "--no-mount": "no_mount", "--read-only": "read_only", "--memory": "memory",
+    "--cpus": "cpus", "--user": "user", "--pull": "pull", "--keep": "keep",
 }  # fmt: skip
 #: Options of other machines: none of them means anything in a container.
 _OF_OTHERS = {
@@ -35,12 +35,16 @@ _OF_OTHERS = {
 def add_docker_options(parser: argparse.ArgumentParser) -> None:
     """Options of containers."""
     group = parser.add_argument_group("containers")
-    group.add_argument("--docker", metavar="IMAGE", help="run each task in a container of its own")
+    group.add_argument(
+        "--docker", metavar="IMAGE",
+        help="run each task in a container of its own; with a hostfile, a container on each host",
+    )  # fmt: skip
     group.add_argument(
         "--mount", action="append", default=[], metavar="SRC[:DST][:ro]",
         help="what the containers see of this machine, besides the working folder; repeatable",
     )  # fmt: skip
     group.add_argument("--no-mount", action="store_true", help="do not mount the working folder")
+    group.add_argument("--read-only", action="store_true", help="mount the working folder read-only")
     group.add_argument(
         "--memory", action="append", default=[], type=role_memory, metavar="[ROLE=]SIZE",
         help="a limit for each container: 512m, 2g; repeatable",
@@ -54,9 +58,23 @@ def add_docker_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--keep", action="store_true", help="leave the containers for a look; `launch clean` removes them"
     )
+    # What only a job file can say.
+    parser.set_defaults(docker_options=())
 
 
-def conflicts(args: argparse.Namespace) -> Iterator[Fault]:
+def on_machines(args: argparse.Namespace, hosts: Sequence[Host]) -> bool:
+    """Whether the hosts are machines, with an engine each; else they are names for containers of this one.
+
+    What a file says of hosts is about machines. A list on the command line is names, unless some of it
+    can't be.
+    """
+    if args.hosts is None:
+        return any(host.source for host in hosts)
+    machines = any(host.user or host.port or is_loopback(host.name) for host in hosts)
+    return machines or os.path.exists(args.hosts)
+
+
+def conflicts(args: argparse.Namespace, hosts: Sequence[Host]) -> Iterator[Fault]:
     """Options that have nothing to act on: none is dropped in silence."""
     if args.docker is None:
         for option, name in _OURS.items():
@@ -65,13 +83,17 @@ def conflicts(args: argparse.Namespace) -> Iterator[Fault]:
         return
     if not args.docker or args.docker.startswith("-"):
         yield Fault("--docker", f"{args.docker!r} is no name of an image")
+    if args.no_mount and args.read_only:
+        yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
+    if on_machines(args, hosts):
+        return
     for option, name in _OF_OTHERS.items():
         if getattr(args, name):
             yield Fault(option, "this is about other machines, and --docker uses none")
 
 
-def mounts(words: list[str]) -> tuple[list[Mount], list[Fault]]:
-    """What ``--mount`` says, and what is wrong with it."""
+def mounts(words: Sequence[str], here: bool = True) -> tuple[list[Mount], list[Fault]]:
+    """What ``--mount`` says, and what is wrong with it; ``~`` is the home of ``here``, or of each host."""
     from launcher.transport.docker.settings import Mount
 
     found: list[Mount] = []
@@ -79,9 +101,10 @@ def mounts(words: list[str]) -> tuple[list[Mount], list[Fault]]:
     for word in words:
         source, *rest = word.split(":")
         mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
-        source = os.path.abspath(os.path.expanduser(source)) if source else ""
+        source = _absolute(source, here) if source else ""
         target = rest[0] if rest else source
-        if not source or len(rest) > 1 or not target.startswith("/") or target == "/":
+        at_home = target.startswith("~/") and not rest
+        if not source or len(rest) > 1 or not (target.startswith("/") or at_home) or target == "/":
             faults.append(
                 Fault(f"--mount {word}", "this is no mount", "expected SRC, SRC:/DST or SRC:/DST:ro")
             )
@@ -90,25 +113,62 @@ def mounts(words: list[str]) -> tuple[list[Mount], list[Fault]]:
     return found, faults
 
 
+def _absolute(path: str, here: bool) -> str:
+    if path == "~" or path.startswith("~/"):
+        return os.path.expanduser(path) if here else path
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def role_memory(text: str) -> tuple[str, int]:
     """``worker=2g``, or ``2g`` for every role (whose name is empty then), in bytes."""
-    role, _, word = text.rpartition("=")
-    match = _SIZE.fullmatch(word)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 512m or 2g")
-    count = int(float(match[1]) * (1 << _POWERS[match[2].lower()]))
-    if count < _LEAST_MEMORY:
-        raise argparse.ArgumentTypeError(f"{text!r}: no container can do with less than 6m")
-    return role, count
+    from launcher.jobfile.containers import memory
+
+    return _of_role(text, memory)
 
 
 def role_cpus(text: str) -> tuple[str, float]:
     """``worker=1.5``, or ``1.5`` for every role, whose name is empty then."""
+    from launcher.jobfile.containers import cpus
+
+    return _of_role(text, cpus)
+
+
+def _of_role(text: str, read: Callable[[str], _N]) -> tuple[str, _N]:
     role, _, word = text.rpartition("=")
     try:
-        count = float(word)
-    except ValueError:
-        count = 0.0
-    if not 0.01 <= count <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of CPUs such as 2 or 0.5")
-    return role, count
+        return role, read(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
+def add_from_file(args: argparse.Namespace, keys: DockerKeys, folder: str) -> None:
+    """Let what a job file has at ``docker:`` count where the command line does not say otherwise.
+
+    Args:
+        args: the options, which win.
+        keys: the file's.
+        folder: where it lies: what it mounts is written as seen from there.
+    """
+    if not keys.image and args.docker is None:
+        return
+    args.docker = args.docker if args.docker is not None else keys.image
+    args.user = args.user or keys.user
+    args.pull = args.pull or keys.pull
+    args.no_mount = args.no_mount or (keys.no_mount and not args.read_only)
+    args.read_only = args.read_only or (keys.read_only and not args.no_mount)
+    args.keep = args.keep or keys.keep
+    args.mount = [*(_beside(folder, mount) for mount in keys.mounts), *args.mount]
+    args.memory = _stronger(keys.memory, args.memory)
+    args.cpus = _stronger(keys.cpus, args.cpus)
+    args.docker_options = keys.options
+
+
+def _beside(folder: str, mount: str) -> str:
+    return mount if mount.startswith(("~", ":")) else os.path.join(folder, mount)
+
+
+def _stronger(of_file: Sequence[tuple[str, _N]], said: Sequence[tuple[str, _N]]) -> list[tuple[str, _N]]:
+    """Limits of both; one for every role leaves nothing of the file's."""
+    if any(not role for role, _ in said):
+        return list(said)
+    return list(of_file) + list(said)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from launcher import runs
 from launcher.cli import launching
-from launcher.cli.dockeroptions import mounts
+from launcher.cli.containers import containers, folders_of, job_in_image
+from launcher.cli.dockeroptions import on_machines
 from launcher.cli.dockerowner import is_dead, labels
 from launcher.cli.request import Request, this_machine
 from launcher.cli.voice import Voice
@@ -20,17 +21,13 @@ from launcher.model.job import JobSpec, Role
 from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
 from launcher.planning import place
-from launcher.planning.assembly import DEFAULT_PYTHON
-from launcher.transport.docker.settings import KEPT, Container, Mount
+from launcher.transport.docker.settings import KEPT, Container
 
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import TypeVar
 
     from launcher.output.selection import Selection
     from launcher.transport.docker.engine import Engine
-
-    _N = TypeVar("_N", int, float)
 
 #: Signals that end us, while there is no job yet that would be told of them.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -44,7 +41,7 @@ def launch(
     """Run a job in containers.
 
     Args:
-        wanted: the job; its hosts, if any were named, are containers.
+        wanted: the job; its hosts, if any were named, are containers, or machines that have one each.
         args: the options.
         selection: reads ``--show``.
 
@@ -54,22 +51,27 @@ def launch(
     Raises:
         LaunchError: it could not be started; nothing is left then.
     """
-    wanted = wanted._replace(job=_job(wanted, args))
+    if on_machines(args, wanted.hosts):
+        from launcher.cli import dockerhosts
+
+        return dockerhosts.launch(wanted, args, selection)
+    wanted = wanted._replace(job=job_in_image(wanted, args))
     hosts, gpus = _hosts(wanted, args)
     placement = place(wanted.job, hosts)
-    containers = _containers(wanted, args, placement, gpus)
+    folders = [] if args.no_mount else folders_of(wanted.job)
+    made = containers(wanted, args, placement, gpus, folders)
     if args.dry_run:
         from launcher.cli import dryrun
 
         return dryrun.show(wanted.job, placement, as_json=args.json)
-    return _launch(wanted, args, placement, containers, selection(args.show, placement))
+    return _launch(wanted, args, placement, made, selection(args.show, placement))
 
 
 def _launch(
     wanted: Request,
     args: argparse.Namespace,
     placement: Placement,
-    containers: Sequence[Container],
+    made: Sequence[Container],
     show: Selection | None,
 ) -> int:
     from launcher.transport.docker import images
@@ -84,8 +86,8 @@ def _launch(
         _sweep(engine, tell)
         image = images.provide(engine, args.docker, args.pull or images.MISSING, tell)
         odd = mismatch(image, str(engine.info.get("Architecture", "")))
-        made = [_as_user(container, args, engine) for container in containers]
-        with Fleet(engine, job, made, labels(), tell, odd, args.keep) as fleet, signals:
+        made = [_as_user(one._replace(architecture=odd), args, engine) for one in made]
+        with Fleet(engine, job, made, labels(), tell, args.keep) as fleet, signals:
             fleet.start()
             tell.voice = voice
             try:
@@ -151,14 +153,6 @@ class _Signals:
 # ---------------------------------------------------------------------- what is wanted
 
 
-def _job(wanted: Request, args: argparse.Namespace) -> JobSpec:
-    """The job as a container sees it: the image's Python, and its folder unless ours is mounted or named."""
-    job = wanted.job
-    python = job.python if wanted.python_source else DEFAULT_PYTHON
-    workdir = None if args.no_mount and not wanted.workdir_source else job.workdir
-    return job._replace(python=python, workdir=workdir)
-
-
 def _hosts(wanted: Request, args: argparse.Namespace) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
     """The containers as hosts, and the GPUs of each.
 
@@ -166,26 +160,12 @@ def _hosts(wanted: Request, args: argparse.Namespace) -> tuple[tuple[Host, ...],
         JobError: options that can't be followed.
         PlacementError: there are not so many GPUs.
     """
-    faults = [*_host_faults(wanted, args), *_twin_faults(wanted.job)]
+    faults = list(_twin_faults(wanted.job))
     if faults:
         raise JobError(faults)
     if args.hosts is not None:
         return tuple(host._replace(address=host.name) for host in wanted.hosts), {}
     return _own_hosts(wanted.job)
-
-
-def _host_faults(wanted: Request, args: argparse.Namespace) -> Iterator[Fault]:
-    """Hosts that are other machines: names for containers are all that can be said here."""
-    said = "expected names for the containers, --hosts name[:slots],...; or none: one for each task"
-    what = "containers on other machines are not there yet"
-    if args.hosts is None:
-        sources = dict.fromkeys(host.source for host in wanted.hosts if host.source)
-        yield from (Fault(source, what, said) for source in sources)
-    elif os.path.exists(args.hosts):
-        yield Fault("--hosts", f"{args.hosts!r} is a hostfile, and {what}", said)
-    else:
-        remote = (host.name for host in wanted.hosts if host.user or host.port)
-        yield from (Fault("--hosts", f"{name} has a user or a port, and {what}", said) for name in remote)
 
 
 def _twin_faults(job: JobSpec) -> Iterator[Fault]:
@@ -221,61 +201,6 @@ def _own_hosts(job: JobSpec) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...
 def _host_name(role: Role, index: int) -> str:
     """``worker-0``; underscores are for names of services, not of hosts."""
     return f"{role.name.lower().replace('_', '-')}-{index}"
-
-
-def _containers(
-    wanted: Request, args: argparse.Namespace, placement: Placement, gpus: dict[str, tuple[str, ...]]
-) -> list[Container]:
-    """A container for each host in use.
-
-    Raises:
-        JobError: mounts or limits that can't be.
-    """
-    asked, faults = mounts(args.mount)
-    roles = {role.name for role in wanted.job.roles}
-    for option in ("memory", "cpus"):
-        faults += [
-            Fault(f"--{option} {role}=", f"there is no role {role!r}", f"expected one of {', '.join(roles)}")
-            for role, _ in getattr(args, option)
-            if role and role not in roles
-        ]
-    folders = [] if args.no_mount else _folders(wanted.job)
-    faults += [
-        Fault("--workdir", "the root folder can't be mounted", "expected another one, or --no-mount")
-        for folder in folders
-        if folder == "/"
-    ]
-    if faults:
-        raise JobError(faults)
-    by_target = {mount.target: mount for mount in (*(Mount(folder, folder) for folder in folders), *asked)}
-    python = wanted.job.python or DEFAULT_PYTHON
-    return [
-        Container(
-            host.name,
-            args.docker,
-            python,
-            tuple(by_target.values()),
-            memory=_limit(args.memory, placement, host),
-            cpus=_limit(args.cpus, placement, host),
-            gpus=gpus.get(host.name, ()),
-        )
-        for host in placement.hosts()
-    ]
-
-
-def _folders(job: JobSpec) -> list[str]:
-    """Where tasks run; one that is not here may be the image's own."""
-    said = [job.workdir, *(role.workdir for role in job.roles)]
-    return list(dict.fromkeys(os.path.abspath(path) for path in said if path and os.path.isdir(path)))
-
-
-def _limit(limits: Sequence[tuple[str, _N]], placement: Placement, host: Host) -> _N | None:
-    """What a container may use: its tasks' limits together; a role's own is stronger than everybody's."""
-    said = dict(limits)
-    here = [placed.role.name for placed in placement.tasks if placed.host.name == host.name]
-    each = [said.get(role, said.get("")) for role in here]
-    found = [limit for limit in each if limit is not None]
-    return sum(found[1:], found[0]) if found and len(found) == len(each) else None
 
 
 def _as_user(container: Container, args: argparse.Namespace, engine: Engine) -> Container:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from launcher.luggage.progress import counted, human, listed, shortened
 from launcher.luggage.requests import CollectRequest, SyncRequest
 from launcher.luggage.sync import Packed
+from launcher.model.luggage import OUTPUTS
 from launcher.model.task import TaskId
 
 #: Stands for the run's name, which a dry run has not.
@@ -54,9 +55,25 @@ def collects(
         yield f"--collect: {request.path} of {whose} comes to {_into(request, run_dir)} when the job is over"
 
 
+def outputs(run_dir: str | None) -> Iterator[str]:
+    """What ``--output-dirs`` would do."""
+    where = f"{_top(run_dir)}/output/TASK"
+    yield f"--output-dirs: what tasks put into OUTPUT_DIR is in {where} when the job is over"
+
+
+def output_of(task: TaskId, run_dir: str | None, remote: bool) -> str:
+    """Where a task would find its folder."""
+    top = f"~/.cache/tf-launcher/work/{_JOB}/{OUTPUTS}" if remote else f"{_top(run_dir)}/output"
+    return f"{top}/{task.file_stem}"
+
+
+def _top(run_dir: str | None) -> str:
+    return "RUN_DIR" if run_dir is None else shortened(os.path.abspath(run_dir))
+
+
 def _into(request: CollectRequest, run_dir: str | None) -> str:
     if request.into is None:
-        top = f"{'RUN_DIR' if run_dir is None else shortened(os.path.abspath(run_dir))}/collected"
+        top = f"{_top(run_dir)}/collected"
     else:
         top = shortened(os.path.abspath(request.into))
     return top if request.into is not None and request.number is not None else f"{top}/TASK"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from launcher import runs
 from launcher.cli import launching
@@ -13,9 +14,11 @@ from launcher.cli.request import Request
 from launcher.cli.sshoptions import ssh_settings
 from launcher.cli.voice import Voice
 from launcher.errors import LaunchError
+from launcher.model.host import Host
 from launcher.model.plan import Placement, Plan
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.rundir import RunPaths
+from launcher.model.task import RELAY
 from launcher.output.base import Renderer
 from launcher.transport import Transport
 
@@ -79,6 +82,8 @@ class Journey:
 
     def _launch(self, placement: Placement, fleet: Fleet | None) -> int:
         there = self._local if fleet is None else self._over(fleet)
+        if fleet is not None and self._args.relay is not None:
+            placement = self._with_relay(placement, fleet)
         check = fleet is not None and not self._args.no_check
 
         def fetch(plan: Plan | None, paths: RunPaths) -> None:
@@ -91,7 +96,7 @@ class Journey:
             placement,
             self._args,
             self._show,
-            lambda host: self._local if is_here(host) else there,
+            lambda host: self._local if self._is_local(host) else there,
             job=self._job,
             voice=self._voice,
             check=check,
@@ -99,13 +104,28 @@ class Journey:
             afterwards=fetch,
         )
 
+    def _with_relay(self, placement: Placement, fleet: Fleet) -> Placement:
+        """Tasks on other machines are told of the port there that leads here."""
+        ports = fleet.relay(os.path.abspath(self._args.relay), self._voice.tell)
+        return placement.told(
+            {
+                placed.task: {RELAY: f"127.0.0.1:{ports[placed.host.name]}"}
+                for placed in placement.tasks
+                if placed.host.name in ports
+            }
+        )
+
     def _watching(self, placement: Placement, travels: bool, check: bool) -> list[Renderer]:
         """Who looks on besides the user."""
         looking: list[Renderer] = [Advice(bool(self._args.sync), self._voice.tell)] if travels else []
         return [*looking, QuickCheck(placement.hosts(), self._voice.tell)] if check else looking
 
+    def _is_local(self, host: Host) -> bool:
+        """Whether the agent of a host is one of this machine's."""
+        return is_here(host)
+
     def _over(self, fleet: Fleet) -> Transport:
         from launcher.transport.ssh.link import SshTransport
 
-        job = self._job if self._args.sync else ""
+        job = self._job if self._args.sync or self._wanted.job.output_dirs else ""
         return SshTransport(fleet, self._voice.tell, ssh_settings(self._args).lease, job)

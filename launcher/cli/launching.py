@@ -65,6 +65,10 @@ def launch(
     job = job or runs.new_job_id()
     tmux = _tmux(job) if args.tmux else None
     paths = runs.create(wanted.run_dir, job, _agents_here(transport, placement))
+    if wanted.job.output_dirs:
+        from launcher.cli.outputs import make_here
+
+        placement = make_here(placement, paths)
     display = _Display(lambda: _screen(args, show, paths, tmux))
     sources: list[Source] = [display]
     remarks = [_announcement(job, placement, paths), *placement.notes]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
        launch [OPTIONS] -m MODULE [ARGS...]
+       launch [OPTIONS] -c CODE [ARGS...]
        launch [OPTIONS] JOB.yaml
        launch COMMAND ..."""
 

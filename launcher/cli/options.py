@@ -42,6 +42,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     others.add_argument(
         "--no-check", action="store_true", help="do not try whether the hosts reach each other"
     )
+    others.add_argument(
+        "--relay", metavar="SOCKET",
+        help="for programs: tasks on other machines reach this unix socket by way of their LAUNCH_RELAY",
+    )  # fmt: skip
     add_ssh_options(others)
     add_docker_options(parser)
 
@@ -73,6 +77,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--run-dir", metavar="DIR", help="where this run's files go (default: below the XDG state folder)"
     )
+    output.add_argument(
+        "--output-dirs", action="store_true",
+        help="a folder for each task, named in its OUTPUT_DIR; all are in this run's output/ at the end",
+    )  # fmt: skip
     output.add_argument("--report", metavar="FILE", help="write the machine-readable report here too")
     output.add_argument(
         "--show", metavar="TASKS", help="show only these tasks' output: worker,ps/0,worker/2-5"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from launcher.model.plan import Plan
 from launcher.model.rundir import RunPaths
+from launcher.model.task import OUTPUT_DIR, RELAY
 
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1
@@ -59,4 +60,6 @@ OWN_VARIABLES = (
     "TF_CONFIG",
     "CLUSTER_SPEC",
     "CUDA_VISIBLE_DEVICES",
+    OUTPUT_DIR,
+    RELAY,
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from launcher.cli.dockeroptions import conflicts
+from launcher.cli.dockeroptions import add_from_file, conflicts
 from launcher.cli.inventory import read_hosts
 from launcher.cli.options import COMMAND_LINE, add_options
 from launcher.cli.parser import Parser
@@ -56,13 +57,17 @@ def understand(args: argparse.Namespace) -> Request:
     except OSError as error:
         what = "the current folder is gone"
         raise JobError([Fault("", what, "expected to be in a folder that exists")]) from error
-    if words and words[0].endswith(_JOB_FILES) and args.module is None:
+    if words and words[0].endswith(_JOB_FILES):
         request = _from_file(args, words, faults)
     else:
         job = _with_options(_job(args, words, faults), args, faults)
         request = Request(job, _hosts_given(args, faults), args.run_dir, *_sources(args))
     _collected(faults, lambda: check_program_args(request.job), None)
-    faults += [*_conflicts(args), *conflicts(args), *_report_faults(args.report)]
+    if request.job.output_dirs and args.docker is not None:
+        what = "the folders of tasks in containers are not there yet"
+        faults.append(Fault("--output-dirs", what, "expected --mount, to a folder of this machine"))
+    faults += _relay_faults(args.relay)
+    faults += [*_conflicts(args), *conflicts(args, request.hosts), *_report_faults(args.report)]
     if faults:
         raise JobError(faults)
     return request
@@ -100,9 +105,18 @@ def _report_faults(path: str | None) -> Iterator[Fault]:
         yield Fault("--report", f"{path!r}: there is no such folder")
 
 
+def _relay_faults(path: str | None) -> Iterator[Fault]:
+    if path is not None and not (os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode)):
+        yield Fault(
+            "--relay", f"{path!r} is no socket", "expected the path of a unix socket that is listened on"
+        )
+
+
 def _words(args: argparse.Namespace) -> list[str]:
     if args.module is not None:
         return ["-m", *args.module, *args.program]  # argparse ends the former at a "--"
+    if args.code is not None:
+        return ["-c", *args.code, *args.program]
     words: list[str] = args.program
     return words[1:] if words[:1] == ["--"] else words
 
@@ -152,6 +166,7 @@ def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -
         said_env=tuple(said.items()),
         flags=job.flags or args.flags,
         policy=policy,
+        output_dirs=job.output_dirs or args.output_dirs,
         python=_python(args.python or job.python),
         workdir=_absolute(args.workdir or job.workdir or "."),
     )
@@ -218,6 +233,7 @@ def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Faul
     ]
     args.sync = args.sync or [os.path.join(folder, directory) for directory in found.sync]
     args.collect = args.collect or list(found.collect)
+    add_from_file(args, found.docker, folder)
     if text is None or wrong:
         _with_options(JobSpec(()), args, faults)
         return Request(JobSpec(()), _hosts_of_job(args, found, folder, faults))

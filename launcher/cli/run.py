@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python module and its arguments",
     )
     what.add_argument(
+        "-c", dest="code", nargs=argparse.REMAINDER, metavar="CODE", help="Python code and its arguments"
+    )
+    what.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGS...]",
         help="a .py file (run with the task's Python), an executable, or a job file (.yaml)",
     )  # fmt: skip
@@ -66,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         from launcher.cli import dryrun
 
-        if not args.sync and not args.collect:
+        if not args.sync and not args.collect and not wanted.job.output_dirs:
             return dryrun.show(wanted.job, placement, as_json=args.json)
         from launcher.cli.trip import Trip
 

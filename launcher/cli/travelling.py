@@ -18,22 +18,33 @@ from launcher.planning.wording import listed
 from launcher.transport import Transport
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.cli.journey import Journey
     from launcher.cli.trip import Trip
     from launcher.output.selection import Selection
     from launcher.transport.ssh.fleet import Fleet
 
 #: File descriptors that a host may take here.
 _DESCRIPTORS = 16
+#: And that many more if its tasks can connect to us.
+_WAYS = 64
 
 
 def launch(
-    wanted: Request, placement: Placement, args: argparse.Namespace, show: Selection | None, local: Transport
+    wanted: Request,
+    placement: Placement,
+    args: argparse.Namespace,
+    show: Selection | None,
+    local: Transport,
+    travel: Callable[..., Journey] | None = None,
 ) -> int:
     """Run a job of which at least one host is another machine; see `launcher.cli.launching.launch`.
 
     Args:
         wanted, placement, args, show: as there.
         local: opens the links to the agents of this machine.
+        travel: makes the journey; ``None``: a plain one.
 
     Raises:
         LaunchError: a host can't be reached, or the code can't be brought there: nothing was started.
@@ -44,19 +55,19 @@ def launch(
     lean.fetch()
     from launcher.transport.ssh.fleet import Fleet
 
-    _make_room(len(placement.hosts()))
+    _make_room(len(placement.hosts()), _DESCRIPTORS + (0 if args.relay is None else _WAYS))
     idle = [host.name for host in wanted.hosts if host not in placement.hosts()]
     if idle:
-        _tell(f"{listed(idle)} will have nothing to do: the job has {_tasks(placement)}")
+        tell(f"{listed(idle)} will have nothing to do: the job has {_tasks(placement)}")
     remote = [host for host in placement.hosts() if not is_here(host)]
-    with Voice() as voice, Fleet(remote, ssh_settings(args), _tell) as fleet:
+    with Voice() as voice, Fleet(remote, ssh_settings(args), tell) as fleet:
         fleet.begin()
         # Most of the launcher: it is imported while the hosts answer.
         from launcher.cli.journey import Journey
-        from launcher.transport.ssh.bundle import bundle
+        from launcher.transport.bundle import bundle
         from launcher.transport.ssh.carrier import PORTER
 
-        journey = Journey(wanted, args, show, local, voice, trip)
+        journey = (travel or Journey)(wanted, args, show, local, voice, trip)
         bundle(PORTER)  # made once: it is there when it is wanted
         _connect(fleet, args.hosts)
         return journey.make(placement, fleet)
@@ -67,10 +78,10 @@ def _tasks(placement: Placement) -> str:
     return "1 task (--workers N gives it more)" if count == 1 else f"{count} tasks"
 
 
-def _make_room(hosts: int) -> None:
+def _make_room(hosts: int, each: int) -> None:
     """Each connection takes some descriptors, and the usual limit of 1024 is for programs that use select."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS * (hosts + 16)
+    wanted = each * (hosts + 16)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
@@ -81,7 +92,7 @@ def _connect(fleet: Fleet, given: str | None) -> None:
     try:
         fleet.connect()
     except KeyboardInterrupt:
-        _tell("Ctrl-C: nothing was started")
+        tell("Ctrl-C: nothing was started")
         raise
     except HostsError as error:
         no_file = given is not None and not os.path.exists(given) and not set(given) & set(",:@[")
@@ -101,16 +112,16 @@ def launch_here(
 
 
 def _trip(wanted: Request, placement: Placement, args: argparse.Namespace) -> Trip | None:
-    if not args.sync and not args.collect:
+    if not args.sync and not args.collect and not wanted.job.output_dirs:
         return None
     from launcher.cli.trip import Trip
 
     trip = Trip(wanted, placement, args)
     for text in trip.remarks:
-        _tell(text)
+        tell(text)
     return trip
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
     """Before the job has a console of its own."""
     print(f"launch: {text}", file=sys.stderr, flush=True)

@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from launcher.cli import itinerary
+from launcher.cli import itinerary, outputs
 from launcher.cli.places import is_here
 from launcher.cli.request import Request
 from launcher.errors import LaunchError, TransportError
 from launcher.luggage.progress import Progress, Silent, listed, shown
-from launcher.luggage.requests import parse_collects, parse_syncs, wanted_of
+from launcher.luggage.requests import Wanted, parse_collects, parse_syncs, wanted_of
 from launcher.luggage.sharing import sharing_remark
 from launcher.luggage.sync import Packed, finish, left_out, pack, sync
 from launcher.model.host import Host
@@ -23,7 +23,7 @@ from launcher.model.task import TaskId
 from launcher.transport.localerrand import LocalErrands
 
 if TYPE_CHECKING:
-    from launcher.transport.base import Errand, Errands
+    from launcher.luggage.base import Errand, Errands
 
 
 class Trip:
@@ -50,6 +50,7 @@ class Trip:
         self._packed: Packed | None = None
         if self._syncs and self._remote:
             self._packed = pack(self._syncs, os.getcwd(), [args.run_dir] if args.run_dir else [])
+        self._outputs = wanted.job.output_dirs and bool(self._remote)
         #: Hosts that have a folder of this run.
         self._arrived: set[str] = set()
 
@@ -73,16 +74,31 @@ class Trip:
             *itinerary.syncs(self._syncs, self._packed, self._remote),
             *(left_out(self._packed) if self._packed is not None else ()),
             *itinerary.collects(self._collects, tasks, self._wanted.run_dir),
+            *(itinerary.outputs(self._wanted.run_dir) if self._wanted.job.output_dirs else ()),
             *self.remarks,
         ]
 
     def expected(self) -> Placement:
         """The placement as `bring` would return it, as far as that is known before: for a dry run."""
-        if self._packed is None:
-            return self._placement
-        place = itinerary.place_of(self._packed.requests[0])
-        folder = os.path.join(place, self._packed.subfolder).rstrip("/")
-        return self._in(dict.fromkeys(self._remote, folder))
+        placement = self._placement
+        if self._packed is not None:
+            place = itinerary.place_of(self._packed.requests[0])
+            folder = os.path.join(place, self._packed.subfolder).rstrip("/")
+            placement = self._in(dict.fromkeys(self._remote, folder))
+        return self._with_outputs(placement) if self._wanted.job.output_dirs else placement
+
+    def _with_outputs(self, placement: Placement) -> Placement:
+        """As far as their folders are known before."""
+        remote = frozenset(self._remote)
+        return outputs.told(
+            placement,
+            {
+                placed.task: itinerary.output_of(
+                    placed.task, self._wanted.run_dir, placed.host.name in remote
+                )
+                for placed in placement.tasks
+            },
+        )
 
     def _tasks_in_synced_folder(self) -> list[tuple[TaskId, str, str]]:
         assert self._packed is not None
@@ -104,16 +120,20 @@ class Trip:
         Raises:
             TransportError: a host has no room for it, or was lost.
         """
-        if self._packed is None:
-            return self._placement
-        packed = self._packed
+        placement = self._placement
+        if self._packed is not None:
+            placement = self._in(self._sync(errands, self._packed, job))
+        if self._outputs:
+            placement = outputs.make_there(errands, self._remote, placement, job, self._fanout)
+            self._arrived.update(self._remote)
+        return placement
 
+    def _sync(self, errands: Errands, packed: Packed, job: str) -> dict[str, str]:
         def arrived(host: str) -> None:
             if any(request.remote is None for request in packed.requests):
                 self._arrived.add(host)
 
-        done = sync(errands, self._remote, packed, job, self._progress, self._fanout, arrived)
-        return self._in(done.workdirs)
+        return sync(errands, self._remote, packed, job, self._progress, self._fanout, arrived).workdirs
 
     def _in(self, workdirs: dict[str, str]) -> Placement:
         tasks = (self._settled(placed, workdirs) for placed in self._placement.tasks)
@@ -154,33 +174,40 @@ class Trip:
 
         What was never made is remarked upon; it is no failure.
         """
-        if not self._collects or plan is None:
+        if plan is None or not (self._collects or self._outputs):
             return True
         from launcher.luggage.collect import collect
 
-        tasks = [(task.task, task.host, task.workdir or "") for task in plan.tasks]
-        wanted = wanted_of(self._collects, tasks, paths.root, _filled)
+        wanted = self._wanted_of(plan, paths)
         try:
             done = collect(errands, wanted, job, self._progress, self._fanout)
         except LaunchError as error:
-            _say(f"--collect: {error}")
+            self._say_of_fetching(str(error))
             return False
         for text in (*done.remarks, *done.failures):
-            _say(f"--collect: {text}")
+            self._say_of_fetching(text)
         return not done.failures
+
+    def _wanted_of(self, plan: Plan, paths: RunPaths) -> list[Wanted]:
+        tasks = [(task.task, task.host, task.workdir or "") for task in plan.tasks]
+        theirs = outputs.wanted_from(self._remote, plan, paths) if self._outputs else []
+        return [*wanted_of(self._collects, tasks, paths.root, _filled), *theirs]
+
+    def _say_of_fetching(self, text: str) -> None:
+        _say(f"{'--collect' if self._collects else '--output-dirs'}: {text}")
 
     def keep(self, job: str) -> None:
         """Not everything could be fetched: what the job left on other machines stays there."""
-        if self._packed is not None:
+        if self._packed is not None or self._outputs:
             where = f"~/.cache/tf-launcher/work/{job} on {listed(self._remote)}"
-            _say(f"--collect: what was not fetched is still in {where}")
+            self._say_of_fetching(f"what was not fetched is still in {where}")
 
     def finish(self, errands: Errands, job: str) -> None:
         """Remove the run's folders from the other machines.
 
         Where nothing was brought nothing is to be missed: why that is was said before, or will be.
         """
-        if self._packed is not None:
+        if self._packed is not None or self._outputs:
             for host, text in finish(errands, self._remote, job, self._fanout).items():
                 if host in self._arrived:
                     _say(f"the folder of this run could not be removed: {text}")
@@ -210,8 +237,19 @@ class Everywhere:
 
     def errand(self, host: str, entry: str, arguments: object) -> Errand:
         """See `launcher.transport.base.Errands`."""
+        return self._by(host).errand(host, entry, arguments)
+
+    def redial(self, host: str) -> None:
+        """See `launcher.luggage.base.Errands`."""
+        self._by(host).redial(host)
+
+    def patience(self, host: str) -> float:
+        """See `launcher.luggage.base.Errands`."""
+        return self._by(host).patience(host)
+
+    def _by(self, host: str) -> Errands:
         if host in self._here:
-            return self._local.errand(host, entry, arguments)
+            return self._local
         if self._others is None:
             raise TransportError(f"{host}: there is no connection to it")
-        return self._others.errand(host, entry, arguments)
+        return self._others

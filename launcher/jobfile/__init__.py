@@ -6,13 +6,14 @@ Paths are left as written; whoever opened the file knows what they are relative 
 from __future__ import annotations
 
 from launcher.errors import Fault, JobError
+from launcher.jobfile.docker_keys import DockerKeys
 from launcher.jobfile.durations import parse_duration
 from launcher.marked.faults import Faults
 from launcher.model.host import Host
 from launcher.model.job import JobSpec
 from launcher.model.records import NamedTuple
 
-__all__ = ["JobFile", "examine", "parse", "parse_duration"]
+__all__ = ["DockerKeys", "JobFile", "examine", "parse", "parse_duration"]
 
 
 class JobFile(NamedTuple):
@@ -35,6 +36,8 @@ class JobFile(NamedTuple):
     #: The same of ``sync:`` and ``collect:``.
     sync_source: str = ""
     collect_source: str = ""
+    #: What it has at ``docker:``.
+    docker: DockerKeys = DockerKeys()
     #: The file's name.
     source: str = ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.hostfile.yaml_form import read_hosts
 from launcher.jobfile import JobFile
+from launcher.jobfile.containers import read_docker
 from launcher.jobfile.durations import parse_duration
 from launcher.jobfile.programs import PROGRAM_KEYS, misspells
 from launcher.jobfile.roles import read_roles
@@ -26,8 +27,10 @@ _KEYS = (
     "grace",
     "timeout",
     "run_dir",
+    "output_dirs",
     "sync",
     "collect",
+    "docker",
 )
 
 
@@ -37,8 +40,11 @@ def read(text: str, faults: Faults) -> JobFile:
     if table is None:
         return JobFile(JobSpec(()))
     fields = Fields(table, _KEYS, faults)
+    job = _job(fields, table)
+    docker = read_docker(fields, tuple(role.name for role in job.roles))
     found = JobFile(
-        _job(fields, table),
+        _with_gpus(job, docker.gpus),
+        docker=docker,
         run_dir=fields.read("run_dir", one_line),
         sync=fields.words("sync", one_line, _one) or (),
         collect=fields.words("collect", one_line, _one) or (),
@@ -49,6 +55,13 @@ def read(text: str, faults: Faults) -> JobFile:
         source=faults.source,
     )
     return _with_hosts(found, fields)
+
+
+def _with_gpus(job: JobSpec, gpus: int | None) -> JobSpec:
+    """Roles that say nothing of GPUs get what ``docker:`` says of them, as ``--gpus`` would give it."""
+    asking = (role.gpus is None and role.name != "ps" and not role.sidecar for role in job.roles)
+    roles = zip(job.roles, asking, strict=True)
+    return job._replace(roles=tuple(role._replace(gpus=gpus) if asks else role for role, asks in roles))
 
 
 def _one(text: str) -> tuple[str, ...]:
@@ -68,6 +81,7 @@ def _job(fields: Fields, table: Table) -> JobSpec:
         workdir=fields.read("workdir", one_line),
         python=fields.read("python", program_path),
         policy=_policy(fields),
+        output_dirs=bool(fields.read("output_dirs", flag)),
     )
 
 

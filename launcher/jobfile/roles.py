@@ -7,17 +7,30 @@ from launcher.hostfile.inventory import MOST_HOSTS
 from launcher.hostfile.names import host_name, parse_address
 from launcher.hostfile.settings import MOST_GPUS
 from launcher.hostfile.yaml_form import read_words
+from launcher.jobfile.durations import parse_duration
 from launcher.jobfile.programs import PROGRAM_KEYS, misspells, read_program, says_program
 from launcher.marked.checks import flag, one_line, role_name, whole
 from launcher.marked.faults import Faults, quoted
 from launcher.marked.fields import Fields, wrong_kind
 from launcher.marked.nodes import Node, Scalar, Table
-from launcher.model.job import SERVICE_ROLES, SINGLE_ROLES, Program, ProgramKind, Role
+from launcher.model.job import SERVICE_ROLES, SINGLE_ROLES, TENSORFLOW_ROLES, Program, ProgramKind, Role
 
 MOST_ROLES = 256
 MOST_TASKS = 10_000
 
-_KEYS = ("count", *PROGRAM_KEYS, "env", "gpus", "resources", "hosts", "labels", "service", "workdir")
+_KEYS = (
+    "count",
+    *PROGRAM_KEYS,
+    "env",
+    "gpus",
+    "resources",
+    "hosts",
+    "labels",
+    "service",
+    "drain",
+    "sidecar",
+    "workdir",
+)
 
 _count = whole(0, MOST_TASKS)
 
@@ -35,6 +48,9 @@ def read_roles(top: Fields, misspelt: bool) -> tuple[Role, ...]:
     entries = _entries(top)
     found = [_role(word, node, program, excused, top.faults) for word, node in entries]
     roles = tuple(role for role in found if role is not None)
+    if roles and all(role.sidecar for role in roles) and len(top.faults) == before:
+        wanted = "expected another role, whose end is the job's"
+        top.faults.add(top.line_of("roles"), "sidecars only", wanted)
     if not roles and len(top.faults) == before:
         top.faults.add(
             top.line_of("roles"), "no task in any role", "expected at least one below roles:, as in worker: 1"
@@ -103,15 +119,44 @@ def _read_count(name: str, fields: Fields) -> int:
 
 
 def _with_settings(role: Role, fields: Fields) -> Role:
-    service = fields.read("service", flag)
+    sidecar = bool(fields.read("sidecar", flag))
+    said = fields.read("service", flag)
+    service = (role.name in SERVICE_ROLES if said is None else said) or sidecar
+    gpus = _gpus(fields)
+    _check_life(role.name, fields, service, sidecar)
+    if sidecar and gpus:
+        what, wanted = '"gpus" and "sidecar" both', "expected one of them: a sidecar is given no GPU"
+        fields.faults.add(fields.line_of("sidecar"), what, wanted)
     return role._replace(
         env=fields.pairs("env") or (),
-        gpus=_gpus(fields),
+        gpus=gpus,
         hosts=_hosts(fields),
         labels=read_words(fields, "labels") or (),
-        service=role.name in SERVICE_ROLES if service is None else service,
+        service=service,
+        drain=fields.read("drain", parse_duration) or 0.0,
+        sidecar=sidecar,
         workdir=fields.read("workdir", one_line),
     )
+
+
+def _check_life(name: str, fields: Fields, service: bool, sidecar: bool) -> None:
+    """Note keys that say of a role's end what can't be together."""
+    if sidecar and name in TENSORFLOW_ROLES:
+        what, wanted = (
+            f"{name} as a sidecar",
+            "expected a role with a name of your own: the job needs this one",
+        )
+        fields.faults.add(fields.line_of("sidecar"), what, wanted)
+    if fields.node("drain") is None or (service and not sidecar):
+        return
+    if sidecar:
+        what, wanted = '"drain" and "sidecar" both', "expected one of them: a sidecar is stopped with the job"
+    else:
+        what, wanted = (
+            f'"drain" for {quoted(name)}',
+            "expected it in a service: the end of others is waited for",
+        )
+    fields.faults.add(fields.line_of("drain"), what, wanted)
 
 
 def _gpus(fields: Fields) -> int | None:

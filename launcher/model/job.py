@@ -25,11 +25,19 @@ class ProgramKind(enum.Enum):
 
     SCRIPT = "script"  #: a ``.py`` file, run with the task's Python
     MODULE = "module"  #: ``python -m NAME``
+    CODE = "code"  #: ``python -c NAME``: the name is the code itself
     EXECUTABLE = "executable"  #: anything else, found along ``PATH``
 
 
+#: Programs that a Python's own options start, and what follows those.
+_OF_PYTHON = {
+    "-m": (ProgramKind.MODULE, "the name of a module"),
+    "-c": (ProgramKind.CODE, "Python code"),
+}
+
+
 class Program(NamedTuple):
-    """What a task runs: ``name`` is a script, module or executable; ``args`` may hold ``{placeholders}``."""
+    """What a task runs: ``name`` is a script, module, executable or code; ``args`` may hold ``{words}``."""
 
     kind: ProgramKind
     name: str
@@ -40,19 +48,21 @@ class Program(NamedTuple):
         """The program that these words of a command line mean.
 
         Args:
-            words: ``["train.py", ...]``, ``["-m", "MODULE", ...]`` or ``["EXECUTABLE", ...]``.
+            words: ``["train.py", ...]``, ``["-m", "MODULE", ...]``, ``["-c", "CODE", ...]`` or
+                ``["EXECUTABLE", ...]``.
 
         Raises:
             ValueError: no program is named; the message says what was expected.
         """
         if not words or not words[0]:
-            raise ValueError("expected a program: FILE.py, -m MODULE or an executable")
-        if words[0] != "-m":
+            raise ValueError("expected a program: FILE.py, -m MODULE, -c CODE or an executable")
+        if words[0] not in _OF_PYTHON:
             kind = ProgramKind.SCRIPT if words[0].endswith(".py") else ProgramKind.EXECUTABLE
             return cls(kind, words[0], tuple(words[1:]))
-        if len(words) < 2 or not words[1]:
-            raise ValueError("-m: expected the name of a module")
-        return cls(ProgramKind.MODULE, words[1], tuple(words[2:]))
+        kind, expected = _OF_PYTHON[words[0]]
+        if len(words) < 2 or not words[1].strip():
+            raise ValueError(f"{words[0]}: expected {expected}")
+        return cls(kind, words[1], tuple(words[2:]))
 
 
 class Role(NamedTuple):
@@ -70,6 +80,10 @@ class Role(NamedTuple):
     labels: Tuple[str, ...] = ()
     #: It never ends by itself: stopped, and counted as a success, when the job is done.
     service: bool = False
+    #: A service: seconds it may take to end by itself when the job is done, before it is stopped.
+    drain: float = 0.0
+    #: It serves the job (TensorBoard): a service whose own end, however it comes, is none of the job's.
+    sidecar: bool = False
     #: Where its tasks run; ``None``: the host's or the job's.
     workdir: Optional[str] = None
     #: ``file:line`` where it was written, for messages.
@@ -108,3 +122,5 @@ class JobSpec(NamedTuple):
     #: The Python of ``.py`` programs unless the host says otherwise; ``None``: the agent's choice.
     python: Optional[str] = None
     policy: Policy = Policy()
+    #: Every task is given a folder for what it makes, and all of them are in the run's folder at the end.
+    output_dirs: bool = False

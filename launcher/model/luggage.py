@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Data = Union[bytes, bytearray, memoryview]
 
 TELL, PLAIN, DEFLATED = 1, 2, 3
+#: What a host says every second, in a TELL, whatever else it does: that it is there.
+PRESENT = b"{}"
 #: Bytes of the stream in one frame, at most.
 CHUNK = 1024 * 1024
 #: Bounds a frame's payload: of a TELL, the longest is a list of what is needed.
@@ -37,6 +39,8 @@ MAX_FRAME = 16 * 1024 * 1024
 MAX_ENTRIES, MAX_MANIFEST = 500_000, 256 * 1024 * 1024
 #: What the file in a synced folder is called that says that it is one, and what was brought there.
 SYNC_MARK = ".tf-launcher-sync"
+#: The folder beside the trees of a run where its tasks have a folder each for what they make.
+OUTPUTS = ".tf-launcher-output"
 
 FILE, FOLDER, LINK = "f", "d", "l"
 

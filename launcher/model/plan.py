@@ -20,6 +20,8 @@ class Placed(NamedTuple):
     #: Ids of the GPUs that are this task's alone; ``()``: it must see none;
     #: ``None``: ``CUDA_VISIBLE_DEVICES`` is not touched.
     gpus: Optional[Tuple[str, ...]] = None
+    #: Variables of ours that are this task's, or its host's: not for the user to overrule.
+    env: Tuple[Tuple[str, str], ...] = ()
 
 
 class Placement(NamedTuple):
@@ -27,6 +29,11 @@ class Placement(NamedTuple):
 
     tasks: Tuple[Placed, ...]
     notes: Tuple[str, ...] = ()
+
+    def told(self, variables: Mapping[TaskId, Mapping[str, str]]) -> Placement:
+        """The same, with more of our variables for some tasks."""
+        more = ((placed, tuple(variables.get(placed.task, {}).items())) for placed in self.tasks)
+        return self._replace(tasks=tuple(placed._replace(env=placed.env + new) for placed, new in more))
 
     def hosts(self) -> Tuple[Host, ...]:
         """The hosts in use, in the order their first task is listed."""

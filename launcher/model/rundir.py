@@ -36,6 +36,10 @@ class RunPaths(NamedTuple):
         """The folder of the logs."""
         return f"{self.root}/logs"
 
+    def output(self, task: TaskId) -> str:
+        """The folder for what a task makes, if it was given one."""
+        return f"{self.root}/output/{task.file_stem}"
+
     def log(self, task: TaskId) -> str:
         """The raw bytes a task printed."""
         return f"{self.root}/logs/{task.file_stem}.log"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 #: The variable that marks every process of a task, in its environment: ``JOB:ROLE/INDEX``.
 TASK_MARK = "TF_LAUNCHER_TASK"
+#: Where a task finds the folder for what it makes, if it has one.
+OUTPUT_DIR = "OUTPUT_DIR"
+#: Where a task on another machine finds what leads to a program on the launcher's: ``host:port`` there.
+RELAY = "LAUNCH_RELAY"
 
 
 class TaskId(str):

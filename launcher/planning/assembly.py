@@ -97,4 +97,5 @@ class _Assembler:
             "TASK_INDEX": str(placed.task.index),
             "CLUSTER_SPEC": self.cluster_json,
             "TASK_ADDRESS": placed.host.at(port),
+            **dict(placed.env),
         }

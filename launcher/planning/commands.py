@@ -109,12 +109,13 @@ def command(program: Program, python: str, values: Mapping[str, str]) -> tuple[s
 
     Args:
         program: what the role runs.
-        python: the interpreter of scripts and modules.
+        python: the interpreter of scripts, modules and code.
         values: what every known placeholder stands for.
     """
     starter: dict[ProgramKind, tuple[str, ...]] = {
         ProgramKind.SCRIPT: (python, program.name),
         ProgramKind.MODULE: (python, "-m", program.name),
+        ProgramKind.CODE: (python, "-c", program.name),
         ProgramKind.EXECUTABLE: (program.name,),
     }
     return (*starter[program.kind], *(filled(argument, values) for argument in program.args))

@@ -38,8 +38,9 @@ def deal(tasks: Sequence[Placed]) -> Placement:
 
 
 def _asked(placed: Placed) -> int | None:
-    """How many GPUs a task asks for; ``None``: a share. A ps, which computes little, asks for none."""
-    return 0 if placed.role.gpus is None and placed.role.name == "ps" else placed.role.gpus
+    """How many GPUs a task asks for; ``None``: a share. Who computes little asks for none."""
+    little = placed.role.name == "ps" or placed.role.sidecar
+    return 0 if placed.role.gpus is None and little else placed.role.gpus
 
 
 def _own(guests: Sequence[Placed]) -> dict[TaskId, Ids]:

@@ -9,7 +9,7 @@ from launcher.model.plan import Placed, Placement
 from launcher.model.task import TaskId
 from launcher.planning.gpus import deal
 from launcher.planning.misfits import loopbacks, misfits, unknown_bounds
-from launcher.planning.seating import Seating, seat
+from launcher.planning.seating import Seating, asked_for, seat
 
 
 def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
@@ -18,7 +18,7 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     The same job and hosts always give the same placement. Hosts are filled up to their slots in
     the order written, then beyond, evenly, as far as they allow; the rules are told by
     `launcher.planning.room` (slots, ps apart), `launcher.planning.seating` (who chooses first) and
-    `launcher.planning.gpus`.
+    `launcher.planning.gpus`. Sidecars take no slot: they are put beside the task that leads the job.
 
     Args:
         job: roles of different names.
@@ -34,19 +34,38 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     if not hosts:
         raise PlacementError([Fault("", "there is no host to run on", "write at least one")])
     unknown = {role.name: unknown_bounds(role, hosts) for role in job.roles}
-    seating = seat([role for role in _in_table_order(job) if not unknown[role.name]], hosts)
+    known = [role for role in _in_table_order(job) if not unknown[role.name]]
+    seating = seat([role for role in known if not role.sidecar], hosts)
     faults = [fault for of_role in unknown.values() for fault in of_role]
     faults += dict.fromkeys(misfits(seating, sum(role.count for role in job.roles)))
     faults += loopbacks(room.host for room in seating.rooms if room.taken)
     if faults:
         raise PlacementError(faults)
-    return deal(_placed(seating))
+    tasks = _placed(seating)
+    return deal(
+        tasks + [placed for role in known if role.sidecar for placed in _beside(role, tasks, seating)]
+    )
 
 
 def _in_table_order(job: JobSpec) -> list[Role]:
     """TensorFlow's roles as it lists them, then the user's as written."""
     order = {name: number for number, name in enumerate(TENSORFLOW_ROLES)}
     return sorted(job.roles, key=lambda role: order.get(role.name, len(order)))
+
+
+def _beside(role: Role, tasks: list[Placed], seating: Seating) -> list[Placed]:
+    """A sidecar on the host of the first task in the table, or the first host that it asks for.
+
+    Raises:
+        PlacementError: no host is all that it asks for.
+    """
+    may = [room.host for room in asked_for(role, seating.rooms)]
+    if not may:
+        what = f"{role.name}: none of the hosts that it names has all its labels"
+        raise PlacementError([Fault(role.source, what, "allow it more hosts")])
+    used = dict.fromkeys(placed.host for placed in tasks)
+    host = next((host for host in used if host in may), may[0])
+    return [Placed(TaskId.of(role.name, index), role, host) for index in range(role.count)]
 
 
 def _placed(seating: Seating) -> list[Placed]:

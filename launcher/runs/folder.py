@@ -39,15 +39,19 @@ def new_job_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
 
 
-def runs_folder() -> str:
+def runs_folder(environ: Mapping[str, str] = os.environ) -> str:
     """Where the runs of this user are: ``$XDG_STATE_HOME/tf-launcher/runs`` or below ``~/.local/state``.
+
+    Args:
+        environ: of the launcher.
 
     Raises:
         LaunchError: the user has no home.
     """
-    state = os.environ.get("XDG_STATE_HOME", "")
+    state = environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
-        state = os.path.expanduser("~/.local/state")
+        home = environ.get("HOME")
+        state = os.path.expanduser("~/.local/state") if home is None else os.path.join(home, ".local/state")
     if not os.path.isabs(state):
         raise LaunchError("no place for a run's files: neither XDG_STATE_HOME nor HOME is set; use --run-dir")
     return os.path.join(state, "tf-launcher", "runs")

@@ -21,9 +21,9 @@ def deciders(placement: Placement) -> frozenset[TaskId]:
     """The tasks whose ends end the job: the chief; without one, all that are no service.
 
     A ps or evaluator never ends by itself (``server.join()`` blocks for ever), so it is not waited for,
-    unless there is nothing else.
+    unless there is nothing else. A sidecar is nothing of the job's at all.
     """
-    tasks = placement.tasks
+    tasks = [placed for placed in placement.tasks if not placed.role.sidecar] or placement.tasks
     chief = [placed.task for placed in tasks if placed.role.name == "chief"]
     working = [placed.task for placed in tasks if not placed.role.service]
     return frozenset(chief or working or [placed.task for placed in tasks])

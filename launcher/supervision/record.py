@@ -52,7 +52,10 @@ class Record:
         self.task = placed.task
         self.host = placed.host.name
         self._at = placed.host.at
-        self.service = placed.role.service
+        self.sidecar = placed.role.sidecar
+        self.service = placed.role.service or self.sidecar
+        #: Seconds it may take to end by itself when the job is done.
+        self.drain = placed.role.drain if self.service and not self.sidecar else 0.0
         self.attempt = 1
         self.state = TaskState.PENDING
         #: What it will be when it is gone; set when its process ends.

@@ -39,6 +39,10 @@ class Roster:
         """Those of them that are not over."""
         return tuple(task for task in self._by_host[host] if task in self.open)
 
+    def only_sidecars_on(self, host: str) -> bool:
+        """Whether the job can do without this host."""
+        return all(self.records[task].sidecar for task in self._by_host[host])
+
     def hosts_of(self, tasks: Collection[TaskId]) -> tuple[str, ...]:
         """Where these tasks run, each host once, in the order of the table."""
         return tuple(host for host, own in self._by_host.items() if any(task in tasks for task in own))
@@ -66,9 +70,15 @@ class Roster:
         self.undecided.discard(task)
         return decides
 
-    def to_stop(self) -> None:
-        """The job is over: what runs is to be stopped, what was not started never will be."""
-        for record in self.records.values():
+    def to_stop(self, but: Collection[TaskId] = ()) -> None:
+        """The job is over: what runs is to be stopped, what was not started never will be.
+
+        Args:
+            but: these go on.
+        """
+        for task, record in self.records.items():
+            if task in but:
+                continue
             if record.state is TaskState.PENDING:
                 record.move(TaskState.CANCELLED, "the job was over")
                 record.reason = Reason.NEVER_STARTED
@@ -76,16 +86,18 @@ class Roster:
             elif record.state in (TaskState.STARTING, TaskState.RUNNING):
                 record.move(TaskState.STOPPING, "the job is over")
 
-    def stops(self, ladder: Ladder, ended: bool) -> list[StopTasks]:
+    def stops(self, ladder: Ladder, ended: bool, but: Collection[TaskId] = ()) -> list[StopTasks]:
         """Orders to end them, one a host.
 
         Args:
             ladder: how.
             ended: also those whose own process is over; what they left behind is on a ladder already.
+            but: not these.
         """
         orders = []
         for host in self._by_host:
-            tasks = tuple(task for task in self.open_on(host) if ended or self._has_process(task))
+            open_here = (task for task in self.open_on(host) if task not in but)
+            tasks = tuple(task for task in open_here if ended or self._has_process(task))
             if tasks:
                 orders.append(StopTasks(host, tasks, ladder))
         return orders

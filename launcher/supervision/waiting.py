@@ -19,8 +19,9 @@ CHECK_LIMIT = 10.0
 ANSWER_LIMIT = 1.0
 #: Seconds of waiting without a word, then between two words.
 PATIENCE, REPEAT = 2.0, 10.0
+PATIENTLY = orders.SetTimer("patience", PATIENCE)
 #: Timers of what comes before the stop.
-BEFORE_STOP = ("job", "ready", "rest", "check", "start")
+BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain")
 #: Timers of the tasks' end.
 BEFORE_CLOSE = ("end", "answer")
 _CHECKING = "waiting for the hosts to try whether they reach each other"
@@ -34,6 +35,7 @@ class Phase(enum.Enum):
 
     GATHERING = "gathering"
     RUNNING = "running"
+    DRAINING = "draining"
     STOPPING = "stopping"
     CLOSING = "closing"
     OVER = "over"

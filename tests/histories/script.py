@@ -36,11 +36,15 @@ START = 1.0
 
 
 def job(*counts: str, on_failure: str = "stop", grace: float = 10.0, timeout: float | None = None) -> JobSpec:
-    """``job("worker 2", "ps 1")``; a ps or evaluator is a service, as the command line has it."""
+    """``job("worker 2", "ps 1")``; a ps or evaluator is a service, as the command line has it.
+
+    Also ``evaluator 1 drain 60`` and ``board 1 sidecar``.
+    """
     roles = []
     for count in counts:
-        name, number = count.split()
-        roles.append(Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES))
+        name, number, *more = count.split()
+        role = Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES, sidecar=more == ["sidecar"])
+        roles.append(role._replace(drain=float(more[1])) if more[:1] == ["drain"] else role)
     return JobSpec(tuple(roles), policy=Policy(OnFailure(on_failure), grace, timeout))
 
 

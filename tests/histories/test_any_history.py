@@ -19,8 +19,10 @@ TAPES = st.lists(st.integers(0, 1 << 16), max_size=120)
 @st.composite
 def jobs(draw: st.DrawFn) -> JobSpec:
     counts = [f"worker {draw(st.integers(1, 3))}"]
-    counts += [f"{role} 1" for role in ("chief", "evaluator", "reader") if draw(st.integers(0, 3)) == 0]
-    counts += [f"ps {draw(st.integers(0, 2))}"]
+    counts += [f"{role} 1" for role in ("chief", "reader") if draw(st.integers(0, 3)) == 0]
+    counts += [draw(st.sampled_from(["evaluator 0", "evaluator 1", "evaluator 1 drain 60"]))]
+    counts += [f"ps {draw(st.integers(0, 2))}{draw(st.sampled_from(['', ' drain 20', ' drain 60']))}"]
+    counts += ["board 1 sidecar"] if draw(st.booleans()) else []
     return job(
         *counts,
         on_failure=draw(st.sampled_from(OnFailure)).value,
@@ -89,9 +91,10 @@ def check_states(report: Report) -> None:
 def check_cause(report: Report) -> None:
     """0 if and only if nothing failed; else the code of the first failure by time."""
     assert (report.exit_code == 0) == (report.failure is None)
-    failed = [task for task in report.tasks if task.state is TaskState.FAILED]
+    own = [task for task in report.tasks if task.task.role != "board"]
+    failed = [task for task in own if task.state is TaskState.FAILED]
     if report.failure is None:
-        assert not failed and not any(task.state is TaskState.LOST for task in report.tasks)
+        assert not failed and not any(task.state is TaskState.LOST for task in own)
         return
     assert all(task.ended_at is not None and task.ended_at >= report.failure.at for task in failed)
     if report.failure.task is not None:

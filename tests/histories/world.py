@@ -19,7 +19,12 @@ from launcher.testing import Rehearsal
 
 ABANDONED: Ladder = ((15, 1.0), (9, 5.0))
 #: What bounds the wait of each phase.
-BOUNDS = {Phase.GATHERING: "ready", Phase.STOPPING: "end", Phase.CLOSING: "close"}
+BOUNDS = {
+    Phase.GATHERING: "ready",
+    Phase.DRAINING: "drain",
+    Phase.STOPPING: "end",
+    Phase.CLOSING: "close",
+}
 
 Action = Callable[[], object]
 
@@ -268,7 +273,7 @@ class World:
         if agent.inbox:
             yield agent._obey
         for name, task in agent.tasks.items():
-            service = name.role in ("ps", "evaluator")
+            service = name.role in ("ps", "evaluator", "board")
             if not task.alive:
                 yield lambda name=name: agent._gone(name)  # type: ignore[misc]
             elif task.signalled:

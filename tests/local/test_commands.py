@@ -51,6 +51,8 @@ def test_a_program_called_like_a_command(launch: Launch, tmp_path: Path):
         (["-m", "json.tool", "--workers", "3", "-m"], f"{sys.executable} -m json.tool --workers 3 -m"),
         (["-m", "json.tool", "--", "a"], f"{sys.executable} -m json.tool -- a"),
         (["--workers", "2", "-m", "json.tool", "a", "--", "b"], f"{sys.executable} -m json.tool a -- b"),
+        (["-c", "pass", "--workers", "3", "--", "-c"], f"{sys.executable} -c pass --workers 3 -- -c"),
+        (["--workers", "2", "--", "-c", "pass", "a.yaml"], f"{sys.executable} -c pass a.yaml"),
     ],
 )
 def test_all_that_follows_the_program_is_its_own(launch: Launch, words: list[str], expected: str):

@@ -1,7 +1,8 @@
 """Errand of a collect: find what is wanted, and send it.
 
-Arguments: ``{job, wanted: [{base, path}]}``. What goes to the launcher is a stream of frames within the
-stream, so that many small files are shrunk together:
+Arguments: ``{job, wanted: [{number, base, path, had: [[path, size, mtime]]}]}``; what it had before, over a
+connection that broke, does not come again unless it has changed. What goes to the launcher is a stream of
+frames within the stream, so that many small files are shrunk together:
 
 ::
 
@@ -40,7 +41,7 @@ from launcher.model.luggage import (
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Set, Tuple
+    from typing import Any, Dict, Iterable, Iterator, List, Set, Tuple
 
     from launcher.agent.store.talk import Talk
 
@@ -56,8 +57,8 @@ def collect(arguments: Dict[str, Any]) -> int:
 
 def _collect(talk: Talk, arguments: Dict[str, Any]) -> None:
     _stay(str(arguments["job"]))
-    for number, wanted in enumerate(arguments["wanted"]):
-        _Item(talk, number).send(wanted["base"], wanted["path"])
+    for wanted in arguments["wanted"]:
+        _Item(talk, wanted["number"], wanted["had"]).send(wanted["base"], wanted["path"])
     talk.put(tell(over=True))
     talk.flush()
 
@@ -70,11 +71,18 @@ def _stay(job: str) -> None:
 
 
 class _Item:
-    """One thing that is wanted."""
+    """One thing that is wanted.
 
-    def __init__(self, talk: Talk, number: int) -> None:
+    Args:
+        talk: takes it.
+        number: what the launcher calls it.
+        had: files of it that came before: path, size, time.
+    """
+
+    def __init__(self, talk: Talk, number: int, had: Iterable[Iterable[Any]] = ()) -> None:
         self._talk = talk
         self._number = number
+        self._had = frozenset(map(tuple, had))
         self._remarks = 0
 
     def send(self, base: str, path: str) -> None:
@@ -89,7 +97,8 @@ class _Item:
                 if len(entries) == MAX_ENTRIES:
                     self._remark(f"{path!r} holds more than {MAX_ENTRIES} files: the others are left out")
                     break
-                entries.append(one)
+                if (one[1].path, one[1].size, one[1].mtime) not in self._had:
+                    entries.append(one)
         files = [entry for _, entry in entries if entry.kind == FILE]
         self._tell(total=[len(files), sum(entry.size for entry in files)])
         for source, entry in entries:

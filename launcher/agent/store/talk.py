@@ -7,7 +7,7 @@ import select
 import threading
 import time
 
-from launcher.model.luggage import CHUNK, Frames, LuggageError, packed, tell, unpacked
+from launcher.model.luggage import CHUNK, PRESENT, TELL, Frames, LuggageError, framed, packed, tell, unpacked
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Talk:
         #: What came of the stream, and nobody has taken yet.
         self._rest = memoryview(b"")
         self._said_at = time.monotonic()
+        self._saying = threading.Lock()
         os.set_blocking(writing, False)
 
     def tell(self, **what: Any) -> None:
@@ -70,6 +71,20 @@ class Talk:
             self.alive()
         except Hung:
             return
+
+    def be_present(self) -> None:
+        """Say that we are there, if that can be said now: for another thread, every second."""
+        poll = select.poll()
+        poll.register(self._writing, select.POLLOUT)
+        if not self._saying.acquire(blocking=False):
+            return
+        try:
+            if poll.poll(0):  # there is room for so few bytes: they go all at once
+                os.write(self._writing, framed(TELL, PRESENT))
+        except OSError:  # the end of the connection is noticed elsewhere
+            return
+        finally:
+            self._saying.release()
 
     def put(self, data: Data) -> None:
         """Add to the stream of bytes that goes to the launcher."""
@@ -104,14 +119,15 @@ class Talk:
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view:
-            self._wait(self._writing, select.POLLOUT)
-            try:
-                view = view[os.write(self._writing, view) :]
-            except BlockingIOError:
-                continue
-            except BrokenPipeError as error:
-                raise Hung from error
+        with self._saying:
+            while view:
+                self._wait(self._writing, select.POLLOUT)
+                try:
+                    view = view[os.write(self._writing, view) :]
+                except BlockingIOError:
+                    continue
+                except BrokenPipeError as error:
+                    raise Hung from error
         self._said_at = time.monotonic()
 
     def _wait(self, fd: int, event: int) -> None:
@@ -130,7 +146,7 @@ def speak(errand: Errand, arguments: Any) -> int:
     from launcher.agent.store.home import worded
 
     talk = Talk()
-    threading.Thread(target=_leave_with_launcher, name="launcher", daemon=True).start()
+    threading.Thread(target=_stay_with_launcher, args=(talk,), name="launcher", daemon=True).start()
     try:
         errand(talk, arguments)
         return 0
@@ -144,11 +160,12 @@ def speak(errand: Errand, arguments: Any) -> int:
         return 1
 
 
-def _leave_with_launcher() -> None:
-    """Whoever is busy would not notice that the launcher is gone: it gets some seconds to, no more."""
+def _stay_with_launcher(talk: Talk) -> None:
+    """Whoever is busy says nothing, and misses the end of the launcher: then it has some seconds."""
     poll = select.poll()
     poll.register(0, 0)  # nothing but the end of the connection
-    poll.poll()
+    while not poll.poll(_PULSE * 1000):
+        talk.be_present()
     time.sleep(_FAREWELL)
     os._exit(1)
 

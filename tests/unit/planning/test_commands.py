@@ -72,12 +72,18 @@ def test_a_role_called_workers_keeps_its_number():
     [
         (ProgramKind.SCRIPT, ("py", "train", "-i", "1", "--x={x}")),
         (ProgramKind.MODULE, ("py", "-m", "train", "-i", "1", "--x={x}")),
+        (ProgramKind.CODE, ("py", "-c", "train", "-i", "1", "--x={x}")),
         (ProgramKind.EXECUTABLE, ("train", "-i", "1", "--x={x}")),
     ],
 )
 def test_how_a_program_is_started(kind, expected):
     program = Program(kind, "train", ("-i", "{task_index}", "--x={x}"))
     assert command(program, "py", VALUES) == expected
+
+
+def test_braces_in_code_are_the_code_s_own():
+    code = "print({'rank': '{rank}'})"
+    assert command(Program.of(["-c", code, "{rank}"]), "py", VALUES) == ("py", "-c", code, "2")
 
 
 @pytest.mark.parametrize(

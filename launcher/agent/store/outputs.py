@@ -1,0 +1,39 @@
+"""Errand: a folder of its own for what each task of a run makes, on its host, until the run is over."""
+
+from __future__ import annotations
+
+import os
+
+from launcher.agent.store.home import Lock, open_store
+from launcher.agent.store.talk import speak
+from launcher.agent.store.work import Run
+from launcher.model.luggage import OUTPUTS, check_path
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+    from launcher.agent.store.talk import Talk
+
+
+def make(arguments: Dict[str, Any]) -> int:
+    """Errand: ``{"job": its name, "names": [...]}``; the answer has their paths in the same order."""
+    return speak(_make, arguments)
+
+
+def _make(talk: Talk, arguments: Dict[str, Any]) -> None:
+    store = open_store()
+    with Lock(f"{store.root}/lock") as busy, Lock(store.place_lock) as lock:
+        busy.share(talk.alive)
+        lock.take(talk.alive)
+        run = Run(store, str(arguments["job"]))
+        paths = [_made(f"{run.folder}/{OUTPUTS}", str(name)) for name in arguments["names"]]
+        run.used()
+    talk.tell(done=paths)
+
+
+def _made(top: str, name: str) -> str:
+    check_path(name)
+    path = f"{top}/{name}"
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path

@@ -1,0 +1,94 @@
+"""What a run writes down, read while it grows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.model.rundir import RunPaths
+from launcher.model.task import TaskId
+from launcher.runs.folder import runs_folder
+
+#: At how many of the newest runs one looks for that of a launcher.
+_LOOKED_AT = 50
+#: Bytes of a log that are looked at for its last lines, and characters of a line that are shown.
+_SIZE, _LONGEST = 64 * 1024, 500
+
+
+def run_of(launcher: int, environ: Mapping[str, str]) -> str | None:
+    """The folder of the run that a launcher owns, unless it was told where to make it.
+
+    Args:
+        launcher: the number of its process.
+        environ: its environment.
+
+    Returns:
+        ``None``: it has none yet.
+    """
+    folder = runs_folder(environ)
+    try:
+        names = sorted(os.listdir(folder), reverse=True)[:_LOOKED_AT]
+    except OSError:
+        return None
+    for name in names:
+        record = json_of(RunPaths(f"{folder}/{name}").owner)
+        if record is not None and record.get("pid") == launcher and not os.path.islink(f"{folder}/{name}"):
+            return f"{folder}/{name}"
+    return None
+
+
+def json_of(path: str) -> Mapping[str, Any] | None:
+    """The object in a file that is there whole or not at all; ``None``: it is not."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found: Mapping[str, Any] = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+class Events:
+    """The lines of ``events.jsonl`` of a run, as they come.
+
+    Args:
+        root: the run's folder.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._path = RunPaths(root).events
+        self._at = 0
+        self._rest = b""
+
+    def more(self) -> list[Mapping[str, Any]]:
+        """Those that have come since the last call."""
+        try:
+            if os.stat(self._path).st_size == self._at:
+                return []
+            with open(self._path, "rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except OSError:
+            return []
+        self._at += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+def last_lines(root: str, task: str, count: int) -> list[str]:
+    """The last lines that a task of the run in ``root`` has printed, fit to be shown."""
+    try:
+        with open(RunPaths(root).log(TaskId(task)), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SIZE))
+            text = file.read(_SIZE).decode("utf-8", "replace")
+    except OSError:
+        return []
+    lines = text.rstrip().split("\n")[-count:] if text.strip() else []
+    return [_shown(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
+
+
+def _shown(line: str) -> str:
+    """A line without what would move a terminal's cursor."""
+    plain = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)
+    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}... ({len(plain)} characters)"

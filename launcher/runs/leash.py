@@ -1,0 +1,46 @@
+"""``leash.py PIDFD DRIVER``: ends a launch when the program that started it is gone, however it ended.
+
+That program holds the other end of our stdin. When that ends before the launcher does (the program was
+killed, or left by ``os._exit``), the launcher is asked to end, twice, which means at once, and killed if it
+does not; its agents see to the rest. As a forked child of the program would hold that end too, the program
+itself is watched as well.
+Runs by itself: standard library only.
+"""
+
+import os
+import select
+import signal
+import sys
+
+#: A signal, and the seconds until the next.
+LADDER = ((signal.SIGTERM, 0.3), (signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0))
+
+
+def wait(files: "list[int]", seconds: "float | None") -> "set[int]":
+    """Those of the files that are readable, or at their end, within so many seconds."""
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return {file for file, _ in poll.poll(None if seconds is None else seconds * 1000)}
+
+
+def main(pidfd: int, driver: int) -> None:
+    """Wait for the end of the launcher, or of the program. Both numbers are pidfds."""
+    if pidfd in wait([0, pidfd, driver], None):
+        return
+    for number, seconds in LADDER:
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGCONT)  # a suspended one could not act on it
+            signal.pidfd_send_signal(pidfd, number)
+        except ProcessLookupError:
+            return
+        if wait([pidfd], seconds):
+            return
+
+
+if __name__ == "__main__":
+    # What ends a terminal's processes is not for us: we end when the others have.
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+    main(int(sys.argv[1]), int(sys.argv[2]))
+    os._exit(0)

@@ -1,0 +1,117 @@
+"""What the user and the clock want."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from launcher.model import facts, orders
+from launcher.model.orders import Order, Tell
+from launcher.model.report import Failure
+from launcher.model.status import Reason
+from launcher.supervision import stopping, waiting, wording
+from launcher.supervision.agentfacts import AgentFacts
+from launcher.supervision.ending import Ending
+from launcher.supervision.jobstate import JobState
+from launcher.supervision.waiting import Phase, Waiting
+
+_TIMED_OUT = 124
+
+
+class Wishes:
+    """Hears those who want the end, and timers that run out.
+
+    Args:
+        job: as it stands.
+        ending: ends it.
+        agents: follows the agents.
+        handle: takes in a fact.
+    """
+
+    def __init__(
+        self,
+        job: JobState,
+        ending: Ending,
+        agents: AgentFacts,
+        handle: Callable[[facts.Fact], list[Order]],
+    ) -> None:
+        self._job = job
+        self._ending = ending
+        self._agents = agents
+        self._handle = handle
+        self._waiting = Waiting(job.tasks, job.agents)
+        #: When somebody last asked for the end.
+        self._asked_at: float | None = None
+
+    def stop_asked(self, fact: facts.StopAsked) -> list[Order]:
+        """Somebody wants the job to end: in order at first, then at once."""
+        before, again = self._asked_at, "" if self._asked_at is None else " again"
+        if before is not None and abs(fact.at - before) < waiting.ECHO:
+            return []
+        self._asked_at = fact.at
+        if self._job.phase is Phase.STOPPING:
+            return self._hurry(fact.who + again)
+        if self._job.phase is Phase.CLOSING:
+            return self._leave_agents(fact.who + again)
+        if self._job.phase is Phase.DRAINING:
+            return self._ending.stop(
+                [Tell(f"{fact.who}: the job is done; {self._what_stops()}{self._how_long()}")]
+            )
+        failure = Failure(Reason.INTERRUPTED, None, None, fact.at, f"stopped by {fact.who}")
+        self._job.blame.fail(failure, 128 + fact.signal)
+        return self._ending.stop([Tell(f"{fact.who}: {self._what_stops()}{self._how_long()}")])
+
+    def _how_long(self) -> str:
+        grace = self._job.policy.grace
+        if self._job.phase is Phase.GATHERING or grace <= 0:
+            return ""
+        return f", up to {wording.limit(grace)}; once more kills them at once"
+
+    def _hurry(self, who: str) -> list[Order]:
+        """Kill what is left; who asks a third time is told what we wait for."""
+        job = self._job
+        if job.hurried:
+            return [Tell(f"{who}: they were killed; {self._waiting.words(job.phase)}")]
+        job.hurried = True
+        job.agents.ask(job.tasks.hosts_of(job.tasks.open))
+        ladder = stopping.at_once()
+        text = f"{who}: killing what is left of {wording.tasks(len(job.tasks.open))} at once"
+        timers = waiting.hurried(stopping.longest(ladder))
+        return [Tell(text), *timers, *job.tasks.stops(ladder, ended=True)]
+
+    def _leave_agents(self, who: str) -> list[Order]:
+        """Nothing of the job is left: agents that take their time to close need not be waited for."""
+        self._job.hurried = True
+        hosts = self._job.agents.lose_open()
+        text = f"{who}: not waiting for the agent on {wording.some(hosts)} to close"
+        return [Tell(text), *map(orders.HangUp, hosts), *self._ending.finish_if_closed()]
+
+    def time_up(self, fact: facts.TimeUp) -> list[Order]:
+        """A timer that was set has run out."""
+        if fact.timer == "patience":
+            drains = self._job.phase is Phase.DRAINING
+            text = self._job.draining.words() if drains else self._waiting.words(self._job.phase)
+            return [Tell(text), orders.SetTimer("patience", waiting.REPEAT)] if text else []
+        if fact.timer == "job":
+            return self._job_took_too_long(fact)
+        if fact.timer == "drain":
+            return self._ending.drained()
+        if fact.timer == "check":
+            return self._agents.check_is_late()
+        late, why = self._waiting.late(fact.timer)
+        return [order for host in late for order in self._handle(facts.AgentLost(host, fact.at, why))]
+
+    def _job_took_too_long(self, fact: facts.TimeUp) -> list[Order]:
+        limit = wording.limit(self._job.policy.timeout or 0.0)
+        if self._job.phase is Phase.DRAINING:
+            return self._ending.stop([Tell(f"the time limit of {limit} is over: {self._what_stops()}")])
+        if self._job.phase not in (Phase.GATHERING, Phase.RUNNING):
+            return []
+        text = f"the job took longer than its time limit of {limit}"
+        hint = "--timeout sets the limit; the logs show what each task was doing"
+        self._job.blame.fail(Failure(Reason.TIMEOUT, None, None, fact.at, text, hint), _TIMED_OUT)
+        return self._ending.stop([Tell(f"{text}; {self._what_stops()}")])
+
+    def _what_stops(self) -> str:
+        if self._job.phase is Phase.GATHERING:
+            return "no task was started yet"
+        return f"stopping {wording.tasks(self._job.tasks.alive())}"

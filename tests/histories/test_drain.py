@@ -1,0 +1,174 @@
+"""Services that may end by themselves when the job is done; sidecars, whose ends are none of the job's."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.model import orders
+from tests.histories.script import Script, after, hosts, job, states
+
+DRAINING = ("worker 1", "evaluator 1 drain 60", "ps 1")
+
+DONE = """
+up
+worker/0 exits 0
+worker/0 gone
+"""
+
+
+def timers(*found: orders.Order) -> dict[str, float]:
+    return {order.timer: order.seconds for order in found if isinstance(order, orders.SetTimer)}
+
+
+def stopped(*found: orders.Order) -> list[str]:
+    return [task for order in found if isinstance(order, orders.StopTasks) for task in order.tasks]
+
+
+def test_the_job_is_done_and_the_evaluator_goes_on():
+    """Everybody else is stopped at once."""
+    played = Script(job(*DRAINING)).play("up\nworker/0 exits 0")
+    assert stopped(*after(played)) == ["ps/0"]
+    assert timers(*after(played)) == {"patience": 2.0, "drain": 60.0}
+
+
+def test_it_ends_by_itself():
+    played = Script(job(*DRAINING)).play(
+        DONE + "ps/0 ends\nevaluator/0 exits 0 @ 40\nevaluator/0 gone\nclosed"
+    )
+    assert played.exit_code == 0 and not played.told
+    assert states(played)["evaluator/0"] == "succeeded: exit"
+    assert states(played)["ps/0"] == "stopped: stopped"
+
+
+def test_it_ended_before_the_job_was_done():
+    played = Script(job(*DRAINING)).play("up\nevaluator/0 exits 0\nevaluator/0 gone\nworker/0 exits 0")
+    assert stopped(*after(played)) == ["ps/0"]
+    assert "drain" not in played.timers
+
+
+def test_waiting_is_said():
+    played = Script(job(*DRAINING)).play(DONE + "time up patience\ntime up patience")
+    waiting = "waiting for evaluator/0 to finish"
+    assert played.told == (f"{waiting} (58 s left)", f"{waiting} (48 s left)")
+
+
+def test_its_time_is_over():
+    script = Script(job(*DRAINING))
+    played = script.play(DONE + "ps/0 ends\ntime up drain")
+    assert stopped(*after(played)) == ["evaluator/0"]
+    assert played.told == ("evaluator/0 did not finish within 60 s of the job's end: stopped",)
+    played = Script(job(*DRAINING)).play(DONE + "ps/0 ends\ntime up drain\nevaluator/0 ends\nclosed")
+    assert (played.exit_code, states(played)["evaluator/0"]) == (0, "stopped: stopped")
+
+
+def test_nobody_is_told_twice():
+    """Who is being ended already keeps the time that it has left."""
+    played = Script(job(*DRAINING)).play(DONE + "ps/0 gets 15\ntime up drain")
+    assert stopped(*after(played)) == ["evaluator/0"]
+
+
+def test_each_role_has_its_own_time():
+    spec = job("worker 1", "evaluator 1 drain 60", "ps 1 drain 20")
+    played = Script(spec).play("up\nworker/0 exits 0")
+    assert (stopped(*after(played)), timers(*after(played))["drain"]) == ([], 20.0)
+    played = Script(spec).play(DONE + "time up drain")
+    assert (stopped(*after(played)), timers(*after(played))) == (["ps/0"], {"drain": 40.0})
+    played = Script(spec).play(DONE + "time up drain\nps/0 ends\ntime up drain")
+    assert stopped(*after(played)) == ["evaluator/0"]
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("Ctrl-C", "Ctrl-C: the job is done; stopping 2 tasks, up to 10 s; once more kills them at once"),
+        ("time up job", "the time limit of 90 s is over: stopping 2 tasks"),
+    ],
+)
+def test_what_ends_the_wait(what: str, told: str):
+    """The job was done, so it is a success."""
+    script = Script(job(*DRAINING, timeout=90))
+    played = script.play(DONE + what)
+    assert (stopped(*after(played)), played.told) == (["evaluator/0"], (told,))
+    played = Script(job(*DRAINING, timeout=90)).play(DONE + what + "\nevaluator/0 ends\nps/0 ends\nclosed")
+    assert played.exit_code == 0
+
+
+def test_ctrl_c_again_kills_at_once():
+    played = Script(job(*DRAINING)).play(DONE + "Ctrl-C\nCtrl-C @ 9")
+    (stop,) = (order for order in after(played) if isinstance(order, orders.StopTasks))
+    assert (set(stop.tasks), stop.ladder[0][0]) == ({"evaluator/0", "ps/0"}, 9)
+
+
+def test_its_failure_is_the_job_s():
+    played = Script(job(*DRAINING)).play(DONE + "ps/0 ends\nevaluator/0 exits 3\nevaluator/0 gone\nclosed")
+    assert played.exit_code == 3
+    assert states(played)["evaluator/0"] == "failed: exit"
+
+
+def test_a_failure_ends_the_wait_for_the_others():
+    spec = ("worker 1", "evaluator 1 drain 60", "ps 1 drain 60")
+    played = Script(job(*spec)).play(DONE + "ps/0 dies 11")
+    assert stopped(*after(played)) == ["evaluator/0"]
+    going_on = Script(job(*spec, on_failure="continue")).play(DONE + "ps/0 dies 11")
+    assert stopped(*after(going_on)) == []
+
+
+def test_a_lost_host_ends_the_wait():
+    script = Script(job("worker 1", "evaluator 1 drain 60", "ps 1 drain 60"), hosts(3, slots=1))
+    where = script.host_of["ps/0"]
+    assert where != script.host_of["evaluator/0"]
+    played = script.play(DONE + f"lost {where}")
+    assert stopped(*after(played)) == ["evaluator/0"]
+
+
+def test_a_failed_job_waits_for_nobody():
+    played = Script(job(*DRAINING)).play("up\nworker/0 exits 7")
+    assert set(stopped(*after(played))) == {"evaluator/0", "ps/0"}
+
+
+# ---------------------------------------------------------------------- sidecars
+
+SIDECAR = ("worker 1", "board 1 sidecar")
+
+
+def test_a_sidecar_is_stopped_with_the_job():
+    played = Script(job(*SIDECAR)).play(DONE + "board/0 ends\nclosed")
+    assert (played.exit_code, states(played)["board/0"]) == (0, "stopped: stopped")
+
+
+@pytest.mark.parametrize(
+    ("end", "told", "state"),
+    [
+        ("exits 1", "board/0 failed after 0.0 s: exit code 1; it is a sidecar:", "failed: exit"),
+        ("dies 9", "board/0 failed after 0.0 s: killed by SIGKILL; it is a sidecar:", "failed: signal"),
+        ("exits 0", "board/0 ended by itself (exit code 0) before the job was done", "succeeded: exit"),
+    ],
+)
+def test_a_sidecar_s_end_is_none_of_the_job_s(end: str, told: str, state: str):
+    played = Script(job(*SIDECAR)).play(
+        f"up\nboard/0 {end}\nboard/0 gone\nworker/0 exits 0\nworker/0 gone\nclosed"
+    )
+    assert (played.exit_code, played.report.failure) == (0, None)
+    assert states(played)["board/0"] == state
+    assert played.told[0].startswith(told)
+
+
+def test_a_sidecar_that_can_t_be_started():
+    begun = "ready node1\nheld node1\nworker/0 starts\nboard/0 cannot start 127\n"
+    text = begun + "worker/0 exits 0\nworker/0 gone\nclosed"
+    played = Script(job(*SIDECAR)).play(text)
+    assert (played.exit_code, states(played)["board/0"]) == (0, "failed: not found")
+
+
+def test_a_host_of_sidecars_alone_can_be_lost():
+    spec = job(*SIDECAR)
+    apart = spec._replace(roles=(spec.roles[0], spec.roles[1]._replace(hosts=("node2",))))
+    played = Script(apart, hosts(2)).play("up\nlost node2\nworker/0 exits 0\nworker/0 gone\nclosed")
+    assert (played.exit_code, states(played)["board/0"]) == (0, "lost: host lost")
+
+
+def test_sidecars_stay_while_others_drain():
+    played = Script(job(*DRAINING, "board 1 sidecar")).play(DONE)
+    assert stopped(*played.orders) == ["ps/0"]
+    played = Script(job(*DRAINING, "board 1 sidecar")).play(DONE + "ps/0 ends\nevaluator/0 exits 0")
+    assert stopped(*after(played)) == ["board/0"]

@@ -1,0 +1,48 @@
+"""Where sidecars run: beside the task that leads the job, without taking anything from anybody."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.errors import PlacementError
+from launcher.model.host import Host
+from launcher.model.job import JobSpec, Program, Role
+from launcher.model.plan import Placement
+from launcher.planning import place
+
+PROGRAM = Program.of(["train.py"])
+HOSTS = (Host("a", slots=1, gpus=("0",)), Host("b", slots=1, labels=("fast",), gpus=("0",)))
+
+
+def placed(board: Role, *hosts: Host) -> Placement:
+    roles = (board._replace(sidecar=True, service=True), Role("worker", 2, PROGRAM))
+    return place(JobSpec(roles), hosts or HOSTS)
+
+
+def test_it_takes_no_slot_and_no_gpu():
+    tasks = placed(Role("board", 1, PROGRAM)).tasks
+    assert [(task.task, task.host.name, task.gpus) for task in tasks] == [
+        ("worker/0", "a", ("0",)),
+        ("worker/1", "b", ("0",)),
+        ("board/0", "a", ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    "bound", [Role("board", 1, PROGRAM, hosts=("b",)), Role("board", 1, PROGRAM, labels=("fast",))]
+)
+def test_it_goes_where_it_is_told(bound: Role):
+    assert placed(bound).tasks[-1].host.name == "b"
+
+
+def test_where_nobody_else_is():
+    assert placed(Role("board", 1, PROGRAM, hosts=("c",)), *HOSTS, Host("c")).tasks[-1].host.name == "c"
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [Role("board", 1, PROGRAM, hosts=("a",), labels=("fast",)), Role("board", 1, PROGRAM, hosts=("x",))],
+)
+def test_hosts_that_there_are_not(bound: Role):
+    with pytest.raises(PlacementError, match="board"):
+        placed(bound)

@@ -31,4 +31,18 @@ class Errands(Protocol):
     """Runs programs of ours on hosts; may be asked by several threads."""
 
     def errand(self, host: str, entry: str, arguments: object) -> Errand:
-        """Start ``entry`` (``module:function``) on a host."""
+        """Start ``entry`` (``module:function``) on a host.
+
+        Raises:
+            ConnectionLost: there is no connection to it now; an errand raises it when its own breaks.
+        """
+
+    def redial(self, host: str) -> None:
+        """Connect to a host anew. Waits, for a bounded time.
+
+        Raises:
+            TransportError: it can't be reached.
+        """
+
+    def patience(self, host: str) -> float:
+        """Seconds for which it is worth trying to reach a host again that does not answer now."""

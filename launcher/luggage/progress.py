@@ -82,12 +82,18 @@ class Lines:
 
     def tick(self) -> None:
         """See `Progress`."""
+        self._tell_news()
         if self._meter is not None and self._clock() >= self._due:
             self._say(f"{self._verb}: {_state(self._meter.read())}")
             self._due = float("inf")
 
+    def _tell_news(self) -> None:
+        for text in self._meter.news() if self._meter is not None else ():
+            self._say(text)
+
     def end(self, summary: str) -> None:
         """See `Progress`."""
+        self._tell_news()
         self._meter = None
         for line in summary.splitlines():
             self._say(line)
@@ -126,7 +132,10 @@ class Bar:
 
     def tick(self) -> None:
         """See `Progress`."""
-        if self._meter is None or time.monotonic() - self._began < _SHORT:
+        if self._meter is None:
+            return
+        self._tell_news(self._meter)
+        if time.monotonic() - self._began < _SHORT:
             return
         if self._bar is None:
             self._open()
@@ -139,6 +148,14 @@ class Bar:
             left=f"{counted(len(reading.waiting), 'host')} to go",
         )
         self._bar.refresh()
+
+    def _tell_news(self, meter: Meter) -> None:
+        """Above the bar."""
+        news = meter.news()
+        if news and self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        self._lines.end("\n".join(news))
 
     def _open(self) -> None:
         from rich.console import Console
@@ -161,6 +178,8 @@ class Bar:
 
     def end(self, summary: str) -> None:
         """See `Progress`."""
+        if self._meter is not None:
+            self._tell_news(self._meter)
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

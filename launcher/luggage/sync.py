@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from launcher.errors import Fault, HostsError, JobError
+from launcher.errors import ConnectionLost, Fault, HostsError, JobError
 from launcher.luggage.base import Errands
 from launcher.luggage.leftout import left_out_line
-from launcher.luggage.meter import Meter
+from launcher.luggage.mending import persistently
+from launcher.luggage.meter import Meter, Share
 from launcher.luggage.parallel import on_all
 from launcher.luggage.parcels import Parcels, pieces
 from launcher.luggage.progress import Progress, counted, human
@@ -165,14 +166,19 @@ def _bring(
     }
 
     def visit(host: str, wanted: Callable[[], bool]) -> _Visit:
-        try:
+        supply = _Supply(packed, parcels, meter)
+
+        def once() -> _Visit:
             with Conversation(errands, host, _SYNC, arguments, wanted) as talk:
-                found = _serve(talk, packed, parcels, meter)
-                if found.paths:
-                    arrived(host)
-                return found
+                return supply.serve(talk)
+
+        try:
+            found = persistently(errands, host, once, lambda: supply.gained, wanted, meter.say)
         finally:
             meter.done(host)
+        if found.paths:
+            arrived(host)
+        return found
 
     outcome = on_all(hosts, visit, fanout, progress.tick)
     if outcome.failed:
@@ -194,32 +200,52 @@ def _order(number: int, request: SyncRequest, tree: Tree) -> dict[str, Any]:
     }
 
 
-def _serve(talk: Conversation, packed: Packed, parcels: Parcels, meter: Meter) -> _Visit:
-    """Give the host what it asks for, until it has all."""
-    while True:
-        said = talk.answer()
-        if "done" in said:
-            return _Visit(said["done"], talk.sent)
-        if "bad" in said:
-            return _Visit((), talk.sent, said["bad"])
+class _Supply:
+    """Gives one host what it asks for, over as many connections as it takes."""
+
+    def __init__(self, packed: Packed, parcels: Parcels, meter: Meter) -> None:
+        self._packed = packed
+        self._parcels = parcels
+        self._share = Share(meter)
+        #: Over connections that broke.
+        self._sent = 0
+        #: Which tree was asked for last, and how little of it: what the host has it does not ask for again.
+        self.gained = (-1, 0)
+
+    def serve(self, talk: Conversation) -> _Visit:
+        """Until it has all."""
         try:
-            _give(talk, said, packed, parcels, meter)
-        except (LuggageError, KeyError, IndexError, TypeError) as error:
-            raise talk.broken(error) from error
+            while True:
+                said = talk.answer()
+                if "done" in said:
+                    return _Visit(said["done"], self._sent + talk.sent)
+                if "bad" in said:
+                    return _Visit((), self._sent + talk.sent, said["bad"])
+                try:
+                    self._give(talk, said)
+                except (LuggageError, KeyError, IndexError, TypeError) as error:
+                    raise talk.broken(error) from error
+        except ConnectionLost:
+            self._sent += talk.sent
+            raise
+        finally:
+            self._share.drop()
 
-
-def _give(talk: Conversation, said: dict[str, Any], packed: Packed, parcels: Parcels, meter: Meter) -> None:
-    if said["need"] == "manifests":
-        for number in unspell(said["which"], len(packed.trees)):
-            for frame in pieces(packed.trees[number].manifest):
-                talk.send(frame)
-        return
-    entries = packed.trees[said["tree"]].entries
-    which = unspell(said["which"], len(entries))
-    meter.expect(sum(entries[index].size for index in which))
-    for parcel in parcels.contents(said["tree"], which):
-        talk.send(parcel.frame)
-        meter.move(parcel.size)
+    def _give(self, talk: Conversation, said: dict[str, Any]) -> None:
+        trees = self._packed.trees
+        if said["need"] == "manifests":
+            for number in unspell(said["which"], len(trees)):
+                for frame in pieces(trees[number].manifest):
+                    talk.send(frame)
+            return
+        entries = trees[said["tree"]].entries
+        which = unspell(said["which"], len(entries))
+        size = sum(entries[index].size for index in which)
+        self.gained = (int(said["tree"]), -size)
+        self._share.expect(size)
+        for parcel in self._parcels.contents(said["tree"], which):
+            talk.send(parcel.frame)
+            self._share.move(parcel.size)
 
 
 def _restless(changed: Sequence[str]) -> JobError:

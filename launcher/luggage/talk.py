@@ -8,12 +8,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from launcher.errors import TransportError
+from launcher.errors import ConnectionLost, TransportError
 from launcher.luggage.base import Errand, Errands
-from launcher.model.luggage import TELL, Frames, LuggageError, understood
+from launcher.model.luggage import PRESENT, TELL, Frames, LuggageError, understood
 
-#: Seconds without a byte either way, or a sign of life, after which the host counts as silent.
+#: Seconds without a sign that the work there goes on, after which it counts as stuck.
 _SILENCE = 60.0
+#: Seconds without anything from a program that says every second that it is there, after which the connection
+#: counts as lost; and for its first word, as it must get there and start.
+_LOST, _FIRST_WORD = 10.0, 20.0
 #: Seconds between two tries to send, at least and at most: an errand does not say when it takes more.
 _SHORTEST, _LONGEST = 0.001, 0.02
 #: Seconds between two looks whether anybody still wants it.
@@ -44,6 +47,8 @@ class Conversation:
         self._frames = Frames()
         self._heard: deque[tuple[int, bytes]] = deque()
         self._moved_at = time.monotonic()
+        #: When the connection counts as lost if nothing comes.
+        self._lost_at = self._moved_at + _FIRST_WORD
         self._errand: Errand = errands.errand(host, entry, arguments)
         #: Bytes sent and received so far.
         self.sent = 0
@@ -53,7 +58,8 @@ class Conversation:
         """Send all of it. What the host says meanwhile is kept; that it failed is raised at once.
 
         Raises:
-            TransportError: the host failed, is silent, or the connection broke; names it.
+            ConnectionLost: the connection broke, or is silent; names the host.
+            TransportError: the host failed, or is stuck; names it.
             Cancelled: nobody wants it.
         """
         view = memoryview(data)
@@ -63,8 +69,10 @@ class Conversation:
             took = self._errand.send(view)
             view = view[took:]
             self.sent += took
-            if took or self._receive():
-                self._moved_at, pause = time.monotonic(), _SHORTEST
+            if took:
+                self._moved_at = time.monotonic()
+            if self._receive() or took:
+                pause = _SHORTEST
             else:
                 self._pause(pause)
                 pause = min(pause * 2, _LONGEST)
@@ -78,9 +86,7 @@ class Conversation:
         """
         self._check_wanted()
         while not self._heard:
-            if self._receive():
-                self._moved_at = time.monotonic()
-            else:
+            if not self._receive():
                 self._pause(_LOOK)
         return self._heard.popleft()
 
@@ -118,12 +124,24 @@ class Conversation:
         if not data:
             raise self._ended()
         self.received += len(data)
+        now = time.monotonic()
+        self._lost_at = now + _LOST
         try:
             frames = self._frames.feed(data)
         except LuggageError as error:
             raise self.broken(error) from error
-        self._heard.extend(frame for frame in frames if not self._is_aside(*frame))
+        for frame in frames:
+            if not self._is_presence(*frame):
+                self._moved_at = now
+                if not self._is_aside(*frame):
+                    self._heard.append(frame)
+        if not frames:  # part of a big one
+            self._moved_at = now
         return True
+
+    def _is_presence(self, kind: int, payload: bytes) -> bool:
+        """Whether it says that the program and the connection are there, and nothing of the work."""
+        return kind == TELL and payload == PRESENT
 
     def _is_aside(self, kind: int, payload: bytes) -> bool:
         """Whether this is a mere sign of life."""
@@ -137,7 +155,9 @@ class Conversation:
     def _ended(self) -> TransportError:
         status = self._errand.wait(2.0)
         lines = self._errand.said().strip().splitlines()
-        how = "the connection broke" if status is None else f"it ended with {status}"
+        if status is None and not lines:
+            return ConnectionLost(f"{self._host}: the connection broke")
+        how = "it was killed" if status is None else f"it ended with {status}"
         last = f"; it said: {lines[-1]}" if lines else ""
         return TransportError(f"{self._host}: the copying there ended too early: {how}{last}")
 
@@ -148,7 +168,10 @@ class Conversation:
     def _pause(self, seconds: float) -> None:
         """Wait until the host says something, but not long."""
         self._check_wanted()
-        if time.monotonic() - self._moved_at > _SILENCE:
+        now = time.monotonic()
+        if now >= self._lost_at:
+            raise ConnectionLost(f"{self._host}: no answer for {_LOST:.0f} s")
+        if now - self._moved_at > _SILENCE:
             raise TransportError(f"{self._host}: silent for {_SILENCE:.0f} s while files were copied")
         poll = select.poll()
         poll.register(self._errand.fileno(), select.POLLIN)

@@ -17,7 +17,7 @@ PATIENCE = 20.0
 
 
 class StubBundle:
-    """The stubs as what travels; see `launcher.transport.ssh.bundle.Bundle`.
+    """The stubs as what travels; see `launcher.transport.bundle.Bundle`.
 
     Args:
         magic: of the Python that is said to have compiled them.

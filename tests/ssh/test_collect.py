@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from launcher.luggage.collect import collect
-from launcher.luggage.progress import Silent
+from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted
+from launcher.model.host import Host
 from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.settings import SshSettings
 from tests.conftest import Launch
 from tests.ssh.lab import Lab
 from tests.unit.luggage.hosts import snapshot
@@ -70,12 +73,50 @@ def test_two_tasks_of_a_host_are_told_that_they_share(ssh_launch: Launch, tmp_pa
     assert got[0] == got[1]
 
 
-def test_a_host_that_is_gone_keeps_nothing_from_the_others(lab: Lab, fleet: Fleet, tmp_path: Path):
+def test_connections_that_break_in_the_middle(lab: Lab, fleet: Fleet, tmp_path: Path):
+    """The file that was on its way begins again, over another connection."""
     furnish(lab)
-    lab.hosts[1].kill_sshd_sessions()
+    node = lab.hosts[0]
+    (node.there(node.home) / "results/ckpt-7/more").write_bytes(os.urandom(20_000_000))
+    wanted = [Wanted(h.name, h.name, "", "results", str(tmp_path / h.name)) for h in lab.hosts]
+    said: list[str] = []
+
+    def kill_when_half_done() -> None:
+        while not (tmp_path / node.name / "results/ckpt-7/run").exists():
+            if over.wait(0.002):
+                return
+        for host in lab.hosts:
+            host.kill_sshd_sessions()
+        node.netem_off()
+
+    over = threading.Event()
+    killer = threading.Thread(target=kill_when_half_done)
+    node.netem("delay 50ms", both_ways=True)
+    killer.start()
+    try:
+        result = collect(fleet, wanted, "job1", Lines(said.append), 32)
+    finally:
+        over.set()
+        killer.join()
+    assert result.failures == ()
+    assert result.files == 4 * 4 + 1
+    for host in lab.hosts:
+        assert snapshot(tmp_path / host.name / "results") == snapshot(host.there(host.home) / "results")
+    assert any(line.startswith(f"{node.name}: connection lost (") for line in said)
+
+
+def test_a_host_that_is_gone_keeps_nothing_from_the_others(lab: Lab, caller: Path, tmp_path: Path):
+    furnish(lab)
+    gone = lab.hosts[1]
     wanted = [Wanted(h.name, h.name, "", "results/latest", str(tmp_path / h.name)) for h in lab.hosts]
-    result = collect(fleet, wanted, "job1", Silent(), 32)
-    assert len(result.failures) == 1
-    assert result.failures[0].startswith(f"{lab.hosts[1].name}: ")
+    with Fleet([Host(h.name) for h in lab.hosts], SshSettings(lease=3.0), print) as fleet:
+        fleet.connect()
+        gone.stop_sshd()
+        gone.kill_sshd_sessions()
+        result = collect(fleet, wanted, "job1", Silent(), 32)
+    (failure,) = result.failures
+    assert failure.startswith(f"{gone.name}: the connection was lost (")
+    assert failure.endswith(f"; not fetched: 'results/latest' of {gone.name}")
     assert result.files == 3 * 3
-    assert not (tmp_path / lab.hosts[1].name).exists()
+    assert not (tmp_path / gone.name).exists()
+    gone.start_sshd()

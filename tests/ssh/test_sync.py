@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from launcher.errors import HostsError
 from launcher.luggage.progress import Lines, Silent, human
 from launcher.luggage.requests import parse_syncs
 from launcher.luggage.sync import SyncResult, finish, pack, sync
+from launcher.model.host import Host
 from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.settings import SshSettings
 from tests.conftest import Launch
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -136,7 +139,7 @@ def test_disks_that_are_full_and_homes_that_are_closed(lab: Lab, fleet: Fleet, p
 
 
 def test_a_link_that_is_cut_in_the_middle(lab: Lab, fleet: Fleet, project: Path):
-    """Nothing half done is seen; the next sync takes up what has arrived."""
+    """Over another connection it goes on; what has arrived does not come again."""
     (project / "big1").write_bytes(os.urandom(8_000_000))
     (project / "big2").write_bytes(os.urandom(8_000_000))
     slow = lab.hosts[0]
@@ -148,24 +151,76 @@ def test_a_link_that_is_cut_in_the_middle(lab: Lab, fleet: Fleet, project: Path)
             if over.wait(0.02):
                 return
         slow.kill_sshd_sessions()
+        slow.netem_off()
 
     over = threading.Event()
     killer = threading.Thread(target=kill_when_half_done)
     killer.start()
+    said: list[str] = []
     try:
-        said = failures(fleet, lab.hosts[:2], str(project))
+        result = bring(fleet, lab.hosts[:2], str(project), said=said)
     finally:
         over.set()
         killer.join()
-    assert len(said) == 1
-    assert said[0].startswith(f"{slow.name}: ")
-    assert "connection" in said[0]
-    assert not os.listdir(slow.there(slow.home) / CACHE / "work")
-    slow.netem_off()
-    fleet.redial(slow.name)
-    result = bring(fleet, [slow], str(project))
+    lost, back = [line for line in said if line.startswith(slow.name)]
+    assert lost.startswith(f"{slow.name}: connection lost (")
+    assert back.startswith(f"{slow.name}: connected again after ")
     assert snapshot(slow.there(result.workdirs[slow.name])) == snapshot(project)
-    assert result.sent < 12_000_000, "what had arrived came again"
+    assert result.sent < 2 * 17_500_000 + 8_000_000, "what had arrived came again"
+
+
+@needs_spaces
+def test_a_cable_that_is_out_for_a_while(lab: Lab, fleet: Fleet, project: Path):
+    """Longer than anybody waits for a sign of life: a sync goes on when it is in again."""
+    (project / "big").write_bytes(os.urandom(40_000_000))
+    slow = lab.hosts[0]
+    said: list[str] = []
+    plug = threading.Timer(1.0, slow.restore)
+
+    def watch(text: str) -> None:
+        said.append(text)
+        if "connection lost" in text:
+            plug.start()
+
+    blobs = slow.there(slow.home) / CACHE / "blobs"
+
+    def cut_when_half_done() -> None:
+        while not list(blobs.glob("*/*")):
+            if over.wait(0.02):
+                return
+        slow.cut()
+
+    over = threading.Event()
+    cutter = threading.Thread(target=cut_when_half_done)
+    cutter.start()
+    try:
+        packed = pack(parse_syncs([str(project)]), "/")
+        result = sync(fleet, [slow.name], packed, "job1", Lines(watch), 32)
+    finally:
+        over.set()
+        cutter.join()
+        plug.join()
+    news = [line for line in said if line.startswith(slow.name)]
+    assert news[0] == f"{slow.name}: connection lost (no answer for 10 s); trying again for 60 s"
+    assert news[1].startswith(f"{slow.name}: connected again after ")
+    assert snapshot(slow.there(result.workdirs[slow.name])) == snapshot(project)
+
+
+def test_a_host_that_stays_away(lab: Lab, caller: Path, project: Path):
+    """It is named, and nothing half done is seen there."""
+    gone = lab.hosts[0]
+    settings = SshSettings(connect_timeout=2.0, lease=3.0)
+    with Fleet([Host(gone.name)], settings, print) as fleet:
+        fleet.connect()
+        gone.stop_sshd()
+        gone.kill_sshd_sessions()
+        since = time.monotonic()
+        (said,) = failures(fleet, [gone], str(project))
+    assert time.monotonic() - since < 8
+    assert said.startswith(f"{gone.name}: the connection was lost (")
+    assert "), and not back after " in said
+    assert "refused the connection; does an ssh server run there, on this port?" in said
+    gone.start_sshd()
 
 
 def test_two_launches_at_once(lab: Lab, fleet: Fleet, project: Path):

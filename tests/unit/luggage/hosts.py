@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.errors import TransportError
+from launcher.errors import ConnectionLost, TransportError
 
 ROOT = Path(__file__).resolve().parents[3]
 _RUN = """\
@@ -57,7 +57,7 @@ class LocalErrand:
             return None
         self.received += len(data)
         if self.breaks_after is not None and self.received > self.breaks_after:
-            raise TransportError("the connection broke")
+            raise ConnectionLost("the connection broke")
         return data
 
     def send(self, data: bytes | memoryview) -> int:
@@ -76,7 +76,7 @@ class LocalErrand:
 
     def _cut(self) -> None:
         if self._left == 0:
-            raise TransportError("the connection broke")
+            raise ConnectionLost("the connection broke")
 
     def wait(self, seconds: float) -> int | None:
         try:
@@ -112,6 +112,9 @@ class LocalHosts:
         #: Who runs the errands; 0: whoever runs the tests.
         self.nobody = 0
         self.errands: list[LocalErrand] = []
+        #: Hosts that were connected to anew, and those that can't be.
+        self.redialled: list[str] = []
+        self.away: set[str] = set()
         self._lock = threading.Lock()
 
     def home(self, host: str) -> Path:
@@ -138,6 +141,16 @@ class LocalHosts:
             errand = LocalErrand(argv, environment, cut)
             self.errands.append(errand)
         return errand
+
+    def redial(self, host: str) -> None:
+        """See `Errands`."""
+        self.redialled.append(host)
+        if host in self.away:
+            raise TransportError(f"{host}: no route to it")
+
+    def patience(self, host: str) -> float:
+        """See `Errands`."""
+        return 1.0
 
     @property
     def sent(self) -> int:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.luggage import mending
 from launcher.luggage.collect import Collected, collect
 from launcher.luggage.landing import Landing
 from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted
 from launcher.model.luggage import FILE, FOLDER, LINK, Entry, LuggageError, digest_of
-from tests.unit.luggage.hosts import LocalHosts, snapshot
+from tests.unit.luggage.hosts import LocalErrand, LocalHosts, snapshot
 
 
 @pytest.fixture
@@ -233,28 +234,66 @@ def test_a_file_is_seen_when_it_is_complete_and_right(out: Path):
 
 
 class Broken(LocalHosts):
-    """Its connections break after so many bytes were received."""
+    """Connections to the first host break after so many bytes were received, one after the other."""
 
-    after = 1_500_000
+    def __init__(self, folder: Path, *after: int) -> None:
+        super().__init__(folder)
+        self._after = list(after)
 
-    def errand(self, host: str, entry: str, arguments: object):
+    def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
         errand = super().errand(host, entry, arguments)
-        errand.breaks_after = self.after
+        if host == "a" and self._after:
+            errand.breaks_after = self._after.pop(0)
         return errand
 
 
-def test_a_connection_that_breaks_in_the_middle(folder: Path, out: Path, tmp_path: Path):
-    hosts = Broken(tmp_path / "homes")
-    result = fetch(hosts, wanted("project", out, base=str(folder.parent)), wanted("x", out, host="b"))
-    assert result.failures == ("a: the connection broke",)
+def test_what_is_fetched_goes_on_over_another_connection(folder: Path, out: Path, tmp_path: Path):
+    """The file that was on its way begins again, what had come does not come again; remarks are said once."""
+    (folder / "a first one").write_bytes(os.urandom(1_000_000))
+    hosts = Broken(tmp_path / "homes", 3_500_000)
+    result = fetch(
+        hosts, wanted("nowhere", out), wanted("project", out, base=str(folder.parent)), wanted("x*", out)
+    )
+    assert hosts.redialled == ["a"]
+    assert snapshot(out / "project") == snapshot(folder)
+    assert (result.files, result.failures, len(result.remarks)) == (14, (), 2)
+    first, second = hosts.errands
+    assert first.received > 3_500_000
+    assert second.received < 3_200_000, "what had arrived came again"
+
+
+def test_a_host_that_stays_away(folder: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mending, "_LEAST", 0.3)
+    hosts = Broken(tmp_path / "homes", 1_500_000)
+    hosts.away.add("a")
+    result = fetch(
+        hosts,
+        wanted("run.sh", out, base=str(folder)),
+        wanted("project", out, base=str(folder.parent)),
+        wanted("later", out, task="worker/1"),
+        wanted("x", out, host="b"),
+    )
+    (failure,) = result.failures
+    assert failure.startswith(
+        "a: the connection was lost (the connection broke), and not back after 1 s: no "
+    )
+    assert failure.endswith(
+        f"; not fetched: 'project' of worker/0 and 'later' of worker/1 ({result.files} files came)"
+    )
     assert len(result.remarks) == 1, "what the other host says counts all the same"
-    whole = snapshot(folder)
-    arrived = snapshot(out / "project")
+    whole, arrived = snapshot(folder), snapshot(out / "project")
     assert b"src/big" not in arrived
     assert all(value == whole[path] for path, value in arrived.items() if value[0] == "file")
-    hosts.after = 10**9
-    fetch(hosts, wanted("project", out, base=str(folder.parent)))
-    assert snapshot(out / "project") == whole
+
+
+def test_connections_that_break_before_anything_has_come(folder: Path, out: Path, tmp_path: Path):
+    hosts = Broken(tmp_path / "homes", *[1_500_000] * 20)
+    (failure,) = fetch(hosts, wanted("src/big", out, base=str(folder))).failures
+    broke, _, missing = failure.partition("; ")
+    assert broke == "a: the connection broke, 5 times before anything more was complete"
+    assert missing == "not fetched: 'src/big' of worker/0"
+    assert len(hosts.redialled) == 5
+    assert os.listdir(out) == []
 
 
 def test_a_big_sparse_file(hosts: LocalHosts, out: Path):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import JobError, TransportError
+from launcher.luggage import mending
 from launcher.luggage.collect import collect
-from launcher.luggage.progress import Silent
+from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted, parse_syncs
 from launcher.luggage.sync import finish, pack, sync
 from tests.unit.luggage.conftest import Bring
@@ -105,11 +106,14 @@ def test_two_launches_at_once(hosts: LocalHosts, folder: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("after", [0, 1, 2000, 100_000, 2_500_000])
 def test_a_cut_in_the_middle_leaves_nothing_visible_and_the_next_completes(
-    bring: Bring, hosts: LocalHosts, folder: Path, after: int
+    bring: Bring, hosts: LocalHosts, folder: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ):
     (folder / "first").write_bytes(os.urandom(1_000_000))
     hosts.cuts["b"] = after
-    with pytest.raises(TransportError, match=r"\Ab: the connection broke\Z"):
+    hosts.away.add("b")
+    monkeypatch.setattr(mending, "_LEAST", 0.3)
+    lost = r"\Ab: the connection was lost \(the connection broke\), and not back after \d s: no route to it\Z"
+    with pytest.raises(TransportError, match=lost):
         bring(folder, f"{folder}/src:there", to=("a", "b"))
     work = hosts.cache("b") / "work"
     assert not work.exists() or not os.listdir(work)
@@ -119,6 +123,21 @@ def test_a_cut_in_the_middle_leaves_nothing_visible_and_the_next_completes(
     assert snapshot(Path(result.workdirs["b"])) == snapshot(folder)
     if after > 2_000_000:
         assert hosts.sent - before < 4_200_000 - 1_000_000, "what had arrived came again"
+
+
+def test_a_sync_goes_on_over_another_connection(hosts: LocalHosts, folder: Path, tmp_path: Path):
+    """What has arrived does not come again."""
+    (folder / "first").write_bytes(os.urandom(1_000_000))
+    packed = pack(parse_syncs([str(folder)]), str(tmp_path))
+    hosts.cuts["a"] = 3_500_000
+    said: list[str] = []
+    result = sync(hosts, ("a",), packed, "job1", Lines(said.append), 8)
+    assert snapshot(Path(result.workdirs["a"])) == snapshot(folder)
+    assert hosts.redialled == ["a"]
+    assert result.sent == hosts.sent < 3_500_000 + 4_200_000 - 1_000_000, "what had arrived came again"
+    assert said[0] == "a: connection lost (the connection broke); trying again for 5 s"
+    assert said[1] == "a: connected again after 0 s"
+    assert said[2].startswith("synced 14 files")
 
 
 def test_a_half_done_sync_is_cleared_away_by_the_next(bring: Bring, hosts: LocalHosts, folder: Path):

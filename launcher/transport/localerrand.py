@@ -51,6 +51,14 @@ class LocalErrands:
             raise TransportError(f"{host}: {entry} can't be started: {error.strerror}") from error
         return LocalErrand(host, process, ours, said, arguments)
 
+    def redial(self, host: str) -> None:
+        """There is no connection that could break."""
+        raise TransportError(f"{host}: nothing connects to this machine")
+
+    def patience(self, host: str) -> float:
+        """The same: nothing comes back."""
+        return 0.0
+
 
 class LocalErrand:
     """One of them; see `launcher.transport.base.Errand`."""

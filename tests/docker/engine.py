@@ -26,7 +26,7 @@ BASE = "python:3.11-slim"
 #: Seconds: for the engine to come up, and to go; for a pull; for a base image of our own making.
 UP, DOWN, PULL, MAKE = 30.0, 30.0, 60.0, 300.0
 
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-launcher-tests"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-launcher-tests"
 _INCLUDE = "python3,python3-venv,python3-pip,ca-certificates"
 _SUITE = "bookworm"
 #: What a machine's own certificate authorities are called, for a pip in a container.
@@ -80,11 +80,11 @@ def engine() -> Iterator[Engine]:
     """The engine for a test session, with `BASE` in it."""
     here = _running()
     if here is not None:
-        _provide_base(here)
+        provide_base(here)
         yield here
         return
-    with private_engine(_CACHE / "engine") as ours:
-        _provide_base(ours)
+    with private_engine(CACHE / "engine") as ours:
+        provide_base(ours)
         yield ours
 
 
@@ -118,9 +118,7 @@ def private_engine(folder: Path, alone: bool = False) -> Iterator[Engine]:
         folder: its path must be short: a socket is in it.
         alone: in a network namespace of its own. A second engine would take the bridge of the first.
     """
-    for program in ("dockerd", "containerd", "iptables"):
-        assert shutil.which(program), "no Docker engine here: apt-get install docker.io iptables"
-    assert os.getuid() == 0, "a Docker engine of our own needs root"
+    check_programs()
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "users.lock", "w") as users, open(folder / "starting.lock", "w") as starting:
         fcntl.flock(starting, fcntl.LOCK_EX)
@@ -135,6 +133,13 @@ def private_engine(folder: Path, alone: bool = False) -> Iterator[Engine]:
             fcntl.flock(starting, fcntl.LOCK_EX)
             if _am_last(users):
                 stop(folder)
+
+
+def check_programs() -> None:
+    """See that an engine of our own can be started."""
+    for program in ("dockerd", "containerd", "iptables"):
+        assert shutil.which(program), "no Docker engine here: apt-get install docker.io iptables"
+    assert os.getuid() == 0, "a Docker engine of our own needs root"
 
 
 def _am_last(users: object) -> bool:
@@ -215,7 +220,7 @@ def _until(condition: Callable[[], object], seconds: float) -> None:
 # ---------------------------------------------------------------------- the base image
 
 
-def _provide_base(found: Engine) -> None:
+def provide_base(found: Engine) -> None:
     """See that `BASE` is there: pulled, else made from Debian's packages, once for this machine."""
     if found.has_image(BASE) or _pulled(found):
         return
@@ -236,9 +241,9 @@ def _pulled(found: Engine) -> bool:
 
 def _archive() -> Path:
     """The file system of a Debian with a Python in it, as a tar file."""
-    archive = _CACHE / f"{_SUITE}-python.tar"
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with open(_CACHE / "archive.lock", "w") as lock:
+    archive = CACHE / f"{_SUITE}-python.tar"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / "archive.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
             _make_archive(archive)
@@ -247,7 +252,7 @@ def _archive() -> Path:
 
 def _make_archive(archive: Path) -> None:
     assert shutil.which("debootstrap"), f"{BASE} can't be pulled: apt-get install debootstrap, to make one"
-    with tempfile.TemporaryDirectory(dir=_CACHE, prefix="rootfs-") as folder:
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="rootfs-") as folder:
         root = Path(folder)
         argv = ["debootstrap", "--variant=minbase", f"--include={_INCLUDE}", _SUITE, str(root)]
         done = subprocess.run(argv, capture_output=True, timeout=MAKE)

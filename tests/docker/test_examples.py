@@ -1,4 +1,4 @@
-"""The example of a CI test is run: what a reader copies works."""
+"""The examples of a CI test are run: what a reader copies works."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import yaml
 from tests.conftest import Launch
 from tests.docker.engine import Engine
 from tests.local.seeing import ROOT
+
+pytest_plugins = ["pytester"]
 
 EXAMPLE = ROOT / "examples" / "ci"
 
@@ -43,6 +45,15 @@ def test_the_script(docker: Engine, image: str, launch: Launch, project: Path):
     assert [task["state"] for task in report["tasks"]] == ["succeeded", "succeeded", "stopped"]
 
 
+def test_the_test_for_pytest(docker: Engine, image: str, plugged: pytest.Pytester, project: Path):
+    environment = {**os.environ, "IMAGE": image, "HOME": str(project.parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest"], cwd=project, env=environment, capture_output=True, timeout=90
+    )
+    assert done.returncode == 0, done.stdout.decode()
+    assert b"1 passed" in done.stdout.splitlines()[-1]
+
+
 def test_the_test_can_fail(docker: Engine, launch: Launch, project: Path):
     """On one machine after all, the program says so."""
     ended = launch("--ps", "1", "--workers", "2", "greet.py", cwd=project)
@@ -50,7 +61,7 @@ def test_the_test_can_fail(docker: Engine, launch: Launch, project: Path):
     assert "this is not two machines" in ended.out
 
 
-def test_the_workflow_runs_the_script():
+def test_the_workflow_runs_them():
     workflow = yaml.safe_load((EXAMPLE / "workflow.yml").read_text())
     steps = [step.get("run", "") for step in workflow["jobs"]["cluster"]["steps"]]
-    assert "./test-cluster.sh" in steps
+    assert steps.index("./test-cluster.sh") < steps.index("pytest")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,28 +52,85 @@ def test_a_launcher_that_is_killed(docker: Engine, image: str, launch: Launch, t
     assert left_of(docker, job) == []
 
 
-#: When, and which signal: while the engine is asked, while it makes things, while the agents come up.
+#: The engine's word at which the launcher is signalled, how many of them have come then, and the signal.
 MOMENTS = [
-    *((signal.SIGKILL, seconds) for seconds in (0.7, 1.0, 1.4)),
-    *((signal.SIGTERM, seconds) for seconds in (0.6, 0.8, 1.2)),
-    (signal.SIGINT, 0.9),
+    ("network create", 1, signal.SIGKILL),
+    ("network create", 1, signal.SIGTERM),
+    ("container create", 1, signal.SIGKILL),
+    ("container create", 2, signal.SIGINT),
+    ("container attach", 1, signal.SIGTERM),
+    ("network connect", 1, signal.SIGKILL),
+    ("container start", 1, signal.SIGTERM),
+    ("container start", 2, signal.SIGKILL),
+    ("container die", 1, signal.SIGKILL),
+    ("container die", 1, signal.SIGTERM),
 ]
 
 
-@pytest.mark.parametrize(("number", "seconds"), MOMENTS)
+@pytest.mark.parametrize(("word", "count", "number"), MOMENTS)
 def test_at_any_moment(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path, number: signal.Signals, seconds: float
+    docker: Engine, image: str, launch: Launch, tmp_path: Path, word: str, count: int, number: signal.Signals
+):
+    """While things are made, while they are removed."""
+    before = ours(docker)
+    program = ["true"] if word == "container die" else ["sleep", "600"]
+    with Words(docker) as words:
+        started = launch.start("--docker", image, "--workers", "2", "--", *program, cwd=tmp_path)
+        words.until(word, count)
+    started.send(number)
+    ended = started.wait(40)
+    if word != "container die":
+        assert ended.code == {9: -9, 15: 143, 2: 130}[number]
+    no_container_is_alive(docker, before)
+    if number == signal.SIGKILL:
+        assert launch("clean", timeout=60).code == 0
+    assert ours(docker) - before == set()
+
+
+@pytest.mark.parametrize(("number", "seconds"), [(9, 0.1), (15, 0.1), (2, 0.25), (9, 0.25)])
+def test_before_there_is_anything(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path, number: int, seconds: float
 ):
     before = ours(docker)
     started = launch.start("--docker", image, "--workers", "2", "--", "sleep", "600", cwd=tmp_path)
     time.sleep(seconds)  # the moment is what is tried
     started.send(number)
-    ended = started.wait(40)
-    assert ended.code == {9: -9, 15: 143, 2: 130}.get(number) or (ended.code == -number and seconds < 1)
+    assert started.wait(40).code in (-number, 128 + number)
     no_container_is_alive(docker, before)
     if number == signal.SIGKILL:
         assert launch("clean", timeout=60).code == 0
     assert ours(docker) - before == set()
+
+
+class Words:
+    """What the engine tells of networks and containers of launches, as it happens."""
+
+    def __init__(self, engine: Engine) -> None:
+        form = "{{.Type}} {{.Action}} {{.Actor.Attributes.name}}"
+        words = ["events", "--since", f"{time.time():.9f}", "--format", form]
+        kinds = ["--filter", "type=network", "--filter", "type=container"]
+        self._process = subprocess.Popen(
+            ["docker", *words, *kinds], stdout=subprocess.PIPE, env={**os.environ, "DOCKER_HOST": engine.host}
+        )
+        assert self._process.stdout is not None
+        self._pipe = self._process.stdout.fileno()
+        self._seen = b""
+
+    def __enter__(self) -> Words:
+        return self
+
+    def until(self, word: str, count: int, seconds: float = 30.0) -> None:
+        """Wait until it has come so often."""
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        while self._seen.count(f"{word} tf-launcher-".encode()) < count:
+            assert poll.poll(max(0.0, deadline - time.monotonic()) * 1000), f"no {word}: {self._seen!r}"
+            self._seen += os.read(self._pipe, 65536)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 def test_ctrl_c_twice(docker: Engine, image: str, launch: Launch, tmp_path: Path):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.transport.docker.settings import Container
+from launcher.transport.docker.settings import Container, End, size
 
 #: What the kernel's name of a machine is called in images.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "i386": "386"}
@@ -15,15 +16,15 @@ _NO_SUCH_PROGRAM = re.compile(r"executable file not found|stat .*: no such file 
 _WRONG_FORMAT = re.compile(r"exec format error", re.IGNORECASE)
 
 
-def start_fault(said: str, container: Container, architecture: str) -> str:
+def start_fault(said: str, container: Container) -> str:
     """What is wrong with a container that does not start.
 
     Args:
         said: the engine's words.
-        architecture: a remark on image and machine (see `mismatch`); empty: they fit.
+        container: what it was to be.
     """
-    if _WRONG_FORMAT.search(said) or (architecture and "exec" in said):
-        return architecture or f"the image {container.image} is not for this kind of machine: {said}"
+    if _WRONG_FORMAT.search(said) or (container.architecture and "exec" in said):
+        return _wrong_machine(said, container)
     if "bind source path does not exist" in said:
         path = said.rpartition("does not exist:")[2].strip()
         return f"there is no {path} on the engine's machine to mount"
@@ -37,6 +38,52 @@ def start_fault(said: str, container: Container, architecture: str) -> str:
     if "is already in use by container" in said:
         return f"a container of its name is there already: {said}"
     return said
+
+
+def _wrong_machine(said: str, container: Container) -> str:
+    return container.architecture or (
+        f"the image {container.image} is not for this kind of machine ({said}): "
+        "`docker image inspect` says what it is for"
+    )
+
+
+def end_fault(end: End, container: Container, began: bool, said: str) -> str:
+    """What is to be said of the end of a container; empty if all is well.
+
+    Args:
+        end: how it ended.
+        container: what it was.
+        began: its agent was there.
+        said: what it wrote to stderr.
+    """
+    lines = said.strip().splitlines()
+    if end.out_of_memory and end.code:
+        limit = "" if container.memory is None else f" (its limit is {size(container.memory)})"
+        return f"its container ran out of memory{limit}"
+    if end.code == 0 and began and not lines:
+        return ""
+    if end.code is None:
+        return "its container was removed by somebody else"
+    if end.code - 128 in signal.valid_signals():
+        return f"its container was killed by {_signal(end.code - 128)}"
+    if not began:
+        return _never_began(end.code, container, lines)
+    return f"the agent ended: {lines[-1] if lines else 'it was killed'}"
+
+
+def _never_began(code: int, container: Container, lines: list[str]) -> str:
+    last = lines[-1] if lines else ""
+    if _WRONG_FORMAT.search(last):
+        return _wrong_machine(last, container)
+    what = f"{container.python} of the image {container.image} does not run our agent, and ended with {code}"
+    return f"{what}: {last}" if last else what
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def mismatch(image: Mapping[str, Any], machine: str) -> str:

@@ -11,20 +11,26 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from launcher.errors import HostsError, TransportError
 from launcher.model.host import Host
 from launcher.model.records import TYPE_CHECKING
-from launcher.transport.docker import leftovers
+from launcher.transport.docker import leftovers, network
+from launcher.transport.docker.arrival import WORDS, luggage
 from launcher.transport.docker.engine import FAULTS, Engine
 from launcher.transport.docker.faults import start_fault
 from launcher.transport.docker.link import DockerLink
-from launcher.transport.docker.settings import JOB, KEPT, Container
-from launcher.transport.docker.watch import End, Watch
-from launcher.transport.ssh import bootstrap
-from launcher.transport.ssh.bundle import bundle
+from launcher.transport.docker.options import as_settings
+from launcher.transport.docker.settings import (
+    FIXED_ADDRESSES,
+    JOB,
+    KEPT,
+    Container,
+    End,
+    container_name,
+    network_name,
+)
+from launcher.transport.docker.watch import Watch
 
 if TYPE_CHECKING:
     from typing import Any
 
-#: The agent's way in.
-AGENT = "launcher.agent.__main__:main"
 #: Containers that are made at a time, at most.
 _AT_ONCE = 16
 #: Seconds: without a word, between two words, for all of them to be started, for the first bytes to be taken.
@@ -40,7 +46,6 @@ class Fleet:
         containers: one for each host.
         labels: of all that is made, besides the job's.
         tell: gets lines for the user; called by other threads too.
-        architecture: a remark on the image's kind of machine, for when it does not start.
         keep: leave containers and network when the job is over.
     """
 
@@ -51,7 +56,6 @@ class Fleet:
         containers: Sequence[Container],
         labels: Mapping[str, str],
         tell: Callable[[str], None],
-        architecture: str = "",
         keep: bool = False,
     ) -> None:
         self._engine = engine
@@ -59,16 +63,15 @@ class Fleet:
         self._containers = {container.host: container for container in containers}
         self._labels = {**labels, JOB: job, **({KEPT: "1"} if keep else {})}
         self._tell = tell
-        self._architecture = architecture
         self._keep = keep
-        self.network = f"tf-launcher-{job}"
+        self.network = network_name(job)
         self._watch: Watch | None = None
         self._links: dict[str, DockerLink] = {}
         self._given_up = False
 
     def name(self, host: str) -> str:
         """What the container of a host is called at the engine."""
-        return f"{self.network}-{host}"
+        return container_name(self._job, host)
 
     def __enter__(self) -> Fleet:
         return self
@@ -98,9 +101,11 @@ class Fleet:
         # just asked to make would be there only after all is removed.
         pool = ThreadPoolExecutor(min(_AT_ONCE, len(self._containers)), "docker")
         try:
-            pool.submit(self._make_network).result()
+            fixed = bool(os.environ.get(FIXED_ADDRESSES))
+            joined = pool.submit(network.make, self._engine, self.network, self._labels, fixed)
             self._watch = Watch(self._engine, self._tell)
             self._watch.start()
+            joined.result()
             begun = {pool.submit(self._begin, one): one.host for one in self._containers.values()}
             self._await(begun)
         finally:
@@ -108,13 +113,6 @@ class Fleet:
             pool.shutdown(wait=True, cancel_futures=True)
         self._check(begun)
         self._watch.attentive = True
-
-    def _make_network(self) -> None:
-        settings = {"driver": "bridge", "labels": self._labels, "check_duplicate": True}
-        self._engine.asked(
-            "the job's network can't be made",
-            lambda: self._engine.client.create_network(self.network, **settings),
-        )
 
     def _await(self, begun: dict[Future[None], str]) -> None:
         """Until all are started, one can't be, or it takes too long; say so when it takes long."""
@@ -154,16 +152,15 @@ class Fleet:
         try:
             self._engine.client.start(made)
             line.settimeout(_FIRST)
-            line.sendall(bootstrap.loaded(bundle(AGENT).compiled, AGENT, container.host))
+            line.sendall(luggage(container.host))
         except FAULTS as error:
             line.close()
             raise TransportError(self._fault(error, container)) from error
         hands = _Hands(self._engine, self._watch, container.host, made)
-        source = bundle(AGENT).source
-        self._links[container.host] = DockerLink(container, line, source, hands, self._engine.is_here)
+        self._links[container.host] = DockerLink(container, line, hands, self._engine.is_here)
 
     def _fault(self, error: BaseException, container: Container) -> str:
-        return start_fault(self._engine.explain(error), container, self._architecture)
+        return start_fault(self._engine.explain(error), container)
 
     def _create(self, container: Container) -> str:
         """The id of a container that is not started yet."""
@@ -171,7 +168,7 @@ class Fleet:
         made = client.create_container(
             container.image,
             entrypoint=[container.python],
-            command=["-E", "-s", "-S", "-c", bootstrap.LOADER],
+            command=list(WORDS),
             name=self.name(container.host),
             hostname=container.host,
             user=container.user or None,
@@ -208,7 +205,7 @@ class Fleet:
         if container.gpus:
             wanted = DeviceRequest(device_ids=list(container.gpus), capabilities=[["gpu"]])
             config.update(device_requests=[wanted])
-        return config
+        return {**config, **as_settings(container.options)}
 
     def _attach(self, made: str) -> socket.socket:
         """A socket of our own; the SDK's would stay open for as long as its answer is not forgotten."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-from collections.abc import Callable
 
 from launcher.model.records import Protocol
+from launcher.transport.docker.arrival import Arrival, source
+from launcher.transport.docker.faults import end_fault
 from launcher.transport.docker.frames import Demultiplexer
-from launcher.transport.docker.settings import Container, size
-from launcher.transport.docker.watch import End
-from launcher.transport.ssh import bootstrap
+from launcher.transport.docker.settings import Container, End
 
 #: How much of stderr is kept, in bytes.
 _SAID_LIMIT = 64 * 1024
@@ -38,7 +36,6 @@ class DockerLink:
     Args:
         container: what it is.
         line: attached to it, with all on its way that starts the agent.
-        source: makes the modules as source, if they are asked for.
         hands: end it, and know its end.
         same_clock: its facts are dated by this machine's clock.
     """
@@ -47,19 +44,15 @@ class DockerLink:
         self,
         container: Container,
         line: socket.socket,
-        source: Callable[[], bytes],
         hands: Hands,
         same_clock: bool,
     ) -> None:
         self.same_clock = same_clock
         self._container = container
         self._line = line
-        self._source = source
         self._hands = hands
         self._demultiplexer = Demultiplexer()
-        self._early = b""
-        self._ready = False
-        self._fault = ""
+        self._arrival = Arrival(container, self._send_source)
         self._said = b""
         line.setblocking(False)
         self.reading = line.fileno()
@@ -74,40 +67,18 @@ class DockerLink:
             return None
         except OSError:  # reset: the engine is gone
             return b""
-        if not data or self._fault:
+        if not data or self._arrival.fault:
             return b""
         out, errors = self._demultiplexer.feed(data)
         self._said = (self._said + errors)[-_SAID_LIMIT:]
-        if not self._ready:
-            out = self._greeted(out)
-        return b"" if self._fault else out or None
-
-    def _greeted(self, out: bytes) -> bytes:
-        """Look for the mark of the first code in what came; what the agent said after it."""
-        self._early += out
-        found = bootstrap.find_mark(self._early)
-        if found is None:
-            if len(self._early) > bootstrap.MAX_NOISE:
-                self._fault = f"its {self._container.python} printed what no Python of ours does"
-            return b""
-        word, end = found
-        self._early, rest = b"", self._early[end:]
-        if word == bootstrap.READY:
-            self._ready = True
-            return rest
-        if word == bootstrap.NEEDS_SOURCE:
-            self._send_source()
-            return self._greeted(rest)
-        self._fault = _explained(word, self._container)
-        return b""
+        out = self._arrival.feed(out)
+        return b"" if self._arrival.fault else out or None
 
     def _send_source(self) -> None:
         """It waits for nothing else, and has read all that came before, so this is soon done."""
         self._line.settimeout(_SOURCE)
         try:
-            self._line.sendall(bootstrap.frame(self._source()))
-        except OSError as error:
-            self._fault = f"the agent could not be brought into its container: {error}"
+            self._line.sendall(source())
         finally:
             self._line.setblocking(False)
 
@@ -124,7 +95,8 @@ class DockerLink:
         if end is None:
             return self._hands.why_unknown() or None
         self._hear_last()
-        return self._fault or self._described(end)
+        said = self._said.decode("utf-8", "replace")
+        return self._arrival.fault or end_fault(end, self._container, self._arrival.ready, said)
 
     def _hear_last(self) -> None:
         """Its last words on stderr may not have been read."""
@@ -136,27 +108,6 @@ class DockerLink:
             if not data:
                 return
             self._said = (self._said + self._demultiplexer.feed(data)[1])[-_SAID_LIMIT:]
-
-    def _described(self, end: End) -> str:
-        container = self._container
-        if end.out_of_memory and end.code:
-            limit = "" if container.memory is None else f" (its limit is {size(container.memory)})"
-            return f"its container ran out of memory{limit}"
-        said = self._said.decode("utf-8", "replace").strip().splitlines()
-        if end.code == 0 and self._ready and not said:
-            return ""
-        if end.code is None:
-            return "its container was removed by somebody else"
-        if end.code - 128 in signal.valid_signals():
-            return f"its container was killed by {_signal(end.code - 128)}"
-        if not self._ready:
-            return self._never_began(end.code, said)
-        return f"the agent ended: {said[-1] if said else 'it was killed'}"
-
-    def _never_began(self, code: int, said: list[str]) -> str:
-        python, image = self._container.python, self._container.image
-        last = f": {said[-1]}" if said else ""
-        return f"{python} of the image {image} does not run our agent, and ended with {code}{last}"
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`: nothing outlives its container."""
@@ -178,21 +129,3 @@ class DockerLink:
         self.hang_up()
         self._line.close()
         self.reading = -1
-
-
-def _explained(word: str, container: Container) -> str:
-    """Why the image can't run agents, from its mark."""
-    if word.startswith(bootstrap.TOO_OLD):
-        version = word[len(bootstrap.TOO_OLD) :].strip()
-        return (
-            f"{container.python} of the image {container.image} is Python {version}, which is too old: "
-            "it must have a Python of 3.8 or later; --python names another one of the image"
-        )
-    return f"the image {container.image} answered {word!r}, which this version does not know"
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

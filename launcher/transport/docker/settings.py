@@ -7,6 +7,10 @@ from launcher.model.records import NamedTuple
 #: Labels of everything we make: whose it is, and whether that is over, is read from them.
 JOB, OWNER, MACHINE, KEPT = (f"tf-launcher.{name}" for name in ("job", "owner", "machine", "kept"))
 
+#: A variable of the launcher's environment: a container that was disconnected from the job's network can be
+#: connected with the address it had (which engines grant only in networks whose range somebody has chosen).
+FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
+
 
 class Mount(NamedTuple):
     """A folder or file of the engine's machine, seen in the container."""
@@ -32,6 +36,28 @@ class Container(NamedTuple):
     cpus: float | None = None
     #: Ids of the GPUs it sees, as ``nvidia-smi`` has them.
     gpus: tuple[str, ...] = ()
+    #: Further settings, see `launcher.transport.docker.options`: name -> values.
+    options: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    #: A remark on the image's kind of machine, for when it does not start; empty: it fits.
+    architecture: str = ""
+
+
+class End(NamedTuple):
+    """How a container ended: its exit code (128+n: killed by signal n; ``None``: nobody knows)."""
+
+    code: int | None
+    #: The kernel killed something in it for want of memory.
+    out_of_memory: bool = False
+
+
+def network_name(job: str) -> str:
+    """What the network of a job is called at the engine."""
+    return f"tf-launcher-{job}"
+
+
+def container_name(job: str, host: str) -> str:
+    """What the container of a host is called at the engine."""
+    return f"{network_name(job)}-{host}"
 
 
 def size(count: int) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 import urllib3
 from docker.errors import APIError
 
-from launcher.model.records import NamedTuple
 from launcher.transport.docker.engine import FAULTS, Engine
+from launcher.transport.docker.settings import End
 
 #: Events that tell of an end, or of what leads there.
 _EVENTS = ["die", "oom", "disconnect"]
@@ -21,14 +21,6 @@ _BREAKS = (*FAULTS, urllib3.exceptions.HTTPError, ValueError, AttributeError)
 _MARGIN = 5
 #: Seconds for an event to come; then the container itself is looked at.
 _EVENT = 2.0
-
-
-class End(NamedTuple):
-    """How a container ended: its exit code (128+n: killed by signal n; ``None``: nobody knows)."""
-
-    code: int | None
-    #: The kernel killed something in it for want of memory.
-    out_of_memory: bool = False
 
 
 class Watch(threading.Thread):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PORTER = "launcher.agent.porter:main"
 #: The same on a host that files were brought to.
 CARRYING = "launcher.agent.carrying:main"
+#: The same, its agent in a container.
+CONTAINER = "launcher.agent.container:main"
 ATTACH = "launcher.agent.attach:main"
 
 #: Seconds between two pings, and without any answer until a connection counts as lost.
@@ -54,7 +56,8 @@ class Carrier(threading.Thread):
     Args:
         host: its name.
         fleet: connects.
-        porter: its arguments: ``host``, ``agent``, ``lease``, ``token``; ``job`` if files were brought there.
+        porter: its arguments: ``host``, ``agent``, ``lease``, ``token``; ``job`` if files were brought there;
+            ``container`` if the agent is to be in one.
         facts, orders: our ends of two pipes, for what the agent says and what it is told; closed at the end.
         tell: gets a line for the user when the connection is lost, and when it is back.
     """
@@ -73,7 +76,7 @@ class Carrier(threading.Thread):
         self._host, self._fleet, self._tell = host, fleet, tell
         self._lease = float(porter["lease"])
         self._porter = {**porter, "lease": max(self._lease - HEAD_START, self._lease * _LEAST_SHARE)}
-        self._entry = CARRYING if porter.get("job") else PORTER
+        self._entry = CONTAINER if "container" in porter else CARRYING if porter.get("job") else PORTER
         self._stream = Stream(str(porter["token"]).encode(), KEEP, TAKE, now, PING)
         self._pipes = Pipes(facts, orders, self._stream, now)
         self._began = now

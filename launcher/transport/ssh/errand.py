@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from paramiko import SSHException
 
-from launcher.errors import TransportError
-from launcher.transport.ssh import bootstrap
+from launcher.errors import ConnectionLost, TransportError
+from launcher.transport import bootstrap
 from launcher.transport.ssh.line import Line, Session
 from launcher.transport.ssh.wake import Wake
 
@@ -206,8 +206,8 @@ class ChannelErrand:
         if self._closed:
             raise TransportError(f"{self._host}: this errand was closed")
 
-    def _broken(self) -> TransportError:
-        return TransportError(self._line.broken(self._host))
+    def _broken(self) -> ConnectionLost:
+        return ConnectionLost(self._line.broken(self._host))
 
     def _give_up(self) -> None:
         """Its output ended, or goes on and on, without a mark."""

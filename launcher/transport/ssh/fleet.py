@@ -7,14 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from launcher.errors import HostsError, TransportError
+from launcher.errors import ConnectionLost, HostsError, TransportError
 from launcher.model.host import Host
-from launcher.transport.ssh import bootstrap
-from launcher.transport.ssh.bundle import Bundle, bundle
+from launcher.transport import bootstrap
+from launcher.transport.bundle import Bundle, bundle
 from launcher.transport.ssh.dial import Dialer
 from launcher.transport.ssh.errand import ChannelErrand
 from launcher.transport.ssh.line import Line
 from launcher.transport.ssh.progress import Progress
+from launcher.transport.ssh.relay import Relays
 from launcher.transport.ssh.settings import SshSettings
 
 #: Seconds until the user is told whom we wait for, and then between two such lines.
@@ -46,6 +47,9 @@ class Fleet:
         self._want_source: set[str] = set()
         self._threads: list[threading.Thread] = []
         self._dialling: _Dialling | None = None
+        self._relays: Relays | None = None
+        #: When hosts were first dialled anew that have not been reached since.
+        self._away_since: dict[str, float] = {}
 
     def __enter__(self) -> Fleet:
         return self
@@ -109,9 +113,9 @@ class Fleet:
     def _line(self, host: str) -> Line:
         line = self._lines.get(host)
         if line is None:
-            raise TransportError(f"{host}: there is no connection to it")
+            raise ConnectionLost(f"{host}: there is no connection to it")
         if not line.is_active():
-            raise TransportError(line.broken(host))
+            raise ConnectionLost(line.broken(host))
         return line
 
     def is_alive(self, host: str) -> bool:
@@ -128,10 +132,34 @@ class Fleet:
         old = self._lines.pop(host, None)
         if old is not None:
             self._dialer.drop(old)
-        self._lines[host] = self._dialer.dial(self._hosts[host], Progress(host), attempts=1)
+        self._away_since.setdefault(host, time.monotonic())
+        self._lines[host] = line = self._dialer.dial(self._hosts[host], Progress(host), attempts=1)
+        if self._relays is not None:
+            self._relays.renew(host, line)
+        del self._away_since[host]
+
+    def patience(self, host: str) -> float:
+        """Seconds for which it is worth trying to reach a host again: what is left of its lease."""
+        now = time.monotonic()
+        return max(0.0, self._settings.lease - (now - self._away_since.get(host, now)))
+
+    def relay(self, path: str, tell: Callable[[str], None]) -> dict[str, int]:
+        """Have a port opened on every host that leads to a unix socket here, until the connections end.
+
+        Args:
+            path: the socket's.
+            tell: gets a line where that can't be; called by any thread.
+
+        Returns:
+            The ports, by host, each on its host's loopback address.
+        """
+        self._relays = Relays(path, tell)
+        return self._relays.open(self._lines)
 
     def close(self) -> None:
         """End all connections."""
+        if self._relays is not None:
+            self._relays.close()
         self._dialer.stop()
         deadline = time.monotonic() + _LAST_WAIT
         for thread in self._threads:  # one that waits for a name server can't be woken; it keeps nobody alive

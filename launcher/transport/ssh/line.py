@@ -20,6 +20,8 @@ _LOG = "launcher.ssh"
 logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
 #: Seconds between looks at whether keys are due to be renewed; the thread sleeps otherwise.
 _LOOK = 5.0
+#: Seconds between looks of a thread that waits for room at whether the connection is there at all.
+_GLANCE = 0.2
 
 
 class _Packets(Packetizer):
@@ -55,6 +57,7 @@ class Line(Transport):
         self.name = f"ssh {host}"
         self.set_log_channel(_LOG)
         self._wakes: set[Callable[[], None]] = set()
+        self._roomy = threading.Event()
         sock.drained = self._wake_all
         self.clear_to_send = _Answer(self._wake_all)
         options = self.get_security_options()
@@ -69,6 +72,18 @@ class Line(Transport):
     def has_room(self) -> bool:
         """Whether something can be sent now without waiting: it is neither clogged nor renewing its keys."""
         return self.queued.has_room and self.clear_to_send.is_set()
+
+    def await_room(self) -> None:
+        """Wait until something can be sent; for threads that do nothing else.
+
+        Raises:
+            EOFError: nothing ever will.
+        """
+        while not self.has_room:
+            if not self.is_active():
+                raise EOFError
+            self._roomy.wait(_GLANCE)
+            self._roomy.clear()
 
     def begin_session(self, wake: Callable[[], None], writable: Callable[[Session], None]) -> Session:
         """Ask for a channel, and go on. What `Transport.open_session` does, but for the waiting.
@@ -111,6 +126,7 @@ class Line(Transport):
         return "" if error is None or isinstance(error, ChannelException) else str(error)
 
     def _wake_all(self) -> None:
+        self._roomy.set()
         for wake in tuple(self._wakes):
             wake()
 

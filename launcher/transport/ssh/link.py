@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher.errors import TransportError
@@ -21,6 +21,8 @@ from launcher.transport.ssh.carrier import Carrier
 from launcher.transport.ssh.redial import Dialling, await_errand
 
 KILL = "launcher.agent.sweep:kill"
+#: The same of an agent in a container.
+KILL_CONTAINER = "launcher.agent.container:kill"
 
 #: Seconds for a carrier to notice that its agent was killed.
 _NOTICE = 1.0
@@ -47,10 +49,15 @@ class SshTransport:
         self._tell = tell
         self._lease = lease
 
-    def open(self, host: Host) -> SshLink:
-        """Start the agent of ``host``; see `Transport.open`."""
+    def open(self, host: Host, container: Mapping[str, Any] | None = None) -> SshLink:
+        """Start the agent of ``host``; see `Transport.open`.
+
+        Args:
+            host: where.
+            container: what `launcher.agent.container` needs to start it in one; ``None``: in none.
+        """
         try:
-            return SshLink(host.name, self._fleet, self._tell, self._lease, self._job)
+            return SshLink(host.name, self._fleet, self._tell, self._lease, self._job, container)
         except (OSError, RuntimeError) as error:
             raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error
 
@@ -65,9 +72,16 @@ class SshLink:
     same_clock = False
 
     def __init__(
-        self, host: str, fleet: Dialling, tell: Callable[[str], None], lease: float, job: str = ""
+        self,
+        host: str,
+        fleet: Dialling,
+        tell: Callable[[str], None],
+        lease: float,
+        job: str = "",
+        container: Mapping[str, Any] | None = None,
     ) -> None:
         self._host = host
+        self._container = container
         self._fleet = fleet
         self._number = agent_number(int.from_bytes(os.urandom(8), "little"))
         fds: list[int] = []
@@ -87,6 +101,8 @@ class SshLink:
             }
             if job:
                 porter["job"] = job
+            if container is not None:
+                porter["container"] = container
             self._carrier = Carrier(host, fleet, porter, facts, orders, tell)
             self._carrier.start()
         except (OSError, RuntimeError):
@@ -125,8 +141,10 @@ class SshLink:
 
     def _kill_there(self, until: float) -> bool:
         """Whether nothing is left of it for certain."""
+        inside = self._container is not None
+        arguments = {"agent": self._number, **({"container": self._container} if inside else {})}
         try:
-            errand = self._fleet.errand(self._host, KILL, {"agent": self._number})
+            errand = self._fleet.errand(self._host, KILL_CONTAINER if inside else KILL, arguments)
         except TransportError:
             return False
         try:

@@ -33,14 +33,14 @@ RUNC = "OCI runtime create failed: container_linux.go:380: starting container pr
     ],
 )  # fmt: skip
 def test_a_container_that_does_not_start(said: str, told: str):
-    assert told in start_fault(said, IT, "")
+    assert told in start_fault(said, IT)
 
 
 def test_an_image_for_another_kind_of_machine():
     image = {"Architecture": "arm64", "RepoTags": ["img:1"]}
     told = mismatch(image, "x86_64")
     assert told.startswith("img:1 is for arm64, the engine's machine is amd64")
-    assert start_fault(RUNC + "exec format error", IT, told) == told
+    assert start_fault(RUNC + "exec format error", IT._replace(architecture=told)) == told
     assert mismatch({"Architecture": "amd64"}, "x86_64") == ""
     assert mismatch({"Architecture": "arm64"}, "aarch64") == ""
     assert mismatch({}, "x86_64") == ""

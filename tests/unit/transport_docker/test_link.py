@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher.transport.bundle import SOURCE_FORM
 from launcher.transport.docker.link import DockerLink
-from launcher.transport.docker.settings import Container
-from launcher.transport.docker.watch import End
+from launcher.transport.docker.settings import Container, End
 
 READY = b"\n<tf-launcher errand 1: ready>\n"
 
@@ -44,7 +44,7 @@ class World:
         self.hands = Hands()
         ours, self.engine = socket.socketpair()
         container = Container("worker-0", "img", "python3", memory=64 << 20)
-        self.link = DockerLink(container, ours, lambda: b"the source", self.hands, True)
+        self.link = DockerLink(container, ours, self.hands, True)
 
     def says(self, data: bytes, stream: int = 1) -> None:
         """The container writes to stdout (1) or stderr (2)."""
@@ -85,7 +85,9 @@ def test_what_comes_before_the_agent_is_not_for_the_reader(world: World):
 def test_another_python_asks_for_the_source(world: World):
     world.says(b"\n<tf-launcher errand 1: needs source>\n")
     assert world.heard() == b""
-    assert world.engine.recv(100) == b"00000010the source"
+    came = world.engine.recv(1 << 20)
+    assert int(came[:8]) == len(came) - 8
+    assert came[8:12] == SOURCE_FORM
     world.says(READY + b"facts")
     assert world.heard() == b"facts"
 

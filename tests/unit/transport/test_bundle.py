@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import TransportError
-from launcher.transport.ssh import bundle as bundle_module
-from launcher.transport.ssh.bundle import Bundle, bundle
+from launcher.transport import bundle as bundle_module
+from launcher.transport.bundle import Bundle, bundle
 
 AGENT = "launcher.agent.__main__:main"
 

@@ -20,7 +20,7 @@ from launcher.errors import TransportError
 from launcher.model.records import NamedTuple
 
 _PACKAGE = "launcher"
-_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: Before the source form, where the other has the magic number of its Python; no Python has this one.
 SOURCE_FORM = b"\0\0\0\0"
 #: Of a ``.pyc`` file: magic number, flags, time and size of the source, four bytes each.

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import TransportError
-from launcher.transport.ssh import bootstrap
-from launcher.transport.ssh.bundle import bundle
+from launcher.transport import bootstrap
+from launcher.transport.bundle import bundle
 from tests.ssh.errand_stubs import StubBundle
 
 SHELLS = ["sh", "bash", "dash", "zsh", "ksh", "mksh", "busybox", "csh", "tcsh", "fish"]

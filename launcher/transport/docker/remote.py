@@ -1,0 +1,165 @@
+"""The link to an agent in a container of another machine: that of SSH, and at its end ``docker run``.
+
+::
+
+    orchestrator ══ pipes ══ carrier ══ ssh ══ porter ══ docker run ══ engine ══ agent
+
+The agent's own code goes the whole way: the image's Python is greeted here, as one of this machine is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+import time
+from collections.abc import Callable, Mapping
+
+from launcher.errors import TransportError
+from launcher.model.container import ENDED
+from launcher.model.host import Host
+from launcher.model.records import TYPE_CHECKING
+from launcher.transport.docker import arrival
+from launcher.transport.docker.arrival import Arrival
+from launcher.transport.docker.faults import end_fault, start_fault
+from launcher.transport.docker.settings import Container, End
+from launcher.transport.ssh.link import SshLink, SshTransport
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from launcher.transport.ssh.redial import Dialling
+
+#: Seconds for the pipe to the carrier to take our code, of which it holds nearly all.
+_BRING = 10.0
+#: What the command says where nothing could be started.
+_COMMAND = re.compile(r"^docker: (?:Error response from daemon: )?(.*?)\.?$", re.MULTILINE)
+#: Exit codes of the command where the container did not start.
+_NOT_STARTED = (125, 126, 127)
+
+
+class Berth:
+    """One container on another machine, before it exists.
+
+    Args:
+        container: what it is to be like.
+        run: the words that start it.
+        name: what it is called there.
+        env: variables that say where the engine is.
+    """
+
+    def __init__(self, container: Container, run: list[str], name: str, env: Mapping[str, str]) -> None:
+        self.container = container
+        self.there = {"run": run, "name": name, "env": dict(env)}
+
+
+class RemoteTransport:
+    """Opens links to agents in containers of other machines; see `SshTransport` for the other arguments.
+
+    Args:
+        berths: of each host, the container that is to be started there.
+    """
+
+    def __init__(
+        self,
+        berths: Mapping[str, Berth],
+        fleet: Dialling,
+        tell: Callable[[str], None],
+        lease: float,
+        job: str = "",
+    ) -> None:
+        self._berths = berths
+        self._ssh = SshTransport(fleet, tell, lease, job)
+
+    def open(self, host: Host) -> RemoteLink:
+        """Start the container of ``host``; see `Transport.open`."""
+        berth = self._berths[host.name]
+        return RemoteLink(self._ssh.open(host, berth.there), berth.container)
+
+
+class RemoteLink:
+    """One link; see `launcher.transport.base.Link`."""
+
+    same_clock = False
+
+    def __init__(self, link: SshLink, container: Container) -> None:
+        self._link = link
+        self.reading, self.writing = link.reading, link.writing
+        self._container = container
+        self._arrival = Arrival(container, lambda: self._send(arrival.source()))
+        try:
+            self._send(arrival.luggage(container.host))
+        except TransportError:
+            link.close()
+            raise
+
+    def _send(self, data: bytes) -> None:
+        """All of it, to the carrier: that takes it whether or not there is a connection just now.
+
+        Raises:
+            TransportError: it does not.
+        """
+        until = time.monotonic() + _BRING
+        left = memoryview(data)
+        poll = select.poll()
+        poll.register(self._link.writing, select.POLLOUT)
+        while left:
+            left = left[self._link.write(left) :]
+            if left and (time.monotonic() > until or _is_closed(poll.poll(100))):
+                raise TransportError(f"{self._container.host}: our program could not be sent")
+
+    def read(self, size: int) -> bytes | None:
+        """See `Link.read`; what comes before the agent itself is not for the reader."""
+        data = self._link.read(size)
+        if self._arrival.fault:
+            return b""
+        if not data:
+            return data
+        out = self._arrival.feed(data)
+        return b"" if self._arrival.fault else out or None
+
+    def write(self, data: bytes | memoryview) -> int:
+        """See `Link.write`."""
+        return self._link.write(data)
+
+    def wait(self, seconds: float) -> str | None:
+        """See `Link.wait`."""
+        words = self._link.wait(seconds)
+        return None if words is None else self._arrival.fault or self._told(words)
+
+    def _told(self, words: str) -> str:
+        if not words.startswith(ENDED):
+            return words
+        found: dict[str, Any] = json.loads(words[len(ENDED) :])
+        code, said = found["code"], str(found["said"])
+        if code is None:
+            return "its `docker run` was killed"
+        if code in _NOT_STARTED and not self._arrival.ready and (match := _COMMAND.search(said)):
+            return start_fault(match[1], self._container)
+        if code in _NOT_STARTED and self._arrival.ready:
+            return f"its Docker engine has gone: was it stopped? ({_last(said)})"
+        return end_fault(End(code), self._container, self._arrival.ready, said)
+
+    def kill(self, seconds: float) -> str | None:
+        """See `Link.kill`; the container is removed."""
+        words = self._link.kill(seconds)
+        return None if words is None else self._told(words)
+
+    def hang_up(self) -> None:
+        """See `Link.hang_up`."""
+        self._link.hang_up()
+        self.writing = self._link.writing
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        self._link.close()
+        self.reading, self.writing = self._link.reading, self._link.writing
+
+
+def _is_closed(events: list[tuple[int, int]]) -> bool:
+    return any(event & (select.POLLERR | select.POLLNVAL) for _, event in events)
+
+
+def _last(said: str) -> str:
+    lines = said.strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,136 @@
+"""Hosts with a Docker engine each: those of the SSH lab, a ``dockerd`` of its own in the namespaces of each.
+
+A container with the network of its host is in the host's namespace then, as on a real one. What an engine
+holds lies below the user's cache folder and is there the next time: the base image takes some seconds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from tests.docker import engine as docker
+from tests.docker.engine import Engine
+from tests.ssh.host import CACHE, LabHost, until
+from tests.ssh.lab import Lab
+
+#: Seconds for an engine to come up, and to go.
+_UP, _DOWN = 30.0, 30.0
+#: What belongs to the engine of a host, and not to a test.
+_ENGINE = ("dockerd", "containerd")
+_START = (
+    "setsid --fork dockerd --data-root $0 --exec-root /run/docker-exec --pidfile /run/dockerd.pid "
+    "--bridge=none --iptables=false --ip-forward=false >/run/dockerd.log 2>&1 </dev/null"
+)
+
+
+class DockerHost:
+    """One of them."""
+
+    def __init__(self, host: LabHost, data: Path) -> None:
+        self.host = host
+        self.name = host.name
+        self._data = data
+        #: The engine as this machine reaches it.
+        self.engine = Engine(f"unix:///proc/{host.pid}/root/run/docker.sock")
+
+    def start(self) -> None:
+        """Start its engine, unless it runs, and wait until it answers."""
+        if not self._answers():
+            self.host.run(["sh", "-c", _START, str(self._data)])
+            until(self._answers, _UP, f"dockerd of {self.name} answers: {self._log()}")
+
+    def stop(self) -> None:
+        """End its engine."""
+        for signal in ("-TERM", "-KILL"):
+            self._kill(signal, self._engines())
+            try:
+                until(lambda: not self._engines(), _DOWN, f"dockerd of {self.name} ended")
+            except TimeoutError:
+                continue
+
+    def _answers(self) -> bool:
+        return self.engine.tried("version", timeout=20).returncode == 0
+
+    def _log(self) -> str:
+        return self.host.run(["tail", "-5", "/run/dockerd.log"], check=False).stdout.decode(errors="replace")
+
+    def _engines(self) -> list[int]:
+        return [it.pid for it in self.host.processes() if _is_engine(it.argv)]
+
+    def _kill(self, signal: str, pids: list[int]) -> None:
+        if pids:
+            self.host.run(["kill", signal, *map(str, pids)], check=False)
+
+    def containers(self) -> list[str]:
+        """Names of all that are there, also of those that have ended."""
+        return self.engine.lines("ps", "-a", "--format", "{{.Names}}")
+
+    def left(self) -> list[str]:
+        """What should not be there when no launch runs, in words."""
+        processes = [it.argv for it in self.host.processes() if not _is_engine(it.argv)]
+        cache = self.host.home / CACHE
+        files = [path for path in map(Path, self.host.files()) if cache not in (path, *path.parents)]
+        files = [path for path in files if path not in cache.parents and path.name != ".docker"]
+        return [
+            *(f"{self.name}: container {name}" for name in self.containers()),
+            *(f"{self.name}: process {argv}" for argv in processes),
+            *(f"{self.name}: file {path}" for path in files),
+        ]
+
+    def heal(self) -> None:
+        """Its engine up, no container, no process, an empty home."""
+        self.host.restore()
+        self.start()
+        if found := self.engine.lines("ps", "-aq"):
+            self.engine.tried("rm", "-f", *found)
+        self._kill("-KILL", [it.pid for it in self.host.processes() if not _is_engine(it.argv)])
+        self.host.kill_sshd_sessions()
+        self.host.empty()
+
+
+def _is_engine(argv: str) -> bool:
+    return os.path.basename(argv.split(" ")[0]).startswith(_ENGINE)
+
+
+@contextmanager
+def docker_hosts(count: int) -> Iterator[tuple[Lab, list[DockerHost]]]:
+    """So many hosts, each with an engine that has the base image."""
+    docker.check_programs()
+    shown = [sys.prefix, sys.base_prefix, Path(__file__).parents[2]]
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab(count, show=shown))
+        hosts = [DockerHost(host, stack.enter_context(_data())) for host in lab.hosts]
+        for one in hosts:
+            stack.callback(one.stop)
+            one.start()
+            docker.provide_base(one.engine)
+        yield lab, hosts
+
+
+@contextmanager
+def _data() -> Iterator[Path]:
+    """A folder for what an engine holds, that no other uses now."""
+    number, lock = 0, None
+    while lock is None:
+        number += 1
+        folder = docker.CACHE / f"host-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _locked(folder / "lock")
+    with lock:
+        yield folder / "data"
+
+
+def _locked(path: Path) -> IO[str] | None:
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file

@@ -1,0 +1,167 @@
+"""The fixture ``cluster`` with its tasks in containers: looked at, killed, suspended, cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import ExitStatus, Reason, TaskState
+from launcher.testing import CannotStart, Cluster, ClusterError, Job, WaitFailed
+from tests.docker.conftest import left_of
+from tests.docker.engine import Engine
+from tests.testing.stubs import CHILD_COUNTS, COUNTS, SLEEPS
+
+#: Each worker tells the ps its step over one connection, and prints the answer. Silence is borne for long.
+MEETS = """
+import json, os, socket, sys, time
+me, (host, port) = os.environ["TASK_ADDRESS"], json.loads(os.environ["CLUSTER_SPEC"])["ps"][0].split(":")
+if os.environ["JOB_NAME"] == "ps":
+    with socket.create_server((host, int(port))) as server:
+        line, _ = server.accept()
+        print("met", flush=True)
+        while data := line.recv(100):
+            line.sendall(data)
+for _ in range(100):
+    try:
+        line = socket.create_connection((host, int(port)), 5)
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.05)
+line.settimeout(60)
+for step in range(100_000):
+    line.sendall(b"%d" % step)
+    print("step", line.recv(100).decode(), flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def start(docker: Engine, image: str, cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """``cluster.start`` in containers; nothing of them is left at the engine."""
+
+    def started(program: list[str], **more: object) -> Job:
+        return cluster.start(program, backend=f"docker:{image}", workdir=tmp_path, **more)  # type: ignore[arg-type]
+
+    yield started
+    cluster.close()
+    assert [left for job in cluster.jobs for left in left_of(docker, job.name)] == []
+
+
+def test_a_ps_is_killed_once_a_worker_has_got_somewhere(start: Callable[..., Job]):
+    """Its container goes on, so the launcher knows at once who it was, and all that it printed."""
+    job = start(COUNTS, ps=1, workers=2)
+    job.task("worker/0").until_prints("step 10")
+    job.task("ps/0").kill()
+    ended = job.wait()
+    assert ended.exit_code == 128 + signal.SIGKILL
+    assert ended.failure is not None
+    assert (ended.failure.task, ended.failure.reason) == ("ps/0", Reason.SIGNAL)
+    assert job.task("ps/0").exit_status == ExitStatus(None, signal.SIGKILL)
+    assert job.task("worker/1").state is TaskState.STOPPED
+    with pytest.raises(ClusterError, match="ps/0 can't be signalled: it is failed, killed by SIGKILL"):
+        job.task("ps/0").kill()
+
+
+def test_all_processes_are_suspended_and_killed(start: Callable[..., Job]):
+    """Also one in a session of its own; the other tasks mind nothing."""
+    job = start(CHILD_COUNTS, workers=2, on_failure="continue", left_running=True)
+    one, other = job.tasks
+    one.until_prints("step 2")
+    one.stop()
+    before = one.raw
+    other.until_prints(f"step {len(other.lines) + 4}")  # time passes
+    assert one.raw == before
+    one.resume()
+    one.until_prints(f"step {len(one.lines) + 2}")
+    one.stop()
+    one.kill()  # a suspended one too
+    status = one.wait()
+    assert (status.code, status.signal) == (None, signal.SIGKILL)
+    assert other.state is TaskState.RUNNING
+
+
+def test_a_signal(start: Callable[..., Job]):
+    job = start(["sh", "-c", "trap 'echo heard; exit 4' USR1; echo up; while :; do sleep 0.05; done"])
+    job.task("worker/0").until_prints("up")
+    job.task("worker/0").signal(signal.SIGUSR1)
+    assert job.wait().exit_code == 4
+    assert "heard" in job.task("worker/0").lines
+
+
+def test_a_ps_that_hangs_does_not_keep_a_finished_job(start: Callable[..., Job], tmp_path: Path):
+    """As on this machine: its container is none the worse, so this is no lost host."""
+    waits = "test $JOB_NAME = ps && exec sleep 600; echo up; while ! test -e done; do sleep 0.05; done"
+    job = start(["sh", "-c", waits], ps=1, workers=1, grace=0.5)
+    job.task("ps/0").stop()
+    (tmp_path / "done").touch()
+    assert job.wait().exit_code == 0
+    assert job.task("ps/0").state is TaskState.STOPPED
+
+
+def test_a_network_is_cut_and_mended(start: Callable[..., Job]):
+    """Nothing gets through; afterwards the same connection goes on, so the address is the same."""
+    job = start(["python3", "-u", "-c", MEETS], ps=1, workers=1, left_running=True)
+    ps, worker = job.task("ps/0"), job.task("worker/0")
+    worker.until_prints("step 5")
+    ps.cut_network()
+    ps.cut_network()  # it is cut already
+    before = worker.lines
+    worker.signal(0)  # time passes, and both can still be reached by us
+    ps.signal(0)
+    assert len(worker.lines) <= len(before) + 1, "what was on its way may have arrived"
+    assert worker.state is ps.state is TaskState.RUNNING
+    job.mend_network("ps/0")
+    worker.until_prints(f"step {len(worker.lines) + 5}")
+    with pytest.raises(KeyError, match="no task 'ps/1'"):
+        job.cut_network("ps/1")
+
+
+def test_networks_are_mended_in_any_order(start: Callable[..., Job], docker: Engine):
+    job = start(SLEEPS, workers=3, left_running=True)
+    before = _networks(docker, job)
+    for task in job.tasks:
+        task.cut_network()
+    assert {addresses for addresses, _ in _networks(docker, job).values()} == {""}
+    for name in ("worker/2", "worker/0", "worker/1"):
+        job.mend_network(name)
+        job.mend_network(name)  # it is mended already
+    assert _networks(docker, job) == before
+    assert "worker-1: its container was disconnected from the job's network" in job.output
+
+
+def _networks(engine: Engine, job: Job) -> dict[str, tuple[str, frozenset[str]]]:
+    """The address of each container, and the names that lead to it."""
+    found = {}
+    for task in job.tasks:
+        name = f"tf-launcher-{job.name}-{task.host}"
+        joined = json.loads(engine.docker("inspect", "-f", "{{json .NetworkSettings.Networks}}", name))
+        its = joined.get(f"tf-launcher-{job.name}", {"IPAddress": "", "Aliases": []})
+        found[task.host] = (its["IPAddress"], frozenset(its["Aliases"]))
+    return found
+
+
+def test_a_launcher_that_was_killed(start: Callable[..., Job], cluster: Cluster, docker: Engine):
+    """The containers end by themselves, the network is removed with the test."""
+    job = start(SLEEPS, workers=2, left_running=True)
+    os.kill(job.launcher_pid, signal.SIGKILL)
+    with pytest.raises(WaitFailed, match="and launch has ended with 137"):
+        job.wait()
+    assert cluster.close() == []
+    assert left_of(docker, job.name) == []
+
+
+def test_what_can_not_be_done(start: Callable[..., Job], cluster: Cluster, docker: Engine):
+    with pytest.raises(CannotStart, match="there is no image no-such-image:1 at the engine") as caught:
+        cluster.start(SLEEPS, backend="docker:no-such-image:1", options=["--pull", "never"])
+    assert caught.value.exit_code == 125
+    job = start(SLEEPS, workers=1, left_running=True)
+    (name,) = docker.lines("ps", "--filter", f"label=tf-launcher.job={job.name}", "--format", "{{.Names}}")
+    docker.docker("pause", name)
+    with pytest.raises(ClusterError, match="the container of worker-0 can't be reached: .*is paused"):
+        job.task("worker/0").kill()
+    docker.docker("unpause", name)

@@ -1,0 +1,94 @@
+"""Somebody else's project, a few lines outside of this repository, tests its program by the plug-in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.docker.engine import BASE, Engine
+from tests.testing.test_documents import python_blocks
+
+pytest_plugins = ["pytester"]
+
+#: Workers tell their steps to the ps, which answers; one that has lost it says so, and ends.
+PROGRAM = """\
+import socket, socketserver, sys, time
+flags = dict(word[2:].split("=") for word in sys.argv[1:])
+host, port = flags["ps_hosts"].split(":")
+class Answer(socketserver.StreamRequestHandler):
+    def handle(self):
+        for line in self.rfile:
+            self.wfile.write(line)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+if flags["job_name"] == "ps":
+    Server((host, int(port)), Answer).serve_forever()
+for _ in range(300):
+    try:
+        ps = socket.create_connection((host, int(port)), 5)
+        break
+    except OSError:
+        time.sleep(0.05)
+ps.settimeout(0.5)
+step = 0
+while step < 100_000:
+    answer = b""
+    try:
+        ps.sendall(b"%d\\n" % step)
+        while not answer:
+            try:
+                answer = ps.recv(100) or sys.exit("the ps is lost")
+            except TimeoutError:
+                print("no answer", flush=True)
+    except OSError:
+        sys.exit("the ps is lost")
+    print("step", step, "on", socket.gethostname(), flush=True)
+    step += 1
+    time.sleep(0.005)
+"""
+
+TESTS = """\
+def test_says_that_its_ps_is_lost(cluster):
+    job = cluster.start(["train.py"], ps=1, workers=2, flags=True, on_failure="continue", timeout=60)
+    job.task("worker/1").until_prints("step 1")
+    job.task("worker/0").until_prints("step 100")
+    job.task("ps/0").kill()
+    ended = job.wait()
+    assert ended.failure.task == "ps/0"
+    for name in ("worker/0", "worker/1"):
+        assert job.task(name).exit_status.code == 1
+        assert job.task(name).lines[-1] == "the ps is lost"
+
+
+def test_bears_a_ps_that_hangs(cluster):
+    job = cluster.start(["train.py"], ps=1, workers=1, flags=True, left_running=True)
+    worker = job.task("worker/0")
+    worker.until_prints("step 10 ")
+    job.task("ps/0").stop()
+    worker.until_prints("no answer")
+    job.task("ps/0").resume()
+    worker.until_prints("step 50 ")
+
+
+"""
+
+#: What only containers can, as docs/testing.md has it.
+CUTS = next(block for block in python_blocks() if "docker:" in block)
+
+
+@pytest.mark.parametrize(
+    ("backend", "tests", "count"), [("local", TESTS, 2), (f"docker:{BASE}", TESTS + CUTS, 3)]
+)
+def test_a_project(docker: Engine, plugged: pytest.Pytester, backend: str, tests: str, count: int):
+    (plugged.path / "train.py").write_text(PROGRAM)
+    (plugged.path / "test_train.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", f"--cluster-backend={backend}", "-W", "error"]
+    environment = {**os.environ, "HOME": str(plugged.path)}
+    done = subprocess.run(
+        command, cwd=plugged.path, env=environment, capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{count} passed" in done.stdout.splitlines()[-1]

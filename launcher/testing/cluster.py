@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.testing import processes
-from launcher.testing.command import Backend, Wanted, Words, command_line
+from launcher.testing.command import Backend, Wanted, Words, command_line, in_containers
+from launcher.testing.containers import Containers
 from launcher.testing.job import Job
 from launcher.testing.launching import LauncherProcess
 from launcher.testing.processes import Process
 from launcher.testing.record import RunRecord
 from launcher.testing.waiting import LOOK
+from launcher.transport.docker.settings import FIXED_ADDRESSES
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -112,12 +114,13 @@ class Cluster:
 
     def _launch(self, wanted: Wanted, backend: Backend, left_running: bool) -> Job:
         folder = self._new_folder()
-        environment = {**os.environ, **wanted.env, MARK: self._mark}
+        environment = {**os.environ, **wanted.env, MARK: self._mark, FIXED_ADDRESSES: "1"}
         process = LauncherProcess(command_line(wanted, backend, folder), environment, folder / "output")
         bound = _BOUND
         if wanted.timeout is not None:
             bound = wanted.timeout + (_GRACE if wanted.grace is None else wanted.grace) + _MARGIN
-        job = Job(process, RunRecord(str(folder / "run")), backend, bound, left_running)
+        containers = Containers(environment) if in_containers(wanted, backend) else None
+        job = Job(process, RunRecord(str(folder / "run")), containers, bound, left_running)
         self.jobs.append(job)
         return job
 
@@ -141,7 +144,8 @@ class Cluster:
         ]
         for job in self.jobs:
             job.end()
-        return left + [f"{name} was left behind by a launch that has ended" for name in self._end_orphans()]
+        behind = self._end_orphans() + [name for job in self.jobs for name in job.remove_containers()]
+        return left + [f"{name} was left behind by a launch that has ended" for name in behind]
 
     def _end_orphans(self) -> list[str]:
         """What is there although every launcher has ended. Agents get time to end it; then it is killed."""

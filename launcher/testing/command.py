@@ -55,6 +55,12 @@ class Wanted(NamedTuple):
     options: Words = ()
 
 
+def in_containers(wanted: Wanted, backend: Backend) -> bool:
+    """Whether its tasks run in containers."""
+    said = (word.partition("=")[0] for word in _texts(wanted.options))
+    return bool(backend.image) or "--docker" in said
+
+
 def command_line(wanted: Wanted, backend: Backend, folder: Path) -> list[str]:
     """The arguments of ``launch``.
 

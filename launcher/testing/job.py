@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.model.report import Report
-from launcher.testing.command import Backend
+from launcher.model.task import TaskId
+from launcher.testing.containers import Containers
 from launcher.testing.launching import LauncherProcess
+from launcher.testing.reach import Here, InContainer, Reach
 from launcher.testing.record import RunRecord
 from launcher.testing.tails import shown_lines, tails
 from launcher.testing.task import Task
-from launcher.testing.trouble import CannotStart, WaitFailed
+from launcher.testing.trouble import CannotStart, ClusterError, WaitFailed
 from launcher.testing.waiting import wait_for
 
 _T = TypeVar("_T")
@@ -28,20 +30,25 @@ class Job:
     Args:
         process: its launcher.
         record: its folder.
-        backend: where its tasks run.
+        containers: where its tasks run; ``None``: on this machine, or on hosts.
         bound: seconds that `wait` waits if it is not told how long.
         left_running: it may be left running by the test.
     """
 
     def __init__(
-        self, process: LauncherProcess, record: RunRecord, backend: Backend, bound: float, left_running: bool
+        self,
+        process: LauncherProcess,
+        record: RunRecord,
+        containers: Containers | None,
+        bound: float,
+        left_running: bool,
     ) -> None:
         self._process = process
         self._bound = bound
         self._plan: Mapping[str, Any] = {}
         self._report: Report | None = None
         self.record = record
-        self.backend = backend
+        self.containers = containers
         self.left_running = left_running
         #: Its tasks in the order of the plan.
         self.tasks: tuple[Task, ...] = ()
@@ -178,9 +185,57 @@ class Job:
         """Ctrl-C: ask it to end, orderly; a second time: at once. `wait` tells how it went."""
         self._process.send(signal.SIGINT)
 
+    def cut_network(self, task: Task | str) -> None:
+        """Disconnect the container of a task from the job's network: nothing comes in or goes out.
+
+        The job goes on: what the task prints still comes, and it can be stopped. Its connections are silent,
+        until `mend_network`. If other tasks are in the same container, they are cut off too.
+
+        Raises:
+            ClusterError: it does not run in a container, or has ended.
+        """
+        host, containers = self._container(task)
+        containers.cut(self.name, host)
+
+    def mend_network(self, task: Task | str) -> None:
+        """Connect it again, after `cut_network`: with the same address, so that its connections go on.
+
+        Raises:
+            ClusterError: it does not run in a container, or has ended.
+        """
+        host, containers = self._container(task)
+        containers.mend(self.name, host)
+
+    def _container(self, task: Task | str) -> tuple[str, Containers]:
+        found = self.task(task) if isinstance(task, str) else task
+        if self.containers is None:
+            what = "does not run in a container: only the network of those can be cut"
+            raise ClusterError(f"{found.name} {what} (start(..., backend='docker:IMAGE'))")
+        return found.host, self.containers
+
+    def reach(self, task: TaskId, host: str) -> Reach:
+        """What reaches the processes of a task."""
+        if self.containers is None:
+            return Here(task, self.name, host, self.launcher_pid)
+        return InContainer(task, self.name, host, self.containers)
+
     def end(self) -> None:
         """See to it that it is over, at once; what the end of the test does."""
         self._process.end()
+
+    def remove_containers(self) -> list[str]:
+        """Remove containers and network of a launch that could not do it itself: it was killed.
+
+        Returns:
+            What should have ended with it, in words.
+        """
+        if self.containers is None:
+            return []
+        killed = self._process.was_killed and self.report() is None
+        try:
+            return self.containers.remove_what_is_left(self._process.identity) if killed else []
+        finally:
+            self.containers.close()
 
     def _is_over(self) -> str:
         code = self.exit_code

@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.testing import leash
+from launcher.testing.processes import look_at
 from launcher.testing.trouble import ClusterError
 
 #: A signal, and the seconds until the next: twice means "at once", for launchers.
 _LADDER = ((signal.SIGTERM, 0.3), (signal.SIGTERM, 15.0), (signal.SIGKILL, 10.0))
 #: Seconds that the leash may take to see that it is not needed any more.
 _LEASH_WAIT = 10.0
+#: What is added to the number of a signal that ended it, for its exit code.
+_BY_SIGNAL = 128
 
 
 class LauncherProcess:
@@ -51,6 +54,9 @@ class LauncherProcess:
             os.close(out)
             os.close(nothing)
         self._handle = os.pidfd_open(self.pid)
+        started = look_at(self.pid)  # a zombie at the least: nobody but us takes its end
+        #: Its pid and when it started, as the labels of what it makes begin.
+        self.identity = f"{self.pid}:{started.start if started else ''}"
         #: Set when it has ended: its exit code, 128 + n if signal n ended it.
         self._code: int | None = None
         try:
@@ -76,10 +82,15 @@ class LauncherProcess:
                     f"the end of the launcher (pid {self.pid}) was waited for by others"
                 ) from error
             code = os.waitstatus_to_exitcode(status)
-            self._code = code if code >= 0 else 128 - code
+            self._code = code if code >= 0 else _BY_SIGNAL - code
             os.close(self._handle)
             self._leash.release()
         return self._code
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it, rather than itself."""
+        return (self.exit_code or 0) > _BY_SIGNAL
 
     @property
     def output(self) -> str:

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from launcher.model.status import ExitStatus, TaskState
 from launcher.model.task import TaskId
-from launcher.testing import processes
-from launcher.testing.processes import Process
 from launcher.testing.progress import described, exit_status_of, state_of
-from launcher.testing.reach import Reach, signal_all, suspended
 from launcher.testing.record import GrowingFile
 from launcher.testing.tails import last_lines
 from launcher.testing.trouble import ClusterError, WaitFailed
@@ -45,7 +42,7 @@ class Task:
         self.host: str = planned["host"]
         self.address: str = planned["address"]
         self.port: int = planned["port"]
-        self._reach = Reach(self.name, job.name, job.launcher_pid)
+        self._reach = job.reach(self.name, self.host)
 
     def __repr__(self) -> str:
         return f"<Task {self.name}: {self.described()}>"
@@ -136,13 +133,17 @@ class Task:
         __tracebackhide__ = True
         return self._wait_for(lambda: self.exit_status if self._is_silent() else None, timeout, "its end")
 
+    # ------------------------------------------------------------------ hurting it
+
     def kill(self) -> None:
         """SIGKILL to all its processes: what happens when a machine runs out of memory.
+
+        Its host goes on, be it a container: the launcher hears of it at once, as of any task that failed.
 
         Raises:
             ClusterError: it has ended, or its processes can't be signalled from here.
         """
-        signal_all(self._process(), signal.SIGKILL)
+        self._reach.signal_all(self._living(), signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         """Send a signal to its main process.
@@ -150,7 +151,7 @@ class Task:
         Raises:
             ClusterError: it has ended, or can't be signalled from here.
         """
-        processes.send(self._process(), number)
+        self._reach.signal(self._living(), number)
 
     def stop(self) -> None:
         """Suspend all its processes (SIGSTOP), until `resume`: a machine that hangs. Returns when they are.
@@ -175,16 +176,24 @@ class Task:
     def _signal_until(self, number: int, wanted: bool) -> None:
         """Again and again: a process that forks may have a child that was not there when we looked."""
         __tracebackhide__ = True
-        main = self._process()
+        pid = self._living()
 
         def look() -> bool | None:
-            signal_all(main, number)
-            return suspended(main, wanted) or None
+            self._reach.signal_all(pid, number)
+            return self._reach.suspended(pid, wanted) or None
 
         self._wait_for(look, _SUSPEND, "all its processes to be suspended" if wanted else "them to go on")
 
-    def _process(self) -> Process:
-        """Its main process.
+    def cut_network(self) -> None:
+        """Disconnect its container from the others, see `Job.cut_network`."""
+        self._job.cut_network(self)
+
+    def mend_network(self) -> None:
+        """Connect it again, see `Job.mend_network`."""
+        self._job.mend_network(self)
+
+    def _living(self) -> int:
+        """The pid of its main process.
 
         Raises:
             ClusterError: it has none that could be signalled.
@@ -192,17 +201,11 @@ class Task:
         pid = self.pid
         if self.exit_status is not None or pid is None:
             raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
-        if self._job.backend.image:
-            raise ClusterError(f"{self.name} runs in a container: its processes can't be signalled from here")
-        process = self._reach.main(pid)
-        if process is None:
-            what = f"process {pid} of {self.host} is none of this machine, or has just ended"
-            raise ClusterError(f"{self.name} can't be signalled: {what}")
-        return process
+        return pid
 
     def watermark(self) -> int:
         """The number that all its processes carry; 0: there is none, or it can't be seen from here."""
-        return 0 if self.pid is None or self._job.backend.image else self._reach.watermark(self.pid)
+        return 0 if self.pid is None else self._reach.watermark(self.pid)
 
     # ------------------------------------------------------------------ waiting
 

@@ -14,7 +14,7 @@ import pytest
 
 from launcher import OnFailure, Reason, TaskState
 from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed, processes
-from launcher.testing.reach import Reach
+from launcher.testing.reach import Here
 from tests.testing.stubs import CHILD_COUNTS, COUNTS, SLEEPS
 
 
@@ -231,24 +231,22 @@ def test_a_signal(cluster: Cluster):
     assert "heard" in job.task("worker/0").lines
 
 
-def test_what_runs_in_a_container_is_not_signalled(cluster: Cluster):
-    """Its pid is another process's here."""
+def test_only_the_network_of_a_container_can_be_cut(cluster: Cluster):
     job = cluster.start(SLEEPS, left_running=True)
-    job.backend = job.backend._replace(image="python:3.11")
-    with pytest.raises(ClusterError, match="worker/0 runs in a container"):
-        job.task("worker/0").kill()
-    assert job.task("worker/0").watermark() == 0
+    for cut in (job.task("worker/0").cut_network, lambda: job.mend_network("worker/0")):
+        with pytest.raises(ClusterError, match="worker/0 does not run in a container: only the network of"):
+            cut()
 
 
 def test_only_the_task_itself_is_taken_for_it(cluster: Cluster):
     job = cluster.start(SLEEPS, workers=2, left_running=True)
     one, other = job.tasks
     assert one.pid and other.pid
-    assert Reach(one.name, job.name, job.launcher_pid).main(one.pid)
-    assert Reach(one.name, job.name, 1).main(one.pid), "its name is in its environment"
-    assert not Reach(one.name, job.name, 1).main(other.pid), "another task"
-    assert not Reach(one.name, "another-job", 1).main(one.pid)
-    assert not Reach(one.name, job.name, job.launcher_pid).main(os.getpid())
+    assert Here(one.name, job.name, "localhost", job.launcher_pid).main(one.pid)
+    assert Here(one.name, job.name, "localhost", 1).main(one.pid), "its name is in its environment"
+    assert not Here(one.name, job.name, "localhost", 1).main(other.pid), "another task"
+    assert not Here(one.name, "another-job", "localhost", 1).main(one.pid)
+    assert not Here(one.name, job.name, "localhost", job.launcher_pid).main(os.getpid())
     assert one.watermark() != other.watermark()
 
 

@@ -39,9 +39,15 @@ sys.exit("the ps is lost")
 """
 
 
+def python_blocks() -> list[str]:
+    """The examples of the document."""
+    return re.findall(r"^```python\n(.*?)^```", (TOP / "docs" / "testing.md").read_text(), re.M | re.S)
+
+
 def test_examples_of_the_document(plugged: pytest.Pytester):
-    blocks = re.findall(r"^```python\n(.*?)^```", (TOP / "docs" / "testing.md").read_text(), re.M | re.S)
-    assert len(blocks) == 2
+    """Those of containers are run in tests/docker/test_outside.py."""
+    blocks = [block for block in python_blocks() if "docker:" not in block]
+    assert len(blocks) == len(python_blocks()) - 1 == 2
     (plugged.path / "train.py").write_text(_PROGRAM)
     (plugged.path / "test_document.py").write_text("\n".join(blocks))
     plugged.runpytest_subprocess("--strict-config", "-W", "error", timeout=50).assert_outcomes(passed=3)

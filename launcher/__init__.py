@@ -10,15 +10,27 @@ from __future__ import annotations
 TYPE_CHECKING = False  # what type checkers look for; ``typing`` has it too, and costs 3 ms
 
 if TYPE_CHECKING:
+    from launcher.api.compat import compat
+    from launcher.api.context import TFNodeContext
+    from launcher.api.tfcluster import InputMode, TFCluster
+    from launcher.api.tfnode import TFNode
+    from launcher.api.tfparallel import TFParallel
     from launcher.errors import (
+        FeedError,
+        FeedTimeout,
         HostfileError,
         InputError,
         JobError,
+        JobFailed,
         LaunchError,
         PlacementError,
+        TaskFailed,
         TransportError,
         WireError,
     )
+    from launcher.feed.datafeed import DataFeed
+    from launcher.feed.files import CsvFiles, TextFiles, TFRecordFiles
+    from launcher.feed.partitions import partitions, rows
     from launcher.model.host import Host
     from launcher.model.job import JobSpec, OnFailure, Policy, Program, Role
     from launcher.model.report import Failure, Report, TaskReport
@@ -28,12 +40,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CsvFiles",
+    "DataFeed",
     "ExitStatus",
     "Failure",
+    "FeedError",
+    "FeedTimeout",
     "Host",
     "HostfileError",
     "InputError",
+    "InputMode",
     "JobError",
+    "JobFailed",
     "JobSpec",
     "LaunchError",
     "OnFailure",
@@ -43,17 +61,36 @@ __all__ = [
     "Reason",
     "Report",
     "Role",
+    "TFCluster",
+    "TFNode",
+    "TFNodeContext",
+    "TFParallel",
+    "TFRecordFiles",
+    "TaskFailed",
     "TaskId",
     "TaskReport",
     "TaskState",
+    "TextFiles",
     "TransportError",
     "WireError",
+    "compat",
+    "partitions",
+    "rows",
 ]
 
 _HOMES = {
+    "launcher.api.compat": "compat",
+    "launcher.api.context": "TFNodeContext",
+    "launcher.api.tfcluster": "InputMode TFCluster",
+    "launcher.api.tfnode": "TFNode",
+    "launcher.api.tfparallel": "TFParallel",
     "launcher.errors": (
-        "HostfileError InputError JobError LaunchError PlacementError TransportError WireError"
+        "FeedError FeedTimeout HostfileError InputError JobError JobFailed LaunchError PlacementError "
+        "TaskFailed TransportError WireError"
     ),
+    "launcher.feed.datafeed": "DataFeed",
+    "launcher.feed.files": "CsvFiles TFRecordFiles TextFiles",
+    "launcher.feed.partitions": "partitions rows",
     "launcher.model.host": "Host",
     "launcher.model.job": "JobSpec OnFailure Policy Program Role",
     "launcher.model.report": "Failure Report TaskReport",

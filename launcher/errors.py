@@ -10,10 +10,16 @@
     ├── ProgramError                127  the program to run is not there
     ├── NotRunnableError            126  the program to run is there, and can't be run
     ├── TransportError              125  a host or its agent can't be had
-    │   └── HostsError                   some of several hosts; a line for each
-    └── WireError                   125  the two ends of a link do not understand each other
+    │   ├── HostsError                   some of several hosts; a line for each
+    │   └── ConnectionLost               the connection to a host broke: another may be had
+    ├── WireError                   125  the two ends of a link do not understand each other
+    ├── JobFailed                   125  of the Python API: the job has failed
+    │   └── TaskFailed                   because this task did: its exit status, last lines and traceback
+    └── FeedError                   125  of the Python API: rows can't be brought to the tasks
+        └── FeedTimeout                  a task takes none of them
 
-A task's failure is not an error of ours: it is a fact, and ends in the report.
+A task's failure is not an error of `launch`: it is a fact, and ends in the report. To a program that drives a
+job through the Python API it is an exception.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from __future__ import annotations
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from typing import Iterable
+    from typing import Iterable, Optional, Sequence
 
 
 class Fault(NamedTuple):
@@ -99,5 +105,79 @@ class HostsError(TransportError):
         super().__init__("\n".join(self.faults))
 
 
+class ConnectionLost(TransportError):
+    """The connection to a host broke, or fell silent; it is not said that another can't be had."""
+
+
 class WireError(LaunchError):
     """A frame that can't be understood."""
+
+
+class JobFailed(LaunchError):
+    """The job that a program drives has failed; the message says why.
+
+    Args:
+        text: what happened, and what to try.
+        run_dir: the folder with its logs and its report; empty if it has none.
+        launch_code: what ``launch`` ended with; ``None``: it was not over yet.
+    """
+
+    def __init__(self, text: str, run_dir: str = "", launch_code: Optional[int] = None) -> None:
+        self.run_dir = run_dir
+        self.launch_code = launch_code
+        super().__init__(text)
+
+
+class TaskFailed(JobFailed):
+    """A task has failed, the first of its job to do so.
+
+    Args:
+        text: what happened.
+        task: ``worker/0``.
+        host: where it ran; empty if that is not known.
+        code, signal: how its process ended, one of both; none: it runs still, or its host was lost.
+        traceback: Python's, of what its function raised; empty if it raised nothing.
+        last_lines: of what it has printed.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        task: str,
+        host: str = "",
+        code: Optional[int] = None,
+        signal: Optional[int] = None,
+        traceback: str = "",
+        last_lines: Sequence[str] = (),
+        run_dir: str = "",
+    ) -> None:
+        self.task = task
+        self.host = host
+        self.code = code
+        self.signal = signal
+        self.traceback = traceback
+        self.last_lines = tuple(last_lines)
+        shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
+        super().__init__("\n".join([text, *filter(None, [traceback.rstrip()]), *shown]), run_dir)
+
+
+class FeedError(LaunchError):
+    """Rows can't be brought to the tasks, or results back; the message says why."""
+
+
+class FeedTimeout(FeedError):
+    """A task has taken no rows for a long time, though there are some.
+
+    Args:
+        task: ``worker/0``; or several, ``worker/0, worker/1``.
+        seconds: how long.
+        last_lines: of what it has printed.
+    """
+
+    def __init__(self, task: str, seconds: float, last_lines: Sequence[str] = ()) -> None:
+        self.task = task
+        self.seconds = seconds
+        self.last_lines = tuple(last_lines)
+        text = f"{task} has taken no rows for {seconds:g} s, and there are some (feed_timeout= allows longer)"
+        shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
+        super().__init__("\n".join([text, *shown]))

@@ -32,12 +32,15 @@ TRAVELLERS = {"__init__", "errors", "model", "wire", "stream", "agent"}
 #: The path of a plain launch and of ``import launcher`` does without them.
 HEAVY = (
     "fabric", "paramiko", "pathspec", "docker", "tensorflow", "yaml", "rich", "psutil", "shtab", "asyncio",
+    "cloudpickle", "numpy",
 )  # fmt: skip
 
 PUBLIC = [
-    "ExitStatus", "Failure", "Host", "HostfileError", "InputError", "JobError", "JobSpec", "LaunchError",
-    "OnFailure", "PlacementError", "Policy", "Program", "Reason", "Report", "Role", "TaskId", "TaskReport",
-    "TaskState", "TransportError", "WireError",
+    "CsvFiles", "DataFeed", "ExitStatus", "Failure", "FeedError", "FeedTimeout", "Host",
+    "HostfileError", "InputError", "InputMode", "JobError", "JobFailed", "JobSpec", "LaunchError",
+    "OnFailure", "PlacementError", "Policy", "Program", "Reason", "Report", "Role", "TFCluster",
+    "TFNode", "TFNodeContext", "TFParallel", "TFRecordFiles", "TaskFailed", "TaskId", "TaskReport",
+    "TaskState", "TextFiles", "TransportError", "WireError", "compat", "partitions", "rows",
 ]  # fmt: skip
 
 MOST_LINES = 400

@@ -73,6 +73,7 @@ def softmax_regression(flags: argparse.Namespace) -> dict[str, Any]:
     return {
         "images": images,
         "labels": labels,
+        "logits": logits,
         "loss": tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)),
         "accuracy": tf.reduce_mean(tf.cast(right, tf.float32)),
         "optimizer": tf.train.GradientDescentOptimizer(flags.learning_rate),

@@ -1,0 +1,102 @@
+"""Which task has failed first, from what the launcher writes down while the job runs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class End(NamedTuple):
+    """A task is over.
+
+    Attributes:
+        task: ``worker/0``.
+        host: where it ran.
+        code, signal: one of them; none: nobody saw its end.
+        why: in words; empty: the status says it.
+        failed: it was neither a success, nor ended by the launcher.
+    """
+
+    task: str
+    host: str = ""
+    code: int | None = None
+    signal: int | None = None
+    why: str = ""
+    failed: bool = False
+
+    @property
+    def text(self) -> str:
+        """How it ended, in words."""
+        if self.why:
+            return self.why
+        if self.signal is not None:
+            return f"was killed by {_signal_name(self.signal)}"
+        return f"exited with code {self.code}"
+
+
+class Ends:
+    """Reads events in the order they came.
+
+    Attributes:
+        first: the end of the task that failed first; ``None``: none has failed.
+        trouble: what ended the job when no task failed: time is up, somebody stopped it; empty: nothing.
+    """
+
+    def __init__(self) -> None:
+        self.first: End | None = None
+        self.trouble = ""
+        self._where: dict[str, str] = {}
+        self._over: set[str] = set()
+        self._signalled: set[str] = set()
+
+    def take(self, event: Mapping[str, Any]) -> list[End]:
+        """The ends that this event tells of, in the order of the tasks."""
+        found = self._ends_of(event)
+        for end in found:
+            self._over.add(end.task)
+            if end.failed and self.first is None:
+                self.first = end
+        return found
+
+    def _ends_of(self, event: Mapping[str, Any]) -> list[End]:
+        kind, task = event["event"], event.get("task", "")
+        if kind == "TaskStarted":
+            self._where[task] = event["host"]
+            self._over.discard(task)
+            self._signalled.discard(task)
+        elif kind == "TaskSignalled":
+            self._signalled.add(task)
+        elif kind == "TaskExited":
+            return [self._exited(event)]
+        elif kind == "TaskNotStarted":
+            return [
+                End(task, event["host"], event["code"], None, f"could not be started: {event['why']}", True)
+            ]
+        elif kind == "AgentLost":
+            return self._lost(event)
+        elif kind == "TimeUp":
+            self.trouble = self.trouble or "the job took longer than its timeout"
+        return []
+
+    def _exited(self, event: Mapping[str, Any]) -> End:
+        task, code, number = event["task"], event["code"], event["signal"]
+        oom = " (out of memory)" if event.get("oom") else ""
+        failed = code != 0 and task not in self._signalled
+        end = End(task, event["host"], code, number, "", failed)
+        return end._replace(why=end.text + oom) if oom else end
+
+    def _lost(self, event: Mapping[str, Any]) -> list[End]:
+        host = event["host"]
+        there = [task for task, where in self._where.items() if where == host and task not in self._over]
+        return [
+            End(task, host, None, None, f"is lost with its host: {event.get('why', '')}", True)
+            for task in there
+        ]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,113 @@
+"""Which nodes a cluster has, and their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from launcher.errors import Fault, InputError
+from launcher.model.rundir import RunPaths
+from launcher.runs.growing import json_of
+
+#: In the order of the numbers of their nodes, as TensorFlowOnSpark hands them out.
+_ORDER = ("ps", "master", "chief", "evaluator", "worker")
+#: Those that rows are fed to.
+_FED = ("master", "chief", "worker")
+#: How long an evaluator may go on when the others are done, to finish its last evaluation.
+_LAST_EVALUATION = "10m"
+#: The role of TensorBoard.
+BOARD = "tensorboard"
+
+
+class Roles(NamedTuple):
+    """The roles of a cluster.
+
+    Attributes:
+        described: by name, what a job file says of each.
+        alien: names of those that run something else than the program's function.
+    """
+
+    described: Mapping[str, Mapping[str, Any]]
+    alien: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> list[str]:
+        """Those that run the function, by number."""
+        names = [name for name in _ORDER if name in self.described]
+        return [f"{name}/{index}" for name in names for index in range(self.described[name]["count"])]
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The number of each task that runs the function."""
+        return {task: number for number, task in enumerate(self.tasks)}
+
+    @property
+    def fed(self) -> list[str]:
+        """The tasks that rows are fed to."""
+        return [task for task in self.tasks if task.partition("/")[0] in _FED]
+
+    def info(self, run_dir: str) -> list[dict[str, Any]]:
+        """Of each node where it is, once that is known."""
+        plan = json_of(RunPaths(run_dir).plan) if run_dir else None
+        planned = {task["task"]: task for task in plan["tasks"]} if plan else {}
+        return [
+            {
+                "executor_id": number,
+                "host": planned[task]["host"],
+                "job_name": task.partition("/")[0],
+                "task_index": int(task.partition("/")[2]),
+                "port": planned[task]["port"],
+                "addr": planned[task]["address"],
+            }
+            for task, number in self.numbers.items()
+            if task in planned
+        ]
+
+
+def count_roles(
+    num_executors: int,
+    num_ps: int,
+    master_node: str | None,
+    eval_node: bool,
+    log_dir: str | None,
+    board: bool,
+) -> Roles:
+    """The roles that so many nodes make.
+
+    Raises:
+        InputError: they make none that can work; all faults at once.
+    """
+    workers = num_executors - num_ps - int(eval_node) - int(bool(master_node))
+    faults = []
+    if num_ps < 0:
+        faults.append(Fault("TFCluster.run", f"num_ps={num_ps}", "expected 0 or more"))
+    if master_node not in (None, "", "chief", "master"):
+        faults.append(Fault("TFCluster.run", f"master_node={master_node!r}", "expected 'chief'"))
+    if workers < 0 or workers + bool(master_node) < 1:
+        what = f"num_executors={num_executors} leaves {workers} workers beside ps, chief and evaluator"
+        faults.append(Fault("TFCluster.run", what, "expected room for one worker or a chief at least"))
+    if faults:
+        raise InputError(faults)
+    counts = {"ps": num_ps, master_node or "chief": int(bool(master_node)), "worker": workers}
+    described: dict[str, Mapping[str, Any]] = {
+        name: {"count": count} for name, count in counts.items() if count
+    }
+    if eval_node:
+        described["evaluator"] = {"count": 1, "drain": _LAST_EVALUATION}
+    if not board:
+        return Roles(described)
+    return Roles({**described, BOARD: _board(log_dir)}, (BOARD,))
+
+
+def _board(log_dir: str | None) -> dict[str, Any]:
+    words = ["-m", "tensorboard.main", "--logdir", log_dir or ".", "--reload_multifile=true"]
+    return {"count": 1, "sidecar": True, "command": [*words, "--bind_all", "--port", "{task_port}"]}
+
+
+def tensorboard_url(run_dir: str) -> str | None:
+    """Where the TensorBoard of a run is; ``None``: it has none."""
+    plan = json_of(RunPaths(run_dir).plan) if run_dir else None
+    for task in plan["tasks"] if plan else ():
+        if task["task"] == f"{BOARD}/0":
+            return f"http://{task['address']}"
+    return None

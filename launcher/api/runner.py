@@ -1,0 +1,177 @@
+"""What a task does once it has our modules: is told what to run, runs it, says how that went."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from launcher.api.context import TFNodeContext
+from launcher.api.talk import Said, Word, hear, say
+from launcher.feed.knock import Doors
+
+#: Seconds that the driver may take to say that it has what we told it, over a connection that may break
+#: meanwhile.
+_PATIENCE = 60.0
+#: Roles whose tasks serve the others until they are ended.
+_SERVERS = ("ps",)
+#: Functions of ours that are left out of tracebacks.
+_OURS = (__name__, "launcher.api.instances")
+
+
+def main(line: socket.socket, doors: Doors) -> None:
+    """Do what the driver says on this connection, then leave the process.
+
+    Raises:
+        SystemExit: always.
+    """
+    said = hear(line)
+    if said is None or said.word is not Word.WORK:
+        sys.exit(f"{doors.who['task']}: the program that drives the job has nothing to do for it")
+    prepare(said.facts)
+    if said.facts["slot"]:
+        from launcher.api.instances import serve
+
+        serve(line, doors, said)
+        sys.exit(0)
+    code = work(said, TFNodeContext.of_task(said.facts, doors), Reply(line, doors, {"again": True}))
+    if code == 0 and doors.who["task"].partition("/")[0] in _SERVERS:
+        hear(
+            line
+        )  # what serves the others is ended with the job: so long it is there, even with nothing to do
+    sys.exit(code)
+
+
+def prepare(facts: Mapping[str, Any]) -> None:
+    """Make this process like the driver's, as far as its function may count on that."""
+    for folder in facts["path"]:
+        if folder not in sys.path and os.path.isdir(folder):
+            sys.path.append(folder)
+
+
+class Reply:
+    """Tells the driver how it went, also when the connection breaks meanwhile.
+
+    Args:
+        line: the connection.
+        doors: where to get another.
+        hello: what to say there.
+        purpose: what for.
+    """
+
+    def __init__(
+        self, line: socket.socket, doors: Doors, hello: Mapping[str, Any], purpose: str = "member"
+    ) -> None:
+        self._line = line
+        self._doors = doors
+        self._hello = hello
+        self._purpose = purpose
+
+    def __call__(self, said: Said) -> None:
+        """Returns when the driver has it, or is gone for good."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                say(self._line, said)
+                if hear(self._line) is not None:
+                    return
+            except OSError as error:
+                why = str(error)
+            else:
+                why = "it hung up"
+            left = until - time.monotonic()
+            try:
+                if left < 0:
+                    raise OSError(why)
+                self._line = self._doors.knock(self._purpose, left, **self._hello)
+            except OSError as error:
+                print(f"can't tell the program that drives the job how it went: {error}", file=sys.stderr)
+                return
+
+
+def work(said: Said, ctx: TFNodeContext, reply: Callable[[Said], None]) -> int:
+    """Run the function, and tell the driver how it went.
+
+    Args:
+        said: its pickles are the function and its arguments.
+        ctx: what the function is given.
+        reply: tells the driver.
+
+    Returns:
+        The exit code for this process.
+    """
+    try:
+        function, arguments = (pickle.loads(piece) for piece in said.pickles)
+        if isinstance(arguments, list):
+            sys.argv = arguments  # as programs of TensorFlowOnSpark expect it
+        result = function(arguments, ctx)
+        done = Said(Word.DONE, {}, [_pickled(result)] if said.facts["results"] else [])
+        _end_feeds()
+    except SystemExit as end:
+        if end.code in (None, 0):
+            reply(Said(Word.DONE))
+            return 0
+        return _failed(end, reply)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is: the driver is to know
+        return _failed(error, reply)
+    reply(done)
+    return 0
+
+
+def _end_feeds() -> None:
+    """The function wants no more rows of those feeds that it has opened."""
+    datafeed = sys.modules.get("launcher.feed.datafeed")
+    if datafeed is not None:
+        datafeed.end_all()
+
+
+def _pickled(result: object) -> bytes:
+    from launcher.api.payload import dumps
+
+    return dumps(result, "the result of the function")
+
+
+def _failed(error: BaseException, reply: Callable[[Said], None]) -> int:
+    """Say what was raised, here and to the driver."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    shown = "" if isinstance(error, SystemExit) else _shown(error)
+    if not isinstance(code, int):
+        code, shown = 1, str(error.code if isinstance(error, SystemExit) else code)
+    sys.stdout.flush()
+    print(shown, file=sys.stderr, flush=True)
+    what = "".join(traceback.format_exception_only(error)).strip()
+    reply(Said(Word.RAISED, {"what": what, "traceback": shown, "code": code & 0xFF}, _carried(error)))
+    return code & 0xFF
+
+
+def _shown(error: BaseException) -> str:
+    """Python's own text, without our functions above the user's."""
+    frames = _below_ours(error.__traceback__)
+    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+
+
+def _below_ours(frames: TracebackType | None) -> TracebackType | None:
+    at = frames
+    while at is not None and at.tb_frame.f_globals.get("__name__") in _OURS:
+        at = at.tb_next
+    return at or frames
+
+
+def _carried(error: BaseException) -> Sequence[bytes]:
+    """The exception itself, if it can be carried to the driver and made again there."""
+    from launcher.api.payload import dumps
+
+    if isinstance(error, SystemExit):
+        return []
+    try:
+        carried = dumps(error, "the exception")
+        pickle.loads(carried)
+    except Exception:  # noqa: BLE001 - what unpickling it may raise nobody knows; the driver has the text
+        return []
+    return [carried]

@@ -1,0 +1,315 @@
+"""``TFCluster``: a cluster whose nodes run a function of the program, fed by the program if it likes."""
+
+from __future__ import annotations
+
+import atexit
+import enum
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from launcher.api.payload import dumps
+from launcher.api.roles import Roles, count_roles, tensorboard_url
+from launcher.api.session import Handlers, Session
+from launcher.api.talk import Said, Word
+from launcher.api.wanted import Path_, Place
+from launcher.errors import Fault, InputError, JobFailed, LaunchError
+
+if TYPE_CHECKING:
+    from launcher.api.ends import End
+    from launcher.feed.door import Guest
+    from launcher.feed.feeder import Feeder
+
+#: Seconds after which `shutdown` gives up, as TensorFlowOnSpark has it: three days.
+_THREE_DAYS = 259200.0
+
+
+class InputMode(enum.IntEnum):
+    """Where the rows come from."""
+
+    TENSORFLOW = 0  #: the function reads them itself
+    SPARK = 1  #: the program feeds them: `TFCluster.train` and `TFCluster.inference`
+    FEED = 1  #: the same, by its own name
+
+
+class TFCluster:
+    """A running cluster; made by `TFCluster.run`. As a context manager it is shut down at the end."""
+
+    InputMode = InputMode
+
+    def __init__(
+        self, roles: Roles, place: Place, work: Said, queues: Sequence[str], exactly_once: bool
+    ) -> None:
+        self._roles = roles
+        self._queues = tuple(queues)
+        self._exactly_once = exactly_once
+        self._feeder: Feeder | None = None
+        self._closed = False
+        handlers = Handlers(self._feed, lambda member, said: None, self._ended, self._failed)
+        self._session = Session(roles.described, place, work, handlers, roles.alien)
+        atexit.register(_forgotten, weakref.ref(self))
+
+    # ------------------------------------------------------------------ its start
+
+    @staticmethod
+    def run(
+        map_fun: Callable[[Any, Any], Any],
+        tf_args: Any,
+        num_executors: int,
+        num_ps: int = 0,
+        tensorboard: bool = False,
+        input_mode: int = InputMode.TENSORFLOW,
+        log_dir: str | None = None,
+        driver_ps_nodes: bool = False,
+        master_node: str | None = None,
+        reservation_timeout: float = 600,
+        queues: Sequence[str] = ("input", "output", "error"),
+        eval_node: bool = False,
+        release_port: bool = True,
+        *,
+        hosts: Path_ | None = None,
+        docker: str | None = None,
+        job: Path_ | None = None,
+        env: Mapping[str, str] | None = None,
+        workdir: Path_ | None = None,
+        python: Path_ | None = None,
+        on_failure: str | None = None,
+        grace: float | None = None,
+        timeout: float | None = None,
+        run_dir: Path_ | None = None,
+        quiet: bool = False,
+        exactly_once: bool = False,
+        options: Sequence[str] = (),
+    ) -> TFCluster:
+        """Start a cluster, and return when all its nodes have the function.
+
+        Args:
+            map_fun: ``map_fun(args, ctx)``, run in every node; a closure, or from a notebook, if you like.
+            tf_args: its first argument; a list becomes ``sys.argv`` there, too.
+            num_executors: how many nodes in all: ps, chief and evaluator included.
+            num_ps: how many of them are parameter servers.
+            tensorboard: run TensorBoard beside the chief, on ``log_dir``.
+            input_mode: who brings the rows.
+            log_dir: for TensorBoard.
+            driver_ps_nodes: only ``False``: where parameter servers run is said by ``hosts``.
+            master_node: ``"chief"``, for a node of its own that is the chief.
+            reservation_timeout: seconds for all nodes to come up.
+            queues: names of the feeds; with those of results and errors among them, as they used to be.
+            eval_node: one of the nodes is an evaluator. It may finish its last evaluation when the others are
+                done.
+            release_port: kept for programs that have it: a server can have the node's port at any time.
+            hosts: a hostfile, or ``host:slots,...``; default: this machine.
+            docker: an image: each node runs in a container of its own.
+            job: a job file (docs/jobfile.md) that says where and how; how many nodes there are is said here.
+            env: for the nodes.
+            workdir, python: where they run, and with which Python; of the program's own minor version.
+            on_failure: ``"stop"`` (default): all ends when one node fails; ``"continue"``: the others go on.
+            grace, timeout: seconds from SIGTERM to harder signals; and for the whole job.
+            run_dir: the folder for logs and report; default: among the runs of ``launch ps``.
+            quiet: show failures only.
+            exactly_once: rows of a node that is lost are not fed again to another: feeding fails instead.
+            options: more options of ``launch``, as its command line has them.
+
+        Raises:
+            InputError: what is asked for can't be.
+            TaskFailed: a node has failed before all were there.
+            JobFailed: they do not come up, or not in time.
+        """
+        _check(map_fun, driver_ps_nodes, input_mode)
+        roles = count_roles(
+            num_executors, num_ps, master_node, eval_node, log_dir if tensorboard else None, tensorboard
+        )
+        place = Place(
+            hosts, docker, job, env or {}, workdir, python, on_failure, grace, timeout, run_dir, quiet,
+            options
+        )  # fmt: skip
+        pickles = [dumps(map_fun, "the function"), dumps(tf_args, "its arguments")]
+        path = sys.path if place.is_here else []
+        facts = {"slot": False, "results": False, "path": list(path), "numbers": roles.numbers}
+        cluster = TFCluster(roles, place, Said(Word.WORK, facts, pickles), queues, exactly_once)
+        try:
+            cluster._session.until_here(reservation_timeout)
+        except BaseException:
+            cluster._close()
+            raise
+        return cluster
+
+    # ------------------------------------------------------------------ feeding it
+
+    def train(
+        self,
+        data: Any,
+        num_epochs: int = 1,
+        feed_timeout: float = 600,
+        qname: str = "input",
+        *,
+        equal: str | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        """Feed rows to the nodes that train; returns when all are consumed.
+
+        Args:
+            data: partitions of rows (docs/python-api.md): lists, arrays, files, generators...
+            num_epochs: how often; 0 is once, too.
+            feed_timeout: seconds for which a node with rows before it may take none.
+            qname: the feed.
+            equal: ``drop``, ``pad`` or ``repeat``: every node gets the same number of batches of
+                ``batch_size``.
+
+        Raises:
+            TaskFailed: a node has failed.
+            FeedTimeout: a node takes no rows.
+            FeedError: rows can't be brought to the nodes.
+        """
+        self._usable()
+        epochs = max(1, num_epochs)
+        self._fed().train(
+            data, epochs=epochs, feed_timeout=feed_timeout, qname=qname, equal=equal, batch_size=batch_size
+        )  # fmt: skip
+        self._session.check()
+
+    def inference(self, data: Any, feed_timeout: float = 600, qname: str = "input") -> Iterator[Any]:
+        """Feed rows, and get a result for each, in their order; lazily: take them as they come.
+
+        Raises:
+            TaskFailed, FeedTimeout, FeedError: as `train`; raised while the results are taken.
+        """
+        self._usable()
+        return iter(self._fed().inference(data, feed_timeout=feed_timeout, qname=qname))
+
+    # ------------------------------------------------------------------ what is known of it
+
+    @property
+    def run_dir(self) -> str:
+        """The folder of the run: logs, report, what was collected."""
+        return self._session.run_dir
+
+    @property
+    def cluster_info(self) -> list[dict[str, Any]]:
+        """The nodes: ``executor_id``, ``host``, ``job_name``, ``task_index``, ``port``."""
+        return self._roles.info(self._session.run_dir)
+
+    def tensorboard_url(self) -> str | None:
+        """Where TensorBoard is; ``None``: there is none."""
+        return tensorboard_url(self._session.run_dir)
+
+    # ------------------------------------------------------------------ its end
+
+    def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = _THREE_DAYS) -> None:
+        """End the feeds, and wait until the function has returned in all nodes.
+
+        Args:
+            ssc, grace_secs: kept for programs that have them: no stream is to be stopped, and what a function
+                does after its last row is waited for.
+            timeout: seconds; -1: no limit. When they are over, the nodes are ended.
+
+        Raises:
+            TaskFailed: a node has failed; the first to do so.
+            JobFailed: the job has failed in another way, or took too long.
+        """
+        if self._closed:
+            return
+        try:
+            if self._feeder is not None:
+                self._feeder.finish()
+            if not self._session.wait(None if timeout < 0 else timeout):
+                self._session.end()
+                raise JobFailed(
+                    f"the nodes have not ended within {timeout:g} s, and were ended", self.run_dir
+                )
+        finally:
+            self._close()
+        self._session.check()
+
+    def __enter__(self) -> TFCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.shutdown()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """Nothing is left of it."""
+        if self._closed:
+            return
+        self._closed = True
+        self._session.close()
+        if self._feeder is not None:
+            self._feeder.close()
+
+    def _usable(self) -> None:
+        self._session.check()
+        if self._closed:
+            raise JobFailed("the cluster has been shut down", self.run_dir)
+
+    # ------------------------------------------------------------------ called by the session's threads
+
+    def _fed(self) -> Feeder:
+        if self._feeder is None:
+            from launcher.feed.feeder import Feeder
+
+            feeds = [name for name in self._queues if name not in ("output", "error", "control")] or ["input"]
+            self._feeder = Feeder(
+                self._roles.fed, feeds, exactly_once=self._exactly_once, last_lines=self._last_lines
+            )  # fmt: skip
+        return self._feeder
+
+    def _last_lines(self, task: str) -> Sequence[str]:
+        return self._session.last_lines(task)
+
+    def _feed(self, guest: Guest) -> None:
+        if guest.task in self._roles.fed:
+            self._fed().add(guest)
+        else:
+            guest.sock.close()
+
+    def _ended(self, end: End) -> None:
+        if self._feeder is not None and end.task in self._roles.fed:
+            self._feeder.lost(end.task, end.text)
+
+    def _failed(self, error: LaunchError) -> None:
+        if self._feeder is not None:
+            self._feeder.fail(error)
+
+
+def _check(map_fun: Any, driver_ps_nodes: bool, input_mode: int) -> None:
+    """Find what a program of TensorFlowOnSpark may still have.
+
+    Raises:
+        InputError: something can't be; all of it at once.
+    """
+    faults = []
+    if not callable(map_fun):
+        what = f"map_fun is a {type(map_fun).__name__}"
+        faults.append(
+            Fault("TFCluster.run", what, "expected the function first: there is no SparkContext any more")
+        )
+    if driver_ps_nodes:
+        what = "driver_ps_nodes=True: parameter servers run where hosts= has room for them"
+        faults.append(
+            Fault("TFCluster.run", what, "expected False; roles: [ps] in a hostfile keeps hosts for them")
+        )
+    if input_mode not in tuple(InputMode):
+        faults.append(
+            Fault(
+                "TFCluster.run",
+                f"input_mode={input_mode!r} is none",
+                "expected InputMode.TENSORFLOW or SPARK",
+            )
+        )
+    if faults:
+        raise InputError(faults)
+
+
+def _forgotten(found: weakref.ref[TFCluster]) -> None:
+    """The program ends without having shut its cluster down."""
+    cluster = found()
+    if cluster is not None and not cluster._closed:
+        print("launch: the program ends without TFCluster.shutdown(): its nodes are ended", file=sys.stderr)
+        cluster._close()

@@ -1,0 +1,1 @@
+"""Rows from the driver to its tasks, and results back."""

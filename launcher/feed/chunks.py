@@ -1,0 +1,147 @@
+"""Rows as they travel: a block <-> the buffers of a frame.
+
+Arrays go beside the pickle that names them (protocol 5), so they are copied by nobody on the way out and land
+in memory that becomes the array of the task. A list of arrays of one shape goes as one array. Plain rows
+(texts, numbers, tuples and lists of them) are pickled without the memo that looks for shared objects: four
+times as fast. What `pickle` can't take, or what lives in the driver's ``__main__``, cloudpickle takes.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+
+from launcher.errors import FeedError
+from launcher.feed.blocks import is_array
+from launcher.model.records import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from launcher.feed.blocks import Block
+
+    Buffer = bytes | bytearray | memoryview
+
+_PROTOCOL = 5
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+#: How deep, and how far into a row, it is looked whether it is plain.
+_DEEP, _FAR = 3, 8
+#: What a class of the driver's program looks like in a pickle.
+_MAIN = b"__main__"
+
+
+class Encoded(NamedTuple):
+    """Some rows, ready to be sent."""
+
+    #: How many.
+    rows: int
+    buffers: Sequence[Buffer]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its buffers."""
+        return sum([len(buffer) for buffer in self.buffers])
+
+
+def encode(block: Block) -> list[Buffer]:
+    """The buffers that `decode` makes this block of again.
+
+    A list of arrays that are alike comes out as one array: the same rows, in one piece.
+
+    Raises:
+        FeedError: there are rows that can't be sent to another process.
+    """
+    if isinstance(block, list):
+        stacked = _stacked(block)
+        if stacked is None:
+            return [_pickled(block)]
+        block = stacked
+    buffers: list[Buffer] = []
+    head = pickle.dumps(_contiguous(block), _PROTOCOL, buffer_callback=lambda one: buffers.append(one.raw()))
+    return [head, *buffers]
+
+
+def decode(buffers: Sequence[Buffer]) -> Block:
+    """The block; its arrays live in the memory of the buffers.
+
+    Raises:
+        FeedError: its rows need something that is not there, say a module.
+    """
+    try:
+        return pickle.loads(buffers[0], buffers=buffers[1:])
+    except (ImportError, AttributeError) as error:
+        raise FeedError(
+            f"rows that came can't be read here ({error}): what they are made of must be there for the tasks, "
+            "too; define it in a module that they can import, or feed plain rows (tuples, lists, dicts, arrays)"
+        ) from error
+
+
+def _stacked(rows: list[Any]) -> Any:
+    """One array of these arrays; ``None`` if they are none, or differ."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or not rows or type(first := rows[0]) is not numpy.ndarray or first.dtype.hasobject:
+        return None
+    kind, dtype, shape = numpy.ndarray, first.dtype, first.shape
+    alike = all([type(row) is kind and row.dtype == dtype and row.shape == shape for row in rows])
+    return numpy.array(rows) if alike and first.ndim else None
+
+
+def _contiguous(block: Block) -> Block:
+    """The same with each array in one piece of memory: only then it goes without a copy into the pickle."""
+    if is_array(block):
+        return sys.modules["numpy"].ascontiguousarray(block)
+    if isinstance(block, tuple):
+        return tuple(map(_contiguous, block))
+    return {name: _contiguous(column) for name, column in block.items()} if isinstance(block, dict) else block
+
+
+def _pickled(rows: list[Any]) -> Buffer:
+    if rows and _is_plain(rows[0], _DEEP):
+        return _without_memo(rows)
+    try:
+        data = pickle.dumps(rows, _PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return by_value(rows, error)
+    return by_value(rows) if _MAIN in data else data
+
+
+def _is_plain(row: Any, deep: int) -> bool:
+    """Whether a row has nothing in it that is worth looking for twice, as far as its beginning tells."""
+    if type(row) in _PLAIN:
+        return True
+    return deep > 0 and type(row) in (tuple, list) and all(_is_plain(item, deep - 1) for item in row[:_FAR])
+
+
+def _without_memo(rows: list[Any]) -> Buffer:
+    """Their pickle. Whoever was not plain after all is pickled well, too, unless it contains itself."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, _PROTOCOL)
+    pickler.fast = True
+    try:
+        pickler.dump(rows)
+    except (ValueError, RecursionError, pickle.PicklingError, AttributeError, TypeError) as error:
+        return by_value(rows, error)
+    return file.getbuffer()
+
+
+def by_value(thing: Any, why: Exception | None = None) -> Buffer:
+    """A pickle that carries the code of what it is made of.
+
+    Args:
+        why: what `pickle` said, if it was asked.
+
+    Raises:
+        FeedError: nothing can pickle it.
+    """
+    try:
+        import cloudpickle
+
+        data: bytes = cloudpickle.dumps(thing, _PROTOCOL)
+    except ImportError as error:
+        raise FeedError(f"cloudpickle is missing, and {why or 'these rows need it'}") from error
+    except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError) as error:
+        shown = f"rows such as {thing[0]!r:.200}" if isinstance(thing, list) else f"{thing!r:.200}"
+        raise FeedError(f"{shown} can't be sent to a task: {error}") from (why or error)
+    return data

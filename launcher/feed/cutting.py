@@ -1,0 +1,63 @@
+"""A partition -> chunks of about a mebibyte, however big its rows are and however fast they come."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.feed.blocks import join, part, size
+from launcher.feed.chunks import Encoded, encode
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from launcher.feed.blocks import Block
+    from launcher.feed.partitions import Partition
+
+#: Bytes and rows that a chunk should have at most; rows of the first one, when their size is not known yet.
+CHUNK, MOST_ROWS, FIRST_ROWS = 1 << 20, 16384, 64
+#: How many times as many rows the next chunk may have: the first rows may have been small ones.
+_GROWTH = 8
+#: Seconds that rows wait for others to travel with.
+_PATIENCE = 0.02
+
+
+class Cutter:
+    """Knows how many rows make a chunk, and learns it from every chunk. May be used by several threads."""
+
+    def __init__(self) -> None:
+        self.rows = FIRST_ROWS
+
+    def cut(self, partition: Partition) -> Iterator[Encoded]:
+        """The rows of a partition, encoded.
+
+        Raises:
+            FeedError: they can't be sent. Whatever the partition raises.
+        """
+        for block in self._gathered(partition.blocks(self.rows)):
+            at, total = 0, size(block)
+            while at < total:
+                stop = min(at + self.rows, total)
+                yield self._encoded(block if stop - at == total else part(block, at, stop), stop - at)
+                at = stop
+
+    def _encoded(self, block: Block, rows: int) -> Encoded:
+        encoded = Encoded(rows, encode(block))
+        fitting = rows * CHUNK // max(1, encoded.size)
+        self.rows = max(1, min(fitting, rows * _GROWTH, MOST_ROWS))
+        return encoded
+
+    def _gathered(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """Small blocks together, unless they come so slowly that their rows would wait."""
+        waiting: list[Block] = []
+        rows, since = 0, 0.0
+        for block in blocks:
+            if not waiting:
+                since = time.monotonic()
+            waiting.append(block)
+            rows += size(block)
+            if rows >= self.rows or time.monotonic() - since > _PATIENCE:
+                yield join(waiting)
+                waiting, rows = [], 0
+        if waiting:
+            yield join(waiting)

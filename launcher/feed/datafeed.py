@@ -1,0 +1,147 @@
+"""What the function of a task reads its rows from, and gives results to: TensorFlowOnSpark's `DataFeed`."""
+
+from __future__ import annotations
+
+import weakref
+
+from launcher.errors import FeedError
+from launcher.feed.blocks import as_rows
+from launcher.feed.chunks import encode
+from launcher.feed.columns import columns
+from launcher.feed.intake import Intake
+from launcher.feed.supply import Supply
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    from launcher.feed.blocks import Block
+
+#: Those that this process has opened.
+_OPENED: weakref.WeakSet[DataFeed] = weakref.WeakSet()
+
+
+class DataFeed:
+    """Rows that the driver feeds, in batches.
+
+    ::
+
+        feed = ctx.get_data_feed()
+        while not feed.should_stop():
+            batch = feed.next_batch(100)
+
+    Rows count as consumed when the next batch is asked for, or `should_stop` has said that there is none:
+    until then they are fed again to another task if this one dies.
+
+    Args:
+        connect: gives an authenticated connection for the feed of a name.
+        train_mode: ``False`` for inference: a batch ends with its partition.
+        qname_in: the name of the feed, as the driver's ``train(qname=...)`` has it.
+        qname_out: there for compatibility; results go back on the feed that the rows came from.
+        input_mapping: ``{column: name}``: batches are then dicts, ``{name: values}``. Columns of rows that are
+            tuples, lists or arrays are taken in the order of the sorted column names, those of rows that are
+            dicts by name.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[str], socket.socket],
+        train_mode: bool = True,
+        qname_in: str = "input",
+        qname_out: str = "output",
+        input_mapping: Mapping[str, str] | None = None,
+    ) -> None:
+        self.train_mode = train_mode
+        self.qname_in = qname_in
+        self.qname_out = qname_out
+        self.input_mapping = dict(sorted(input_mapping.items())) if input_mapping is not None else None
+        self._connect = connect
+        self._intake: Intake | None = None
+        self._rows: Supply | None = None
+        self._returned = 0
+
+    def next_batch(self, batch_size: int) -> Any:
+        """The next rows.
+
+        Waits until there are so many. Fewer come at the end of the feed, when the driver has nothing more to
+        feed for the moment, and, in inference, at the end of a partition. None at all only at the end of the feed.
+
+        Args:
+            batch_size: how many rows.
+
+        Returns:
+            A list of rows. With an ``input_mapping`` a dict of columns: lists, or arrays if arrays were fed.
+
+        Raises:
+            FeedError: the driver is gone.
+            ValueError: ``batch_size`` is less than 1.
+        """
+        if batch_size < 1:
+            raise ValueError(f"next_batch({batch_size}): a batch has one row at least")
+        pieces = self.next_blocks(batch_size)
+        if self.input_mapping is not None:
+            return columns(pieces, self.input_mapping)
+        if len(pieces) == 1:
+            return as_rows(pieces[0])
+        return [row for piece in pieces for row in as_rows(piece)]
+
+    def next_blocks(self, rows: int) -> list[Block]:
+        """The next rows in the form in which they came: lists, arrays, tuples or dicts of arrays."""
+        return self._supply().batch(rows)
+
+    def should_stop(self) -> bool:
+        """Whether there is nothing more to ask for: the driver has ended the feed, or this task `terminate`."""
+        return self._supply().look_for_end()
+
+    def batch_results(self, results: Iterable[Any]) -> None:
+        """Give the results of rows, in their order, one for each.
+
+        Raises:
+            ValueError: there are more than rows were handed out.
+            FeedError: the driver is gone, or the results can't be sent to it.
+        """
+        block = results if isinstance(results, list) else list(results)
+        given = self._supply().given
+        if self._returned + len(block) > given:
+            raise ValueError(
+                f"{self._returned + len(block):,} results for {given:,} rows of the feed {self.qname_in!r}: "
+                "batch_results takes one for each row"
+            )
+        if block:
+            self._returned += len(block)
+            self._opened().give(encode(block), len(block))
+
+    def terminate(self) -> None:
+        """Say that no more rows are wanted: the driver feeds none here any more, and forgets those it has sent."""
+        supply = self._supply()
+        if not supply.ended:
+            supply.stop()
+            self._opened().terminate()
+
+    def close(self) -> None:
+        """End the connection. What was not consumed is fed to others."""
+        if self._intake is not None:
+            self._intake.close()
+
+    def _opened(self) -> Intake:
+        if self._intake is None:
+            self._intake = Intake(self._connect, self.qname_in)
+            _OPENED.add(self)
+        return self._intake
+
+    def _supply(self) -> Supply:
+        if self._rows is None:
+            self._rows = Supply(self._opened(), by_partition=not self.train_mode)
+        return self._rows
+
+
+def end_all() -> None:
+    """For when a task's function has returned: the feeds it opened want nothing more, and are closed."""
+    for feed in list(_OPENED):
+        try:
+            feed.terminate()
+        except FeedError:  # the driver is gone, and wants to hear nothing
+            pass
+        feed.close()

@@ -1,0 +1,321 @@
+"""One call of `train` or `inference`: which partitions there are, who has them, and when all is consumed.
+
+Everything here is called by who holds the lock of the feeder, `Flow.fetch` and the waiting excepted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from heapq import heappop, heappush
+
+from launcher.errors import FeedError, FeedTimeout
+from launcher.feed.cutting import Cutter
+from launcher.feed.intake import MOST_AWAY
+from launcher.feed.share import Share
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from launcher.feed.link import Link
+    from launcher.feed.partitions import Partition
+
+#: Bytes of results that may wait to be taken, a row counting so many more: beyond, no more rows are sent.
+MOST_RESULTS, ROW = 32 << 20, 64
+#: Bytes of partitions that can't be iterated again, kept in case that a task is lost.
+MOST_KEPT = 512 << 20
+#: Seconds after which it is said what is awaited; in which all tasks should open their feeds.
+_SILENCE, _GATHERING = 2.0, 10.0
+#: Seconds between two looks at the time.
+_TICK = 0.25
+
+
+class Terms:
+    """What is agreed for one call.
+
+    Args:
+        timeout: seconds in which some task must take some row.
+        inference: whether there is a result for each row.
+        exactly_once: whether a loss is an error.
+        in_step: whether each task has one partition of its own, the tasks in their order.
+        last_lines: of a task, for messages.
+        say: takes remarks.
+    """
+
+    def __init__(
+        self,
+        timeout: float,
+        inference: bool,
+        exactly_once: bool,
+        last_lines: Callable[[str], Sequence[str]],
+        say: Callable[[str], None],
+        in_step: bool = False,
+    ) -> None:
+        self.in_step = in_step
+        self.timeout = timeout
+        self.inference = inference
+        self.exactly_once = exactly_once
+        self.last_lines = last_lines
+        self.say = say
+
+
+class Flow:
+    """See the module.
+
+    Args:
+        feed: its name.
+        lock: the feeder's.
+        source: partitions; read lazily, by one thread at a time.
+        tasks: those that are alive, by name; changed by the feeder.
+        links: of those tasks that have opened the feed; changed by the feeder.
+        terms: what is agreed.
+    """
+
+    def __init__(
+        self,
+        feed: str,
+        lock: threading.RLock,
+        source: Iterator[Partition],
+        tasks: Mapping[str, object],
+        links: Mapping[str, Link],
+        terms: Terms,
+    ) -> None:
+        self.feed = feed
+        self.terms = terms
+        self.wake = threading.Condition(lock)
+        self.error: BaseException | None = None
+        self.over = False
+        #: Whether the source has nothing more.
+        self.exhausted = False
+        self._source = source
+        self._tasks = tasks
+        self._order = list(tasks)
+        self._links = links
+        self._cutter = Cutter()
+        self._fetching = False
+        self._fetched = 0
+        self._again: list[tuple[int, Share]] = []
+        self._unfinished: dict[int, Share] = {}
+        #: Inference: shares whose results are not all taken, and which of them is next.
+        self._answers: dict[int, Share] = {}
+        self._next = 0
+        self._waiting_bytes = 0
+        self._began = self._moved = time.monotonic()
+        self._said = False
+
+    # What links ask.
+
+    def claim(self, link: Link) -> Share | None:
+        """A partition that this task should have next; ``None``: none now (see `must_fetch`)."""
+        if self._again and self._may_begin(link, self._again[0][0]):
+            return heappop(self._again)[1]
+        return None
+
+    def must_fetch(self, link: Link) -> bool:
+        """Whether this link should call `fetch`: a partition is due to it, and nobody fetches one."""
+        free = not (self.exhausted or self._fetching or self._again or self.over)
+        return free and self._may_begin(link, self._fetched)
+
+    def begin_fetching(self) -> None:
+        """Nobody else may fetch until `fetch` has returned."""
+        self._fetching = True
+
+    def fetch(self) -> Partition | None:
+        """The next partition; without the lock, as it runs the user's code."""
+        return next(self._source, None)
+
+    def fetched(self, partition: Partition | None) -> Share | None:
+        """What `fetch` gave becomes a share."""
+        self._fetching = False
+        self._moved = time.monotonic()
+        if partition is None:
+            self.exhausted = True
+            self.changed()
+            return None
+        keep = not self.terms.exactly_once
+        share = Share(self._fetched, partition, self._cutter, self.terms.inference, keep)
+        self._fetched += 1
+        self._unfinished[share.number] = share
+        if self.terms.inference:
+            self._answers[share.number] = share
+        self.changed()
+        return share
+
+    @property
+    def full(self) -> bool:
+        """Whether so many results lie here that no more rows should be sent, but those that are next."""
+        return self._waiting_bytes >= MOST_RESULTS
+
+    def permits(self, number: int) -> bool:
+        """Whether rows of this partition may be sent."""
+        return not self.full or (number == self._next and not self._head_results())
+
+    @property
+    def all_given(self) -> bool:
+        """Whether there is no partition left to begin with, as far as is known."""
+        return self.exhausted and not self._again
+
+    # What links tell.
+
+    def moved(self) -> None:
+        """A task took rows, or gave results."""
+        self._moved = time.monotonic()
+
+    def answered(self, share: Share, results: list[object], size: int) -> None:
+        """Results of a partition have come."""
+        new = share.answer(results)
+        if self.over:
+            share.results.clear()
+        elif new:
+            share.result_bytes += size + ROW * len(new)
+            self._waiting_bytes += size + ROW * len(new)
+            self.wake.notify_all()
+        self.settle(share)
+
+    def settle(self, share: Share) -> None:
+        """Some of a partition was consumed: perhaps all."""
+        if share.finished and self._unfinished.pop(share.number, None) is not None:
+            share.forget()
+            self.wake.notify_all()
+
+    def made(self, share: Share) -> None:
+        """A chunk was made: what is kept of it may be too much."""
+        if share.kept_bytes and sum([one.kept_bytes for one in self._unfinished.values()]) > MOST_KEPT:
+            share.forget()
+
+    def give_up(self, share: Share) -> None:
+        """The task wants no more: what it has not consumed counts as if it had."""
+        if self.terms.inference:
+            self.feed_again(share)
+        else:
+            self._unfinished.pop(share.number, None)
+            self.changed()
+
+    def feed_again(self, share: Share) -> None:
+        """The task that had it is lost: another gets it, from its beginning."""
+        if self.over or self._unfinished.get(share.number) is not share:
+            return
+        if share.made and (self.terms.exactly_once or self.terms.in_step):
+            why = "exactly_once=True" if self.terms.exactly_once else "equal batches for all"
+            self.fail(FeedError(f"a task was lost that had not consumed all of its rows, and there is {why}"))
+            return
+        try:
+            share.again()
+        except FeedError as error:
+            self.fail(error)
+            return
+        heappush(self._again, (share.number, share))
+        self.changed()
+
+    def fail(self, error: BaseException) -> None:
+        """Whoever waits raises this."""
+        self.error = self.error or error
+        self.changed()
+
+    def end(self) -> None:
+        """Nothing of it is sent any more."""
+        self.over = True
+        self._unfinished.clear()
+        self._again.clear()
+        self._answers.clear()
+        self.changed()
+
+    def changed(self) -> None:
+        """Let everybody look again."""
+        self.wake.notify_all()
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Let the links look again."""
+        for link in self._links.values():
+            link.wake.notify_all()
+
+    # Waiting, in the thread of the user.
+
+    def consumed(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return self._unwanted() or (self.exhausted and not self._unfinished)
+
+    def _unwanted(self) -> bool:
+        """Whether all tasks have said that they want no more."""
+        links = [self._links.get(name) for name in self._tasks]
+        return bool(links) and all(link is not None and link.terminated for link in links)
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Wait until this is so, with the lock.
+
+        Raises:
+            FeedTimeout: no task takes a row. FeedError: nobody is left. Whatever `fail` was given.
+        """
+        while self.error is not None or not ready():
+            if self.error is not None:
+                raise self.error
+            self._look_at_time()
+            self.wake.wait(_TICK)
+
+    def results(self) -> list[object] | None:
+        """Results that are next, in order; waits for some. ``None``: there are no more."""
+        self.wait(lambda: self._skip_finished() or bool(self._head_results()))
+        if not (found := self._head_results()):
+            return None
+        share = self._answers[self._next]
+        was_full = self.full
+        self._waiting_bytes -= share.result_bytes
+        share.results, share.result_bytes = [], 0
+        if was_full:
+            self.nudge()
+        return found
+
+    def _head_results(self) -> list[object]:
+        share = self._answers.get(self._next)
+        return share.results if share is not None else []
+
+    def _skip_finished(self) -> bool:
+        """Go on to the partition that is next; whether there is none."""
+        before = self._next
+        while (share := self._answers.get(self._next)) and share.number not in self._unfinished:
+            if share.results:
+                return False
+            del self._answers[self._next]
+            self._next += 1
+        if before != self._next and self.full:
+            self.nudge()
+        return self.exhausted and self._next >= self._fetched
+
+    def _may_begin(self, link: Link, number: int) -> bool:
+        """Whether this task is the one to get a partition: who waits for rows; else who has the least of them."""
+        if self.terms.in_step:
+            return self._order[number : number + 1] in ([link.task], [])
+        if not self.permits(number):
+            return False
+        if link.hungry:
+            return True
+        others = [other for other in self._links.values() if other is not link and other.has_room]
+        gathered = len(self._links) >= len(self._tasks) or time.monotonic() - self._began > _GATHERING
+        return gathered and all(link.load <= other.load for other in others)
+
+    def _look_at_time(self) -> None:
+        now = time.monotonic()
+        if not self._said and not self._links and now - self._began > _SILENCE:
+            self._said = True
+            self.terms.say(f"waiting for {', '.join(self._tasks)} to open the feed {self.feed!r}")
+        for link in [link for link in self._links.values() if link.away_for(now) > MOST_AWAY]:
+            link.lose(f"its connection broke and was not back within {MOST_AWAY:g} s")
+        if not self._tasks:
+            raise FeedError(f"feed {self.feed!r}: no task is left to take its rows")
+        if self.terms.inference and self._unwanted():
+            raise FeedError(f"feed {self.feed!r}: all tasks have called terminate(): there will be no results")
+        late = self._late()
+        if late and now - self._moved > self.terms.timeout:
+            lines = [line for task in late for line in self.terms.last_lines(task)]
+            raise FeedTimeout(", ".join(late), self.terms.timeout, lines)
+        if not late:
+            self._moved = now
+
+    def _late(self) -> list[str]:
+        """The tasks that should do something; none where only the source of the rows is awaited."""
+        late = [name for name, link in self._links.items() if link.unconsumed]
+        if late or not (self.terms.in_step or all(link.terminated for link in self._links.values())):
+            return late
+        return [name for name in self._tasks if name not in self._links]

@@ -1,0 +1,147 @@
+"""What goes over a connection between driver and task: frames, each a kind and some buffers.
+
+The header says the kind, the number of buffers and the size of each (little endian). Buffers go out in one
+``sendmsg`` without being joined and come in into memory of their own, so that an array made of one needs
+no copy.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+#: Bytes that one frame may have, unless its receiver says otherwise.
+MOST_BYTES = 1 << 31
+#: Buffers that one frame may have.
+MOST_BUFFERS = 1 << 16
+#: Buffers that one ``sendmsg`` takes (IOV_MAX).
+_AT_ONCE = 1024
+#: ``MSG_WAITALL`` of Linux; `socket` is not imported for a number.
+_WAIT_ALL = 0x100
+
+_HEAD = struct.Struct("<BI")
+
+
+class FeedBroken(ConnectionError):
+    """The connection ended in the middle of a frame, or what came is none of ours."""
+
+
+class Kind(IntEnum):
+    """What a frame of a feed is; what is in it says `messages`. Other connections have numbers from 20 up."""
+
+    #: Task: a feed is opened, or opened again after a break.
+    OPEN = 1
+    #: Driver: it is, and how far it has come.
+    WELCOME = 2
+    #: Driver: rows.
+    CHUNK = 3
+    #: Driver: nothing more for the moment, so a batch that has begun is handed out short.
+    FLUSH = 4
+    #: Driver: nothing more will come.
+    END = 5
+    #: Driver: no longer wanted, and why.
+    GONE = 6
+    #: Task: how far its function has come.
+    PROGRESS = 7
+    #: Task: how many rows there were in a chunk that was code to run beside it.
+    COUNTED = 8
+    #: Task: results, one a row.
+    RESULTS = 9
+    #: Driver: how many results it has.
+    KEPT = 10
+    #: Task: its function wants no more rows of this feed.
+    TERMINATE = 11
+
+
+def send_frame(
+    sock: socket.socket, kind: int, buffers: Sequence[bytes | bytearray | memoryview] = ()
+) -> None:
+    """Send one frame; returns when the kernel has all of it.
+
+    Args:
+        sock: blocking, with a timeout if the caller wants one.
+        buffers: contiguous memory; nothing of it is copied.
+
+    Raises:
+        OSError: the connection is gone, or its timeout is over: it is of no use any more.
+    """
+    views = [_flat(buffer) for buffer in buffers]
+    head = _HEAD.pack(kind, len(views)) + struct.pack(f"<{len(views)}Q", *map(len, views))
+    _send_all(sock, [memoryview(head), *views])
+
+
+def recv_frame(sock: socket.socket, limit: int = MOST_BYTES) -> tuple[int, list[memoryview]] | None:
+    """Wait for one frame.
+
+    Args:
+        limit: bytes that its buffers may have together.
+
+    Returns:
+        Its kind and buffers (writable memory, contiguous bytes); ``None`` if the other side has ended in an
+        orderly way.
+
+    Raises:
+        FeedBroken: it ended within a frame, or sent what can't be a frame.
+        OSError: the connection is gone, or its timeout is over.
+    """
+    head = bytearray(_HEAD.size)
+    if not _fill(sock, memoryview(head), may_end=True):
+        return None
+    kind, count = _HEAD.unpack(head)
+    if count > MOST_BUFFERS:
+        raise FeedBroken(f"a frame of {count} buffers can't be")
+    sizes = _sizes(sock, count, limit)
+    buffers = [memoryview(bytearray(size)) for size in sizes]
+    for buffer in buffers:
+        _fill(sock, buffer)
+    return kind, buffers
+
+
+def _flat(buffer: bytes | bytearray | memoryview) -> memoryview:
+    view = memoryview(buffer)
+    return view if view.ndim == 1 and view.format == "B" else view.cast("B")
+
+
+def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
+    """``sendall`` for many buffers."""
+    at = 0
+    while at < len(views):
+        sent = sock.sendmsg(views[at : at + _AT_ONCE])
+        while at < len(views) and sent >= len(views[at]):
+            sent -= len(views[at])
+            at += 1
+        if sent:
+            views[at] = views[at][sent:]
+
+
+def _sizes(sock: socket.socket, count: int, limit: int) -> tuple[int, ...]:
+    """The sizes of the buffers that follow, checked before memory is taken for them."""
+    words = bytearray(8 * count)
+    _fill(sock, memoryview(words))
+    sizes = struct.unpack(f"<{count}Q", words)
+    if sum(sizes) > limit:
+        raise FeedBroken(f"a frame of {sum(sizes):,} bytes; at most {limit:,} can be")
+    return sizes
+
+
+def _fill(sock: socket.socket, view: memoryview, may_end: bool = False) -> bool:
+    """Receive exactly as much as fits.
+
+    Returns:
+        Whether it came; ``False`` only if there was nothing at all and that ``may_end`` it.
+    """
+    at = 0
+    while at < len(view):
+        got = sock.recv_into(view[at:], 0, _WAIT_ALL)
+        if got == 0:
+            if may_end and at == 0:
+                return False
+            raise FeedBroken("the connection ended within a frame")
+        at += got
+    return True

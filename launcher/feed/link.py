@@ -1,0 +1,400 @@
+"""The driver's end of a feed to one task: a thread that sends, one that hears, and what is on the way.
+
+A link outlives the connection under it: what the task has not taken yet is kept, and sent again when it is back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from launcher.errors import FeedError
+from launcher.feed.chunks import decode
+from launcher.feed.frames import FeedBroken, Kind, recv_frame, send_frame
+from launcher.feed.messages import ChunkHead, Progress, number, only, to_counted, to_number
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from launcher.feed.chunks import Buffer
+    from launcher.feed.flow import Flow
+    from launcher.feed.messages import Opening
+    from launcher.feed.share import Made, Share
+
+#: Bytes that a task may have without having begun with them.
+WINDOW = 4 << 20
+
+
+class Sent:
+    """A chunk that is on its way, or not consumed yet."""
+
+    __slots__ = ("buffers", "flow", "head", "left", "share", "weight")
+
+    def __init__(self, head: ChunkHead, made: Made, flow: Flow, share: Share) -> None:
+        self.head = head
+        self.buffers: Sequence[Buffer] = made.buffers
+        self.weight = made.weight
+        self.flow = flow
+        self.share = share
+        #: Inference: results that are to come; ``None``: not known yet.
+        self.left: int | None = None if made.remote else made.rows
+
+
+class Link:
+    """See the module. What is not said to be a thread's is called by who holds the lock of the feeder.
+
+    Args:
+        task: ``worker/0``.
+        attempt: of that task.
+        session: of its `Intake`.
+        lock: the feeder's.
+        flow: gives the present flow of the feed.
+        ended: says whether the feed has ended.
+        on_lost: called when the connection does not come back.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        attempt: int,
+        session: str,
+        lock: threading.RLock,
+        flow: Callable[[], Flow | None],
+        ended: Callable[[], bool],
+        on_lost: Callable[[Link, str], None],
+    ) -> None:
+        self.task = task
+        self.attempt = attempt
+        self.session = session
+        self.wake = threading.Condition(lock)
+        self.hungry = False
+        self.terminated = False
+        self.over = False
+        #: Chunks that are not consumed, oldest first.
+        self.unconsumed: deque[Sent] = deque()
+        self._flow = flow
+        self._ended = ended
+        self.lose = lambda why: on_lost(self, why)
+        self._sock: socket.socket | None = None
+        self._away_since = time.monotonic()
+        #: Bytes that the task has not consumed, and not begun with.
+        self.load = self._window = 0
+        self._untaken: deque[Sent] = deque()
+        self._cursor = 0
+        self._numbered = 0
+        self._shares: dict[int, Share] = {}
+        self._answering: deque[Sent] = deque()
+        self._answers = 0
+        self._words: deque[tuple[Kind, Sequence[Buffer]]] = deque()
+        self._flushed = True
+        self._end_sent = False
+        self._gone = ""
+        self._thread = threading.Thread(target=self._send_all, name=f"feed to {task}", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the task could begin with another partition now."""
+        free = not self._shares and self._sock is not None and not self.terminated and not self.over
+        return free and self._window < WINDOW
+
+    def away_for(self, now: float) -> float:
+        """Seconds since the connection broke."""
+        return now - self._away_since if self._sock is None else 0.0
+
+    def detach(self) -> int:
+        """The task is about to be back: whatever connection it had is of no use any more.
+
+        Returns:
+            How many results it has given.
+        """
+        if self._sock is not None:
+            _shut(self._sock)
+            self._lost_connection()
+        return self._answers
+
+    def attach(self, sock: socket.socket, opening: Opening) -> None:
+        """The task is here, or back."""
+        if opening.terminated:
+            self._terminate()
+        for chunk, rows in opening.counted.items():
+            self._counted(chunk, rows)
+        self._progressed(opening.progress)
+        self._cursor = sum(1 for sent in self._untaken if sent.head.number <= opening.received)
+        self._sock = sock
+        self._flushed = self._end_sent = False
+        self._moved()
+
+    def dismiss(self, why: str) -> list[tuple[Flow, Share]]:
+        """Nothing more goes to this task.
+
+        Returns:
+            What it had and did not consume.
+        """
+        self.over, self._gone = True, why
+        self.wake.notify_all()
+        return self._taken_away()
+
+    def _taken_away(self) -> list[tuple[Flow, Share]]:
+        """What the task has and has not consumed, which it has no longer."""
+        left = {id(sent.share): (sent.flow, sent.share) for sent in (*self.unconsumed, *self._answering)}
+        flow = self._flow()
+        if flow is not None:
+            left.update({id(share): (flow, share) for share in self._shares.values()})
+        for some in (self.unconsumed, self._untaken, self._answering, self._shares):
+            some.clear()
+        self.load = self._window = self._cursor = 0
+        return [(flow, share) for flow, share in left.values() if not share.busy]
+
+    def close(self, patience: float) -> None:
+        """End connection and threads; without the lock."""
+        with self.wake:
+            self.over = True
+            self.wake.notify_all()
+        self._thread.join(patience)
+        if (sock := self._sock) is not None:
+            _shut(sock)
+
+    # The thread that sends.
+
+    def _send_all(self) -> None:
+        while True:
+            with self.wake:
+                while (step := self._step()) is None:
+                    self.wake.wait()
+            if not step():
+                return
+
+    def _step(self) -> Callable[[], bool] | None:
+        """What to do now, without the lock; ``None``: wait."""
+        if self.over:
+            return self._farewell
+        sock = self._sock
+        if sock is None:
+            return None
+        if self._words:
+            kind, buffers = self._words.popleft()
+            return lambda: self._send(sock, kind, buffers)
+        if self._cursor < len(self._untaken):
+            sent = self._untaken[self._cursor]
+            self._cursor += 1
+            return lambda: self._send(sock, Kind.CHUNK, [sent.head.pack(), *sent.buffers])
+        flow = self._flow()
+        if flow is not None and not flow.over and flow.error is None:
+            return None if self.terminated else self._feed(flow, sock)
+        if self._ended() and not self._end_sent:
+            self._end_sent = True
+            return lambda: self._send(sock, Kind.END)
+        return None
+
+    def _feed(self, flow: Flow, sock: socket.socket) -> Callable[[], bool] | None:
+        """Make a chunk, begin with a partition, or say that there is no more for now."""
+        if self._window >= WINDOW:
+            return None
+        permitted = [key for key in self._shares if flow.permits(key)]
+        if permitted:
+            share = self._shares[min(permitted)]
+            share.busy = True
+            return lambda: self._make(flow, share)
+        if (claimed := flow.claim(self)) is not None:
+            self._shares[claimed.number] = claimed
+            return lambda: True
+        if flow.must_fetch(self):
+            flow.begin_fetching()
+            return lambda: self._fetch(flow)
+        stuck = (flow.all_given and not self._shares) or (flow.full and self.hungry)
+        if stuck and self.unconsumed and not self._flushed:
+            self._flushed = True
+            return lambda: self._send(sock, Kind.FLUSH)
+        return None
+
+    def _fetch(self, flow: Flow) -> bool:
+        try:
+            partition = flow.fetch()
+        except Exception as error:  # noqa: BLE001 - the user's; whoever called train() gets it
+            with self.wake:
+                flow.fail(error)
+            return True
+        with self.wake:
+            share = flow.fetched(partition)
+            if share is not None and (self.over or self.terminated):
+                flow.feed_again(share)
+            elif share is not None:
+                self._shares[share.number] = share
+        return True
+
+    def _make(self, flow: Flow, share: Share) -> bool:
+        try:
+            made = share.make()
+        except Exception as error:  # noqa: BLE001 - the user's; whoever called train() gets it
+            with self.wake:
+                share.busy = False
+                flow.fail(error)
+            return True
+        with self.wake:
+            share.busy = False
+            if self.over:
+                flow.feed_again(share)
+            elif self.terminated:
+                flow.give_up(share)
+            elif not flow.over:
+                self._made(flow, share, made)
+        return True
+
+    def _made(self, flow: Flow, share: Share, made: Made | None) -> None:
+        if made is None:
+            share.complete = True
+            self._shares.pop(share.number, None)
+            flow.settle(share)
+            flow.changed()
+            return
+        self._numbered += 1
+        head = ChunkHead(self._numbered, share.number, made.rows, made.last, made.remote)
+        sent = Sent(head, made, flow, share)
+        share.made += 1
+        share.out += 1
+        share.rows += made.rows
+        self._untaken.append(sent)
+        self._window += sent.weight
+        self.load += sent.weight
+        self.unconsumed.append(sent)
+        if share.inference and sent.left != 0:
+            self._answering.append(sent)
+        self.hungry = self._flushed = False
+        flow.made(share)
+
+    def _send(self, sock: socket.socket, kind: Kind, buffers: Sequence[Buffer] = ()) -> bool:
+        try:
+            send_frame(sock, kind, buffers)
+        except OSError:
+            _shut(sock)
+            with self.wake:
+                if self._sock is sock:
+                    self._lost_connection()
+        return True
+
+    def _farewell(self) -> bool:
+        sock = self._sock
+        if sock is not None and self._gone and not self._end_sent:
+            self._send(sock, Kind.GONE, [self._gone.encode()])
+        if sock is not None:
+            _shut(sock)
+        return False
+
+    # The thread that hears.
+
+    def hear(self, sock: socket.socket) -> None:
+        """Take what the task says until its connection ends; a thread's."""
+        try:
+            while (frame := recv_frame(sock)) is not None:
+                self._heard(*frame)
+        except OSError:
+            pass
+        except FeedError as error:
+            with self.wake:
+                self._fail(error)
+        finally:
+            with self.wake:
+                if self._sock is sock:
+                    self._lost_connection()
+            sock.close()
+
+    def _lost_connection(self) -> None:
+        self._sock = None
+        self._away_since = time.monotonic()
+        self.wake.notify_all()
+
+    def _heard(self, kind: int, buffers: list[memoryview]) -> None:
+        if kind == Kind.RESULTS:
+            first, results = to_number(buffers[0]), decode(buffers[1:])
+            with self.wake:
+                self._answered(first, list(results), sum(map(len, buffers)))
+            return
+        with self.wake:
+            if kind == Kind.PROGRESS:
+                self._progressed(Progress.unpack(only(buffers)))
+            elif kind == Kind.COUNTED:
+                self._counted(*to_counted(only(buffers)))
+            elif kind == Kind.TERMINATE:
+                self._terminate()
+            else:
+                raise FeedBroken(f"a frame of kind {kind} was not expected")
+
+    def _progressed(self, progress: Progress) -> None:
+        self.hungry = progress.hungry and progress.taken >= self._numbered
+        while self._untaken and self._untaken[0].head.number <= progress.taken:
+            taken = self._untaken.popleft()
+            taken.buffers = ()
+            self._window -= taken.weight
+            self._cursor = max(0, self._cursor - 1)
+        while self.unconsumed and self.unconsumed[0].head.number <= progress.consumed:
+            sent = self.unconsumed.popleft()
+            self.load -= sent.weight
+            sent.share.out -= 1
+            sent.flow.settle(sent.share)
+        self._moved()
+
+    def _moved(self) -> None:
+        self.wake.notify_all()
+        flow = self._flow()
+        if flow is not None:
+            flow.moved()
+            flow.nudge()
+
+    def _counted(self, chunk: int, rows: int) -> None:
+        """Code that ran beside the task has made so many rows."""
+        for sent in self.unconsumed:
+            if sent.head.number == chunk and sent.head.remote and sent.left is None:
+                sent.share.rows += rows
+                sent.left = rows - sent.share.answered
+                break
+        self._drop_answered()
+
+    def _answered(self, first: int, results: list[object], size: int) -> None:
+        """Results: of the oldest rows that have none."""
+        results = results[max(0, self._answers - first) :]
+        self._answers += len(results)
+        while results and self._answering:
+            sent = self._answering[0]
+            some = results if sent.left is None else results[: sent.left]
+            results = results[len(some) :]
+            sent.left = None if sent.left is None else sent.left - len(some)
+            sent.flow.answered(sent.share, some, size)
+            size = 0
+            self._drop_answered()
+        self._words.append((Kind.KEPT, [number(self._answers)]))
+        self._moved()
+
+    def _drop_answered(self) -> None:
+        while self._answering and self._answering[0].left is not None and self._answering[0].left <= 0:
+            sent = self._answering.popleft()
+            sent.flow.settle(sent.share)
+
+    def _terminate(self) -> None:
+        """The task wants no more rows: what it has counts as consumed."""
+        self.terminated = True
+        for its, share in self._taken_away():
+            its.give_up(share)
+        self._moved()
+        self._flow_changed()
+
+    def _flow_changed(self) -> None:
+        flow = self._flow()
+        if flow is not None:
+            flow.changed()
+
+    def _fail(self, error: BaseException) -> None:
+        flow = self._flow()
+        if flow is not None:
+            flow.fail(error)
+
+
+def _shut(sock: socket.socket) -> None:
+    """Let whoever waits at it see its end."""
+    try:
+        sock.shutdown(2)
+    except OSError:  # it has ended already
+        pass

@@ -1,0 +1,245 @@
+"""What is taken as what, and that no row is lost or doubled on the way."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections import deque
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.errors import InputError
+from launcher.feed.blocks import as_rows, size
+from launcher.feed.partitions import partitions, partitions_of, rows
+from launcher.feed.sources import blocks_of
+
+
+def taken(data, workers: int = 2, epochs: int = 1, many: int = 3):
+    """The rows of each partition."""
+    found = partitions_of(data, workers, epochs)
+    return [[row for block in p.blocks(many) for row in as_rows(block)] for p in found]
+
+
+def flat(data, **named):
+    return list(itertools.chain.from_iterable(taken(data, **named)))
+
+
+LINES = ["one", "two", "three"]
+PAIRS = [(1, "a"), (2, "b"), (3, "c")]
+
+ROWS: dict[str, Any] = {
+    "a list of numbers": list(range(7)),
+    "a list of texts": LINES,
+    "a list of tuples": PAIRS,
+    "a list of dicts": [{"x": 1}, {"x": 2}],
+    "a tuple of numbers": (1, 2, 3),
+    "a range": range(7),
+    "a generator of texts": (line for line in LINES),
+    "a generator of tuples": (pair for pair in PAIRS),
+    "a dict's items": dict(PAIRS).items(),
+    "a set of numbers": {1, 2, 3},
+    "objects": [object(), object()],
+}
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_rows(what: str):
+    first, second = itertools.tee(ROWS[what]) if "generator" in what else (ROWS[what], ROWS[what])
+    assert flat(first) == list(second)
+
+
+PARTITIONS = {
+    "a generator of lists of numbers": lambda: (list(range(n)) for n in (1, 5)),
+    "a generator of ranges": lambda: (range(n) for n in (1, 5)),
+    "a generator of generators": lambda: ((x for x in range(n)) for n in (1, 5)),
+    "a list of ranges": lambda: [range(1), range(5)],
+    "a list of deques": lambda: [deque(range(1)), deque(range(5))],
+    "a list of callables": lambda: [partial(range, 1), partial(range, 5)],
+    "said so": lambda: partitions([[0], [0, 1, 2, 3, 4]]),
+    "arrays, said so": lambda: partitions([np.arange(1), np.arange(5)]),
+    "a generator of arrays": lambda: (np.arange(n) for n in (1, 5)),
+    "a generator of rows()": lambda: (rows(range(n), per_partition=9) for n in (1, 5)),
+}
+
+
+@pytest.mark.parametrize("what", PARTITIONS)
+def test_partitions(what: str):
+    assert taken(PARTITIONS[what]()) == [[0], [0, 1, 2, 3, 4]]
+
+
+def test_lists_of_tuples_or_lists_in_a_list_are_partitions():
+    assert taken([PAIRS[:1], PAIRS[1:]]) == [PAIRS[:1], PAIRS[1:]]
+    assert taken([[[1, 2]], [[3, 4], [5, 6]]]) == [[[1, 2]], [[3, 4], [5, 6]]]
+
+
+@pytest.mark.parametrize("data", [[[1, 2], [3]], [["a"], ["b"]], [[]], [np.zeros(3), np.zeros(3)]])
+def test_what_can_be_read_in_two_ways_is_refused_with_both_words(data):
+    with pytest.raises(InputError, match=r"launcher.rows\(data\) or launcher.partitions\(data\)"):
+        partitions_of(data, 2)
+    assert flat(rows(data)) == data
+    assert len(taken(partitions(data))) == len(data)
+
+
+@pytest.mark.parametrize("data", [None, 7, "text", b"bytes", {"x": 1}, {"x": [1, 2]}])
+def test_what_has_no_rows_is_refused_at_once(data):
+    with pytest.raises(InputError, match="data: .* has no rows; expected"):
+        partitions_of(data, 2)
+
+
+def test_a_partition_that_is_text_is_refused():
+    with pytest.raises(InputError, match="'abc' as a partition"):
+        taken(partitions(["abc"]))
+
+
+@given(st.integers(0, 100), st.integers(1, 9), st.integers(1, 20))
+def test_a_list_is_split_evenly_and_in_order(many: int, workers: int, at_once: int):
+    found = taken(list(range(many)), workers, many=at_once)
+    assert list(itertools.chain.from_iterable(found)) == list(range(many))
+    assert len(found) <= workers * 4
+    assert all(map(len, found))
+    assert not found or max(map(len, found[:-1]), default=0) - min(map(len, found[:-1]), default=0) == 0
+
+
+@given(st.integers(0, 100), st.integers(1, 9), st.integers(1, 20))
+def test_blocks_are_no_longer_than_asked_for(many: int, workers: int, at_once: int):
+    for data in (list(range(many)), np.arange(many), iter(range(many)), (np.arange(many), np.ones(many))):
+        blocks = [b for p in partitions_of(data, workers) for b in p.blocks(at_once)]
+        assert all(1 <= size(block) <= at_once for block in blocks)
+        assert sum(map(size, blocks)) == many
+
+
+def test_arrays_stay_arrays_and_are_views():
+    images, labels = np.arange(40.0).reshape(10, 4), np.arange(10)
+    for data in (images, (images, labels), {"x": images, "y": labels}):
+        blocks = [block for p in partitions_of(data, 1) for block in p.blocks(2)]
+        columns = blocks[0].values() if isinstance(data, dict) else blocks[0]
+        columns = [blocks[0]] if data is images else columns
+        assert all(np.shares_memory(column, images) or np.shares_memory(column, labels) for column in columns)
+        assert sum(map(size, blocks)) == 10
+
+
+def test_rows_of_columns_are_tuples_or_dicts():
+    x, y = np.arange(2), np.array(["a", "b"])
+    assert flat((x, y)) == [(0, "a"), (1, "b")]
+    assert flat({"x": x, "y": y}) == [{"x": 0, "y": "a"}, {"x": 1, "y": "b"}]
+
+
+def test_columns_of_different_length_are_refused():
+    with pytest.raises(InputError, match="columns have 3, 4 rows; expected one length"):
+        partitions_of((np.arange(3), np.arange(4)), 2)
+
+
+def test_pandas():
+    frame = pandas.DataFrame({"age": [1, 2, 3], "name": ["a", "b", "c"]})
+    first = next(partitions_of(frame, 1))
+    assert all(isinstance(column, np.ndarray) for column in next(first.blocks(2)).values())
+    assert flat(frame) == [{"age": n, "name": name} for n, name in zip((1, 2, 3), "abc", strict=True)]
+    assert flat(frame["age"]) == [1, 2, 3]
+
+
+def test_epochs_come_one_after_the_other_and_are_numbered_through():
+    found = list(partitions_of([1, 2], 1, epochs=3))
+    assert [p.number for p in found] == [0, 1, 2, 3, 4, 5]
+    assert flat([1, 2], epochs=3) == [1, 2, 1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "data", [iter([1, 2]), [iter([1]), iter([2])], rows(iter([1])), partitions(iter([[1]]))]
+)
+def test_what_can_be_read_once_is_not_taken_for_two_epochs(data):
+    with pytest.raises(InputError, match="only once"):
+        partitions_of(data, 2, epochs=2)
+
+
+def test_what_is_iterated_anew_can_have_several_epochs():
+    class Anew:
+        def __iter__(self):
+            return (range(n) for n in (1, 2))
+
+    assert flat(Anew(), epochs=2) == [0, 0, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("epochs", [0, -1])
+def test_epochs_begin_at_one(epochs: int):
+    with pytest.raises(InputError, match="epochs"):
+        partitions_of([1], 2, epochs)
+
+
+def test_nothing_is_read_before_it_is_asked_for():
+    seen: list[int] = []
+
+    def endless():
+        for number in itertools.count():
+            seen.append(number)
+            yield range(number)
+
+    found = partitions_of(endless(), 2)
+    assert seen == []
+    assert next(found).number == 0
+    assert len(seen) <= 2
+
+
+def test_rows_that_come_one_by_one_are_grouped_by_their_size():
+    small = next(partitions_of(((n, n) for n in itertools.count()), 2))
+    large = next(partitions_of(("x" * 100_000 for _ in itertools.count()), 2))
+    assert sum(map(size, small.blocks(1000))) == 16384
+    assert sum(map(size, large.blocks(1000))) == 64
+    assert small.repeatable and large.repeatable
+
+
+def test_rows_in_partitions_of_a_given_size():
+    assert taken(rows([1, 2, 3], per_partition=2)) == [[1, 2], [3]]
+    assert taken(rows(iter([1, 2, 3]), per_partition=2)) == [[1, 2], [3]]
+    with pytest.raises(InputError, match="per_partition=0"):
+        rows([1], per_partition=0)
+
+
+def test_what_can_be_repeated_says_so_and_is():
+    for data in ([1, 2, 3], [range(3)], [partial(range, 3)], (list(range(3)) for _ in "a"), np.arange(3)):
+        for found in partitions_of(data, 1):
+            assert found.repeatable
+            first, second = (list(map(as_rows, found.blocks(2))) for _ in "ab")
+            assert first == second
+    (once,) = partitions_of([iter([1, 2])], 1)
+    assert not once.repeatable
+
+
+def test_callables_are_run_beside_the_worker():
+    (one, two) = partitions_of([partial(range, 3), partial(iter, [1, 2])], 2)
+    assert one.remote is not None and two.remote is not None
+    assert list(blocks_of(one.remote(), 2)) == [[0, 1], [2]]
+    assert list(blocks_of(two.remote(), 2)) == [[1, 2]]
+    (alone,) = partitions_of(partial(range, 3), 2)
+    assert alone.remote is not None
+
+
+def test_a_callable_may_return_arrays():
+    blocks = list(blocks_of((np.arange(5), np.ones(5)), 2))
+    assert [size(block) for block in blocks] == [2, 2, 1]
+    assert all(isinstance(block, tuple) for block in blocks)
+
+
+def test_a_generator_that_fails_fails_where_it_is_read():
+    def broken():
+        yield 1
+        raise RuntimeError("the database is gone")
+
+    (found,) = partitions_of([broken()], 1)
+    with pytest.raises(RuntimeError, match="database"):
+        list(found.blocks(10))
+
+
+def test_numpy_is_not_imported_for_plain_rows():
+    code = (
+        "import sys; from launcher.feed.partitions import partitions_of\n"
+        "print([list(p.blocks(2)) for p in partitions_of([1, 2], 1)], 'numpy' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert ended.stdout == "[[[1]], [[2]]] False\n", ended.stderr

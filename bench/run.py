@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import docker, failure, idle, output, processes, ssh, startup, sync
+from bench import docker, failure, feed, idle, output, processes, ssh, startup, sync
 from bench.contenders import Contender, all_contenders
 from bench.setting import Setting
 
@@ -23,6 +23,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "idle": idle.measure,
     "ssh": ssh.measure,
     "sync": sync.measure,
+    "feed": feed.measure,
     "docker": docker.measure,
 }
 _ROUNDS, _QUICK_ROUNDS = 5, 2

@@ -1,8 +1,8 @@
 """Distributed MNIST, fed: the driver has the images and feeds them to the workers.
 
-The model and the way of training are those of `mnist_dist.py`: variables on the ps tasks, each worker applies its
-gradients as soon as it has them. But the tasks read nothing: this program starts them, feeds them, and is told if
-one fails. The images go as arrays, with no Python object for a row.
+The model and the way of training are those of `mnist_dist.py`: variables on the ps tasks, each worker applies
+its gradients as soon as it has them. But the tasks read nothing: this program starts them, feeds them, and is
+told if one fails. The images go as arrays, with no Python object for a row.
 
 ``mnist_inference.py`` uses what is trained here.
 """
@@ -21,6 +21,7 @@ from mnist_dist import positive, session_config, softmax_regression, start_tenso
 
 from launcher import InputMode, TFCluster
 
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 #: Rows are tuples of an image and its label: their columns, in order, and what a batch calls them.
 COLUMNS = {"0": "images", "1": "labels"}
 
@@ -104,7 +105,9 @@ def main() -> None:
     except data.DataError as error:
         sys.exit(f"error: {error}")
     tasks = args.ps + args.workers
-    with TFCluster.run(map_fun, args, tasks, args.ps, input_mode=InputMode.FEED, hosts=args.hosts) as cluster:
+    with TFCluster.run(
+        map_fun, args, tasks, args.ps, input_mode=InputMode.FEED, hosts=args.hosts, env=QUIET
+    ) as cluster:
         cluster.train((raw.train_images, raw.train_labels.astype(np.int32)), num_epochs=args.epochs)
 
 

@@ -1,7 +1,7 @@
-"""MNIST inference: the driver feeds images, workers say which digits they show, and the driver gets them in order.
+"""MNIST inference: the driver feeds images, and workers say which digits they show.
 
-Each worker loads the model that `mnist_fed.py` has saved, and works alone; there is no ps. A result comes for each
-image, in the order of the images, whichever worker had it; also when a worker dies on the way.
+Each worker loads the model that `mnist_fed.py` has saved, and works alone; there is no ps. A result comes for
+each image, in the order of the images, whichever worker had it; also when a worker dies on the way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import data
 import numpy as np
 from mnist_dist import positive, softmax_regression, start_tensorflow
-from mnist_fed import scaled
+from mnist_fed import QUIET, scaled
 
 from launcher import InputMode, TFCluster
 
@@ -61,7 +61,9 @@ def main() -> None:
         raw, _ = data.fetch(args.data_dir)
     except data.DataError as error:
         sys.exit(f"error: {error}")
-    with TFCluster.run(map_fun, args, args.workers, input_mode=InputMode.FEED, hosts=args.hosts) as cluster:
+    with TFCluster.run(
+        map_fun, args, args.workers, input_mode=InputMode.FEED, hosts=args.hosts, env=QUIET
+    ) as cluster:
         digits = list(cluster.inference(raw.test_images))
     accuracy = float(np.mean(np.array(digits) == raw.test_labels))
     print(f"{len(digits)} digits, accuracy {accuracy:.4f}")

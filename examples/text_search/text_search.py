@@ -27,7 +27,7 @@ def train(args: dict[str, Any], ctx: Any = None) -> dict[str, Any]:
     """Train with one set of parameters; on all workers of a cluster, if it is one.
 
     Args:
-        args: ``context`` (characters that are looked at), ``rate``, ``steps``, ``batch_size`` (of one worker),
+        args: ``context`` (characters that are looked at), ``rate``, ``steps``, ``batch_size`` (of a worker),
             ``model_dir`` (where the model is saved; ``None``: nowhere).
         ctx: where this runs; ``None``: alone, as a plain function.
 
@@ -49,7 +49,7 @@ def train(args: dict[str, Any], ctx: Any = None) -> dict[str, Any]:
         optimizer.build(model.trainable_variables)
     rows = strategy.distribute_datasets_from_function(lambda where: shuffled(seen, args["batch_size"], where))
 
-    def step(batch: Any) -> None:
+    def step(batch):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(losses(model, batch)) / strategy.num_replicas_in_sync
         gradients = tape.gradient(loss, model.trainable_variables)
@@ -89,9 +89,10 @@ def losses(model: Any, batch: Any) -> Any:
 
 
 def examples(context: int, most: int = 200_000) -> tuple[Any, Any]:
-    """Characters before, and the next one: of the text, and of a later part of it that is not trained with."""
-    import numpy as np
+    """Characters before, and the next one: of the text, and of a part of it that is not trained with."""
     from pydoc_data.topics import topics
+
+    import numpy as np
 
     text = "\n".join(topics[name] for name in sorted(topics)).lower()[: most + 20_000]
     known = {character: number for number, character in enumerate(ALPHABET, 1)}

@@ -15,11 +15,13 @@ from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import agent_number
 
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import NoReturn, Optional
+
+    from launcher.agent.lease import Lease
 
 
-def main(host: str, number: str = "") -> NoReturn:
-    """Run the agent of ``host`` under its guardian; does not return."""
+def main(host: str, number: str = "", *, lease: Optional[Lease] = None) -> NoReturn:
+    """Run the agent of ``host`` under its guardian, which keeps an eye on the lease; does not return."""
     gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
     _close_inherited()
     kernel.show_as(f"tf-agent {host}")
@@ -32,7 +34,7 @@ def main(host: str, number: str = "") -> NoReturn:
         gc.enable()
         return Agent(host, agent_number(seed), 0, 1, guardian_pipe).run()
 
-    guard(agent)
+    guard(agent, lease)
 
 
 def _close_inherited() -> None:

@@ -3,27 +3,39 @@
 ::
 
     launcher ═══ ssh ═══ porter ══ pipes ══ docker run ══ engine ══ agent (pid 1) ──> task, task, ...
+                            └── watcher ─────────┘
 
 All that the launcher sends goes to the container as it is, the agent's own code first: the image's Python
 need not be the host's. The end of ``docker run``, however it comes, is the end of the container's stdin, and
-so the end of all that is in it.
+so the end of all that is in it. Between the two stands a process that only looks whether the porter is
+stopped (`launcher.agent.lease`): the agent's guardian, in its container, can't see that.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import select
+import signal
 import subprocess
+import time
 from functools import partial
 
-from launcher.agent import carrying, porter, sweep
+from launcher.agent import carrying, kernel, porter, sweep
 from launcher.agent.ward import Ward, set_up
 from launcher.model.container import ENDED
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, Mapping, NoReturn, Sequence
+    from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
+    from launcher.agent.lease import Lease
+
+#: Exit status where there is no ``docker``.
+_NOT_FOUND = 127
+#: Characters of what it said that are passed on: as JSON they must fit in one frame of the stream.
+_MOST_SAID = 8000
 #: Seconds for a container to be removed by force.
 _REMOVAL = 10.0
 
@@ -57,19 +69,29 @@ class ContainerWard(Ward):
         super().__init__(host, number)
 
     def _become(self, host: str, number: int, streams: Sequence[int]) -> NoReturn:
-        """In the child. What can't be run at all is told as a shell would."""
-        code = 127
+        """In the child: the watcher, which starts the container and ends as it does."""
         try:
             set_up(streams)
-            env = {**os.environ, **self._container["env"]}
-            os.execvpe("docker", self._container["run"], env)
+            os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+            kernel.show_as(f"tf-watcher {host}")
+            _end_like(_watched(self._start, self.lease))
+        finally:
+            os._exit(_NOT_FOUND)
+
+    def _start(self) -> int:
+        """The pid of ``docker run``. What can't be run at all is told as a shell would."""
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            os.execvpe("docker", self._container["run"], {**os.environ, **self._container["env"]})
         except OSError as error:
             os.write(2, f"docker: {error.strerror}\n".encode())
         finally:
-            os._exit(code)
+            os._exit(_NOT_FOUND)
 
     def kill(self) -> Sequence[int]:
-        """See `Ward.kill`; one whose ``docker run`` was killed ends by itself, perhaps not at once."""
+        """See `Ward.kill`; one whose ``docker run`` was killed ends by itself, but perhaps not at once."""
         if not os.WIFEXITED(self._status if self._status is not None else 1):
             _removed(self._container)
         return super().kill()
@@ -78,7 +100,39 @@ class ContainerWard(Ward):
         """How the container ended, for `launcher.transport.docker.remote`, which knows what that means."""
         status = self._status or 0
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-        return ENDED + json.dumps({"code": code, "said": self.said()})
+        return ENDED + json.dumps({"code": code, "said": self.said()[-_MOST_SAID:]})
+
+
+def _watched(start: Callable[[], int], lease: Lease) -> int:
+    """Start it, wait for its end, look at the lease now and then; its status."""
+    waking, woken = os.pipe()
+    for fd in (waking, woken):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _nothing)
+    child = start()
+    look_at: Optional[float] = 0.0
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        now = time.monotonic()
+        if look_at is not None and now >= look_at:
+            look_at = lease.look(now)
+        seconds = None if look_at is None else max(0.0, look_at - now)
+        if select.select([waking], [], [], seconds)[0]:
+            os.read(waking, 4096)
+
+
+def _nothing(*_: object) -> None:
+    """A signal handler: the wake-up pipe does the work."""
+
+
+def _end_like(status: int) -> NoReturn:
+    """End as a child of ours did."""
+    if os.WIFSIGNALED(status):
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(os.WEXITSTATUS(status))
 
 
 def _removed(container: Mapping[str, Any]) -> bool:

@@ -2,7 +2,8 @@
 
 It adopts what an agent leaves that was killed, and ends it. It never reads the link (an end of the
 agent must be an end of the link), but sees when nobody holds its other end any more: an agent that is
-stopped or stuck then, and so does not end what it started, is killed. While all is well it does nothing.
+stopped or stuck then, and so does not end what it started, is killed. On another machine it also sees that a
+porter is stopped or stuck when its lease is over. While all is well it does nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from launcher.model.records import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Callable, NoReturn, Optional
 
+    from launcher.agent.lease import Lease
+
 #: Seconds to keep killing before giving up on what can't be killed.
 PATIENCE = 5.0
 #: Seconds an agent has to end everything, and itself, once its launcher is gone: it gives tasks one of them.
 ALONE = 1.5
 
 
-def guard(agent: Callable[[int], int]) -> NoReturn:
+def guard(agent: Callable[[int], int], lease: Optional[Lease] = None) -> NoReturn:
     """Run ``agent`` in a child, end what it leaves, and exit; does not return.
 
     Args:
         agent: gets a file descriptor that is at its end when the guardian is gone; returns an exit code.
+        lease: held by the porter, our parent; ``None``: there is none.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -43,7 +47,7 @@ def guard(agent: Callable[[int], int]) -> NoReturn:
     launcher = _leave_link()
     if os.getpid() == 1:
         _pass_on_sigterm(pid)
-    status = _await(pid, launcher)
+    status = _await(pid, launcher, lease)
     left = kernel.kill_descendants(PATIENCE, _reap)
     os._exit(0 if status == 0 and not left else 1)
 
@@ -80,7 +84,7 @@ def _leave_link() -> int:
     return launcher
 
 
-def _await(agent: int, launcher: int) -> int:
+def _await(agent: int, launcher: int, lease: Optional[Lease]) -> int:
     """Wait for the agent's end; its status. Adopted orphans are reaped on the way."""
     waking, woken = os.pipe()
     for fd in (waking, woken):
@@ -91,6 +95,7 @@ def _await(agent: int, launcher: int) -> int:
     poll.register(waking, select.POLLIN)
     poll.register(launcher, 0)  # POLLHUP is told anyway
     until: Optional[float] = None
+    look_at: Optional[float] = None if lease is None else 0.0
     while True:
         status = _reap(agent)
         if status is not None:
@@ -98,12 +103,20 @@ def _await(agent: int, launcher: int) -> int:
         if until is not None and time.monotonic() >= until:
             os.kill(agent, signal.SIGKILL)  # not reaped: it is nobody else
             until += PATIENCE
-        came = poll.poll(None if until is None else max(0.0, until - time.monotonic()) * 1000 + 1)
+        if lease is not None and look_at is not None and time.monotonic() >= look_at:
+            look_at = lease.look(time.monotonic())
+        came = poll.poll(_milliseconds(until, look_at))
         if until is None and any(fd == launcher for fd, _ in came):
             poll.unregister(launcher)
             until = time.monotonic() + ALONE
         if any(fd == waking for fd, _ in came):
             os.read(waking, 4096)
+
+
+def _milliseconds(*dues: Optional[float]) -> Optional[float]:
+    """Until the first of them; ``None``: for ever."""
+    due = min((due for due in dues if due is not None), default=None)
+    return None if due is None else max(0.0, due - time.monotonic()) * 1000 + 1
 
 
 def _nothing(*_: object) -> None:

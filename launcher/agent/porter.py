@@ -15,7 +15,8 @@ there is. It gives up, and closes the agent's orders, so that the agent ends eve
 - a connection that was alive is closed, and no other comes within seconds: the launcher was killed,
 - nothing has been heard of the launcher for the lease.
 
-If the porter itself is killed the agent sees the same end of its orders. Nothing of it is on disk.
+If the porter itself is killed the agent sees the same end of its orders; one that is stopped is killed when
+its lease is over (`launcher.agent.lease`). Nothing of it is on disk.
 """
 
 from __future__ import annotations
@@ -151,6 +152,7 @@ class Porter:
         self._on_time(now)
         self._give_orders(now)
         self._look_at_agent(now)
+        self._ward.lease.hold(max(self._until, self._force_at or 0.0, now + _LONGEST_WAIT))
         self._send(now)
 
     # ------------------------------------------------------------------ what wakes us

@@ -9,6 +9,7 @@ import sys
 
 from launcher.agent import kernel
 from launcher.agent.__main__ import main as agent_main
+from launcher.agent.lease import Lease
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Ward:
             _enlarge(fd)
         for fd in (self.orders, self.facts, self.errors):
             os.set_blocking(fd, False)
+        #: To be held by whoever has the ward, or else that is ended.
+        self.lease = Lease()
         self._said = b""
         self._status: Optional[int] = None
         self._pid = os.fork()
@@ -54,7 +57,7 @@ class Ward:
         """In the child: be the agent, with these as stdin, stdout and stderr."""
         try:
             set_up(streams)
-            agent_main(host, str(number))
+            agent_main(host, str(number), lease=self.lease)
         finally:  # an agent does not return: something went wrong
             try:
                 sys.excepthook(*sys.exc_info())

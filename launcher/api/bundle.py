@@ -13,7 +13,7 @@ import marshal
 import pkgutil
 import zlib
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
 from launcher.errors import LaunchError
@@ -47,6 +47,10 @@ def _names() -> Iterator[str]:
 def _module(name: str) -> tuple[bool, str, bytes]:
     spec = _spec(name)
     loader: Any = spec.loader
+    if spec.origin and spec.origin.endswith(".py"):
+        loader = SourceFileLoader(
+            name, spec.origin
+        )  # whoever has imported it here, and how (pytest has its own way)
     code = loader.get_code(name) if hasattr(loader, "get_code") else None
     if code is None:
         raise LaunchError(f"the module {name} has no code that could be given to the tasks")

@@ -87,7 +87,9 @@ class TFNodeContext:
             doors: of the driver.
         """
         role, _, index = str(doors.who["task"]).rpartition("/")
+        nodes = {task.rpartition("/")[0] for task in facts["numbers"]}  # there may be others: TensorBoard
         cluster = json.loads(os.environ.get("CLUSTER_SPEC") or "{}")
+        cluster = {name: found for name, found in cluster.items() if name in nodes}
         output = os.environ.get("OUTPUT_DIR", "")
         return cls(
             facts["numbers"][doors.who["task"]], role, int(index), cluster,

@@ -75,7 +75,7 @@ class Ends:
             ]
         elif kind == "AgentLost":
             return self._lost(event)
-        elif kind == "TimeUp":
+        elif kind == "TimeUp" and event["timer"] == "job":
             self.trouble = self.trouble or "the job took longer than its timeout"
         return []
 

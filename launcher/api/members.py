@@ -31,10 +31,11 @@ class Member:
         self._lock = threading.Lock()
         self._line: socket.socket | None = None
         self._threads: list[threading.Thread] = []
-        #: It has come in; it has said how its function went; its connection has ended.
+        #: It has come in; it has said how its function went; its connection has ended; its process has.
         self.here = threading.Event()
         self.replied = threading.Event()
         self.silent = threading.Event()
+        self.ended = threading.Event()
         #: How its function went; ``None``: it has not said so.
         self.outcome: Said | None = None
         #: Why it was not let in; empty: it was.

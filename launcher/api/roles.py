@@ -46,6 +46,15 @@ class Roles(NamedTuple):
         """The tasks that rows are fed to."""
         return [task for task in self.tasks if task.partition("/")[0] in _FED]
 
+    def with_board(self, log_dir: str, here: bool) -> Roles:
+        """The same, and TensorBoard.
+
+        Args:
+            log_dir: what it shows.
+            here: it runs on this machine.
+        """
+        return Roles({**self.described, BOARD: _board(log_dir, here)}, (BOARD,))
+
     def info(self, run_dir: str) -> list[dict[str, Any]]:
         """Of each node where it is, once that is known."""
         plan = json_of(RunPaths(run_dir).plan) if run_dir else None
@@ -64,14 +73,7 @@ class Roles(NamedTuple):
         ]
 
 
-def count_roles(
-    num_executors: int,
-    num_ps: int,
-    master_node: str | None,
-    eval_node: bool,
-    log_dir: str | None,
-    board: bool,
-) -> Roles:
+def count_roles(num_executors: int, num_ps: int, master_node: str | None, eval_node: bool) -> Roles:
     """The roles that so many nodes make.
 
     Raises:
@@ -94,14 +96,14 @@ def count_roles(
     }
     if eval_node:
         described["evaluator"] = {"count": 1, "drain": _LAST_EVALUATION}
-    if not board:
-        return Roles(described)
-    return Roles({**described, BOARD: _board(log_dir)}, (BOARD,))
+    return Roles(described)
 
 
-def _board(log_dir: str | None) -> dict[str, Any]:
-    words = ["-m", "tensorboard.main", "--logdir", log_dir or ".", "--reload_multifile=true"]
-    return {"count": 1, "sidecar": True, "command": [*words, "--bind_all", "--port", "{task_port}"]}
+def _board(log_dir: str, here: bool) -> dict[str, Any]:
+    """What a job file says of TensorBoard. On this machine nobody else is to see it."""
+    whom = ["--host", "{task_host}"] if here else ["--bind_all"]
+    words = ["-m", "tensorboard.main", "--logdir", log_dir, "--reload_multifile=true"]
+    return {"count": 1, "sidecar": True, "command": [*words, *whom, "--port", "{task_port}"]}
 
 
 def tensorboard_url(run_dir: str) -> str | None:

@@ -20,7 +20,7 @@ from launcher.api.ends import End, Ends
 from launcher.api.members import Member, raised
 from launcher.api.relaying import Relay
 from launcher.api.talk import Said, Word
-from launcher.api.wanted import Place, command_line
+from launcher.api.wanted import Place, command_line, goes_on
 from launcher.errors import Fault, InputError, JobFailed, LaunchError, TaskFailed
 from launcher.feed import knock
 from launcher.feed.door import Door, Guest
@@ -62,7 +62,7 @@ class Session:
         place: where they run.
         work: what each task is to run; the facts of one are completed by its number.
         handlers: who is told of what.
-        patient: the job goes on without tasks that have failed.
+        alien: names of roles that run something of their own.
 
     Raises:
         InputError: the launch can't be asked for.
@@ -77,7 +77,8 @@ class Session:
         handlers: Handlers,
         alien: Sequence[str] = (),
     ) -> None:
-        self._place = place
+        modules = bundle()
+        self._patient = goes_on(place)
         self._handlers = handlers
         self._lock = threading.Lock()
         self._ends = Ends()
@@ -89,7 +90,6 @@ class Session:
         #: Set when the launcher has ended and all is known.
         self.over = threading.Event()
         self.exit_code: int | None = None
-        modules = bundle()
         names = [
             f"{role}/{index}"
             for role, what in roles.items()
@@ -100,7 +100,7 @@ class Session:
         self._folder = tempfile.mkdtemp(prefix="tf-launcher-")
         self._relay = Relay()
         try:
-            self._door = Door(key := secrets.token_bytes(_KEY_SIZE), self._folder, not place.is_here, _remark)
+            self._door = Door(key := secrets.token_bytes(_KEY_SIZE), self._folder, not place.is_here, remark)
             self._door.serve(self._come)
             self._environment = {**os.environ, **place.env}
             words = command_line(roles, self._mounted(place), CARRIED, self._folder)
@@ -121,10 +121,13 @@ class Session:
         return dict(zip(CARRIED, (json.dumps(self._door.addresses), key.hex(), text), strict=True))
 
     def _mounted(self, place: Place) -> Place:
-        """Containers of this machine see the door's folder, too."""
-        if place.docker is None:
-            return place
-        return place._replace(options=[*place.options, "--mount", self._folder])
+        """Containers of this machine see the door's folder; other machines have a way through their connection."""
+        more = []
+        if place.docker is not None:
+            more = ["--mount", self._folder]
+        elif not place.is_here:
+            more = ["--relay", self._door.path]
+        return place._replace(options=[*place.options, *more])
 
     # ------------------------------------------------------------------ what is known of it
 
@@ -161,11 +164,11 @@ class Session:
             waited = time.monotonic() - since
             if self.over.is_set() or waited > seconds:
                 raise JobFailed(
-                    f"after {waited:.0f} s there is still nothing of {_some(missing)}", self.run_dir
+                    f"after {waited:.0f} s there is still nothing of {some(missing)}", self.run_dir
                 )
             if waited > knock.SILENCE and not said:
                 said = True
-                _remark(f"waiting for {_some(missing)} to come up")
+                remark(f"waiting for {some(missing)} to come up")
             self.members[missing[0]].here.wait(_LOOK)
         refused = [f"{name}: {member.refused}" for name, member in self.members.items() if member.refused]
         if refused:
@@ -254,8 +257,12 @@ class Session:
                 break
             self._pause()
         self.exit_code = code
+        for member in self.members.values():
+            member.ended.set()
         self._relay.finish()
-        if code and self.error is None:
+        self._patient = False
+        self._judge()
+        if code and self.error is None and not self._asked:
             self._fail(self._why(code))
         self.over.set()
 
@@ -273,11 +280,14 @@ class Session:
         member = self.members.get(end.task)
         if member is not None and member.here.is_set():
             member.silent.wait(_HEAR)  # what it said last may still be on its way
+        if member is not None:
+            member.ended.set()
+        self._judge()  # first, so that who waits for this task is told why it is gone
         self._handlers.ended(end)
 
     def _judge(self) -> None:
         """Whether the job has failed, as far as is known."""
-        if self.error is not None or self._asked:
+        if self.error is not None or self._asked or self._patient:
             return
         if self._ends.first is not None:
             self._fail(self._failure(self._ends.first))
@@ -325,12 +335,14 @@ class Session:
         return JobFailed(text, self.run_dir, code)
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first few of some names, for a message."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
-def _remark(text: str) -> None:
+def remark(text: str) -> None:
+    """Tell the user, as ``launch`` does."""
     stream = sys.stderr
     if stream is not None:
         print(f"launch: {text}", file=stream, flush=True)

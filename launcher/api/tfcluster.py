@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import enum
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -12,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.api.payload import dumps
 from launcher.api.roles import Roles, count_roles, tensorboard_url
-from launcher.api.session import Handlers, Session
+from launcher.api.members import Member
+from launcher.api.session import Handlers, Session, remark, some
 from launcher.api.talk import Said, Word
 from launcher.api.wanted import Path_, Place
 from launcher.errors import Fault, InputError, JobFailed, LaunchError
+from launcher.feed.knock import SILENCE
 
 if TYPE_CHECKING:
     from launcher.api.ends import End
@@ -24,6 +28,13 @@ if TYPE_CHECKING:
 
 #: Seconds after which `shutdown` gives up, as TensorFlowOnSpark has it: three days.
 _THREE_DAYS = 259200.0
+#: Names of TensorFlowOnSpark that no rows come by.
+_OTHER_QUEUES = ("output", "error", "control")
+#: Seconds between two looks at how far others are.
+_LOOK = 0.02
+#: Seconds that workers may go on when the chief is done. With parameter servers they may be servers, too, and never
+#: return (``ParameterServerStrategy``); else they are just finishing.
+_WITH_PS, _WITHOUT_PS = 5.0, 600.0
 
 
 class InputMode(enum.IntEnum):
@@ -45,9 +56,11 @@ class TFCluster:
         self._roles = roles
         self._queues = tuple(queues)
         self._exactly_once = exactly_once
+        self._lock = threading.Lock()
         self._feeder: Feeder | None = None
         self._closed = False
-        handlers = Handlers(self._feed, lambda member, said: None, self._ended, self._failed)
+        self._patience = _WITH_PS if "ps" in roles.described else _WITHOUT_PS
+        handlers = Handlers(self._feed, self._said, self._ended, self._failed)
         self._session = Session(roles.described, place, work, handlers, roles.alien)
         atexit.register(_forgotten, weakref.ref(self))
 
@@ -118,19 +131,21 @@ class TFCluster:
             JobFailed: they do not come up, or not in time.
         """
         _check(map_fun, driver_ps_nodes, input_mode)
-        roles = count_roles(
-            num_executors, num_ps, master_node, eval_node, log_dir if tensorboard else None, tensorboard
-        )
+        roles = count_roles(num_executors, num_ps, master_node, eval_node)
         place = Place(
             hosts, docker, job, env or {}, workdir, python, on_failure, grace, timeout, run_dir, quiet,
             options
         )  # fmt: skip
+        if tensorboard:
+            roles = roles.with_board(log_dir or ".", place.is_here)
         pickles = [dumps(map_fun, "the function"), dumps(tf_args, "its arguments")]
         path = sys.path if place.is_here else []
         facts = {"slot": False, "results": False, "path": list(path), "numbers": roles.numbers}
         cluster = TFCluster(roles, place, Said(Word.WORK, facts, pickles), queues, exactly_once)
         try:
             cluster._session.until_here(reservation_timeout)
+            if tensorboard:
+                remark(f"TensorBoard: {cluster.tensorboard_url()}")
         except BaseException:
             cluster._close()
             raise
@@ -152,7 +167,7 @@ class TFCluster:
 
         Args:
             data: partitions of rows (docs/python-api.md): lists, arrays, files, generators...
-            num_epochs: how often; 0 is once, too.
+            num_epochs: how often.
             feed_timeout: seconds for which a node with rows before it may take none.
             qname: the feed.
             equal: ``drop``, ``pad`` or ``repeat``: every node gets the same number of batches of
@@ -162,11 +177,16 @@ class TFCluster:
             TaskFailed: a node has failed.
             FeedTimeout: a node takes no rows.
             FeedError: rows can't be brought to the nodes.
+            InputError: the data are none, or no number of epochs is given.
         """
         self._usable()
-        epochs = max(1, num_epochs)
+        if num_epochs < 1:
+            what = f"num_epochs={num_epochs}"
+            raise InputError(
+                [Fault("TFCluster.train", what, "expected 1 or more (TensorFlowOnSpark made 10 of 0)")]
+            )
         self._fed().train(
-            data, epochs=epochs, feed_timeout=feed_timeout, qname=qname, equal=equal, batch_size=batch_size
+            data, epochs=num_epochs, feed_timeout=feed_timeout, qname=qname, equal=equal, batch_size=batch_size
         )  # fmt: skip
         self._session.check()
 
@@ -211,6 +231,7 @@ class TFCluster:
         """
         if self._closed:
             return
+        self._patience = max(self._patience, grace_secs)
         try:
             if self._feeder is not None:
                 self._feeder.finish()
@@ -251,23 +272,42 @@ class TFCluster:
     # ------------------------------------------------------------------ called by the session's threads
 
     def _fed(self) -> Feeder:
-        if self._feeder is None:
-            from launcher.feed.feeder import Feeder
+        """The feeder, made when the first row or the first node asks for it, whichever thread that is."""
+        with self._lock:
+            if self._feeder is None:
+                self._feeder = self._new_feeder()
+            return self._feeder
 
-            feeds = [name for name in self._queues if name not in ("output", "error", "control")] or ["input"]
-            self._feeder = Feeder(
-                self._roles.fed, feeds, exactly_once=self._exactly_once, last_lines=self._last_lines
-            )  # fmt: skip
-        return self._feeder
+    def _new_feeder(self) -> Feeder:
+        from launcher.feed.feeder import Feeder
+
+        feeds = [name for name in self._queues if name not in _OTHER_QUEUES] or ["input"]
+        return Feeder(
+            self._roles.fed, feeds, exactly_once=self._exactly_once, last_lines=self._last_lines, say=remark
+        )  # fmt: skip
 
     def _last_lines(self, task: str) -> Sequence[str]:
         return self._session.last_lines(task)
 
     def _feed(self, guest: Guest) -> None:
-        if guest.task in self._roles.fed:
-            self._fed().add(guest)
-        else:
-            guest.sock.close()
+        self._fed().add(guest)
+
+    def _said(self, member: Member, said: Said) -> None:
+        """When the chief ends the job is done; so it is kept until the workers have returned, too."""
+        if said.word is not Word.DONE or member.name not in ("chief/0", "master/0"):
+            return
+        workers = [self._session.members[task] for task in self._roles.fed if task != member.name]
+        since = time.monotonic()
+        said_so = False
+        while going := [one.name for one in workers if not (one.replied.is_set() or one.ended.is_set())]:
+            waited = time.monotonic() - since
+            if waited > self._patience or self._session.over.is_set() or self._session.error is not None:
+                return
+            if waited > SILENCE and not said_so:
+                said_so = True
+                left = f"at most {self._patience - waited:.0f} s; shutdown(grace_secs=) allows longer"
+                remark(f"{member.name} is done; waiting for {some(going)} to return ({left})")
+            time.sleep(_LOOK)
 
     def _ended(self, end: End) -> None:
         if self._feeder is not None and end.task in self._roles.fed:

@@ -78,6 +78,13 @@ def command_line(
     return [*words, "-c", KNOCK]
 
 
+def goes_on(place: Place) -> bool:
+    """Whether the job goes on without a task that has failed."""
+    if place.on_failure is None and place.job is not None:
+        return _read(place.job).get("on_failure") == "continue"
+    return place.on_failure == "continue"
+
+
 def _is_plain(roles: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether options can say it: reading a job file takes the launcher longer than all of the rest."""
     single = {name: role["count"] for name, role in roles.items() if name in ("chief", "evaluator")}
@@ -100,7 +107,7 @@ def _settings(place: Place) -> list[str]:
         "--timeout": place.timeout,
         "--run-dir": place.run_dir,
     }
-    words = [*place.options, *(["-q"] if place.quiet else [])]
+    words = [*place.options, "--output-dirs", *(["-q"] if place.quiet else [])]
     for option, value in given.items():
         if value is not None:
             words += [option, str(value)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from launcher.cli.sshoptions import add_ssh_options
 from launcher.errors import LaunchError
 
 SUMMARY = "remove containers and networks that killed launches, or --keep, have left"
@@ -12,6 +13,7 @@ SUMMARY = "remove containers and networks that killed launches, or --keep, have 
 EXAMPLES = """\
 launch clean                  remove them, and say which
 launch clean --dry-run        only say which
+launch clean --hosts lab.yaml the same at the engines of these hosts
 
 Only what carries the labels of a launch of yours, on this machine, whose process is over."""
 
@@ -19,6 +21,10 @@ Only what carries the labels of a launch of yours, on this machine, whose proces
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch clean``."""
     parser.add_argument("--dry-run", action="store_true", help="list what would be removed, remove nothing")
+    parser.add_argument(
+        "--hosts", metavar="X", help="at the engines of these hosts: a hostfile, or host,... (default: here)"
+    )
+    add_ssh_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,6 +33,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         LaunchError: the engine can't be reached, or does not remove them.
     """
+    if args.hosts is not None:
+        from launcher.cli import dockerclean
+
+        return dockerclean.run(args)
     from launcher.cli.dockerowner import is_dead
     from launcher.transport.docker import leftovers
     from launcher.transport.docker.engine import connect

@@ -13,6 +13,8 @@ from launcher.model.host import Host
 from launcher.model.job import JobSpec
 from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.rundir import RunPaths
+from launcher.model.task import OUTPUT_DIR
 from launcher.planning.assembly import DEFAULT_PYTHON
 from launcher.transport.docker.settings import Container, Mount
 
@@ -73,6 +75,34 @@ def containers(
         )
         for host in placement.hosts()
     ]
+
+
+def with_outputs(
+    placement: Placement, made: Sequence[Container], paths: RunPaths, for_all: bool
+) -> tuple[Placement, list[Container]]:
+    """The folders that tasks have for what they make, made in the run's folder and mounted at the same place.
+
+    Args:
+        for_all: tasks are somebody whom we do not know.
+
+    Raises:
+        LaunchError: they can't be made.
+    """
+    from launcher.cli.outputs import make_here
+
+    placement = make_here(placement, paths)
+    for placed in placement.tasks if for_all else ():
+        os.chmod(
+            paths.output(placed.task), 0o777
+        )  # nobody else gets as far as that: the run's folder is ours
+    return placement, [with_output_mounts(one, placement) for one in made]
+
+
+def with_output_mounts(container: Container, placement: Placement) -> Container:
+    """The container that sees the folders of its tasks."""
+    mine = (dict(placed.env) for placed in placement.tasks if placed.host.name == container.host)
+    more = tuple(Mount(env[OUTPUT_DIR], env[OUTPUT_DIR]) for env in mine if OUTPUT_DIR in env)
+    return container._replace(mounts=container.mounts + more)
 
 
 def _limit_faults(job: JobSpec, args: argparse.Namespace) -> Iterator[Fault]:

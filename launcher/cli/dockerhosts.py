@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from launcher.cli import travelling
-from launcher.cli.containers import containers, job_in_image
+from launcher.cli.containers import containers, job_in_image, with_output_mounts
 from launcher.cli.dockerowner import labels
 from launcher.cli.dockyards import Dockyards, engine_variables
 from launcher.cli.journey import Journey
@@ -67,7 +67,7 @@ def _uses_gpus(placement: Placement, host: Host) -> bool:
 def _dry_run(wanted: Request, args: argparse.Namespace, placement: Placement) -> int:
     from launcher.cli import dryrun
 
-    if not args.sync and not args.collect:
+    if not args.sync and not args.collect and not wanted.job.output_dirs:
         return dryrun.show(wanted.job, _of_image(placement), as_json=args.json)
     from launcher.cli.trip import Trip
 
@@ -147,6 +147,7 @@ class DockerJourney(Journey):
     def _launch(self, placement: Placement, fleet: Fleet | None) -> int:
         paths = {host.name: self._paths(placement, host) for host in placement.hosts()}
         there = self._yards.folders(paths)
+        self._yards.close()  # a host that is cut off from us would keep them
         self._moor(placement, there)
         tasks = (_settled(placed, self._workdir(placed), there) for placed in placement.tasks)
         return super()._launch(_of_image(placement._replace(tasks=tuple(tasks))), fleet)
@@ -182,6 +183,7 @@ class DockerJourney(Journey):
             ]
             folders = [] if self._args.no_mount else self._workdirs(placement, host)
             one = one._replace(mounts=self._mounts(one, folders, found))
+            one = with_output_mounts(one, placement)
             name = self._name(host.name)
             run = run_command(one, name, marks, self._args.keep)
             self._berths[host.name] = Berth(one, run, name, engine_variables(host))
@@ -203,7 +205,7 @@ class DockerJourney(Journey):
         from launcher.transport.docker.remote import RemoteTransport
 
         lease = ssh_settings(self._args).lease
-        job = self._job if self._args.sync else ""
+        job = self._job if self._args.sync or self._wanted.job.output_dirs else ""
         return RemoteTransport(self._berths, self._ways, self._voice.tell, lease, job)
 
     def _is_local(self, host: Host) -> bool:

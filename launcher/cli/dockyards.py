@@ -76,10 +76,13 @@ class Dockyards:
         self._left: list[Left] = []
 
     def __enter__(self) -> Dockyards:
-        self._probes.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the errands: nothing more will be asked."""
         self._probes.__exit__()
 
     # ------------------------------------------------------------------ questions

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from launcher import runs
 from launcher.cli import launching
-from launcher.cli.containers import containers, folders_of, job_in_image
+from launcher.cli.containers import containers, folders_of, job_in_image, with_outputs
 from launcher.cli.dockeroptions import on_machines
 from launcher.cli.dockerowner import is_dead, labels
 from launcher.cli.request import Request, this_machine
@@ -87,11 +87,17 @@ def _launch(
         image = images.provide(engine, args.docker, args.pull or images.MISSING, tell)
         odd = mismatch(image, str(engine.info.get("Architecture", "")))
         made = [_as_user(one._replace(architecture=odd), args, engine) for one in made]
+        paths = None
+        if wanted.job.output_dirs:
+            paths = runs.create(wanted.run_dir, job)
+            placement, made = with_outputs(placement, made, paths, for_all=args.user is not None)
         with Fleet(engine, job, made, labels(), tell, args.keep) as fleet, signals:
             fleet.start()
             tell.voice = voice
             try:
-                code = launching.launch(wanted, placement, args, show, lambda _: fleet, job=job, voice=voice)
+                code = launching.launch(
+                    wanted, placement, args, show, lambda _: fleet, job=job, voice=voice, paths=paths
+                )
             finally:
                 tell.voice = None
                 for remark in voice.take():

@@ -41,6 +41,7 @@ def launch(
     check: bool = False,
     watching: Sequence[Renderer] = (),
     afterwards: Callable[[Plan | None, RunPaths], None] = lambda *_: None,
+    paths: RunPaths | None = None,
 ) -> int:
     """Run the job and show it.
 
@@ -54,6 +55,7 @@ def launch(
         check: see whether the hosts reach each other, before anything is started.
         watching: renderers besides those that show the job.
         afterwards: called when the job is over, with its plan (if it came to one) and where its files are.
+        paths: the run's folder, if it is made already.
 
     Returns:
         The job's exit code.
@@ -64,7 +66,7 @@ def launch(
     started = time.time()
     job = job or runs.new_job_id()
     tmux = _tmux(job) if args.tmux else None
-    paths = runs.create(wanted.run_dir, job, _agents_here(transport, placement))
+    paths = paths or runs.create(wanted.run_dir, job, _agents_here(transport, placement))
     if wanted.job.output_dirs:
         from launcher.cli.outputs import make_here
 

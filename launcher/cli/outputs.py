@@ -47,7 +47,7 @@ def told(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
 
 
 def make_there(
-    errands: Errands, hosts: Sequence[str], placement: Placement, job: str, fanout: int
+    errands: Errands, hosts: Sequence[str], placement: Placement, job: str, fanout: int, for_all: bool
 ) -> Placement:
     """Make the folders of the tasks on other machines.
 
@@ -57,6 +57,7 @@ def make_there(
         placement: who runs where.
         job: the run's name.
         fanout: how many hosts at a time.
+        for_all: tasks are somebody whom we do not know, in a container that sees no folder above these.
 
     Raises:
         HostsError: some hosts could not.
@@ -65,7 +66,8 @@ def make_there(
 
     def visit(host: str, wanted: Callable[[], bool]) -> dict[TaskId, str]:
         names = [task.file_stem for task in tasks[host]]
-        with Conversation(errands, host, _MAKE, {"job": job, "names": names}, wanted) as talk:
+        what = {"job": job, "names": names, "mode": 0o777 if for_all else 0o700}
+        with Conversation(errands, host, _MAKE, what, wanted) as talk:
             said = talk.answer()
         return dict(zip(tasks[host], map(str, said["done"]), strict=True))
 

@@ -63,9 +63,6 @@ def understand(args: argparse.Namespace) -> Request:
         job = _with_options(_job(args, words, faults), args, faults)
         request = Request(job, _hosts_given(args, faults), args.run_dir, *_sources(args))
     _collected(faults, lambda: check_program_args(request.job), None)
-    if request.job.output_dirs and args.docker is not None:
-        what = "the folders of tasks in containers are not there yet"
-        faults.append(Fault("--output-dirs", what, "expected --mount, to a folder of this machine"))
     faults += _relay_faults(args.relay)
     faults += [*_conflicts(args), *conflicts(args, request.hosts), *_report_faults(args.report)]
     if faults:

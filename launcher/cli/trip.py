@@ -50,7 +50,11 @@ class Trip:
         self._packed: Packed | None = None
         if self._syncs and self._remote:
             self._packed = pack(self._syncs, os.getcwd(), [args.run_dir] if args.run_dir else [])
-        self._outputs = wanted.job.output_dirs and bool(self._remote)
+        #: Where tasks have folders for what they make: containers of this machine can't be given others late.
+        self._outputs = self._remote if args.docker is None else [host.name for host in placement.hosts()]
+        if not wanted.job.output_dirs:
+            self._outputs = []
+        self._for_all = args.docker is not None and args.user is not None
         #: Hosts that have a folder of this run.
         self._arrived: set[str] = set()
 
@@ -89,15 +93,11 @@ class Trip:
 
     def _with_outputs(self, placement: Placement) -> Placement:
         """As far as their folders are known before."""
-        remote = frozenset(self._remote)
+        there = frozenset(self._outputs)
+        tasks = ((placed.task, placed.host.name in there) for placed in placement.tasks)
+        run_dir = self._wanted.run_dir
         return outputs.told(
-            placement,
-            {
-                placed.task: itinerary.output_of(
-                    placed.task, self._wanted.run_dir, placed.host.name in remote
-                )
-                for placed in placement.tasks
-            },
+            placement, {task: itinerary.output_of(task, run_dir, remote) for task, remote in tasks}
         )
 
     def _tasks_in_synced_folder(self) -> list[tuple[TaskId, str, str]]:
@@ -124,8 +124,10 @@ class Trip:
         if self._packed is not None:
             placement = self._in(self._sync(errands, self._packed, job))
         if self._outputs:
-            placement = outputs.make_there(errands, self._remote, placement, job, self._fanout)
-            self._arrived.update(self._remote)
+            placement = outputs.make_there(
+                errands, self._outputs, placement, job, self._fanout, self._for_all
+            )
+            self._arrived.update(self._outputs)
         return placement
 
     def _sync(self, errands: Errands, packed: Packed, job: str) -> dict[str, str]:
@@ -190,16 +192,22 @@ class Trip:
 
     def _wanted_of(self, plan: Plan, paths: RunPaths) -> list[Wanted]:
         tasks = [(task.task, task.host, task.workdir or "") for task in plan.tasks]
-        theirs = outputs.wanted_from(self._remote, plan, paths) if self._outputs else []
+        theirs = outputs.wanted_from(self._outputs, plan, paths)
         return [*wanted_of(self._collects, tasks, paths.root, _filled), *theirs]
 
     def _say_of_fetching(self, text: str) -> None:
         _say(f"{'--collect' if self._collects else '--output-dirs'}: {text}")
 
+    @property
+    def _with_folders(self) -> list[str]:
+        """Hosts that have a folder of this run, if all went well."""
+        synced = self._remote if self._packed is not None else []
+        return list(dict.fromkeys([*synced, *self._outputs]))
+
     def keep(self, job: str) -> None:
         """Not everything could be fetched: what the job left on other machines stays there."""
         if self._packed is not None or self._outputs:
-            where = f"~/.cache/tf-launcher/work/{job} on {listed(self._remote)}"
+            where = f"~/.cache/tf-launcher/work/{job} on {listed(self._with_folders)}"
             self._say_of_fetching(f"what was not fetched is still in {where}")
 
     def finish(self, errands: Errands, job: str) -> None:
@@ -208,7 +216,7 @@ class Trip:
         Where nothing was brought nothing is to be missed: why that is was said before, or will be.
         """
         if self._packed is not None or self._outputs:
-            for host, text in finish(errands, self._remote, job, self._fanout).items():
+            for host, text in finish(errands, self._with_folders, job, self._fanout).items():
                 if host in self._arrived:
                     _say(f"the folder of this run could not be removed: {text}")
 

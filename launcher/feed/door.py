@@ -45,6 +45,8 @@ class _Visit:
         self._talk: Generator[Step, bytes, Mapping[str, Any]] = greet(key)
         self._read = bytearray()
         self._wanted = 0
+        #: It has said anything at all. Tasks of ours that have come in by another way leave without.
+        self.spoke = False
         #: What it said of itself; ``None``: it has not yet.
         self.hello: Mapping[str, Any] | None = None
         self._go_on(None)
@@ -59,6 +61,7 @@ class _Visit:
         more = self.sock.recv(self._wanted - len(self._read))
         if not more:
             raise Stranger("it hung up")
+        self.spoke = True
         self._read += more
         if len(self._read) == self._wanted:
             said, self._read = bytes(self._read), bytearray()
@@ -179,7 +182,7 @@ class Door:
         except (BlockingIOError, InterruptedError):
             return
         except (Stranger, OSError) as error:
-            self._drop(selector, visit, str(error))
+            self._drop(selector, visit, str(error) if visit.spoke else "")
             return
         if visit.hello is not None:
             selector.unregister(visit.sock)
@@ -198,7 +201,7 @@ class Door:
         selector.unregister(visit.sock)
         del self._visits[visit.sock]
         visit.sock.close()
-        if not self._said:
+        if why and not self._said:
             self._said = True
             self._remark(f"somebody who is no task of this job has knocked, and was sent away: {why}")
 

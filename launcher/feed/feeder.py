@@ -120,8 +120,8 @@ class Feeder:
             for feed in self._feeds.values():
                 if task in feed.links:
                     self._drop(feed, feed.links[task], why)
-                if feed.flow is not None:
-                    feed.flow.changed()
+                elif feed.flow is not None:
+                    feed.flow.lost(task, why)
 
     def fail(self, error: BaseException) -> None:
         """The job is over: whoever waits raises this, and whoever comes."""
@@ -199,10 +199,11 @@ class Feeder:
             self._closed = True
             links, hearing = list(self._links), list(self._hearing)
             for feed in self._feeds.values():
+                orderly = self._finished and feed.flow is None
                 if feed.flow is not None:
                     feed.flow.fail(FeedError("the feeder was closed"))
                 for link in list(feed.links.values()):
-                    link.dismiss("the driver feeds no more rows")
+                    link.dismiss("" if orderly else "the driver feeds no more rows")
         for link in links:
             link.close(_PATIENCE)
         for thread, sock in hearing:
@@ -245,6 +246,8 @@ class Feeder:
                 return f"there is no such feed; there is {', '.join(self._feeds)}"
             if guest.task not in self._known:
                 return f"{guest.task} is not fed; fed are {', '.join(self._known)}"
+            if guest.task not in self._alive:
+                return f"{guest.task} has ended, as far as the driver knows"
             if self._closed or opening.session in self._given_up:
                 return (
                     "the driver feeds no more rows"
@@ -256,7 +259,6 @@ class Feeder:
                 return link
             if link is not None:
                 self._drop(feed, link, "the feed was opened again")
-            self._alive.setdefault(guest.task)
             return self._new_link(feed, guest, opening.session)
 
     def _new_link(self, feed: Feed, guest: Guest, session: str) -> Link:
@@ -278,6 +280,8 @@ class Feeder:
         self._given_up.add(link.session)
         if feed.links.get(link.task) is link:
             del feed.links[link.task]
+        if feed.flow is not None:
+            feed.flow.lost(link.task, why)
         for flow, share in link.dismiss(why):
             flow.feed_again(share)
 
@@ -305,6 +309,11 @@ class Feeder:
             feed = self._feeds.get(qname)
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
+            missing = [name for name in self._known if name not in self._alive]
+            if terms.in_step and missing:
+                raise FeedError(
+                    f"{', '.join(missing)} is lost, and equal batches are for all tasks or for none"
+                )
             if feed.flow is not None:
                 raise FeedError(f"feed {qname!r} is being fed already, by another thread")
             if self._finished or self._closed:
@@ -317,7 +326,6 @@ class Feeder:
         with self._lock:
             flow.end()
             self._feeds[qname].flow = None
-            self._nudge()
 
     def _nudge(self) -> None:
         for feed in self._feeds.values():

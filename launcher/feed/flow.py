@@ -26,7 +26,7 @@ MOST_RESULTS, ROW = 32 << 20, 64
 #: Bytes of partitions that can't be iterated again, kept in case that a task is lost.
 MOST_KEPT = 512 << 20
 #: Seconds after which it is said what is awaited; in which all tasks should open their feeds.
-_SILENCE, _GATHERING = 2.0, 10.0
+_SILENCE, GATHERING = 2.0, 10.0
 #: Seconds between two looks at the time.
 _TICK = 0.25
 
@@ -95,6 +95,8 @@ class Flow:
         self._cutter = Cutter()
         self._fetching = False
         self._fetched = 0
+        #: Tasks that have had a partition.
+        self._begun: set[str] = set()
         self._again: list[tuple[int, Share]] = []
         self._unfinished: dict[int, Share] = {}
         #: Inference: shares whose results are not all taken, and which of them is next.
@@ -103,12 +105,14 @@ class Flow:
         self._waiting_bytes = 0
         self._began = self._moved = time.monotonic()
         self._said = False
+        self._loss = "a task is lost"
 
     # What links ask.
 
     def claim(self, link: Link) -> Share | None:
         """A partition that this task should have next; ``None``: none now (see `must_fetch`)."""
         if self._again and self._may_begin(link, self._again[0][0]):
+            self._begun.add(link.task)
             return heappop(self._again)[1]
         return None
 
@@ -117,9 +121,10 @@ class Flow:
         free = not (self.exhausted or self._fetching or self._again or self.over)
         return free and self._may_begin(link, self._fetched)
 
-    def begin_fetching(self) -> None:
+    def begin_fetching(self, link: Link) -> None:
         """Nobody else may fetch until `fetch` has returned."""
         self._fetching = True
+        self._begun.add(link.task)
 
     def fetch(self) -> Partition | None:
         """The next partition; without the lock, as it runs the user's code."""
@@ -192,18 +197,28 @@ class Flow:
             self._unfinished.pop(share.number, None)
             self.changed()
 
+    def lost(self, task: str, why: str) -> None:
+        """A task is lost, or has to begin anew; what it had comes to `feed_again`."""
+        self._loss = f"{task} is lost ({why})"
+        if self.terms.in_step and not self.over:
+            self.fail(FeedError(f"{self._loss}, and equal batches are for all tasks or for none"))
+        self.changed()
+
     def feed_again(self, share: Share) -> None:
         """The task that had it is lost: another gets it, from its beginning."""
         if self.over or self._unfinished.get(share.number) is not share:
             return
-        if share.made and (self.terms.exactly_once or self.terms.in_step):
-            why = "exactly_once=True" if self.terms.exactly_once else "equal batches for all"
-            self.fail(FeedError(f"a task was lost that had not consumed all of its rows, and there is {why}"))
+        if share.made and self.terms.exactly_once:
+            self.fail(
+                FeedError(
+                    f"{self._loss}, rows of it are not consumed, and exactly_once=True forbids to feed them again"
+                )
+            )
             return
         try:
             share.again()
         except FeedError as error:
-            self.fail(error)
+            self.fail(FeedError(f"{self._loss}; {error}"))
             return
         heappush(self._again, (share.number, share))
         self.changed()
@@ -219,7 +234,8 @@ class Flow:
         self._unfinished.clear()
         self._again.clear()
         self._answers.clear()
-        self.changed()
+        for link in self._links.values():
+            link.forget()
 
     def changed(self) -> None:
         """Let everybody look again."""
@@ -289,33 +305,52 @@ class Flow:
             return self._order[number : number + 1] in ([link.task], [])
         if not self.permits(number):
             return False
-        if link.hungry:
-            return True
+        if not self._gathered(time.monotonic()):
+            return link.task not in self._begun
         others = [other for other in self._links.values() if other is not link and other.has_room]
-        gathered = len(self._links) >= len(self._tasks) or time.monotonic() - self._began > _GATHERING
-        return gathered and all(link.load <= other.load for other in others)
+        return link.hungry or all(link.load <= other.load for other in others)
+
+    def _gathered(self, now: float) -> bool:
+        """Whether all tasks are here, or were given the time to come: until then each gets one partition."""
+        since = min((link.since for link in self._links.values()), default=now)
+        return len(self._links) >= len(self._tasks) or now - since > GATHERING
 
     def _look_at_time(self) -> None:
         now = time.monotonic()
-        if not self._said and not self._links and now - self._began > _SILENCE:
+        if not self._said and now - self._began > _SILENCE and (missing := self._awaited(now)):
             self._said = True
-            self.terms.say(f"waiting for {', '.join(self._tasks)} to open the feed {self.feed!r}")
+            self.terms.say(f"waiting for {', '.join(missing)} to open the feed {self.feed!r}")
+        if len(self._links) < len(self._tasks):
+            self.nudge()
         for link in [link for link in self._links.values() if link.away_for(now) > MOST_AWAY]:
             link.lose(f"its connection broke and was not back within {MOST_AWAY:g} s")
         if not self._tasks:
             raise FeedError(f"feed {self.feed!r}: no task is left to take its rows")
         if self.terms.inference and self._unwanted():
-            raise FeedError(f"feed {self.feed!r}: all tasks have called terminate(): there will be no results")
+            raise FeedError(
+                f"feed {self.feed!r}: all tasks have called terminate(): there will be no results"
+            )
         late = self._late()
         if late and now - self._moved > self.terms.timeout:
             lines = [line for task in late for line in self.terms.last_lines(task)]
+            if not any(link.unconsumed for link in self._links.values()) and self._links:
+                raise FeedError(
+                    f"{', '.join(late)}: no results for rows of the feed {self.feed!r} for {self.terms.timeout:g} s, "
+                    "though they are consumed: inference() needs one from batch_results() for each row"
+                )
             raise FeedTimeout(", ".join(late), self.terms.timeout, lines)
         if not late:
             self._moved = now
 
+    def _awaited(self, now: float) -> list[str]:
+        """The tasks without which no more rows are given."""
+        if self._links and self._gathered(now):
+            return []
+        return [name for name in self._tasks if name not in self._links]
+
     def _late(self) -> list[str]:
         """The tasks that should do something; none where only the source of the rows is awaited."""
-        late = [name for name, link in self._links.items() if link.unconsumed]
+        late = [name for name, link in self._links.items() if link.unconsumed or link.unanswered]
         if late or not (self.terms.in_step or all(link.terminated for link in self._links.values())):
             return late
         return [name for name in self._tasks if name not in self._links]

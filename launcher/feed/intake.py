@@ -52,15 +52,11 @@ class Intake:
     Args:
         connect: gives an authenticated connection for this feed, again and again.
         feed: its name.
-        most_away: seconds in which a broken connection must be back.
     """
 
-    def __init__(
-        self, connect: Callable[[str], socket.socket], feed: str, most_away: float = MOST_AWAY
-    ) -> None:
+    def __init__(self, connect: Callable[[str], socket.socket], feed: str) -> None:
         self.feed = feed
         self._connect = connect
-        self._most_away = most_away
         self._session = uuid.uuid4().hex
         self._changed = threading.Condition()
         self._sending = threading.Lock()
@@ -141,6 +137,7 @@ class Intake:
         """End the connection and the thread."""
         with self._changed:
             self._closed = True
+            self._error = self._error or FeedError(f"feed {self.feed!r} was closed")
             self._changed.notify_all()
         self._hang_up()
         self._thread.join(5.0)
@@ -190,7 +187,7 @@ class Intake:
                 self._fail(str(error))
                 return None
             except (OSError, LaunchError) as error:
-                if time.monotonic() - since > self._most_away:
+                if time.monotonic() - since > MOST_AWAY:
                     self._fail(f"the driver can't be reached any more: {error}", error)
                     return None
             with self._changed:
@@ -272,6 +269,7 @@ class Intake:
 
     def _fail(self, why: str, error: Exception | None = None) -> None:
         with self._changed:
-            self._error = FeedError(f"feed {self.feed!r}: {why}")
-            self._error.__cause__ = error
+            if self._error is None:
+                self._error = FeedError(f"feed {self.feed!r}: {why}")
+                self._error.__cause__ = error
             self._changed.notify_all()

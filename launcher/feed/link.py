@@ -70,6 +70,8 @@ class Link:
         self.attempt = attempt
         self.session = session
         self.wake = threading.Condition(lock)
+        #: When the feed was opened.
+        self.since = time.monotonic()
         self.hungry = False
         self.terminated = False
         self.over = False
@@ -105,6 +107,16 @@ class Link:
         """Seconds since the connection broke."""
         return now - self._away_since if self._sock is None else 0.0
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether results of rows are to come."""
+        return bool(self._answering)
+
+    def forget(self) -> None:
+        """The call that is served is over: nothing more of its partitions is sent."""
+        self._shares.clear()
+        self.wake.notify_all()
+
     def detach(self) -> int:
         """The task is about to be back: whatever connection it had is of no use any more.
 
@@ -130,6 +142,9 @@ class Link:
 
     def dismiss(self, why: str) -> list[tuple[Flow, Share]]:
         """Nothing more goes to this task.
+
+        Args:
+            why: told to it; empty if that is as it should be.
 
         Returns:
             What it had and did not consume.
@@ -203,7 +218,7 @@ class Link:
             self._shares[claimed.number] = claimed
             return lambda: True
         if flow.must_fetch(self):
-            flow.begin_fetching()
+            flow.begin_fetching(self)
             return lambda: self._fetch(flow)
         stuck = (flow.all_given and not self._shares) or (flow.full and self.hungry)
         if stuck and self.unconsumed and not self._flushed:
@@ -222,7 +237,7 @@ class Link:
             share = flow.fetched(partition)
             if share is not None and (self.over or self.terminated):
                 flow.feed_again(share)
-            elif share is not None:
+            elif share is not None and not flow.over:
                 self._shares[share.number] = share
         return True
 
@@ -257,6 +272,7 @@ class Link:
         share.made += 1
         share.out += 1
         share.rows += made.rows
+        share.uncounted += made.remote
         self._untaken.append(sent)
         self._window += sent.weight
         self.load += sent.weight
@@ -278,8 +294,9 @@ class Link:
 
     def _farewell(self) -> bool:
         sock = self._sock
-        if sock is not None and self._gone and not self._end_sent:
-            self._send(sock, Kind.GONE, [self._gone.encode()])
+        if sock is not None and not self._end_sent:
+            kind = Kind.GONE if self._gone else Kind.END
+            self._send(sock, kind, [self._gone.encode()] if self._gone else [])
         if sock is not None:
             _shut(sock)
         return False
@@ -349,6 +366,7 @@ class Link:
         for sent in self.unconsumed:
             if sent.head.number == chunk and sent.head.remote and sent.left is None:
                 sent.share.rows += rows
+                sent.share.uncounted -= 1
                 sent.left = rows - sent.share.answered
                 break
         self._drop_answered()

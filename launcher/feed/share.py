@@ -61,6 +61,8 @@ class Share:
         self.made = self.out = 0
         #: Rows sent to that task, and results it gave.
         self.rows = self.answered = 0
+        #: Chunks that were code, and have not said how many rows they made.
+        self.uncounted = 0
         #: Results that nobody had yet, in order.
         self.results: list[Any] = []
         self.result_bytes = 0
@@ -69,8 +71,9 @@ class Share:
     @property
     def finished(self) -> bool:
         """Whether nothing of it is still to come."""
-        done = self.complete and not self.out
-        return done and (not self.inference or self.answered >= self.rows)
+        if not self.inference:
+            return self.complete and not self.out
+        return self.complete and not self.uncounted and self.answered >= self.rows
 
     def make(self) -> Made | None:
         """The next chunk; ``None`` after the last. Runs the user's code."""
@@ -88,7 +91,7 @@ class Share:
                 "feed lists, callables that read the data, or smaller partitions"
             )
         self.complete = False
-        self.made = self.out = self.rows = self.answered = 0
+        self.made = self.out = self.rows = self.answered = self.uncounted = 0
         self._chunks = self._begin()
 
     def answer(self, results: list[Any]) -> list[Any]:

@@ -17,6 +17,11 @@ _SILENCE = 60.0
 #: Seconds without anything from a program that says every second that it is there, after which the connection
 #: counts as lost; and for its first word, as it must get there and start.
 _LOST, _FIRST_WORD = 10.0, 20.0
+_NOTHING = f"no answer for {_LOST:.0f} s"
+_NOT_STARTED = (
+    f"nothing of ours has started there in {_FIRST_WORD:.0f} s; does a start-up file of its login shell "
+    "(~/.bashrc?) wait, or read standard input?"
+)
 #: Seconds between two tries to send, at least and at most: an errand does not say when it takes more.
 _SHORTEST, _LONGEST = 0.001, 0.02
 #: Seconds between two looks whether anybody still wants it.
@@ -170,7 +175,7 @@ class Conversation:
         self._check_wanted()
         now = time.monotonic()
         if now >= self._lost_at:
-            raise ConnectionLost(f"{self._host}: no answer for {_LOST:.0f} s")
+            raise ConnectionLost(f"{self._host}: {_NOTHING if self.received else _NOT_STARTED}")
         if now - self._moved_at > _SILENCE:
             raise TransportError(f"{self._host}: silent for {_SILENCE:.0f} s while files were copied")
         poll = select.poll()

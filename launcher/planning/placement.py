@@ -54,7 +54,7 @@ def _in_table_order(job: JobSpec) -> list[Role]:
 
 
 def _beside(role: Role, tasks: list[Placed], seating: Seating) -> list[Placed]:
-    """A sidecar on the host of the first task in the table, or the first host that it asks for.
+    """A sidecar on a host of its own if one was written for it, else beside the first task in the table.
 
     Raises:
         PlacementError: no host is all that it asks for.
@@ -64,8 +64,9 @@ def _beside(role: Role, tasks: list[Placed], seating: Seating) -> list[Placed]:
         what = f"{role.name}: none of the hosts that it names has all its labels"
         raise PlacementError([Fault(role.source, what, "allow it more hosts")])
     used = dict.fromkeys(placed.host for placed in tasks)
-    host = next((host for host in used if host in may), may[0])
-    return [Placed(TaskId.of(role.name, index), role, host) for index in range(role.count)]
+    beside = next((host for host in used if host in may), may[0])
+    own = [host for host in may if role.name in host.roles] or [beside]
+    return [Placed(TaskId.of(role.name, n), role, own[n % len(own)]) for n in range(role.count)]
 
 
 def _placed(seating: Seating) -> list[Placed]:

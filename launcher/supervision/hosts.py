@@ -23,7 +23,8 @@ class Agents:
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self._states: dict[str, AgentState] = dict.fromkeys(hosts, AgentState.AWAITED)
-        self._silent: set[str] = set()
+        #: Who owes an answer, and since when.
+        self._silent: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._states)
@@ -39,16 +40,16 @@ class Agents:
 
     def hear(self, host: str) -> bool:
         """Something came from it: whether that counts. Who is lost has nothing to say any more."""
-        self._silent.discard(host)
+        self._silent.pop(host, None)
         return self._states[host] is not AgentState.LOST
 
-    def ask(self, hosts: Iterable[str]) -> None:
-        """An answer is expected of them."""
-        self._silent = set(hosts)
+    def ask(self, hosts: Iterable[str], at: float) -> None:
+        """An answer is expected of them; whoever owes one already owes it since then."""
+        self._silent = {host: self._silent.get(host, at) for host in hosts}
 
-    def silent(self) -> tuple[str, ...]:
-        """Those of them from whom nothing came since."""
-        return tuple(host for host in self._states if host in self._silent)
+    def silent(self, since: float = float("inf")) -> tuple[str, ...]:
+        """Those of them from whom nothing came, though they were asked by then."""
+        return tuple(host for host in self._states if host in self._silent and self._silent[host] <= since)
 
     def lose_open(self) -> tuple[str, ...]:
         """Those that are open are lost from now on."""

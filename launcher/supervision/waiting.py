@@ -15,8 +15,9 @@ READY_LIMIT, START_LIMIT, CLOSE_LIMIT = 60.0, 60.0, 15.0
 REST_LIMIT = 10.0
 #: Seconds for the check of the network.
 CHECK_LIMIT = 10.0
-#: Seconds in which an agent must answer somebody who wants the end at once.
-ANSWER_LIMIT = 1.0
+#: Seconds in which an agent must answer somebody who wants the end at once; and, after the grace, somebody
+#: who wants it in order.
+ANSWER_LIMIT, LATE_ANSWER_LIMIT = 1.0, 3.0
 #: Seconds of waiting without a word, then between two words.
 PATIENCE, REPEAT = 2.0, 10.0
 PATIENTLY = orders.SetTimer("patience", PATIENCE)
@@ -41,11 +42,6 @@ class Phase(enum.Enum):
     OVER = "over"
 
 
-def hurried(longest: float) -> tuple[orders.SetTimer, ...]:
-    """The timers of an end at once: every agent answers soon, and is done in ``longest`` seconds."""
-    return orders.SetTimer("end", longest), orders.SetTimer("answer", ANSWER_LIMIT)
-
-
 class Waiting:
     """Says whom we wait for.
 
@@ -56,6 +52,17 @@ class Waiting:
     def __init__(self, tasks: Roster, agents: Agents) -> None:
         self._tasks = tasks
         self._agents = agents
+        #: Seconds that were given to answer.
+        self._answer_limit = ANSWER_LIMIT
+
+    def for_answers(self, seconds: float) -> orders.SetTimer:
+        """Agents must have said something by then."""
+        self._answer_limit = seconds
+        return orders.SetTimer("answer", seconds)
+
+    def no_answer(self) -> str:
+        """What is said of one that did not."""
+        return f"its agent did not answer in {wording.limit(self._answer_limit)}"
 
     def words(self, phase: Phase) -> str:
         """``waiting for worker/0 to end``; empty: for nothing that has to come soon."""
@@ -77,7 +84,7 @@ class Waiting:
             late = self._tasks.hosts_of(self._tasks.starting)
             return late, f"its agent could not start a task in {wording.limit(START_LIMIT)}"
         if timer == "answer":
-            return self._agents.silent(), f"its agent did not answer in {wording.limit(ANSWER_LIMIT)}"
+            return self._agents.silent(), self.no_answer()
         if timer == "end":
             return self._tasks.hosts_of(self._tasks.open), "its agent did not end the tasks"
         return self._agents.open(), f"its agent did not close in {wording.limit(CLOSE_LIMIT)}"

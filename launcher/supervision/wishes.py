@@ -49,7 +49,7 @@ class Wishes:
             return []
         self._asked_at = fact.at
         if self._job.phase is Phase.STOPPING:
-            return self._hurry(fact.who + again)
+            return self._hurry(fact.who + again, fact.at)
         if self._job.phase is Phase.CLOSING:
             return self._leave_agents(fact.who + again)
         if self._job.phase is Phase.DRAINING:
@@ -58,7 +58,15 @@ class Wishes:
             )
         failure = Failure(Reason.INTERRUPTED, None, None, fact.at, f"stopped by {fact.who}")
         self._job.blame.fail(failure, 128 + fact.signal)
-        return self._ending.stop([Tell(f"{fact.who}: {self._what_stops()}{self._how_long()}")])
+        told = self._ending.stop([Tell(f"{fact.who}: {self._what_stops()}{self._how_long()}")])
+        return [*told, *self._await_answers(fact.at)]
+
+    def _await_answers(self, now: float) -> list[Order]:
+        """Who wants the end does not wait for the lease of a host from which nothing comes any more."""
+        if self._job.phase is not Phase.STOPPING:
+            return []
+        self._job.agents.ask(self._job.tasks.hosts_of(self._job.tasks.open), now)
+        return [self._waiting.for_answers(max(0.0, self._job.policy.grace) + waiting.LATE_ANSWER_LIMIT)]
 
     def _how_long(self) -> str:
         grace = self._job.policy.grace
@@ -66,17 +74,25 @@ class Wishes:
             return ""
         return f", up to {wording.limit(grace)}; once more kills them at once"
 
-    def _hurry(self, who: str) -> list[Order]:
+    def _hurry(self, who: str, now: float) -> list[Order]:
         """Kill what is left; who asks a third time is told what we wait for."""
         job = self._job
         if job.hurried:
             return [Tell(f"{who}: they were killed; {self._waiting.words(job.phase)}")]
         job.hurried = True
-        job.agents.ask(job.tasks.hosts_of(job.tasks.open))
+        job.agents.ask(job.tasks.hosts_of(job.tasks.open), now)
         ladder = stopping.at_once()
         text = f"{who}: killing what is left of {wording.tasks(len(job.tasks.open))} at once"
-        timers = waiting.hurried(stopping.longest(ladder))
-        return [Tell(text), *timers, *job.tasks.stops(ladder, ended=True)]
+        timers = (
+            orders.SetTimer("end", stopping.longest(ladder)),
+            self._waiting.for_answers(waiting.ANSWER_LIMIT),
+        )
+        stops = job.tasks.stops(ladder, ended=True)
+        silent = job.agents.silent(now - waiting.ANSWER_LIMIT)
+        return [Tell(text), *timers, *stops, *self._lost(silent, now, self._waiting.no_answer())]
+
+    def _lost(self, hosts: tuple[str, ...], now: float, why: str) -> list[Order]:
+        return [order for host in hosts for order in self._handle(facts.AgentLost(host, now, why))]
 
     def _leave_agents(self, who: str) -> list[Order]:
         """Nothing of the job is left: agents that take their time to close need not be waited for."""
@@ -98,7 +114,7 @@ class Wishes:
         if fact.timer == "check":
             return self._agents.check_is_late()
         late, why = self._waiting.late(fact.timer)
-        return [order for host in late for order in self._handle(facts.AgentLost(host, fact.at, why))]
+        return self._lost(late, fact.at, why)
 
     def _job_took_too_long(self, fact: facts.TimeUp) -> list[Order]:
         limit = wording.limit(self._job.policy.timeout or 0.0)

@@ -3,7 +3,7 @@
 Nothing of the user's is on the command line, it is the same for every host and errand: all else comes
 down the pipe. What goes down, in this order:
 
-    the path of the Python, and a newline
+    ``python:``, the path of the Python, and a newline
     frame: the first code (`FIRST_CODE`)
     frame: the modules, compiled (see `bundle`)
     frame: entry and arguments, marshalled
@@ -29,6 +29,8 @@ _CLOSING = b">\n"
 MAX_NOISE = 64 * 1024
 
 READY, NEEDS_SOURCE, TOO_OLD, MISSING = "ready", "needs source", "too old", "missing"
+#: The first line was not there any more: the login shell had read it.
+EATEN = "eaten"
 
 #: Runs `FIRST_CODE`. Any Python since 2.6 understands it, so that one which is too old can say so. There is
 #: no quote in it, no ``$`` and no ``!``: it stands within two pairs of quotes. The options are what ``-I``
@@ -45,6 +47,8 @@ LOADER = (
 COMMAND = (
     "exec /bin/sh -c '"
     "IFS= read -r p; "
+    "case $p in python:*) p=${p#python:};; "
+    f'*) echo; echo "<tf-launcher errand {_FORM}: {EATEN}>"; exit 127;; esac; '
     'case $p in "~/"*) p=$HOME/${p#??};; esac; '
     'command -v "$p" >/dev/null 2>&1 || '
     f'{{ echo; echo "<tf-launcher errand {_FORM}: {MISSING}>"; exit 127; }}; '
@@ -126,7 +130,7 @@ def startup(python: str, modules: bytes, entry: str, arguments: object) -> bytes
     """
     if not python or "\n" in python or "\0" in python:
         raise TransportError(f"{python!r} can't be the path of a Python")
-    return python.encode("utf-8", "surrogateescape") + b"\n" + loaded(modules, entry, arguments)
+    return b"python:" + python.encode("utf-8", "surrogateescape") + b"\n" + loaded(modules, entry, arguments)
 
 
 def loaded(modules: bytes, entry: str, arguments: object) -> bytes:

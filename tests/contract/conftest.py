@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,22 +19,34 @@ from tests.ssh.lab import Lab
 #: Fixtures of other folders.
 __all__ = ["real_engine"]
 
+#: Behind what an agent is looked at: by default all there is. In containers that takes minutes, so by
+#: default these files are enough there; ``LAUNCH_TEST_CONTRACT=docker`` (``make contract-docker``) for all.
+ASKED_FOR = os.environ.get("LAUNCH_TEST_CONTRACT", "").split()
+BRIEF_IN_DOCKER = {"test_exits.py", "test_ready_and_ports.py", "test_the_end.py"}
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What lives as long as the session must be there before a test looks at what it leaves."""
+    left_out = [] if ASKED_FOR else [item for item in items if _is_too_much(item)]
     for item in items:
-        if isinstance(item, pytest.Function) and "[docker" in item.name:
+        if isinstance(item, pytest.Function) and _is_in_docker(item):
             item.fixturenames = ["real_engine", *item.fixturenames]
             if item.name in NOT_HERE:
                 item.add_marker(pytest.mark.skip(reason="an agent in a container has too little of the CPU"))
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
-#: Behind what an agent is looked at. In containers it takes minutes, and its own tests are in tests/docker:
-#: ``LAUNCH_TEST_CONTRACT=docker`` (``make contract-docker``).
-ASKED_FOR = os.environ.get("LAUNCH_TEST_CONTRACT", "").split()
+def _is_in_docker(item: pytest.Item) -> bool:
+    return item.path.parent == Path(__file__).parent and "[docker" in item.name
 
 
-@pytest.fixture(params=ASKED_FOR or sorted({*TRANSPORTS, *SITES} - {"docker"}))
+def _is_too_much(item: pytest.Item) -> bool:
+    return _is_in_docker(item) and item.path.name not in BRIEF_IN_DOCKER
+
+
+@pytest.fixture(params=ASKED_FOR or sorted({*TRANSPORTS, *SITES}))
 def transport(request: pytest.FixtureRequest) -> str:
     """Each transport's name in turn."""
     return str(request.param)

@@ -10,10 +10,12 @@ import pytest
 from tests.conftest import Launch
 from tests.docker import engine as lab
 from tests.docker.engine import BASE, Engine
+from tests.docker.host_engines import hostfile, hosts, two_hosts
 from tests.testing.conftest import plugged, pytest_configure
 
-#: Of another folder: the pytest plug-in, here and in the runs of pytest that tests start.
-__all__ = ["plugged", "pytest_configure"]
+#: Fixtures of hosts with an engine each. Of another folder: the pytest plug-in, here and in the runs of
+#: pytest that tests start.
+__all__ = ["hostfile", "hosts", "plugged", "pytest_configure", "two_hosts"]
 
 #: Seconds a test may take, its fixtures left out: they have limits of their own.
 _LIMIT = 120

@@ -14,8 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
+import pytest
+
+from tests.conftest import Launch
 from tests.docker import engine as docker
-from tests.docker.engine import Engine
+from tests.docker.engine import BASE, Engine
 from tests.ssh.host import CACHE, LabHost, until
 from tests.ssh.lab import Lab
 
@@ -25,7 +28,7 @@ _UP, _DOWN = 30.0, 30.0
 _ENGINE = ("dockerd", "containerd")
 _START = (
     "setsid --fork dockerd --data-root $0 --exec-root /run/docker-exec --pidfile /run/dockerd.pid "
-    "--bridge=none --iptables=false --ip-forward=false >/run/dockerd.log 2>&1 </dev/null"
+    '--bridge=none --iptables=false --ip-forward=false "$@" >/run/dockerd.log 2>&1 </dev/null'
 )
 
 
@@ -39,20 +42,19 @@ class DockerHost:
         #: The engine as this machine reaches it.
         self.engine = Engine(f"unix:///proc/{host.pid}/root/run/docker.sock")
 
-    def start(self) -> None:
-        """Start its engine, unless it runs, and wait until it answers."""
+    def start(self, *words: str) -> None:
+        """Start its engine, unless it runs, and wait until it answers; ``words`` of its command line."""
         if not self._answers():
-            self.host.run(["sh", "-c", _START, str(self._data)])
+            self.host.run(["sh", "-c", _START, str(self._data), *words])
             until(self._answers, _UP, f"dockerd of {self.name} answers: {self._log()}")
 
     def stop(self) -> None:
-        """End its engine."""
-        for signal in ("-TERM", "-KILL"):
-            self._kill(signal, self._engines())
-            try:
-                until(lambda: not self._engines(), _DOWN, f"dockerd of {self.name} ended")
-            except TimeoutError:
-                continue
+        """End its engine, which ends its containers and its containerd."""
+        self._kill("-TERM", self._processes("dockerd"))
+        try:
+            until(lambda: not self._processes("dockerd"), _DOWN, f"dockerd of {self.name} ended")
+        finally:
+            self._kill("-KILL", self._processes(*_ENGINE))
 
     def _answers(self) -> bool:
         return self.engine.tried("version", timeout=20).returncode == 0
@@ -60,8 +62,8 @@ class DockerHost:
     def _log(self) -> str:
         return self.host.run(["tail", "-5", "/run/dockerd.log"], check=False).stdout.decode(errors="replace")
 
-    def _engines(self) -> list[int]:
-        return [it.pid for it in self.host.processes() if _is_engine(it.argv)]
+    def _processes(self, *names: str) -> list[int]:
+        return [it.pid for it in self.host.processes() if _is_engine(it.argv, names)]
 
     def _kill(self, signal: str, pids: list[int]) -> None:
         if pids:
@@ -94,15 +96,19 @@ class DockerHost:
         self.host.empty()
 
 
-def _is_engine(argv: str) -> bool:
-    return os.path.basename(argv.split(" ")[0]).startswith(_ENGINE)
+def _is_engine(argv: str, names: tuple[str, ...] = _ENGINE) -> bool:
+    return os.path.basename(argv.split(" ")[0]).startswith(names)
+
+
+#: The lab, and its hosts.
+Site = tuple[Lab, list[DockerHost]]
 
 
 @contextmanager
-def docker_hosts(count: int) -> Iterator[tuple[Lab, list[DockerHost]]]:
+def docker_hosts(count: int) -> Iterator[Site]:
     """So many hosts, each with an engine that has the base image."""
     docker.check_programs()
-    shown = [sys.prefix, sys.base_prefix, Path(__file__).parents[2]]
+    shown: list[str | Path] = [sys.prefix, sys.base_prefix, Path(__file__).parents[2]]
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(count, show=shown))
         hosts = [DockerHost(host, stack.enter_context(_data())) for host in lab.hosts]
@@ -134,3 +140,41 @@ def _locked(path: Path) -> IO[str] | None:
         file.close()
         return None
     return file
+
+
+# ---------------------------------------------------------------------- for tests
+
+
+@pytest.fixture(scope="session")
+def two_hosts() -> Iterator[Site]:
+    """As the last test left them."""
+    with docker_hosts(2) as site:
+        yield site
+
+
+@pytest.fixture
+def hosts(two_hosts: Site, launch: Launch) -> Iterator[list[DockerHost]]:
+    """Healthy. Nothing may be left on them."""
+    lab, hosts = two_hosts
+    for host in hosts:
+        host.heal()
+    lab.move_in(launch.home)
+    yield hosts
+    try:
+        until(lambda: not [what for host in hosts for what in host.left()], 10, "nothing is left")
+    except TimeoutError:
+        pytest.fail("left behind:\n  " + "\n  ".join(what for host in hosts for what in host.left()))
+
+
+@pytest.fixture
+def hostfile(hosts: list[DockerHost], tmp_path: Path) -> str:
+    """Names the two, with room for two tasks each."""
+    path = tmp_path / "two.yaml"
+    lines = (f"  - {{name: {one.name}, address: {one.host.address}, slots: 2}}\n" for one in hosts)
+    path.write_text("hosts:\n" + "".join(lines))
+    return str(path)
+
+
+def words(hostfile: str, *more: str) -> list[str]:
+    """The options of a launch there."""
+    return ["--hosts", hostfile, "--docker", BASE, *more]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
-import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Launch
-from tests.docker import engine as lab
-from tests.docker.conftest import alive, jobs
+from tests.docker.conftest import jobs
 from tests.docker.engine import BASE, Engine
+from tests.docker.images import FOREIGN, tar
 from tests.local.seeing import last_run
 
 NOBODY = 65534
@@ -83,7 +80,7 @@ def test_a_container_that_is_cut_off(docker: Engine, image: str, launch: Launch,
 
 def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path):
     name = "launch-test-no-python"
-    docker.docker("import", "-", name, stdin=_tar({"etc/motd": b"nothing here"}))
+    docker.docker("import", "-", name, stdin=tar({"etc/motd": b"nothing here"}))
     try:
         ended = launch("--docker", name, "--workers", "3", "true", cwd=tmp_path, timeout=60)
     finally:
@@ -107,6 +104,29 @@ def test_something_else_than_a_python(docker: Engine, image: str, launch: Launch
     ended = launch("--docker", image, "--python", "/bin/true", "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
     assert f"/bin/true of the image {BASE} does not run our agent, and ended with 0" in ended.err
+
+
+def test_an_image_for_another_kind_of_machine(docker: Engine, launch: Launch, tmp_path: Path):
+    name = "launch-test-foreign"
+    docker.docker("import", "-", name, stdin=tar({"python3": FOREIGN}))
+    try:
+        ended = launch("--docker", name, "--python", "/python3", "true", cwd=tmp_path, timeout=60)
+    finally:
+        docker.docker("rmi", "-f", name)
+    assert ended.code == 125
+    assert f"the image {name} is not for this kind of machine (" in ended.err
+    assert "exec format error" in ended.err
+
+
+def test_gpus_that_the_engine_can_not_give(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    """The machine says that it has one (the user does), and its engine knows nothing of it."""
+    words = ["--docker", image, "--gpus", "1", "--workers", "1", "true"]
+    ended = launch(*words, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": "0"})
+    assert ended.code == 125
+    assert "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there" in ended.err
+    ended = launch(*words, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert ended.code == 2
+    assert "the tasks ask for 1 GPUs, this machine has 0" in ended.err
 
 
 def test_a_mount_that_is_not_there(docker: Engine, image: str, launch: Launch, tmp_path: Path):
@@ -133,7 +153,7 @@ def test_no_engine(launch: Launch, tmp_path: Path):
     for host, said in {
         f"unix://{tmp_path}/none": "there is no Docker engine at",
         "tcp://127.0.0.1:1": "no Docker engine answers at",
-        "ssh://somewhere": "only unix:// and tcp://",
+        "npipe:////./pipe/x": "only unix://, tcp:// and ssh:// are understood",
     }.items():
         ended = launch("--docker", "x", "true", env={"DOCKER_HOST": host})
         assert ended.code == 125
@@ -182,8 +202,8 @@ def _docker(env: dict[str, str], *words: str) -> int:
         ["--docker", "x", "--mount", ":/a"],
         ["--docker", "x", "--mount", "/a:b:c:d"],
         ["--docker", "x", "--sync", "."],
-        ["--docker", "x", "--hosts", "me@there"],
-        ["--docker", "x", "--hosts", "hostfiles/lab.yaml"],
+        ["--docker", "x", "--hosts", "left,right", "--collect", "it"],
+        ["--docker", "x", "--no-mount", "--read-only"],
         ["--docker", ""],
         ["--docker", "x", "--workdir", "/"],
     ],
@@ -195,7 +215,7 @@ def test_bad_input(launch: Launch, words: list[str]):
 
 
 JOBS = {
-    "hosts": "roles:\n  worker: {program: [echo, x]}\nhosts: [node1, node2]\n",
+    "limits": "roles:\n  worker: {program: [echo, x]}\ndocker: {image: x, memory: {wroker: 1g}}\n",
     "same names": "roles:\n  a_b: {program: [echo, x]}\n  a-b: {program: [echo, x]}\n",
     "sync": "roles:\n  worker: {program: [echo, x]}\nsync: [.]\n",
 }
@@ -207,47 +227,3 @@ def test_job_files_that_can_not_be_followed(launch: Launch, tmp_path: Path, case
     job.write_text(JOBS[case])
     ended = launch("--docker", "x", job, env={"DOCKER_HOST": "unix:///no/engine"})
     assert ended.code == 2, ended.err
-
-
-@pytest.fixture
-def short_lived(docker: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Path]]:
-    """An engine of the test's own, which it may stop, with the base image in it; and its folder."""
-    if os.getuid() != 0:
-        pytest.fail("this test stops an engine of its own: run it as root, as CI does")
-    folder = tmp_path_factory.mktemp("engine")
-    with lab.private_engine(folder, alone=True) as engine:
-        image = folder / "image.tar"
-        docker.docker("save", "-o", str(image), BASE, timeout=120)
-        engine.docker("load", "-i", str(image), timeout=120)
-        image.unlink()
-        yield engine, folder
-
-
-@pytest.mark.timeout(240)
-def test_an_engine_that_is_stopped(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path):
-    engine, folder = short_lived
-    started = launch.start(
-        "--docker", BASE, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600",
-        cwd=tmp_path, env={"DOCKER_HOST": engine.host},
-    )  # fmt: skip
-    started.until(lambda it: it.out.count("up") == 2, 60)
-    assert len(alive(engine, jobs(launch)[0])) == 2
-    since = time.monotonic()
-    lab.stop(folder)
-    ended = started.wait(60)
-    assert time.monotonic() - since < 60
-    assert ended.code == 125
-    assert "host worker-0 is lost: " in ended.err
-    assert "not all of this job is removed" in ended.err
-    assert "`launch clean` does that later" in ended.err
-
-
-def _tar(files: dict[str, bytes]) -> bytes:
-    """A tar archive."""
-    into = io.BytesIO()
-    with tarfile.open(fileobj=into, mode="w") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return into.getvalue()

@@ -56,6 +56,25 @@ def test_who_does_not_answer_somebody_in_a_hurry_is_lost():
     assert played.report.exit_code == 130
 
 
+def test_who_has_not_answered_before_is_lost_when_somebody_is_in_a_hurry():
+    """The network to it is cut: nobody waits for it again."""
+    played = Script(job("worker 2"), hosts(2)).play("up\nCtrl-C @ 5.0\nworker/0 gets 15\nCtrl-C @ 7.0")
+    assert [order.host for order in after(played) if isinstance(order, orders.HangUp)] == ["node2"]
+    assert states(played)["worker/1"] == "lost: host lost"
+    assert "host node2 is lost: its agent did not answer in " in played.told[-1]
+
+
+def test_who_does_not_answer_somebody_patient_is_lost_after_the_grace():
+    """The reachable host has its grace; for the other the end of its lease is not waited for."""
+    script = Script(job("worker 2"), hosts(2))
+    played = script.play("up\nCtrl-C @ 5.0\nworker/0 ends")
+    assert played.timers["answer"] == 13.0
+    played = script.play("up\nCtrl-C @ 5.0\nworker/0 ends\ntime up answer @ 18.0\nclosed node1")
+    assert states(played) == {"worker/0": "stopped: stopped", "worker/1": "lost: host lost"}
+    assert played.told[-1] == "host node2 is lost: its agent did not answer in 13 s"
+    assert played.exit_code == 130
+
+
 def test_after_an_end_at_once_no_answer_is_awaited():
     played = Script(job("worker 1")).play("up\nCtrl-C @ 5.0\nCtrl-C @ 5.3\nworker/0 ends")
     assert "answer" not in played.timers
@@ -69,7 +88,7 @@ def test_two_signals_within_a_moment_are_one_wish():
 
 
 def test_asked_a_third_time_says_what_is_awaited_and_moves_no_timer():
-    played = Script(job("worker 2")).play("up\nCtrl-C @ 5\nCtrl-C @ 6\nCtrl-C @ 7")
+    played = Script(job("worker 2")).play("up\nCtrl-C @ 5\nCtrl-C @ 5.5\nCtrl-C @ 6")
     assert ladders(played) == [TERM_ABRT_KILL, KILL]
     (tell,) = after(played)
     assert tell.text == "Ctrl-C again: they were killed; waiting for worker/0, worker/1 to end"

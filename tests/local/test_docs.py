@@ -62,4 +62,5 @@ def test_example_does_what_it_promises(example: Example, launch: Launch, tmp_pat
 def test_the_job_file_in_the_documents_is_right():
     text = re.findall(r"^```yaml\n(.*?)^```", (TOP / "docs" / "jobfile.md").read_text(), re.M | re.S)
     found = jobfile.parse(text[0], "docs/jobfile.md")
-    assert [role.name for role in found.job.roles] == ["chief", "worker", "ps", "dispatcher"]
+    names = ["chief", "worker", "ps", "dispatcher", "evaluator", "board"]
+    assert [role.name for role in found.job.roles] == names

@@ -77,21 +77,19 @@ def test_connections_that_break_in_the_middle(lab: Lab, fleet: Fleet, tmp_path: 
     """The file that was on its way begins again, over another connection."""
     furnish(lab)
     node = lab.hosts[0]
-    (node.there(node.home) / "results/ckpt-7/more").write_bytes(os.urandom(20_000_000))
+    (node.there(node.home) / "results/ckpt-7/zz").write_bytes(os.urandom(50_000_000))
     wanted = [Wanted(h.name, h.name, "", "results", str(tmp_path / h.name)) for h in lab.hosts]
     said: list[str] = []
 
     def kill_when_half_done() -> None:
-        while not (tmp_path / node.name / "results/ckpt-7/run").exists():
+        while not (tmp_path / node.name / "results/ckpt-7/weights").exists():
             if over.wait(0.002):
                 return
         for host in lab.hosts:
             host.kill_sshd_sessions()
-        node.netem_off()
 
     over = threading.Event()
     killer = threading.Thread(target=kill_when_half_done)
-    node.netem("delay 50ms", both_ways=True)
     killer.start()
     try:
         result = collect(fleet, wanted, "job1", Lines(said.append), 32)

@@ -45,6 +45,15 @@ def _fingerprint(host: LabHost) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()[1]
 
 
+def test_a_private_key_that_others_may_read_is_ignored(home: Home, hosts: list[LabHost]):
+    home.key.chmod(0o644)
+    said = refusal(Host(hosts[0].name))
+    assert "~/.ssh/id_ed25519 is ignored, as ssh does: its permissions 0644 are too open" in said
+    assert said.endswith("; make it private with: chmod 600 ~/.ssh/id_ed25519")
+    home.key.chmod(0o400)
+    assert works(Host(hosts[0].name)) == []
+
+
 def test_the_command_that_is_named_accepts_the_key(home: Home, hosts: list[LabHost], lab: Lab):
     home.known.write_text("# nobody\n")
     said = refusal(hosts[0].record())

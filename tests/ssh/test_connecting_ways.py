@@ -92,6 +92,20 @@ def test_through_a_command(home: Home, hosts: list[LabHost], tmp_path: Path):
     assert "node1: its ProxyCommand '/no/such/relay" in refusal(Host(hosts[0].name))
 
 
+def test_what_a_host_is_reached_through_is_named(home: Home, hosts: list[LabHost]):
+    home.config("Host node1\n  ProxyCommand /bin/false %h %p\n")
+    said = refusal(Host("node1"))
+    assert "closed the connection before its ssh server said anything" in said
+    assert said.endswith(
+        f"; it is reached through its ProxyCommand '/bin/false {hosts[0].address} {hosts[0].port}': what does "
+        "that say, run by hand?"
+    )
+    home.config(f"Host node2\n  ProxyJump {hosts[2].name}\n  User nobody-of-that-name\n")
+    said = refusal(Host("node2"))
+    assert " refused the login as nobody-of-that-name " in said
+    assert said.endswith("; it is reached through its gateway node3 (ProxyJump in ~/.ssh/config)")
+
+
 _RELAY = """\
 import select, socket, sys, os
 peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))

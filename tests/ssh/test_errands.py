@@ -240,6 +240,16 @@ def test_a_shell_that_lets_nobody_in(hosts: list[LabHost], run: Runner):
     assert "not available" in said
 
 
+@pytest.mark.parametrize("line", ["read x", "cat"])
+def test_a_shell_that_reads_what_is_ours(hosts: list[LabHost], run: Runner, line: str):
+    (hosts[0].home / ".bashrc").write_text(f"{line}\n")
+    hosts[0].expected.append(".bashrc")
+    said = failure(run(hosts[0], "shown", 1))
+    assert said.startswith(
+        f"{hosts[0].name}: its login shell's start-up files read standard input (~/.bashrc?), which is not "
+    )
+
+
 def test_no_python_there(hosts: list[LabHost], run: Runner):
     hosts[0].no_python()
     said = failure(run(hosts[0], "shown", 1))

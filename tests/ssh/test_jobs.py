@@ -236,6 +236,31 @@ def test_ctrl_c(ssh_launch: Launch, hosts: list[LabHost], times: int):
     assert soon(lambda: quiet(hosts), 10)
 
 
+@needs_spaces
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost], times: int):
+    """Nobody waits for its lease; it ends everything itself by then."""
+    words = ["--lease", "12", "--grace", "2", "--workers", "2", "--", "sh", "-c", "echo up; sleep 600"]
+    started = ssh_launch.start("--no-check", "--hosts", "node1,node2", *words, cwd="/")
+    started.until(lambda it: it.out.count("up") == 2)
+    hosts[1].cut()
+    started.until(lambda it: "connection lost" in it.err)
+    since = time.monotonic()
+    started.send(signal.SIGINT)
+    if times == 2:
+        started.until(lambda it: "waiting for worker/1 to end" in it.err)
+        since = time.monotonic()
+        started.send(signal.SIGINT)
+    ended = started.wait(20)
+    assert ended.code == 130
+    assert time.monotonic() - since < (1.5 if times == 2 else 7)
+    assert "host node2 is lost: its agent did not answer in " in ended.err
+    assert "it can't be reached: it ends everything there when its lease is over" in ended.err
+    assert re.search(r"^node1 .* stopped ", ended.out, re.MULTILINE)
+    hosts[1].restore()
+    assert soon(lambda: quiet(hosts), 15)
+
+
 def test_porter_and_guardian_are_killed(ssh_launch: Launch, hosts: list[LabHost]):
     """Then the agent, which nobody listens to any more, ends everything."""
     words = ["--workers", "2", "--", "sh", "-c", "(setsid sleep 300 &); echo up; exec sleep 300"]

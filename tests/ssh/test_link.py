@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -181,6 +182,28 @@ def test_the_lease_of_a_silent_connection_ends_on_both_sides(opened: Callable[..
     ending = "its agent ends the tasks there by itself"
     assert here.agent.to_the_end(8) == f"no answer for 4 s: {why}; {ending}"
     here.gone_within(4)
+
+
+def test_a_porter_that_is_stopped_does_not_outlast_its_lease(opened: Callable[..., Reach]):
+    """What is stopped can't look at the clock: its guardian does. Before that nothing happens to it."""
+    here = opened(lease=5.0)
+    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; echo up; sleep 600 & sleep 600"])
+    here.agent.prints("worker/0", b"up")
+    os.kill(here.keepers()[0], signal.SIGSTOP)
+    since = time.monotonic()
+    here.gone_within(9)
+    assert time.monotonic() - since > 2.5
+    here.agent.to_the_end(10)
+
+
+def test_a_porter_that_goes_on_in_time_is_left_alone(opened: Callable[..., Reach]):
+    here = opened(lease=8.0)
+    here.count(500)
+    here.agent.prints("worker/0", b"line 10\n")
+    os.kill(here.keepers()[0], signal.SIGSTOP)
+    here.agent.quiet(3)
+    os.kill(here.keepers()[0], signal.SIGCONT)
+    here.counted(500)
 
 
 def test_a_launcher_that_is_gone_is_noticed_in_seconds(here: Reach):

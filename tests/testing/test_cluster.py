@@ -135,6 +135,13 @@ def test_a_backend_that_is_none(cluster: Cluster):
         cluster.start(["true"], backend="podman:x")
 
 
+def test_containers_without_an_engine(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/engine")
+    with pytest.raises(CannotStart, match="there is no Docker engine at unix:///no/engine") as caught:
+        cluster.start(["true"], backend="docker:any")
+    assert caught.value.exit_code == 125
+
+
 def test_waits_end_in_time_and_say_what_was_waited_for(cluster: Cluster):
     job = cluster.start(SLEEPS, workers=2, left_running=True)
     job.task("worker/1").until_prints("asleep")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 import launcher.testing
 from launcher import ExitStatus, Failure, Reason, Report, TaskId, TaskReport, TaskState
 from launcher.output.reportjson import report_as_dict
+from launcher.testing import inside
 from launcher.testing.command import Backend, Wanted, command_line
 from launcher.testing.progress import described, exit_status_of, state_of
 from launcher.testing.record import RunRecord
@@ -90,3 +94,16 @@ def test_lines_are_fit_to_be_shown():
     ]  # fmt: skip
     assert shown_lines(text, 1) == ["x" * 500 + "... (600 characters)"]
     assert shown_lines("\n", 5) == []
+
+
+def test_what_goes_into_containers_runs_by_itself(tmp_path: Path):
+    """There is nothing of ours, and perhaps an old Python."""
+    source = Path(inside.__file__).read_text()
+    tree = ast.parse(source, feature_version=(3, 8))
+    modules = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert modules == {"json", "os", "sys"}
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as task:
+        alone = [sys.executable, "-I", "-S", "-c", source, "9", str(task.pid)]
+        assert json.loads(subprocess.check_output([*alone, "main"])) in ("", "S", "R", "Z")
+        assert task.wait(20) == -9
+    assert subprocess.check_output([*alone, "all"]) == b"null\n"

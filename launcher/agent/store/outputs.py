@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make(arguments: Dict[str, Any]) -> int:
-    """Errand: ``{"job": its name, "names": [...]}``; the answer has their paths in the same order."""
+    """Errand: ``{"job": its name, "names": [...], "mode": 448}``; the answer has their paths, in order."""
     return speak(_make, arguments)
 
 
@@ -27,13 +27,17 @@ def _make(talk: Talk, arguments: Dict[str, Any]) -> None:
         busy.share(talk.alive)
         lock.take(talk.alive)
         run = Run(store, str(arguments["job"]))
-        paths = [_made(f"{run.folder}/{OUTPUTS}", str(name)) for name in arguments["names"]]
+        mode = int(arguments["mode"])
+        paths = [_made(f"{run.folder}/{OUTPUTS}", str(name), mode) for name in arguments["names"]]
         run.used()
     talk.tell(done=paths)
 
 
-def _made(top: str, name: str) -> str:
+def _made(top: str, name: str, mode: int) -> str:
+    """A folder; those above it are for us alone."""
     check_path(name)
     path = f"{top}/{name}"
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    os.makedirs(top, mode=0o700, exist_ok=True)
+    os.makedirs(path, exist_ok=True)
+    os.chmod(path, mode)
     return path

@@ -20,8 +20,9 @@ FAULTS = (DockerException, requests.RequestException, OSError)
 
 #: The oldest API with all that we ask for (mounts, the end of a container that is removed): Docker 17.06.
 OLDEST_API = (1, 30)
-#: Seconds for one answer of the engine; and connections to it that are kept.
-_ANSWER = 60
+#: Seconds for one answer of the engine: while it makes things, and once they are made; and connections to it
+#: that are kept.
+_ANSWER, _SOON = 60, 15
 _CONNECTIONS = 64
 _DEFAULT = "unix:///var/run/docker.sock"
 
@@ -32,6 +33,32 @@ class Where(NamedTuple):
     address: str
     source: str
     tls: object = None
+
+    @property
+    def is_socket(self) -> bool:
+        """Whether a plain socket reaches it."""
+        return self.address.startswith(("unix://", "tcp://", "http://")) and not self.tls
+
+
+class _Client(docker.APIClient):  # type: ignore[misc]  # the SDK has no types
+    """One that, once it has had no answer in time, does not ask for more, if it was told so.
+
+    A job that ends has many questions, for each container several: an engine that hangs would have it wait
+    for each.
+    """
+
+    asks_once = False
+    gave_up = False
+
+    def send(self, *args: Any, **more: Any) -> Any:
+        """See `requests.Session.send`."""
+        if self.gave_up:
+            raise requests.Timeout("it has not answered before")
+        try:
+            return super().send(*args, **more)
+        except requests.Timeout:
+            self.gave_up = self.asks_once
+            raise
 
 
 class Engine:
@@ -76,7 +103,17 @@ class Engine:
         """What went wrong, in the engine's own words where it has some."""
         if isinstance(error, APIError):
             return str(error.explanation or error).strip()
-        return explained(error, self.where)
+        return explained(error, self.where, self.client.timeout)
+
+    def hurry(self) -> None:
+        """All is made: what is asked from now on is soon done, or the engine hangs and is not asked again."""
+        self.client.timeout = _SOON
+        self.client.asks_once = True
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it has not answered in time, since `hurry`."""
+        return bool(self.client.gave_up)
 
     def close(self) -> None:
         """Let go of all connections that are not in use."""
@@ -90,19 +127,60 @@ def connect(environ: Mapping[str, str]) -> Engine:
         TransportError: there is none, it may not be used, or it is too old.
     """
     where = find(environ)
-    try:
-        client = docker.APIClient(
-            base_url=where.address,
-            tls=where.tls or False,
-            version="auto",
-            timeout=_ANSWER,
-            max_pool_size=_CONNECTIONS,
-        )
-        info = client.info()
-    except FAULTS as error:
-        raise TransportError(explained(error, where)) from error
+    if where.is_socket:
+        client = _met(where, lambda: _client(where.address, "auto"))
+    else:
+        client = _dialled(environ, where)
+    info = _met(where, client.info)
     _check(client.api_version, info, where)
     return Engine(client, where, info)
+
+
+def _client(address: str, version: str) -> _Client:
+    return _Client(base_url=address, version=version, timeout=_ANSWER, max_pool_size=_CONNECTIONS)
+
+
+def _met(where: Where, request: Callable[[], T], said: Callable[[], str] = str) -> T:
+    """What an engine answers that has not answered before.
+
+    Args:
+        where: it is.
+        request: what to ask.
+        said: what the command says that passes on the question, if there is one.
+
+    Raises:
+        TransportError: it does not answer.
+    """
+    try:
+        return request()
+    except FAULTS as error:
+        words = said()
+        at = f"the Docker engine at {where.address} (from {where.source})"
+        told = f"{at} can't be reached by the docker command: {words}" if words else explained(error, where)
+        raise TransportError(told) from error
+
+
+def _dialled(environ: Mapping[str, str], where: Where) -> _Client:
+    """A client whose connections the ``docker`` command makes."""
+    from launcher.transport.docker.dialled import Adapter, Dialler
+
+    dialler = Dialler(environ, f"the Docker engine at {where.address} (from {where.source})")
+    adapter = Adapter(dialler, _ANSWER, _CONNECTIONS)
+    try:
+        found: dict[str, str] = _met(
+            where, lambda: _through(adapter, "1.30").version(api_version=False), dialler.said
+        )
+        return _through(adapter, found["ApiVersion"])
+    except TransportError:
+        adapter.close()
+        raise
+
+
+def _through(adapter: Any, version: str) -> _Client:
+    """A client that speaks through this adapter, whatever it takes its address for."""
+    client = _client(_DEFAULT, version)
+    client.mount("http+docker://", adapter)
+    return client
 
 
 def find(environ: Mapping[str, str]) -> Where:
@@ -112,12 +190,10 @@ def find(environ: Mapping[str, str]) -> Where:
         TransportError: a context that is not there, or a kind of address that we do not know.
     """
     where = _by_variable(environ) if environ.get("DOCKER_HOST") else _by_context(environ)
-    kind, tls = where.address.partition("://")[0], " with TLS" if where.tls else ""
-    if kind not in ("unix", "tcp", "http") or where.tls:
+    if where.address.partition("://")[0] not in ("unix", "tcp", "http", "https", "ssh"):
         raise TransportError(
-            f"{where.source} has the Docker engine at {where.address}{tls}: only unix:// and tcp:// without "
-            "TLS are understood (`ssh -NL /tmp/docker.sock:/var/run/docker.sock HOST` makes a unix socket of "
-            "an engine elsewhere)"
+            f"{where.source} has the Docker engine at {where.address}: only unix://, tcp:// and ssh:// are "
+            "understood"
         )
     return where
 
@@ -161,8 +237,14 @@ def _check(version: str, info: Mapping[str, Any], where: Where) -> None:
         )
 
 
-def explained(error: BaseException, where: Where) -> str:
-    """Why an engine can't be used, from what the SDK raised, and what to try."""
+def explained(error: BaseException, where: Where, seconds: float = _ANSWER) -> str:
+    """Why an engine can't be used, from what the SDK raised, and what to try.
+
+    Args:
+        error: what was raised.
+        where: the engine.
+        seconds: that it was given for its answer.
+    """
     causes = list(_causes(error))
     at = f"at {where.address}"
     if any(isinstance(cause, PermissionError) for cause in causes):
@@ -178,7 +260,7 @@ def explained(error: BaseException, where: Where) -> str:
     if any(isinstance(cause, (ConnectionError, requests.ConnectionError)) for cause in causes):
         return f"no Docker engine answers {at} (from {where.source}): is it running?"
     if any(isinstance(cause, (TimeoutError, requests.Timeout)) for cause in causes):
-        return f"the Docker engine {at} does not answer within {_ANSWER} s"
+        return f"the Docker engine {at} does not answer within {seconds:g} s"
     if "is not supported by this library" in str(error) or "client version" in str(error):
         return f"the Docker engine {at} is too old, or too new: {error}"
     return f"the Docker engine {at} can't be used: {error}"

@@ -42,16 +42,16 @@ def execute(engine: Engine, container: str, argv: Sequence[str], seconds: float)
     made = engine.asked(what, lambda: client.exec_create(container, list(argv)))
     theirs = engine.asked(what, lambda: client.exec_start(made["Id"], socket=True))
     try:
-        out, errors = _read(theirs._sock, time.monotonic() + seconds)
+        out, errors, ended = _read(theirs._sock, time.monotonic() + seconds)
     except OSError as error:
         raise TransportError(f"{what}: {engine.explain(error)}") from error
     finally:
         _close(theirs)
-    return Executed(_code(engine, made["Id"]), out, errors)
+    return Executed(_code(engine, made["Id"], _END if ended else 0.0), out, errors)
 
 
-def _read(line: Any, until: float) -> tuple[bytes, bytes]:
-    """All that the command prints, up to its end or the end of our patience."""
+def _read(line: Any, until: float) -> tuple[bytes, bytes, bool]:
+    """All that the command prints, up to its end or the end of our patience; whether it was its end."""
     demultiplexer = Demultiplexer()
     out, errors = b"", b""
     poll = select.poll()
@@ -61,10 +61,10 @@ def _read(line: Any, until: float) -> tuple[bytes, bytes]:
             break
         data = line.recv(_PIECE)
         if not data:
-            break
+            return out, errors, True
         more, more_errors = demultiplexer.feed(data)
         out, errors = out + more, errors + more_errors
-    return out, errors
+    return out, errors, False
 
 
 def _close(theirs: Any) -> None:
@@ -74,9 +74,9 @@ def _close(theirs: Any) -> None:
     below.close()
 
 
-def _code(engine: Engine, made: str) -> int | None:
+def _code(engine: Engine, made: str, seconds: float) -> int | None:
     """The exit code: the engine may learn it a moment after the output has ended."""
-    until = time.monotonic() + _END
+    until = time.monotonic() + seconds
     while True:
         found = engine.asked("a command in a container", lambda: engine.client.exec_inspect(made))
         if not found["Running"] or time.monotonic() > until:

@@ -35,6 +35,8 @@ def start_fault(said: str, container: Container) -> str:
             f"there is no {container.python} in the image {container.image}: it must have a Python of 3.8 or "
             "later; --python says where it is"
         )
+    if container.python in said and "permission denied" in said:
+        return f"{container.python} in the image {container.image} can't be run: permission denied"
     if "is already in use by container" in said:
         return f"a container of its name is there already: {said}"
     return said

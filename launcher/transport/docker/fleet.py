@@ -78,6 +78,7 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self._given_up = True
+        self._engine.hurry()
         if self._watch is not None:
             self._watch.attentive = False
         for link in self._links.values():
@@ -113,6 +114,7 @@ class Fleet:
             pool.shutdown(wait=True, cancel_futures=True)
         self._check(begun)
         self._watch.attentive = True
+        self._engine.hurry()
 
     def _await(self, begun: dict[Future[None], str]) -> None:
         """Until all are started, one can't be, or it takes too long; say so when it takes long."""
@@ -250,8 +252,11 @@ class _Hands:
         return None if self._watch is None else self._watch.wait(self._host, self._container, seconds)
 
     def why_unknown(self) -> str:
+        engine = f"the Docker engine at {self._engine.where.address}"
+        if self._engine.hangs:
+            return f"{engine} does not answer: how its container is can't be known"
         gone = self._watch is not None and self._watch.broken
-        return f"the Docker engine at {self._engine.where.address} has gone: was it stopped?" if gone else ""
+        return f"{engine} has gone: was it stopped?" if gone else ""
 
     def remove(self) -> None:
         found = [leftovers.Thing("container", self._container, self._host, {})]

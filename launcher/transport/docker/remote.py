@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _BRING = 10.0
 #: What the command says where nothing could be started.
 _COMMAND = re.compile(r"^docker: (?:Error response from daemon: )?(.*?)\.?$", re.MULTILINE)
+_WARNING = "WARNING: "
+_LOGGED = re.compile(r'level=error msg="([^"]*)"')
 #: Exit codes of the command where the container did not start.
 _NOT_STARTED = (125, 126, 127)
 
@@ -69,12 +71,13 @@ class RemoteTransport:
         job: str = "",
     ) -> None:
         self._berths = berths
+        self._tell = tell
         self._ssh = SshTransport(fleet, tell, lease, job)
 
     def open(self, host: Host) -> RemoteLink:
         """Start the container of ``host``; see `Transport.open`."""
         berth = self._berths[host.name]
-        return RemoteLink(self._ssh.open(host, berth.there), berth.container)
+        return RemoteLink(self._ssh.open(host, berth.there), berth.container, self._tell)
 
 
 class RemoteLink:
@@ -82,8 +85,10 @@ class RemoteLink:
 
     same_clock = False
 
-    def __init__(self, link: SshLink, container: Container) -> None:
+    def __init__(self, link: SshLink, container: Container, tell: Callable[[str], None]) -> None:
         self._link = link
+        self._tell = tell
+        self._passed_on: set[str] = set()
         self.reading, self.writing = link.reading, link.writing
         self._container = container
         self._arrival = Arrival(container, lambda: self._send(arrival.source()))
@@ -131,7 +136,7 @@ class RemoteLink:
         if not words.startswith(ENDED):
             return words
         found: dict[str, Any] = json.loads(words[len(ENDED) :])
-        code, said = found["code"], str(found["said"])
+        code, said = found["code"], self._without_warnings(str(found["said"]))
         if code is None:
             return "its `docker run` was killed"
         if code in _NOT_STARTED and not self._arrival.ready and (match := _COMMAND.search(said)):
@@ -139,6 +144,16 @@ class RemoteLink:
         if code in _NOT_STARTED and self._arrival.ready:
             return f"its Docker engine has gone: was it stopped? ({_last(said)})"
         return end_fault(End(code), self._container, self._arrival.ready, said)
+
+    def _without_warnings(self, said: str) -> str:
+        """What is left when the command's own remarks are passed on, each once."""
+        lines = said.splitlines()
+        warnings = [line for line in lines if line.startswith(_WARNING)]
+        for warning in dict.fromkeys(warnings):
+            if warning not in self._passed_on:
+                self._passed_on.add(warning)
+                self._tell(f"{self._container.host}: {warning.removeprefix(_WARNING)}")
+        return "\n".join(line for line in lines if line not in warnings)
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`; the container is removed."""
@@ -161,5 +176,7 @@ def _is_closed(events: list[tuple[int, int]]) -> bool:
 
 
 def _last(said: str) -> str:
-    lines = said.strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    """The last line; of one as the command's log has it the message."""
+    lines = said.strip().splitlines() or ["it said nothing"]
+    logged = _LOGGED.search(lines[-1])
+    return logged[1] if logged else lines[-1]

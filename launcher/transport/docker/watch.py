@@ -97,14 +97,18 @@ class Watch(threading.Thread):
         while True:
             with self._news:
                 left = deadline - time.monotonic()
-                self._news.wait_for(lambda: host in self._ended or self.broken, max(0.0, min(left, _EVENT)))
+                self._news.wait_for(lambda: self._is_over(host), max(0.0, min(left, _EVENT)))
                 if host in self._ended:
                     return self._ended[host]._replace(out_of_memory=host in self._starved)
-                if self.broken:
+                if self.broken or self._engine.hangs:
                     return None
             found = self._look(host, container)
             if found is not None or left <= _EVENT:
                 return found
+
+    def _is_over(self, host: str) -> bool:
+        """Whether nothing more will be heard of it."""
+        return host in self._ended or self.broken or self._engine.hangs
 
     def _look(self, host: str, container: str) -> End | None:
         """No event came: the container itself may say how it is."""

@@ -42,6 +42,12 @@ HEAD_START, _LEAST_SHARE = 2.0, 0.7
 #: Seconds for the last acknowledgement to be on its way, and for the end when nobody waits for it any more.
 LAST_WORD = 1.0
 CLOSING = 10.0
+#: Seconds in which a connection that was lost may well be back.
+HOPE = 3.0
+_NOT_STARTED = (
+    f"nothing of ours has started there in {FIRST_ANSWER:.0f} s; does a start-up file of its login shell "
+    "(~/.bashrc?) wait, or read standard input?"
+)
 #: Bytes that wait for the connection, and for the reader.
 KEEP = 1024 * 1024
 TAKE = 8 * 1024 * 1024
@@ -107,6 +113,12 @@ class Carrier(threading.Thread):
         """Nobody reads any more what the agent says."""
         self._pipes.discards = True
         self._wake.ring()
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether there has been no connection for a while: nothing is to be had from the host soon."""
+        lost_at = self._lost_at
+        return lost_at is not None and time.monotonic() >= lost_at + HOPE
 
     def hold(self) -> None:
         """The agent is being killed, over the connection there is: make no other."""
@@ -204,7 +216,9 @@ class Carrier(threading.Thread):
             self._take_new(self._redial)
         silent = self._errand is None or now >= self._silent_at()
         if silent:
-            self._lose(f"no answer for {now - self._stream.heard_at:.0f} s")
+            if self._errand is not None and not self._met:
+                self._why_not = _NOT_STARTED
+            self._lose(f"no answer for {now - self._stream.heard_at:.0f} s" if self._met else self._why_not)
             if self._redial is None and not self._held and now >= self._tried_at + self._backoff:
                 self._begin_redial()
 

@@ -186,6 +186,12 @@ class Dialer:
         self._keep(line)
         try:
             self._shake_hands(connection, name, line, place, seconds, progress)
+        except tcp.Stopped:
+            self.drop(line)
+            raise
+        except HostFailure as failure:
+            self.drop(line)
+            raise failures.by_way_of(failure, _way(options, before)) from failure
         except BaseException:
             self.drop(line)
             raise
@@ -216,8 +222,8 @@ class Dialer:
                 return gateway.open_channel("direct-tcpip", place, ("", 0), timeout=seconds)
             except (SSHException, EOFError, OSError) as error:
                 raise failures.of_gateway(place, before[-1], error) from error
-        command = options.get("proxycommand")
-        if command and command.lower() != "none":
+        command = _proxy(options)
+        if command:
             proxy = tcp.Command(command)
             with self._lock:
                 self._commands.append(proxy)
@@ -254,6 +260,20 @@ class Dialer:
             raise failures.of_handshake(
                 place, error, line.remote_version, line.queued.ended, late, seconds
             ) from error
+
+
+def _proxy(options: Mapping[str, Any]) -> str:
+    """The ``ProxyCommand`` of a host; empty: none."""
+    command = str(options.get("proxycommand") or "none")
+    return "" if command.lower() == "none" else command
+
+
+def _way(options: Mapping[str, Any], before: tuple[str, ...]) -> str:
+    """What is between us and a host, for messages; empty: nothing."""
+    if before:
+        return f"its gateway {before[-1]} (ProxyJump in ~/.ssh/config)"
+    command = _proxy(options)
+    return f"its ProxyCommand {command!r}: what does that say, run by hand?" if command else ""
 
 
 def _drop(line: Line) -> None:

@@ -17,6 +17,8 @@ _SAID_LIMIT = 64 * 1024
 #: Bytes of one packet; a bigger one would only be cut by the other end.
 _PIECE = 32 * 1024 - 64
 _READ_SIZE = 64 * 1024
+#: So many bytes of our first code, among what a login shell printed, say that it reads what is for us.
+_TELLING = 40
 
 
 class ChannelErrand:
@@ -130,6 +132,8 @@ class ChannelErrand:
                 self._early = self._early[end:]
                 self._obey(word)
                 return
+            if bootstrap.FIRST_CODE[:_TELLING] in self._early:
+                raise TransportError(f"{self._host}: {_explain(bootstrap.EATEN, self._python)}")
             if not data or len(self._early) > bootstrap.MAX_NOISE:
                 self._give_up()
                 return
@@ -226,6 +230,11 @@ class ChannelErrand:
 def _explain(word: str, python: str) -> str:
     """Why the host can't run errands, from its mark."""
     advice = "name a Python of 3.8 or later with `python` in the hostfile, or install one"
+    if word == bootstrap.EATEN:
+        return (
+            "its login shell's start-up files read standard input (~/.bashrc?), which is not theirs when a "
+            "command is run; let them do so only in a terminal: [ -t 0 ] && ..."
+        )
     if word == bootstrap.MISSING:
         return f"there is no {python} there; {advice}"
     if word.startswith(bootstrap.TOO_OLD):

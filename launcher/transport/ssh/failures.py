@@ -112,6 +112,16 @@ def of_gateway(place: Place, gateway: str, error: Exception) -> HostFailure:
     )
 
 
+def by_way_of(failure: HostFailure, way: str) -> HostFailure:
+    """The same of a host that is reached through something, which may be what is wrong.
+
+    Args:
+        failure: of what came through.
+        way: in words; empty: nothing is between.
+    """
+    return HostFailure(f"{failure}; it is reached through {way}", failure.may_pass) if way else failure
+
+
 def _plain(error: Exception) -> str:
     text = str(error)
     if isinstance(error, OSError):

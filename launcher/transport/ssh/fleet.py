@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterable
 
 from launcher.errors import ConnectionLost, HostsError, TransportError
 from launcher.model.host import Host
+from launcher.model.records import TYPE_CHECKING
 from launcher.transport import bootstrap
 from launcher.transport.bundle import Bundle, bundle
 from launcher.transport.ssh.dial import Dialer
 from launcher.transport.ssh.errand import ChannelErrand
 from launcher.transport.ssh.line import Line
 from launcher.transport.ssh.progress import Progress
-from launcher.transport.ssh.relay import Relays
 from launcher.transport.ssh.settings import SshSettings
+
+if TYPE_CHECKING:
+    from launcher.transport.ssh.relay import Relays
 
 #: Seconds until the user is told whom we wait for, and then between two such lines.
 _FIRST_WORD, _NEXT_WORD = 2.0, 5.0
@@ -153,8 +156,10 @@ class Fleet:
         Returns:
             The ports, by host, each on its host's loopback address.
         """
+        from launcher.transport.ssh.relay import Relays  # only programs that start jobs ask for it
+
         self._relays = Relays(path, tell)
-        return self._relays.open(self._lines)
+        return self._relays.open(self._lines, self._tell)
 
     def close(self) -> None:
         """End all connections."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,16 +24,17 @@ from launcher.transport.ssh.failures import HostFailure, Place
 from launcher.transport.ssh.known_hosts import shorten
 
 _DEFAULTS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
-#: Why a key file can't be used, in the words that the advice depends on.
-_LOCKED = "is protected by a passphrase"
+#: Permissions that a private key of ours must not give to anybody else.
+_OTHERS = 0o077
 
 
 class _Loaded(NamedTuple):
-    """A key file: the key, or why there is none."""
+    """A key file: the key, or why there is none, and what to do about it."""
 
     path: str
     key: PKey | None
     problem: str = ""
+    advice: str = ""
 
 
 class _Candidate(NamedTuple):
@@ -58,13 +60,24 @@ class Keyring:
 
 def _load(path: str) -> _Loaded:
     try:
+        mode = _too_open(path)
+        if mode:
+            problem = f"is ignored, as ssh does: its permissions {mode:04o} are too open"
+            return _Loaded(path, None, problem, f"make it private with: chmod 600 {shorten(path)}")
         return _Loaded(path, PKey.from_path(path))
     except TypeError:  # what cryptography raises for want of a passphrase
-        return _Loaded(path, None, _LOCKED)
+        return _Loaded(path, None, "is protected by a passphrase", f"unlock it with: ssh-add {shorten(path)}")
     except OSError as error:
         return _Loaded(path, None, f"can't be read ({(error.strerror or str(error)).lower()})")
     except (ValueError, SSHException, UnknownKeyType) as error:
         return _Loaded(path, None, f"is no key that can be used ({type(error).__name__})")
+
+
+def _too_open(path: str) -> int:
+    """The permissions of a key file of ours that others may read or write; 0: it is private, or not ours."""
+    status = os.stat(path)
+    mode = stat.S_IMODE(status.st_mode)
+    return mode if status.st_uid == os.getuid() and mode & _OTHERS else 0
 
 
 class Login:
@@ -177,8 +190,8 @@ class Login:
 
     def _advice(self) -> str:
         for loaded in self._files:
-            if loaded.problem == _LOCKED:
-                return f"unlock it with: ssh-add {shorten(loaded.path)}"
+            if loaded.advice:
+                return loaded.advice
         return "is that the right user, and is the key in its ~/.ssh/authorized_keys there?"
 
 

@@ -18,6 +18,8 @@ _KEX = "curve25519-sha256@libssh.org"
 #: Where paramiko logs; what matters of it is in our messages.
 _LOG = "launcher.ssh"
 logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
+#: The first number of messages about channels (RFC 4250, 4.1.2); those below are about keys and who we are.
+_LEAST_OF_CHANNELS = 80
 #: Seconds between looks at whether keys are due to be renewed; the thread sleeps otherwise.
 _LOOK = 5.0
 #: Seconds between looks of a thread that waits for room at whether the connection is there at all.
@@ -59,7 +61,9 @@ class Line(Transport):
         self._wakes: set[Callable[[], None]] = set()
         self._roomy = threading.Event()
         sock.drained = self._wake_all
-        self.clear_to_send = _Answer(self._wake_all)
+        self.clear_to_send = _Answer(self._keys_are_there)
+        #: What this connection's own thread has to say when keys are renewed.
+        self._postponed: list[Message] = []
         options = self.get_security_options()
         if _KEX in options.kex:
             options.kex = (_KEX, *(name for name in options.kex if name != _KEX))
@@ -72,6 +76,34 @@ class Line(Transport):
     def has_room(self) -> bool:
         """Whether something can be sent now without waiting: it is neither clogged nor renewing its keys."""
         return self.queued.has_room and self.clear_to_send.is_set()
+
+    def _send_user_message(self, data: Message) -> None:
+        """See paramiko, whose thread would wait here for keys that itself is to renew."""
+        if threading.current_thread() is self:
+            self._send_soon(data)
+        else:
+            super()._send_user_message(data)  # type: ignore[misc]
+
+    def _send_message(self, data: Message) -> None:
+        """See paramiko, whose thread grants channels also while keys are renewed, when nobody may."""
+        if threading.current_thread() is self and data.asbytes()[0] >= _LEAST_OF_CHANNELS:
+            self._send_soon(data)
+        else:
+            super()._send_message(data)  # type: ignore[misc]
+
+    def _send_soon(self, data: Message) -> None:
+        with self.clear_to_send_lock:
+            if self.clear_to_send.is_set():
+                super()._send_message(data)  # type: ignore[misc]
+            else:
+                self._postponed.append(data)
+
+    def _keys_are_there(self) -> None:
+        """Called under the lock of those who send."""
+        postponed, self._postponed = self._postponed, []
+        for data in postponed:
+            super()._send_message(data)  # type: ignore[misc]
+        self._wake_all()
 
     def await_room(self) -> None:
         """Wait until something can be sent; for threads that do nothing else.
@@ -105,7 +137,7 @@ class Line(Transport):
         message.add_string("session")
         for field in (number, self.default_window_size, self.default_max_packet_size):
             message.add_int(field)
-        self._send_user_message(message)  # type: ignore[attr-defined]
+        self._send_user_message(message)
         return session
 
     def forget(self, wake: Callable[[], None]) -> None:
@@ -178,4 +210,4 @@ class Session(Channel):
         message.add_string("exec")
         message.add_boolean(True)
         message.add_string(command)
-        self._line._send_user_message(message)  # type: ignore[attr-defined]
+        self._line._send_user_message(message)

@@ -26,6 +26,8 @@ KILL_CONTAINER = "launcher.agent.container:kill"
 
 #: Seconds for a carrier to notice that its agent was killed.
 _NOTICE = 1.0
+#: Seconds between two looks whether an end is still to be waited for.
+_LOOK = 0.1
 #: Bytes a pipe of the link holds: output comes in big pieces.
 _PIPE_SIZE = 1024 * 1024
 _F_SETPIPE_SZ = 1031
@@ -128,14 +130,18 @@ class SshLink:
         """See `Link.wait`."""
         if self.writing < 0:
             self._carrier.discard()
-        return self._carrier.last_words if self._carrier.over.wait(seconds) else None
+        until = time.monotonic() + seconds
+        while not self._carrier.over.wait(max(0.0, min(_LOOK, until - time.monotonic()))):
+            if self._carrier.hopeless or time.monotonic() >= until:
+                return None
+        return self._carrier.last_words
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`; what the agent started, it, its guardian and its porter carry its watermark."""
         until = time.monotonic() + seconds
         self.hang_up()
         self._carrier.hold()
-        killed = self._kill_there(until)
+        killed = not self._carrier.hopeless and self._kill_there(until)
         self._carrier.go_on(killed)
         return self.wait(_NOTICE if killed else 0.0)
 

@@ -10,15 +10,15 @@ one was taken, by a channel's window (2 MiB) and by the connection's own queue.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from paramiko import Channel, SSHException
 
 from launcher.transport.ssh.line import Line
+from launcher.transport.ssh.way import Way, thread
 
 #: Ways through one host at a time; more are closed at once.
 MOST_WAYS = 64
@@ -30,7 +30,8 @@ RENEW_LIMIT, _RETRY = 60.0, 0.25
 #: Seconds for threads to end.
 _LAST_WAIT = 2.0
 _LOOPBACK = "127.0.0.1"
-_PIECE = 128 * 1024
+#: Seconds until the user is told whom we wait for.
+_PATIENCE = 2.0
 
 
 class Relays:
@@ -46,29 +47,32 @@ class Relays:
         self._tell = tell
         self._lock = threading.Lock()
         self._ports: dict[str, int] = {}
-        self._ways: dict[str, set[_Way]] = {}
+        self._ways: dict[str, set[Way]] = {}
         self._told: set[tuple[str, str]] = set()
         self._closing = threading.Event()
 
-    def open(self, lines: Mapping[str, Line]) -> dict[str, int]:
+    def open(self, lines: Mapping[str, Line], patience: Callable[[str], None]) -> dict[str, int]:
         """Have a port opened on every host, all at once; what can't be had is told.
+
+        Args:
+            lines: the connections, by host.
+            patience: gets a line when that takes long.
 
         Returns:
             The ports, by host.
         """
         self._ways.update((host, set()) for host in lines)
-        asking = [
-            _thread(partial(self._first, host, line), f"ssh-{host}-relay") for host, line in lines.items()
+        asked = [
+            (host, thread(partial(self._first, host, line), f"ssh-{host}-relay"))
+            for host, line in lines.items()
         ]
-        deadline = time.monotonic() + OPEN_LIMIT
-        for thread in asking:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        began = time.monotonic()
+        if late := _still(asked, began + _PATIENCE):
+            patience(f"waiting for the ssh server of {late[0]}{_more(late)} to open a port")
+        for host in _still(asked, began + OPEN_LIMIT):
+            self._tell_once(host, f"its ssh server opened no port for its tasks in {OPEN_LIMIT:.0f} s")
         with self._lock:
-            found = dict(self._ports)
-        for host in lines:
-            if host not in found:
-                self._tell_once(host, "no port there leads to this machine: its tasks need another way here")
-        return found
+            return dict(self._ports)
 
     def _first(self, host: str, line: Line) -> None:
         try:
@@ -88,7 +92,7 @@ class Relays:
         with self._lock:
             port = self._ports.get(host)
         if port is not None:
-            _thread(partial(self._again, host, line, port), f"ssh-{host}-relay")
+            thread(partial(self._again, host, line, port), f"ssh-{host}-relay")
 
     def _again(self, host: str, line: Line, port: int) -> None:
         deadline = time.monotonic() + RENEW_LIMIT
@@ -105,24 +109,24 @@ class Relays:
 
     def _arrived(self, host: str, line: Line, channel: Channel, *_: object) -> None:
         """Somebody has connected to the port; called by the connection's thread, which must not wait."""
-        way = _Way(line, channel)
+        way = Way(line, channel)
         with self._lock:
             ways = self._ways[host]
             crowded = len(ways) >= MOST_WAYS or self._closing.is_set()
             if not crowded:
                 ways.add(way)
         try:
-            _thread(partial(self._refuse if crowded else self._carry, host, way), f"ssh-{host}-way")
+            thread(partial(self._refuse if crowded else self._carry, host, way), f"ssh-{host}-way")
         except RuntimeError:  # no thread is to be had
             way.close()
             with self._lock:
                 ways.discard(way)
 
-    def _refuse(self, host: str, way: _Way) -> None:
+    def _refuse(self, host: str, way: Way) -> None:
         way.close()
         self._tell_once(host, f"more than {MOST_WAYS} connections at a time to this machine: refused")
 
-    def _carry(self, host: str, way: _Way) -> None:
+    def _carry(self, host: str, way: Way) -> None:
         try:
             way.carry(self._path)
         except OSError as error:
@@ -151,80 +155,15 @@ class Relays:
             way.over.wait(max(0.0, deadline - time.monotonic()))
 
 
-class _Way:
-    """One connection from a host to the socket here."""
-
-    def __init__(self, line: Line, channel: Channel) -> None:
-        self._line = line
-        self._channel = channel
-        self._here: socket.socket | None = None
-        self._closed = threading.Event()
-        #: Both directions have ended.
-        self.over = threading.Event()
-
-    def carry(self, path: str) -> None:
-        """Carry bytes both ways until both ends are through, or one breaks.
-
-        Raises:
-            OSError: nobody listens at ``path``.
-        """
-        try:
-            self._here = here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            here.connect(path)
-            self._channel.settimeout(None)
-            out = _thread(partial(self._out, here), "ssh-way-out")
-            self._in(here)
-            out.join()
-        finally:
-            self.over.set()
-
-    def _in(self, here: socket.socket) -> None:
-        """From the host to the socket here."""
-        try:
-            while data := self._channel.recv(_PIECE):
-                here.sendall(data)
-            here.shutdown(socket.SHUT_WR)
-        except (SSHException, EOFError, OSError):  # one end is gone: the other is not to wait for it
-            self.close()
-
-    def _out(self, here: socket.socket) -> None:
-        """From the socket here to the host."""
-        piece = bytearray(_PIECE)
-        view = memoryview(piece)
-        try:
-            while size := here.recv_into(piece):
-                self._send(view[:size])
-            self._channel.shutdown_write()
-        except (SSHException, EOFError, OSError):
-            self.close()
-
-    def _send(self, data: memoryview) -> None:
-        while data:
-            self._line.await_room()
-            sent = self._channel.send(data)  # type: ignore[arg-type]  # anything with bytes
-            if not sent:
-                raise EOFError
-            data = data[sent:]
-
-    def close(self) -> None:
-        """Close both ends, and so end whoever waits for one. Any thread may, more than once."""
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        self._channel.close()
-        if self._here is None:
-            return
-        try:
-            self._here.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it was not connected
-            pass
-        self._here.close()
+def _still(asked: Sequence[tuple[str, threading.Thread]], deadline: float) -> list[str]:
+    """Those who have not answered by then."""
+    for _, asking in asked:
+        asking.join(max(0.0, deadline - time.monotonic()))
+    return [host for host, asking in asked if asking.is_alive()]
 
 
-def _thread(work: Callable[[], object], name: str) -> threading.Thread:
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    thread.start()
-    return thread
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def _why(error: Exception) -> str:

@@ -7,7 +7,10 @@ import os
 
 import pytest
 
-from launcher.cli.dockeroptions import mounts, role_cpus, role_memory
+from launcher.cli.dockeroptions import add_from_file, mounts, on_machines, role_cpus, role_memory
+from launcher.cli.options import add_options
+from launcher.jobfile import DockerKeys
+from launcher.model.host import Host
 from launcher.transport.docker.settings import Mount
 
 
@@ -57,3 +60,84 @@ def test_mounts():
 def test_no_mounts(word: str):
     found, faults = mounts([word])
     assert (found, len(faults)) == ([], 1)
+
+
+def test_mounts_of_other_machines():
+    found, faults = mounts(["~/data", "~/data:/data", "sub", "~:/home:ro"], here=False)
+    assert not faults
+    here = os.getcwd()
+    assert found == [
+        Mount("~/data", "~/data"),
+        Mount("~/data", "/data"),
+        Mount(f"{here}/sub", f"{here}/sub"),
+        Mount("~", "/home", True),
+    ]
+    assert mounts(["~"], here=False)[0] == []
+
+
+def arguments(*words: str) -> argparse.Namespace:
+    """Parsed options of a launch."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts", "machines"),
+    [
+        ([], [Host("localhost")], False),
+        ([], [Host("a", source="job.yaml:3")], True),
+        (["--hosts", "a,b"], [Host("a", source="--hosts"), Host("b", source="--hosts")], False),
+        (["--hosts", "a,u@b"], [Host("a"), Host("b", user="u")], True),
+        (["--hosts", "a,b:22"], [Host("a"), Host("b", port=22)], True),
+        (["--hosts", "a,localhost"], [Host("a"), Host("localhost")], True),
+        (["--hosts", __file__], [Host("a")], True),
+    ],
+)
+def test_names_and_machines(words: list[str], hosts: list[Host], machines: bool):
+    assert on_machines(arguments(*words), hosts) is machines
+
+
+KEYS = DockerKeys(
+    "img", ("../data:/data", "~/x", "/abs"), read_only=True, memory=(("", 1 << 30), ("ps", 1 << 29)),
+    cpus=(("worker", 2.0),), user="1:2", pull="always", options=(("ipc", ("host",)),),
+)  # fmt: skip
+
+
+def test_what_a_file_says():
+    args = arguments()
+    add_from_file(args, KEYS, "/jobs")
+    assert (args.docker, args.user, args.pull, args.read_only, args.no_mount) == (
+        "img",
+        "1:2",
+        "always",
+        True,
+        False,
+    )
+    assert args.mount == ["/jobs/../data:/data", "~/x", "/abs"]
+    assert args.memory == [("", 1 << 30), ("ps", 1 << 29)]
+    assert args.docker_options == KEYS.options
+
+
+def test_what_the_command_line_says_wins():
+    args = arguments(
+        "--docker", "other", "--user", "3", "--pull", "never", "--no-mount", "--mount", "/m:/data",
+        "--memory", "2g", "--cpus", "ps=1",
+    )  # fmt: skip
+    add_from_file(args, KEYS, "/jobs")
+    assert (args.docker, args.user, args.pull, args.read_only, args.no_mount) == (
+        "other",
+        "3",
+        "never",
+        False,
+        True,
+    )
+    assert args.mount[-1] == "/m:/data"
+    assert args.memory == [("", 2 << 30)]
+    assert args.cpus == [("worker", 2.0), ("ps", 1.0)]
+
+
+def test_a_file_that_says_nothing_of_containers():
+    args = arguments()
+    add_from_file(args, DockerKeys(), "/jobs")
+    assert (args.docker, args.mount, args.docker_options) == (None, [], ())

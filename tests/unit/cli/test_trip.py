@@ -54,8 +54,9 @@ def trip(
     job = JobSpec((Role("worker", workers, PROGRAM, **role),))  # type: ignore[arg-type]
     wanted = Request(job, tuple(Host(name, slots=2) for name in hosts))
     args = argparse.Namespace(
-        sync=list(sync), collect=list(collect), fanout=None, quiet=True, json=False, run_dir=None
-    )
+        sync=list(sync), collect=list(collect), fanout=None, quiet=True, json=False, run_dir=None,
+        docker=None, user=None,
+    )  # fmt: skip
     return Trip(wanted, place(job, wanted.hosts), args)
 
 

@@ -55,6 +55,11 @@ def test_an_errand_that_is_silent(hosts: LocalHosts, monkeypatch: pytest.MonkeyP
     assert talked(hosts, "sleeps") == "a: silent for 0 s while files were copied"
 
 
+def test_an_errand_that_never_says_a_word(hosts: LocalHosts, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(talk, "_FIRST_WORD", 0.3)
+    assert talked(hosts, "sleeps").startswith("a: nothing of ours has started there in 20 s; ")
+
+
 class Impatient(Silent):
     """Somebody presses Ctrl-C while files travel."""
 

@@ -35,6 +35,12 @@ def test_it_goes_where_it_is_told(bound: Role):
     assert placed(bound).tasks[-1].host.name == "b"
 
 
+def test_hosts_that_were_written_for_it():
+    hosts = (*HOSTS, Host("c", roles=("board",)), Host("d", roles=("board",)))
+    tasks = placed(Role("board", 3, PROGRAM), *hosts).tasks
+    assert [task.host.name for task in tasks if task.task.role == "board"] == ["c", "d", "c"]
+
+
 def test_where_nobody_else_is():
     assert placed(Role("board", 1, PROGRAM, hosts=("c",)), *HOSTS, Host("c")).tasks[-1].host.name == "c"
 

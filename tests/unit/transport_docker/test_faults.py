@@ -94,11 +94,18 @@ def test_where_the_engine_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert find({}).address == "unix:///var/run/docker.sock"
     assert find({"DOCKER_HOST": "tcp://a:1"}) == Where("tcp://a:1", "DOCKER_HOST", None)
+    assert find({"DOCKER_HOST": "tcp://a:1"}).is_socket
     with pytest.raises(TransportError, match="there is no Docker context 'lab'"):
         find({"DOCKER_CONTEXT": "lab"})
-    for host in ("ssh://a", "npipe:////./pipe/x"):
-        with pytest.raises(TransportError, match="only unix:// and tcp://"):
-            find({"DOCKER_HOST": host})
+    with pytest.raises(TransportError, match="only unix://, tcp:// and ssh:// are understood"):
+        find({"DOCKER_HOST": "npipe:////./pipe/x"})
+    assert not find({"DOCKER_HOST": "ssh://a"}).is_socket
+    for name in ("ca", "cert", "key"):
+        (tmp_path / f"{name}.pem").touch()
+    behind_tls = {"DOCKER_HOST": "tcp://a:1", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
+    assert not find(behind_tls).is_socket
+    with pytest.raises(TransportError, match="DOCKER_HOST and DOCKER_CERT_PATH: "):
+        find({**behind_tls, "DOCKER_CERT_PATH": "/no/such"})
 
 
 def test_a_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

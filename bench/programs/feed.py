@@ -1,0 +1,89 @@
+"""A consumer of rows: takes batches until there are no more, and says how many rows and how much memory that was.
+
+    feed.py WAY ADDRESS BATCH PAUSE
+
+``WAY`` is how the rows come: ``feed`` (the DataFeed), ``bare`` (pickled chunks over a socket), ``queue`` (a queue
+of a multiprocessing manager, row by row). ``PAUSE`` is how many seconds each batch takes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import socket
+import struct
+import sys
+import time
+from multiprocessing.managers import BaseManager
+
+
+def main(way: str, address: str, batch: int, pause: float) -> None:
+    """Consume, then report to the address."""
+    rows = {"feed": _feed, "bare": _bare, "queue": _queue}[way](address, batch, pause)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with _connected(address, "report") as report:
+        report.sendall(b"%d %d" % (rows, most))
+
+
+def _connected(address: str, purpose: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(address)
+    sock.sendall(purpose.encode().ljust(16))
+    return sock
+
+
+def _feed(address: str, batch: int, pause: float) -> int:
+    from launcher.feed.datafeed import DataFeed
+
+    feed = DataFeed(lambda name: _connected(address, name))
+    rows = 0
+    while not feed.should_stop():
+        rows += len(feed.next_batch(batch))
+        time.sleep(pause) if pause else None
+    feed.close()
+    return rows
+
+
+def _bare(address: str, batch: int, pause: float) -> int:
+    rows = 0
+    with _connected(address, "bare") as sock, sock.makefile("rb", 0) as file:
+        while size := struct.unpack("<Q", _exactly(file, 8))[0]:
+            chunk = pickle.loads(_exactly(file, size))
+            for at in range(0, len(chunk), batch):
+                rows += len(chunk[at : at + batch])
+                time.sleep(pause) if pause else None
+        sock.sendall(b"!")
+    return rows
+
+
+def _exactly(file: object, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        view = view[file.readinto(view) :]  # type: ignore[attr-defined]
+    return data
+
+
+def _queue(address: str, batch: int, pause: float) -> int:
+    """As TensorFlowOnSpark's DataFeed does it."""
+    BaseManager.register("queue")
+    manager = BaseManager(address + ".manager", authkey=b"bench")
+    manager.connect()
+    with _connected(address, "queue") as sock:
+        place = int(sock.recv(16))
+        queue = manager.queue(place)  # type: ignore[attr-defined]
+        rows = 0
+        while True:
+            taken = []
+            while len(taken) < batch:
+                item = queue.get(True)
+                queue.task_done()
+                if item is None:
+                    return rows + len(taken)
+                taken.append(item)
+            rows += len(taken)
+            time.sleep(pause) if pause else None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

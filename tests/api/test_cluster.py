@@ -1,0 +1,369 @@
+"""Clusters that run functions of the test, on this machine: how they begin, what a function sees, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from launcher import InputError, InputMode, JobFailed, LaunchError, TaskFailed, TFCluster
+from launcher.api import members
+from launcher.runs.growing import json_of
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def write(args: Any, ctx: Any) -> None:
+    """What a node sees, in a file of its own."""
+    seen = {
+        "argv": sys.argv,
+        "node": [
+            ctx.worker_num,
+            ctx.executor_id,
+            ctx.job_name,
+            ctx.task_index,
+            ctx.num_workers,
+            ctx.is_chief,
+        ],
+        "cluster": ctx.cluster_spec,
+        "where": [
+            ctx.working_dir,
+            ctx.absolute_path("model"),
+            ctx.absolute_path("hdfs://x/y"),
+            ctx.defaultFS,
+        ],
+        "tf_config": json.loads(os.environ["TF_CONFIG"]),
+        "secrets": [name for name in os.environ if name.startswith("LAUNCH_FEED") or name == "LAUNCH_KNOCK"],
+    }
+    folder = args["folder"] if isinstance(args, dict) else args[-1]
+    Path(folder, f"{ctx.job_name}-{ctx.task_index}").write_text(json.dumps(seen))
+
+
+def seen_by(folder: Path, node: str) -> Any:
+    """What that node saw."""
+    return json.loads((folder / node).read_text())
+
+
+def test_what_the_nodes_of_a_cluster_see(tmp_path: Path):
+    with TFCluster.run(
+        write, {"folder": str(tmp_path)}, 5, 1, master_node="chief", eval_node=True
+    ) as cluster:
+        roles = [(row["executor_id"], row["job_name"], row["task_index"]) for row in cluster.cluster_info]
+    wanted = [(0, "ps", 0), (1, "chief", 0), (2, "evaluator", 0), (3, "worker", 0), (4, "worker", 1)]
+    assert roles == wanted
+    for number, role, index in wanted:
+        found = seen_by(tmp_path, f"{role}-{index}")
+        assert found["node"] == [number, number, role, index, 3, role == "chief"]
+        assert found["tf_config"]["task"] == {"type": role, "index": index}
+        assert found["secrets"] == []
+        assert found["where"] == [os.getcwd(), f"{os.getcwd()}/model", "hdfs://x/y", "file://"]
+    assert {role: len(found["cluster"][role]) for role in ("ps", "chief", "worker")} == {
+        "ps": 1,
+        "chief": 1,
+        "worker": 2,
+    }
+
+
+def test_workers_only_have_a_tf_config_and_a_list_is_argv(tmp_path: Path):
+    words = ["train.py", "--steps", "3", str(tmp_path)]
+    TFCluster.run(write, words, 2, 0).shutdown()
+    for index in (0, 1):
+        found = seen_by(tmp_path, f"worker-{index}")
+        assert found["argv"] == words
+        assert found["tf_config"]["task"] == {"type": "worker", "index": index}
+        assert len(found["tf_config"]["cluster"]["worker"]) == 2
+        assert found["node"][-1] == (index == 0)
+
+
+def test_an_empty_job_is_quick():
+    since = time.monotonic()
+    TFCluster.run(lambda args, ctx: None, None, 3, 1, quiet=True).shutdown()
+    elapsed = time.monotonic() - since
+    print(f"an empty job of 1 ps and 2 workers: {elapsed:.2f} s")
+    assert elapsed < 5, "a second is the promise; five is for a busy machine"
+
+
+def test_output_is_shown_and_kept(capfd: pytest.CaptureFixture[str]):
+    with TFCluster.run(lambda args, ctx: print("said by", args, flush=True), "a node", 1) as cluster:
+        pass
+    assert "worker/0 | said by a node" in capfd.readouterr().out
+    assert (Path(cluster.run_dir) / "logs" / "worker-0.log").read_text() == "said by a node\n"
+
+
+# ---------------------------------------------------------------------- what travels
+
+
+def test_a_closure_and_a_module_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As the module is no file where the node looks, it has to travel as code."""
+    (tmp_path / "only_here").mkdir()
+    (tmp_path / "only_here" / "mine_alone.py").write_text(
+        "WORD = 'carried'\ndef word(number):\n    return WORD * number\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "only_here"))
+    import mine_alone  # type: ignore[import-not-found]
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.endswith("only_here")])
+    out = tmp_path / "out"
+    times = 2
+
+    def fun(args: Any, ctx: Any) -> None:
+        assert isinstance(mine_alone, ModuleType) or callable(mine_alone.word)
+        out.write_text(word(times))
+
+    word = mine_alone.word
+    try:
+        TFCluster.run(fun, None, 1).shutdown()
+    finally:
+        del sys.modules["mine_alone"]
+    assert out.read_text() == "carriedcarried"
+
+
+def test_a_module_beside_the_program_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "beside_us.py").write_text("WORD = 'found'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out = tmp_path / "out"
+
+    def fun(args: Any, ctx: Any) -> None:
+        import beside_us  # type: ignore[import-not-found]
+
+        out.write_text(beside_us.WORD)
+
+    TFCluster.run(fun, None, 1).shutdown()
+    assert out.read_text() == "found"
+
+
+def test_what_can_not_travel_is_said_before_anything_is_started():
+    lock = threading.Lock()
+    with pytest.raises(LaunchError, match="the function can't be carried to another process.*lock"):
+        TFCluster.run(lambda args, ctx: lock, None, 1)
+
+
+# ---------------------------------------------------------------------- failures
+
+
+def fail(args: str, ctx: Any) -> None:
+    """In the way that is asked for; all other nodes would go on for long."""
+    if (ctx.job_name, ctx.task_index) != ("worker", 1):
+        time.sleep(300)
+    while not Path(args.partition(" ")[2]).exists():
+        time.sleep(0.01)
+    print("the last line of it", flush=True)
+    if args.startswith("raise"):
+        raise ZeroDivisionError("by nothing")
+    if args.startswith("exit"):
+        sys.exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "kill"])
+def test_a_failure_is_known_within_a_second(how: str, tmp_path: Path):
+    go = tmp_path / "go"
+    cluster = TFCluster.run(fail, f"{how} {go}", 3, 1, quiet=True)
+    since = time.monotonic()
+    go.touch()
+    with pytest.raises(TaskFailed) as caught:
+        cluster.shutdown()
+    elapsed = time.monotonic() - since
+    print(f"{how}: known after {elapsed:.2f} s")
+    assert elapsed < 3, "a second is the promise; three is for a busy machine"
+    error = caught.value
+    assert error.task == "worker/1"
+    assert error.run_dir == cluster.run_dir
+    if how == "raise":
+        assert "worker/1 raised ZeroDivisionError: by nothing" in str(error)
+        assert 'raise ZeroDivisionError("by nothing")' in error.traceback
+        assert "launcher/api" not in error.traceback
+        assert isinstance(error.__cause__, ZeroDivisionError)
+    else:
+        assert error.last_lines[0] == "the last line of it"
+        assert (error.code, error.signal) == ((3, None) if how == "exit" else (None, 9))
+        assert str(error).startswith(
+            "worker/1 exited with code 3" if how == "exit" else "worker/1 was killed by SIGKILL"
+        )
+    report = json_of(f"{error.run_dir}/report.json")
+    assert report is not None and report["failure"]["task"] == "worker/1"
+
+
+def test_a_failure_before_all_are_there_is_raised_by_run():
+    def fun(args: Any, ctx: Any) -> None:
+        os._exit(4)
+
+    with pytest.raises(TaskFailed, match="exited with code 4"):
+        TFCluster.run(fun, None, 2, quiet=True).shutdown()
+
+
+def test_exit_with_0_is_no_failure():
+    TFCluster.run(lambda args, ctx: sys.exit(), None, 1, quiet=True).shutdown()
+
+
+def test_the_others_go_on_if_wanted(tmp_path: Path):
+    def fun(args: Any, ctx: Any) -> None:
+        if ctx.task_index == 0:
+            raise ValueError("one of them")
+        time.sleep(0.5)
+        (tmp_path / "done").touch()
+
+    cluster = TFCluster.run(fun, None, 2, on_failure="continue", quiet=True)
+    with pytest.raises(TaskFailed, match="worker/0 raised ValueError: one of them"):
+        cluster.shutdown()
+    assert (tmp_path / "done").exists()
+
+
+def test_nodes_that_do_not_end_are_ended_after_the_timeout():
+    cluster = TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True)
+    with pytest.raises(JobFailed, match=r"not ended within 0\.2 s"):
+        cluster.shutdown(timeout=0.2)
+
+
+def test_an_exception_of_the_program_ends_the_cluster():
+    since = time.monotonic()
+    with (
+        pytest.raises(KeyError, match="of the program"),
+        TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True),
+    ):
+        raise KeyError("of the program")
+    assert time.monotonic() - since < 20
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"num_executors": 1, "num_ps": 1}, "leaves 0 workers"),
+        ({"num_executors": 2, "master_node": "boss"}, "'chief'"),
+        ({"num_executors": 2, "driver_ps_nodes": True}, "driver_ps_nodes"),
+        ({"num_executors": 2, "hosts": "no/such/file"}, "no such hostfile"),
+        ({"num_executors": 2, "job": "no/such.yaml"}, "can't be read"),
+        ({"num_executors": 2, "options": ["--no-such-option"]}, "--no-such-option"),
+    ],
+    ids=str,
+)
+def test_bad_input(what: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        TFCluster.run(lambda args, ctx: None, None, **what)
+
+
+def test_a_spark_context_is_one_argument_too_many():
+    with pytest.raises(InputError, match="no SparkContext"):
+        TFCluster.run(object(), lambda args, ctx: None, {}, 2)  # type: ignore[arg-type]
+
+
+def test_input_modes():
+    assert (TFCluster.InputMode.TENSORFLOW, TFCluster.InputMode.SPARK, InputMode.FEED) == (0, 1, 1)
+
+
+# ---------------------------------------------------------------------- several, and elsewhere
+
+
+def test_two_clusters_at_once_one_of_them_in_a_thread(tmp_path: Path):
+    def fun(args: Any, ctx: Any) -> None:
+        until = time.monotonic() + 20
+        (tmp_path / args).touch()
+        while len(list(tmp_path.glob("[ab]"))) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+
+    first = TFCluster.run(fun, "a", 1, quiet=True)
+    errors: list[BaseException] = []
+
+    def second() -> None:
+        try:
+            TFCluster.run(fun, "b", 1, quiet=True).shutdown()
+        except LaunchError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    first.shutdown()
+    thread.join(30)
+    assert not thread.is_alive() and not errors
+
+
+def test_a_job_file_says_where_and_how(tmp_path: Path):
+    (tmp_path / "sub").mkdir()
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "command: [ignored.py]\nroles: {worker: {count: 7, env: {WORD: said}}}\nworkdir: sub\ntimeout: 1m\n"
+    )
+
+    def fun(args: Any, ctx: Any) -> None:
+        Path(f"seen-{ctx.task_index}").write_text(os.environ["WORD"])
+
+    TFCluster.run(fun, None, 2, job=job, quiet=True).shutdown()
+    assert [path.read_text() for path in sorted((tmp_path / "sub").iterdir())] == ["said", "said"]
+
+
+PROGRAM = """
+import os, time
+from launcher import TFCluster
+def fun(args, ctx):
+    print("up", flush=True)
+    time.sleep(300)
+cluster = TFCluster.run(fun, None, 3, 1)
+print("all up", flush=True)
+{end}
+"""
+
+
+def test_ctrl_c_ends_the_job_orderly(tmp_path: Path, launch: Any):
+    (tmp_path / "program.py").write_text(PROGRAM.format(end="cluster.shutdown()"))
+    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
+    started.until(lambda it: "all up" in it.out)
+    started.send(signal.SIGINT)
+    ended = started.wait(20)
+    assert ended.err.rstrip().endswith("KeyboardInterrupt")
+    assert "stopped" in ended.out and "failed" not in ended.out
+
+
+def test_a_connection_that_breaks_costs_nothing(tmp_path: Path):
+    def fun(args: Any, ctx: Any) -> None:
+        while not Path(args).exists():
+            time.sleep(0.01)
+        raise ValueError("said over another connection")
+
+    go = tmp_path / "go"
+    cluster = TFCluster.run(fun, str(go), 1, quiet=True)
+    members._shut(cluster._session.members["worker/0"]._line)  # type: ignore[arg-type]
+    go.touch()
+    with pytest.raises(TaskFailed, match="raised ValueError: said over another connection"):
+        cluster.shutdown()
+
+
+@pytest.mark.parametrize("end", ["time.sleep(300)", "os._exit(0)", ""], ids=["killed", "left", "forgotten"])
+def test_a_program_that_is_gone_leaves_nothing(end: str, tmp_path: Path, launch: Any):
+    (tmp_path / "program.py").write_text(PROGRAM.format(end=end))
+    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
+    started.until(lambda it: "all up" in it.out)
+    if end.startswith("time"):
+        started.kill()
+    else:
+        ended = started.wait(20)
+        assert end or "without TFCluster.shutdown()" in ended.err
+    # That nothing is left is seen by the fixture that looks after every test.
+
+
+def test_what_a_node_leaves_is_collected(tmp_path: Path):
+    def fun(args: Any, ctx: Any) -> None:
+        Path(ctx.output_dir, "model").write_text(f"of {ctx.task_index}")
+
+    with TFCluster.run(fun, None, 2, quiet=True) as cluster:
+        pass
+    out = Path(cluster.run_dir, "output")
+    assert [(out / f"worker-{index}" / "model").read_text() for index in (0, 1)] == ["of 0", "of 1"]
+
+
+def test_workers_may_finish_when_the_chief_is_done(tmp_path: Path):
+    def fun(args: Any, ctx: Any) -> None:
+        if ctx.job_name == "worker":
+            time.sleep(0.7)
+            (tmp_path / "finished").touch()
+
+    TFCluster.run(fun, None, 2, master_node="chief", quiet=True).shutdown()
+    assert (tmp_path / "finished").exists()

@@ -1,0 +1,144 @@
+"""Rows from the test to the functions in the nodes, and results back, through real clusters."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import FeedTimeout, InputError, JobFailed, TaskFailed, TFCluster
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def consume(args: Any, ctx: Any) -> None:
+    """Write down every row, a batch at a time; die in the middle if so told."""
+    if ctx.job_name == "ps":
+        return
+    feed = ctx.get_data_feed()
+    with open(Path(args["folder"], f"{ctx.job_name}-{ctx.task_index}"), "w") as file:
+        while not feed.should_stop():
+            for row in feed.next_batch(args.get("batch", 100)):
+                file.write(f"{row}\n")
+            file.flush()
+            if ctx.task_index == args.get("dies"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def consumed(folder: Path) -> list[int]:
+    return sorted(
+        int(line) for path in folder.glob("*-*") if path.is_file() for line in path.read_text().split()
+    )
+
+
+def test_each_row_arrives_once(tmp_path: Path):
+    with TFCluster.run(consume, {"folder": str(tmp_path)}, 3, 1, quiet=True) as cluster:
+        cluster.train([range(start, start + size) for start, size in ((0, 1), (1, 5000), (5001, 333))])
+        cluster.train(list(range(5334, 6000)))
+    assert consumed(tmp_path) == list(range(6000))
+
+
+def test_a_node_that_dies_costs_no_row_if_the_others_go_on(tmp_path: Path):
+    cluster = TFCluster.run(
+        consume, {"folder": str(tmp_path), "dies": 1}, 2, quiet=True, on_failure="continue"
+    )
+    partitions = [range(start, start + 500) for start in range(0, 20_000, 500)]
+    cluster.train(partitions)
+    assert set(consumed(tmp_path)) == set(range(20_000))
+    with pytest.raises(TaskFailed, match="worker/1 was killed by SIGKILL"):
+        cluster.shutdown()
+
+
+def test_a_node_that_dies_is_known_to_who_feeds_it(tmp_path: Path):
+    cluster = TFCluster.run(consume, {"folder": str(tmp_path), "dies": 1}, 2, quiet=True)
+    since = time.monotonic()
+    with pytest.raises(TaskFailed, match="worker/1 was killed by SIGKILL"):
+        cluster.train(range(start, start + 500) for start in range(0, 10**9, 500))
+    print(f"known after {time.monotonic() - since:.2f} s")
+    assert time.monotonic() - since < 5
+    with pytest.raises(TaskFailed):
+        cluster.shutdown()
+
+
+def test_a_node_that_takes_no_rows(tmp_path: Path):
+    def idle(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed()
+        feed.next_batch(1)
+        print("I rest", flush=True)
+        time.sleep(300)
+
+    with (
+        pytest.raises(FeedTimeout, match=r"(?s)worker/0.*I rest"),
+        TFCluster.run(idle, None, 1, quiet=True) as cluster,
+    ):
+        cluster.train(range(100), feed_timeout=1)
+
+
+def test_inference(tmp_path: Path):
+    def square(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            feed.batch_results([row * row for row in feed.next_batch(64)])
+
+    with TFCluster.run(square, None, 2, quiet=True) as cluster:
+        assert list(cluster.inference([range(10), range(10, 1000)])) == [row * row for row in range(1000)]
+        assert next(iter(cluster.inference([7, 8, 9]))) == 49
+
+
+def test_a_node_that_is_not_fed_is_told_so():
+    def ask(args: Any, ctx: Any) -> None:
+        if ctx.job_name == "ps":
+            ctx.get_data_feed().next_batch(1)
+        time.sleep(300)
+
+    with (
+        pytest.raises(TaskFailed, match="ps/0 is not fed"),
+        TFCluster.run(ask, None, 2, 1, quiet=True) as cluster,
+    ):
+        cluster.shutdown()
+
+
+def test_two_feeds_at_once(tmp_path: Path):
+    def both(args: Any, ctx: Any) -> None:
+        train, check = ctx.get_data_feed(), ctx.get_data_feed(qname_in="check")
+        total = 0
+        while not train.should_stop():
+            total += sum(train.next_batch(10))
+        checked = 0
+        while not check.should_stop():
+            checked += sum(check.next_batch(10))
+        Path(args).write_text(f"{total} {checked}")
+
+    out = tmp_path / "out"
+    with TFCluster.run(both, str(out), 1, queues=["input", "check"], quiet=True) as cluster:
+        from threading import Thread
+
+        thread = Thread(target=cluster.train, args=[range(50)], kwargs={"qname": "check"})
+        thread.start()
+        cluster.train(range(100))
+        cluster._feeder.finish()  # type: ignore[union-attr]  # as shutdown does, so that the first loop ends
+        thread.join(30)
+    assert out.read_text() == f"{sum(range(100))} {sum(range(50))}"
+
+
+def test_a_function_that_wants_no_more_rows(tmp_path: Path):
+    def some(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed()
+        feed.next_batch(10)
+        feed.terminate()
+        assert feed.should_stop()
+
+    with TFCluster.run(some, None, 2, quiet=True) as cluster:
+        cluster.train(range(10_000))
+
+
+def test_what_can_not_be():
+    with TFCluster.run(lambda args, ctx: None, None, 1, quiet=True) as cluster:
+        with pytest.raises(InputError, match="num_epochs=0"):
+            cluster.train([1], num_epochs=0)
+    with pytest.raises(JobFailed, match="has been shut down"):
+        cluster.train([1])

@@ -1,0 +1,106 @@
+"""Many instances of one function, some at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import InputError, TaskFailed, TFParallel
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_results_come_in_the_order_of_the_arguments():
+    def fun(args: dict[str, float], ctx: Any) -> Any:
+        time.sleep(args["sleep"])
+        return args["sleep"], ctx.worker_num, ctx.num_workers, os.getpid(), "TF_CONFIG" in os.environ
+
+    sleeps = [0.3, 0.0, 0.1, 0.0, 0.0]
+    found = TFParallel.run(fun, [{"sleep": sleep} for sleep in sleeps], at_once=2, quiet=True)
+    assert [row[0] for row in found] == sleeps
+    assert [row[1:3] for row in found] == [(number, 5) for number in range(5)]
+    assert len({row[3] for row in found}) == 5, "each has a process of its own"
+    assert not any(row[4] for row in found)
+
+
+def test_no_more_than_so_many_at_once(tmp_path: Path):
+    def fun(args: int, ctx: Any) -> int:
+        mine = tmp_path / str(args)
+        mine.touch()
+        time.sleep(0.05)
+        running = len(list(tmp_path.iterdir()))
+        mine.unlink()
+        return running
+
+    (tmp_path / "at-home").mkdir(exist_ok=True)
+    found = TFParallel.run(fun, range(9), at_once=3, quiet=True)
+    assert max(found) - 1 <= 3  # one is the home
+
+
+def test_the_same_arguments_for_so_many():
+    found = TFParallel.run(lambda args, ctx: (args["word"], ctx.worker_num), {"word": "same"}, 3, quiet=True)
+    assert found == [("same", 0), ("same", 1), ("same", 2)]
+
+
+def fail(how: str, ctx: Any) -> str:
+    if how == "raise":
+        raise KeyError("missing")
+    if how == "exit":
+        sys.exit(5)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return how
+
+
+def test_failures_among_the_results():
+    found = TFParallel.run(
+        fail, ["raise", "fine", "exit", "kill", "well"], at_once=2, return_exceptions=True, quiet=True
+    )
+    assert (found[1], found[4]) == ("fine", "well")
+    raised, exited, killed = found[0], found[2], found[3]
+    assert all(isinstance(each, TaskFailed) for each in (raised, exited, killed))
+    assert "instance 0" in str(raised) and 'raise KeyError("missing")' in raised.traceback
+    assert isinstance(raised.__cause__, KeyError)
+    assert (exited.code, killed.signal) == (5, 9)
+
+
+def test_the_first_failure_ends_all(tmp_path: Path):
+    def fun(args: int, ctx: Any) -> None:
+        if args == 1:
+            raise ValueError("of instance 1")
+        (tmp_path / str(args)).touch()
+        time.sleep(300)
+
+    since = time.monotonic()
+    with pytest.raises(TaskFailed, match=r"instance 1 \(worker/\d\) raised ValueError: of instance 1"):
+        TFParallel.run(fun, range(4), at_once=2, quiet=True)
+    assert time.monotonic() - since < 20
+    assert not (tmp_path / "3").exists()
+
+
+def test_a_large_result():
+    found = TFParallel.run(lambda args, ctx: bytes(30_000_000), [0], quiet=True)
+    assert len(found[0]) == 30_000_000
+
+
+def test_a_folder_for_each_instance(tmp_path: Path):
+    def fun(args: int, ctx: Any) -> None:
+        Path(ctx.output_dir, "model").write_text(str(args))
+
+    TFParallel.run(fun, [7, 8], at_once=1, run_dir=tmp_path / "run", quiet=True)
+    out = tmp_path / "run" / "output" / "worker-0"
+    assert [(out / str(number) / "model").read_text() for number in (0, 1)] == ["7", "8"]
+
+
+def test_nothing_to_do_and_what_can_not_be():
+    assert TFParallel.run(lambda args, ctx: None, []) == []
+    with pytest.raises(InputError, match="no SparkContext"):
+        TFParallel.run("sc", lambda args, ctx: None, [])  # type: ignore[call-overload, unused-ignore]
+    with pytest.raises(InputError, match="no such hostfile"):
+        TFParallel.run(lambda args, ctx: None, [1], hosts="no/such/file.yaml")

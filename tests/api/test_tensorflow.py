@@ -1,0 +1,86 @@
+"""What functions do with TensorFlow in their nodes: servers, datasets, models; and TensorBoard beside them."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import TFCluster
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
+
+
+def add_up(args: Any, ctx: Any) -> None:
+    """A variable on the ps, to which the worker adds all rows; then a model of it."""
+    from launcher import TFNode
+
+    cluster, server = TFNode.start_cluster_server(ctx, 1)
+    if ctx.job_name == "ps":
+        server.join()
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.device(v1.train.replica_device_setter(cluster=cluster)):
+        total = v1.get_variable("total", [], tf.float32, initializer=v1.zeros_initializer())
+        row = v1.placeholder(tf.float32, [])
+        add = v1.assign_add(total, row)
+        with v1.Session(server.target) as session:
+            session.run(v1.global_variables_initializer())
+            feed = ctx.get_data_feed()
+            while not feed.should_stop():
+                for value in feed.next_batch(10):
+                    session.run(add, {row: value})
+            assert "/job:ps" in total.device
+            Path(args, "total").write_text(str(session.run(total)))
+
+
+def test_a_server_in_each_node(tmp_path: Path):
+    with TFCluster.run(add_up, str(tmp_path), 2, 1, quiet=True) as cluster:
+        cluster.train(range(101))
+    assert float((tmp_path / "total").read_text()) == sum(range(101))
+
+
+def learn(args: Any, ctx: Any) -> None:
+    """Rows as a dataset; a model of Keras, exported."""
+    import tensorflow as tf
+
+    from launcher import compat
+
+    signature = (tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.float32))
+    rows = 0
+    for features, labels in ctx.get_dataset(signature, 16):
+        assert features.shape[1:] == (2,)
+        rows += int(labels.shape[0])
+    Path(args, "rows").write_text(str(rows))
+    model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
+    compat.export_saved_model(model, str(Path(ctx.output_dir, "model")), ctx.is_chief)
+
+
+def test_a_dataset_a_model_and_tensorboard(tmp_path: Path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with TFCluster.run(
+        learn, str(tmp_path), 1, tensorboard=True, log_dir=str(logs), quiet=True
+    ) as cluster:  # fmt: skip
+        url = cluster.tensorboard_url()
+        assert url is not None
+        until = time.monotonic() + 60
+        while not answers(url):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        cluster.train([([float(row), 1.0], 0.5) for row in range(100)])
+    assert (tmp_path / "rows").read_text() == "100"
+    assert Path(cluster.run_dir, "output", "worker-0", "model", "saved_model.pb").exists()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

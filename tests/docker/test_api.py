@@ -1,0 +1,47 @@
+"""Clusters of the Python API in containers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import TaskFailed, TFCluster, TFParallel
+from tests.conftest import Launch
+from tests.docker.engine import Engine
+
+
+@pytest.fixture
+def place(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """What to say so that nodes run in containers, and their runs go where the fixtures look for them."""
+    for name, value in launch.environment().items():
+        monkeypatch.setenv(name, value)
+    return {"docker": image, "workdir": str(tmp_path), "quiet": True}
+
+
+def test_rows_go_into_containers_and_back(place: dict[str, Any]):
+    def square(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            feed.batch_results([(os.uname().nodename, row * row) for row in feed.next_batch(10)])
+
+        Path(ctx.output_dir, "name").write_text(os.uname().nodename)
+
+    with TFCluster.run(square, None, 2, **place) as cluster:
+        found = list(cluster.inference([range(start, start + 10) for start in range(0, 500, 10)]))
+    assert [value for _, value in found] == [row * row for row in range(500)]
+    assert {host for host, _ in found} <= {"worker-0", "worker-1"}
+    assert Path(cluster.run_dir, "output", "worker-1", "name").read_text() == "worker-1"
+
+
+def test_a_failure_and_instances(place: dict[str, Any]):
+    def fun(args: int, ctx: Any) -> Any:
+        return 10 // args, os.uname().nodename
+
+    assert TFParallel.run(fun, [5, 10], at_once=1, **place) == [(2, "worker-0"), (1, "worker-0")]
+    with pytest.raises(TaskFailed, match="raised ZeroDivisionError"):
+        TFParallel.run(fun, [0], **place)

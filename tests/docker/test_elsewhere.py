@@ -1,0 +1,119 @@
+"""An engine on another machine, behind ``ssh://`` or TLS, as ``DOCKER_HOST`` or a context name it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.docker.engine import BASE
+from tests.docker.host_engines import DockerHost, Site
+
+#: Their tasks see nothing of this machine.
+WORDS = ["--docker", BASE, "--no-mount", "--workers", "2", "--"]
+WHERE = ["sh", "-c", "echo up on $(hostname)"]
+
+
+@pytest.fixture
+def over_ssh(two_hosts: Site, hosts: list[DockerHost], tmp_path: Path) -> dict[str, str]:
+    """What makes `docker`, and so us, use the engine of the first host; `ssh` knows the lab."""
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {two_hosts[0].ssh_config} "$@"\n')
+    ssh.chmod(0o755)
+    return {"DOCKER_HOST": "ssh://node1", "PATH": f"{ssh.parent}:{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def over_tls(hosts: list[DockerHost], tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The same, by certificates."""
+    one = hosts[0]
+    folder = certificates(tmp_path / "certificates", one.host.address)
+    one.stop()
+    one.host.run(["mkdir", "/run/tls"])
+    for path in folder.glob("*.pem"):
+        one.host.there(f"/run/tls/{path.name}").write_bytes(path.read_bytes())
+    files = [f"--tls{name}=/run/tls/{name}.pem" for name in ("cacert", "cert", "key")]
+    one.start("--tlsverify", *files, "-H", "unix:///run/docker.sock", "-H", "tcp://0.0.0.0:2376")
+    variables = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
+    yield {"DOCKER_HOST": f"tcp://{one.host.address}:2376", **variables}
+    one.host.run(["rm", "-r", "/run/tls"])
+    one.stop()
+    one.start()
+
+
+def certificates(folder: Path, address: str) -> Path:
+    """Of an authority, and one of it that is good for both ends."""
+    folder.mkdir()
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-x509"]
+    ca = ["-subj", "/CN=lab", "-keyout", "ca-key.pem", "-out", "ca.pem"]
+    its = [
+        "-subj",
+        "/CN=it",
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca-key.pem",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "cert.pem",
+    ]
+    its += ["-addext", f"subjectAltName=IP:{address}", "-addext", "extendedKeyUsage=serverAuth,clientAuth"]
+    for words in (ca, [*its, "-addext", "basicConstraints=critical,CA:FALSE"]):
+        argv = ["openssl", "req", *key, *words]
+        done = subprocess.run(argv, cwd=folder, capture_output=True, timeout=30)
+        assert done.returncode == 0, done.stderr.decode()
+    (folder / "cacert.pem").write_bytes((folder / "ca.pem").read_bytes())
+    return folder
+
+
+def check(launch: Launch, env: dict[str, str]) -> None:
+    """A job there: it runs, and nothing of it is left."""
+    ended = launch(*WORDS, *WHERE, env=env, timeout=60)
+    assert ended.code == 0, ended.err
+    assert {line for line in ended.out.splitlines() if "up on" in line} == {
+        "worker/0 | up on worker-0",
+        "worker/1 | up on worker-1",
+    }
+    assert launch("clean", env=env, timeout=60).out == "nothing is left\n"
+
+
+def test_over_ssh(over_ssh: dict[str, str], launch: Launch):
+    check(launch, over_ssh)
+
+
+def test_a_launcher_that_is_killed(hosts: list[DockerHost], over_ssh: dict[str, str], launch: Launch):
+    started = launch.start(*WORDS, "sh", "-c", "echo up; exec sleep 600", env=over_ssh)
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    started.kill()  # the fixture of the hosts sees to the rest
+    cleaned = launch("clean", env=over_ssh, timeout=60)
+    assert cleaned.code == 0, cleaned.err
+
+
+def test_over_tls(over_tls: dict[str, str], launch: Launch):
+    check(launch, over_tls)
+
+
+def test_a_context(over_tls: dict[str, str], launch: Launch):
+    folder = over_tls["DOCKER_CERT_PATH"]
+    there = f"host={over_tls['DOCKER_HOST']},ca={folder}/ca.pem,cert={folder}/cert.pem,key={folder}/key.pem"
+    made = {"HOME": str(launch.home), "PATH": os.environ["PATH"]}
+    for words in (["create", "lab", "--docker", there], ["use", "lab"]):
+        argv = ["docker", "context", *words]
+        assert subprocess.run(argv, env=made, capture_output=True, timeout=30).returncode == 0
+    check(launch, {})
+
+
+def test_what_is_not_there(over_ssh: dict[str, str], launch: Launch, tmp_path: Path):
+    ended = launch("--docker", "x", "true", env={**over_ssh, "DOCKER_HOST": "ssh://nobody"}, timeout=60)
+    assert ended.code == 125
+    assert "the Docker engine at ssh://nobody (from DOCKER_HOST) can't be reached by the docker" in ended.err
+    assert len(ended.err.splitlines()) == 1
+    ended = launch("--docker", "x", "true", env={**over_ssh, "PATH": "/no/such"}, timeout=60)
+    assert ended.code == 125
+    assert "can only be reached by the docker command, which is not here" in ended.err

@@ -1,0 +1,83 @@
+"""An engine that is lost while a job runs: it hangs, it is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.model.host import Host
+from launcher.transport.docker import leftovers
+from launcher.transport.docker.engine import connect
+from launcher.transport.docker.fleet import Fleet
+from launcher.transport.docker.settings import MACHINE, OWNER, Container
+from tests.conftest import Launch
+from tests.docker import engine as lab
+from tests.docker.conftest import alive, jobs
+from tests.docker.engine import BASE, Engine
+
+pytestmark = pytest.mark.timeout(120, func_only=True)
+
+
+@pytest.fixture(scope="module")
+def short_lived(
+    real_engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Engine, Path]]:
+    """An engine of these tests' own, which they may stop, with the base image in it; and its folder."""
+    if os.getuid() != 0:
+        pytest.fail("these tests stop an engine of their own: run them as root, as CI does")
+    folder = tmp_path_factory.mktemp("engine")
+    with lab.private_engine(folder, alone=True) as engine:
+        image = folder / "image.tar"
+        real_engine.docker("save", "-o", str(image), BASE, timeout=120)
+        engine.docker("load", "-i", str(image), timeout=120)
+        image.unlink()
+        yield engine, folder
+
+
+def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], monkeypatch: pytest.MonkeyPatch):
+    """It is asked once, not once for each container and question; so the launcher comes to its end."""
+    monkeypatch.setattr("launcher.transport.docker.engine._SOON", 2)
+    engine, folder = short_lived
+    found = connect({"DOCKER_HOST": engine.host})
+    containers = [Container(f"worker-{index}", BASE, "python3") for index in range(3)]
+    told: list[str] = []
+    dockerd = int((folder / "dockerd.pid").read_text())
+    try:
+        with Fleet(found, "hangs", containers, {OWNER: "a test", MACHINE: "a test"}, told.append) as fleet:
+            fleet.start()
+            os.kill(dockerd, signal.SIGSTOP)
+            since = time.monotonic()
+            said = {fleet.open(Host(one.host)).wait(3) for one in containers}
+        assert time.monotonic() - since < 12
+    finally:
+        os.kill(dockerd, signal.SIGCONT)
+        found.close()
+    answer = f"the Docker engine at {engine.host} does not answer"
+    assert said == {f"{answer}: how its container is can't be known"}
+    assert [line for line in told if "not all of this job is removed" in line and answer in line]
+    again = connect({"DOCKER_HOST": engine.host})
+    assert leftovers.remove(again, leftovers.things(again, "hangs")) == []
+    again.close()
+
+
+def test_an_engine_that_is_stopped(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path):
+    engine, folder = short_lived
+    started = launch.start(
+        "--docker", BASE, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600",
+        cwd=tmp_path, env={"DOCKER_HOST": engine.host},
+    )  # fmt: skip
+    started.until(lambda it: it.out.count("up") == 2, 60)
+    assert len(alive(engine, jobs(launch)[0])) == 2
+    since = time.monotonic()
+    lab.stop(folder)
+    ended = started.wait(60)
+    assert time.monotonic() - since < 60
+    assert ended.code == 125
+    assert "host worker-0 is lost: " in ended.err
+    assert "not all of this job is removed" in ended.err
+    assert "`launch clean` does that later" in ended.err

@@ -1,0 +1,141 @@
+"""What goes wrong with containers on the hosts of a hostfile, and what is said of it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.docker.host_engines import DockerHost, words
+from tests.docker.images import FOREIGN, tar
+from tests.local.seeing import last_run
+
+#: Listens, and says nothing.
+HUNG = (
+    "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('/run/hung.sock'); s.listen(); "
+    "print('up', flush=True); time.sleep(600)"
+)
+PATH = ("--change", "ENV PATH=/usr/bin")
+#: Case -> (files of an image, what is said of it).
+IMAGES: dict[str, tuple[dict[str, bytes], str]] = {
+    "no Python": ({"etc/motd": b"nothing here"}, "there is no python3 in the image launch-test-image"),
+    "another machine": ({"usr/bin/python3": FOREIGN}, "launch-test-image is not for this kind of machine"),
+}
+
+
+def test_a_container_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+    options = ["--workers", "4", "--no-mount"]
+    started = launch.start(
+        *words(hostfile, *options, "--", "sh", "-c", "echo up; exec sleep 600"), cwd=tmp_path
+    )
+    started.until(lambda it: it.out.count("up") == 4, 40)
+    hosts[1].engine.docker("kill", hosts[1].containers()[0])
+    ended = started.wait(30)
+    assert ended.code == 125
+    assert "host node2 is lost: its container was killed by SIGKILL" in ended.err
+
+
+def test_a_task_that_exceeds_its_memory(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
+):
+    code = "import os, time\nif os.environ['TASK_INDEX'] == '1': b = bytearray(500 << 20)\ntime.sleep(60)"
+    options = ["--workers", "2", "--memory", "64m", "--no-mount"]
+    ended = launch(*words(hostfile, *options, "--", "python3", "-c", code), cwd=tmp_path, timeout=60)
+    assert ended.code == 137
+    failure = last_run(launch).report["failure"]
+    assert (failure["task"], failure["reason"]) == ("worker/1", "out of memory")
+    assert "its limit is 128 MiB" in failure["text"]
+
+
+@pytest.mark.parametrize("case", IMAGES)
+def test_images_that_will_not_do(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path, case: str
+):
+    files, told = IMAGES[case]
+    for one in hosts:
+        one.engine.docker("import", *PATH, "-", "launch-test-image", stdin=tar(files))
+    try:
+        options = ["--docker", "launch-test-image", "--workers", "4", "--no-mount"]
+        ended = launch("--hosts", hostfile, *options, "true", cwd=tmp_path, timeout=60)
+    finally:
+        for one in hosts:
+            one.engine.docker("rmi", "-f", "launch-test-image")
+    assert ended.code == 125
+    for one in hosts:
+        assert f"{one.name}" in ended.err
+    assert told in ended.err
+
+
+def test_an_image_that_is_not_there(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+    options = ["--docker", "127.0.0.1:1/none:1", "--workers", "4", "--no-mount"]
+    ended = launch("--hosts", hostfile, *options, "--pull", "never", "true", cwd=tmp_path, timeout=60)
+    assert ended.code == 125
+    for one in hosts:
+        assert (
+            f"{one.name}: there is no image 127.0.0.1:1/none:1 there, and --pull never forbids" in ended.err
+        )
+    ended = launch("--hosts", hostfile, *options, "true", cwd=tmp_path, timeout=60)
+    assert ended.code == 125
+    assert "launch: pulling the image 127.0.0.1:1/none:1 on node1, node2" in ended.err
+    for one in hosts:
+        assert f"{one.name}: the image 127.0.0.1:1/none:1 can't be pulled: " in ended.err
+
+
+def test_gpus_that_the_engine_can_not_give(hosts: list[DockerHost], launch: Launch, tmp_path: Path):
+    path = tmp_path / "gpus.yaml"
+    path.write_text("hosts:\n  - {name: node1, gpus: [4, 5]}\n")
+    ended = launch(*words(str(path), "--workers", "2", "--gpus", "1", "--no-mount", "true"), timeout=60)
+    assert ended.code == 125
+    assert "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there" in ended.err
+
+
+def test_an_engine_that_is_not_there(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+    hosts[0].stop()
+    hosts[1].host.program("docker", None)
+    try:
+        ended = launch(*words(hostfile, "--workers", "4", "--no-mount", "true"), cwd=tmp_path, timeout=60)
+    finally:
+        hosts[1].stop()
+        hosts[1].host.heal()
+        hosts[0].start()
+        hosts[1].start()
+    assert ended.code == 125
+    assert "node1: no Docker engine answers there: is it running?" in ended.err
+    assert "node2: there is no docker command there" in ended.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_engine_that_does_not_answer(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path, number: int, code: int
+):
+    """Nobody waits in silence, nor longer than he wants to."""
+    hung = hosts[0].host.start(["python3", "-c", HUNG])
+    assert hung.stdout is not None
+    hung.stdout.readline()
+    path = tmp_path / "hung.yaml"
+    path.write_text("hosts:\n  - {name: node1, env: {DOCKER_HOST: 'unix:///run/hung.sock'}}\n")
+    try:
+        started = launch.start(*words(str(path), "true"), cwd=tmp_path)
+        started.until(lambda it: "waiting for node1: their Docker engines" in it.err, 20)
+        started.send(number)
+        assert started.wait(20).code == code
+    finally:
+        hung.kill()
+        hung.communicate()
+        hosts[0].host.there("/run/hung.sock").unlink()
+
+
+def test_an_engine_that_is_stopped(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+    options = ["--workers", "4", "--no-mount"]
+    started = launch.start(
+        *words(hostfile, *options, "--", "sh", "-c", "echo up; exec sleep 600"), cwd=tmp_path
+    )
+    started.until(lambda it: it.out.count("up") == 4, 40)
+    hosts[0].stop()
+    ended = started.wait(60)
+    hosts[0].start()
+    assert ended.code == 125
+    assert "host node1 is lost" in ended.err
+    print(ended.err)

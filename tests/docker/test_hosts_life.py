@@ -1,0 +1,114 @@
+"""Containers on the hosts of a hostfile: whatever ends, nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from launcher.cli.dockerowner import labels
+from tests.conftest import Launch
+from tests.docker.conftest import jobs
+from tests.docker.engine import BASE
+from tests.docker.host_engines import DockerHost, words
+from tests.local.seeing import last_run
+from tests.ssh.host import until
+
+
+def test_a_launcher_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+    script = "trap '' TERM; echo up; while :; do sleep 0.1; done"
+    options = ["--workers", "2", "--no-mount"]
+    started = launch.start(*words(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    started.kill()
+    since = time.monotonic()
+    until(lambda: not any(one.left() for one in hosts), 10, "all is over")
+    print(f"over after {time.monotonic() - since:.1f} s")
+
+
+def test_a_porter_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+    """With `docker run`, too: the container sees the end of its stdin."""
+    options = ["--workers", "2", "--no-mount"]
+    started = launch.start(
+        *words(hostfile, *options, "--", "sh", "-c", "echo up; exec sleep 600"), cwd=tmp_path
+    )
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    names = ("tf-porter", "tf-watcher", "docker run")
+    its = [it.pid for it in hosts[0].host.processes() if it.argv.startswith(names)]
+    assert len(its) == len(names), hosts[0].host.processes()
+    hosts[0].host.run(["kill", "-KILL", *map(str, its)], check=False)  # each may end with the one before
+    until(lambda: not hosts[0].containers(), 10, "its container is gone")
+    ended = started.wait(60)
+    assert ended.code == 125
+    assert "host node1 is lost" in ended.err
+
+
+def test_what_a_killed_launch_left_is_removed(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
+):
+    for one, name, marks in ((hosts[0], "dead", of_the_dead()), (hosts[1], "mine", labels())):
+        every = [word for label, value in marks.items() for word in ("--label", f"{label}={value}")]
+        one.engine.docker("create", "--name", name, *every, BASE, "true")
+    ended = launch(*words(hostfile, "--workers", "4", "--no-mount", "true"), cwd=tmp_path, timeout=60)
+    assert ended.code == 0, ended.err
+    assert "removed what a killed launch had left: dead on node1" in ended.err
+    assert [one.containers() for one in hosts] == [[], ["mine"]]
+    hosts[1].engine.docker("rm", "mine")
+
+
+def test_kept_containers(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+    options = ["--keep", "--workers", "4", "--no-mount"]
+    ended = launch(
+        *words(hostfile, *options, "--", "sh", "-c", "echo x >/tmp/found"), cwd=tmp_path, timeout=60
+    )
+    assert ended.code == 0, ended.err
+    name = f"tf-launcher-{jobs(launch)[0]}-node1"
+    assert f"{name} on node1" in ended.err
+    assert "A /tmp/found" in hosts[0].engine.docker("diff", name)
+    dry = launch("clean", "--hosts", hostfile, "--dry-run", timeout=60)
+    assert f"would remove container {name} on node1" in dry.out
+    cleaned = launch("clean", "--hosts", hostfile, timeout=60)
+    assert cleaned.code == 0, cleaned.err
+    assert f"removed container {name} on node1" in cleaned.out
+    assert launch("clean", "--hosts", hostfile, timeout=60).out == "nothing is left\n"
+
+
+def test_a_connection_that_breaks(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
+    script = "echo up; while ! [ -e /tmp/go-on ]; do sleep 0.1; done; echo done"
+    options = ["--workers", "1", "--no-mount"]
+    started = launch.start(*words(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
+    started.until(lambda it: "up" in it.out, 40)
+    assert hosts[0].host.kill_sshd_sessions()
+    started.until(lambda it: "connected again" in it.err, 20)
+    hosts[0].engine.docker("exec", hosts[0].containers()[0], "touch", "/tmp/go-on")
+    ended = started.wait(40)
+    assert ended.code == 0, ended.err
+    assert last_run(launch).log("worker/0") == b"up\ndone\n"
+
+
+def test_a_host_that_is_cut_off_and_one_whose_porter_is_stopped(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
+):
+    options = ["--workers", "4", "--lease", "6", "--no-mount"]
+    started = launch.start(
+        *words(hostfile, *options, "--", "sh", "-c", "echo up; exec sleep 600"), cwd=tmp_path
+    )
+    started.until(lambda it: it.out.count("up") == 4, 40)
+    hosts[1].host.cut()
+    porter = next(it.pid for it in hosts[0].host.processes() if it.argv.startswith("tf-porter"))
+    hosts[0].host.run(["kill", "-STOP", str(porter)])
+    ended = started.wait(60)
+    assert ended.code == 125
+    assert "host node2 is lost" in ended.err
+    assert "host node1 is lost" in ended.err
+    until(lambda: not any(one.left() for one in hosts), 10, "all is over on both")
+
+
+def of_the_dead() -> dict[str, str]:
+    """The labels of a launcher that has ended."""
+    code = "import json; from launcher.cli.dockerowner import labels; print(json.dumps(labels()))"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found

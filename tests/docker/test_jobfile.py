@@ -1,0 +1,63 @@
+"""What a job file says of containers, as the engine has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.conftest import Launch
+from tests.docker.conftest import alive, jobs
+from tests.docker.engine import BASE, Engine
+
+JOB = f"""\
+command: [sh, -c, 'cat /data/it; touch x || echo refused; echo up; exec sleep 600']
+roles: {{worker: 1, ps: 1}}
+docker:
+  image: {BASE}
+  mounts: data:/data:ro
+  read_only: true
+  memory: {{worker: 512m, ps: 256m}}
+  cpus: 0.5
+  user: '12345:23456'
+  options:
+    shm_size: 32m
+    ulimits: [nofile=1000:2000]
+    cap_add: [SYS_NICE]
+    cap_drop: [NET_RAW]
+    tmpfs: ['/scratch:size=1m']
+    extra_hosts: ['data:10.0.0.7']
+    ipc: shareable
+    security_opt: [no-new-privileges]
+    pids_limit: 500
+    devices: ['/dev/null:/dev/nothing']
+"""
+
+
+def test_everything_reaches_the_engine(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/it").write_text("seen\n")
+    (tmp_path / "work").mkdir(mode=0o777)
+    words = [tmp_path / "job.yaml", "--memory", "ps=128m", "--workdir", tmp_path / "work"]
+    started = launch.start(*words, cwd=tmp_path / "work")
+    started.until(lambda it: it.out.count("| up") == 2, 40)
+    assert started.out.count("| seen") == started.out.count("| refused") == 2
+    found = json.loads(docker.docker("inspect", *alive(docker, jobs(launch)[0])))
+    started.send(2)
+    assert started.wait(40).code == 130
+    host = {it["Config"]["Hostname"]: it["HostConfig"] for it in found}
+    assert (host["worker-0"]["Memory"], host["ps-0"]["Memory"]) == (512 << 20, 128 << 20)
+    ours = host["ps-0"]
+    assert ours["NanoCpus"] == 500_000_000
+    assert ours["ShmSize"] == 32 << 20
+    assert [(it["Name"], it["Soft"], it["Hard"]) for it in ours["Ulimits"]] == [("nofile", 1000, 2000)]
+    assert (ours["CapAdd"], ours["CapDrop"]) == (["SYS_NICE"], ["NET_RAW"])
+    assert ours["Tmpfs"] == {"/scratch": "size=1m"}
+    assert ours["ExtraHosts"] == ["data:10.0.0.7"]
+    assert (ours["IpcMode"], ours["SecurityOpt"], ours["PidsLimit"]) == (
+        "shareable",
+        ["no-new-privileges"],
+        500,
+    )
+    assert ours["Devices"][0]["PathInContainer"] == "/dev/nothing"
+    assert {it["Config"]["User"] for it in found} == {"12345:23456"}

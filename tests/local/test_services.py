@@ -1,0 +1,66 @@
+"""Services that are given time, and sidecars: real tasks, from job files."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+
+pytestmark = pytest.mark.timeout(60)
+
+JOB = """\
+roles:
+  worker: {{count: 1, command: [-c, "print('trained')"]}}
+  evaluator: {{count: 1, drain: {drain}, command: [sh, -c, "{evaluator}"]}}
+  ps: {{count: 1, command: [sleep, '300']}}
+  board: {{count: 1, sidecar: true, command: [sh, -c, "{board}"]}}
+"""
+
+
+def written(folder: Path, evaluator: str, drain: str = "30s", board: str = "exec sleep 300") -> Path:
+    """A job file."""
+    file = folder / "job.yaml"
+    file.write_text(JOB.format(evaluator=evaluator, drain=drain, board=board))
+    return file
+
+
+def states(out: str) -> dict[str, str]:
+    """Role -> state, as the table has it."""
+    return dict(re.findall(r"^localhost +\d+ +(\w+) +0 +(\w+)", out, re.MULTILINE))
+
+
+def test_the_evaluator_finishes(launch: Launch, tmp_path: Path):
+    """It is waited for, that is said, and TensorBoard stays as long."""
+    ended = launch(written(tmp_path, "sleep 3; echo evaluated"))
+    assert ended.code == 0, ended.err
+    assert "evaluator/0 | evaluated\n" in ended.out
+    assert "launch: waiting for evaluator/0 to finish (28 s left)\n" in ended.err
+    ends = {"worker": "succeeded", "evaluator": "succeeded", "ps": "stopped", "board": "stopped"}
+    assert states(ended.out) == ends
+
+
+def test_it_has_no_more_time_than_that(launch: Launch, tmp_path: Path):
+    ended = launch(written(tmp_path, "exec sleep 300", drain="0.3s"))
+    assert ended.code == 0, ended.err
+    assert "evaluator/0 did not finish within 0.3 s of the job's end: stopped" in ended.err
+    assert states(ended.out)["evaluator"] == "stopped"
+
+
+def test_ctrl_c_ends_the_wait(launch: Launch, tmp_path: Path):
+    started = launch.start(written(tmp_path, "exec sleep 300"))
+    started.until(lambda it: "waiting for evaluator/0 to finish" in it.err)
+    started.send(signal.SIGINT)
+    ended = started.wait(20)
+    assert ended.code == 0, ended.err
+    assert "Ctrl-C: the job is done; stopping" in ended.err
+
+
+def test_a_sidecar_that_fails_is_a_remark(launch: Launch, tmp_path: Path):
+    ended = launch(written(tmp_path, "sleep 0.5", board="exit 9"))
+    assert ended.code == 0, ended.err
+    assert re.search(r"launch: board/0 failed after \d.\d s: exit code 9; it is a sidecar", ended.err)
+    assert states(ended.out)["board"] == "failed"

@@ -1,0 +1,71 @@
+"""Clusters of the Python API on other machines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import TaskFailed, TFCluster, TFParallel
+from launcher.feed import door
+from tests.local.seeing import soon
+from tests.ssh.host import LabHost
+
+pytestmark = pytest.mark.timeout(120)
+#: The same minor version of Python as ours.
+HERE: dict[str, Any] = {"python": sys.executable, "workdir": "/", "quiet": True}
+
+
+@pytest.fixture(autouse=True)
+def at_home(caller: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs go to the home with the keys of the lab."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(caller / "state"))
+
+
+def square(args: Any, ctx: Any) -> None:
+    """Say where each row was, and its square."""
+    feed = ctx.get_data_feed(train_mode=False)
+    while not feed.should_stop():
+        feed.batch_results([(os.uname().nodename, row * row) for row in feed.next_batch(10)])
+
+
+def check_squares(hosts: str, count: int = 2) -> set[str]:
+    """Feed a cluster of so many workers; the hosts that took some."""
+    with TFCluster.run(square, None, count, hosts=hosts, **HERE) as cluster:
+        found = list(cluster.inference([range(start, start + 10) for start in range(0, 1000, 10)]))
+    assert [value for _, value in found] == [row * row for row in range(1000)]
+    return {host for host, _ in found}
+
+
+def test_rows_go_there_and_back(hosts: list[LabHost]):
+    assert check_squares("node1,node2") <= {"node1", "node2"}
+
+
+def test_through_the_connection_of_the_launcher(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
+    """Nodes that can't reach the program come to it all the same."""
+    monkeypatch.setattr(door, "own_addresses", lambda: ["203.0.113.1"])
+    assert check_squares("node1,node2") <= {"node1", "node2"}
+
+
+def test_a_failure_there(hosts: list[LabHost]):
+    def fun(args: Any, ctx: Any) -> None:
+        if ctx.task_index == 1:
+            raise ValueError("over there")
+
+    cluster = TFCluster.run(fun, None, 2, hosts="node1,node2", **HERE)
+    with pytest.raises(TaskFailed, match="worker/1 on node2 raised ValueError: over there") as caught:
+        cluster.shutdown()
+    assert caught.value.host == "node2" and isinstance(caught.value.__cause__, ValueError)
+    assert soon(lambda: not any(host.processes() for host in hosts), 10)
+
+
+def test_instances_on_all_slots(hosts: list[LabHost]):
+    def where(args: Any, ctx: Any) -> Any:
+        return args, os.uname().nodename
+
+    found = TFParallel.run(where, range(8), hosts="node1:1,node2:2", **HERE)
+    assert [number for number, _ in found] == list(range(8))
+    assert {host for _, host in found} == {"node1", "node2"}

@@ -1,0 +1,288 @@
+"""``--relay``: tasks on other machines reach a socket of this one through the SSH connection."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.transport.ssh.fleet import Fleet
+from launcher.transport.ssh.relay import MOST_WAYS
+from tests.conftest import Launch
+from tests.ssh.host import LabHost, until
+from tests.ssh.lab import Lab
+
+pytestmark = pytest.mark.timeout(60)
+needs_spaces = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+
+#: Sends so many bytes, says that it is through, and prints what came back: how much, and its digest.
+TALK = """
+import hashlib, os, socket, sys, threading
+way = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+data = os.urandom(int(sys.argv[2]))
+def send():
+    way.sendall(data)
+    way.shutdown(socket.SHUT_WR)
+threading.Thread(target=send).start()
+digest, size = hashlib.sha256(), 0
+while piece := way.recv(1 << 16):
+    digest.update(piece)
+    size += len(piece)
+print(size, digest.digest() == hashlib.sha256(data).digest())
+"""
+
+#: Sends as much as is taken until nothing more is for a second, and prints how much that was.
+STUFF = """
+import select, socket, sys
+way = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+way.setblocking(False)
+sent = 0
+while select.select([], [way], [], 1.0)[1]:
+    sent += way.send(bytes(1 << 16))
+print(sent)
+"""
+
+#: Opens so many connections, and says whether the last of them is closed at once.
+CROWD = """
+import socket, sys
+ways = []
+for _ in range(int(sys.argv[2])):
+    way = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    way.settimeout(5)
+    way.sendall(b"x")
+    ways.append(way)
+    answer = way.recv(1)
+print(len(ways), answer)
+"""
+
+#: Connects again and again to somebody who talks without end, and closes while more is coming.
+LEAVES = """
+import socket, sys
+for number in range(int(sys.argv[2])):
+    with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as way:
+        way.sendall(b"x" * 50_000)
+        for _ in range(number % 4):
+            way.recv(1 << 16)
+print("left")
+"""
+
+#: A task that asks its relay again and again, and counts the answers.
+KEEPS_ASKING = """
+import os, socket, time
+host, port = os.environ["LAUNCH_RELAY"].split(":")
+asked = 0
+while True:
+    try:
+        with socket.create_connection((host, int(port)), 1) as way:
+            way.settimeout(1)
+            way.sendall(b"x")
+            asked += way.recv(1) == b"x"
+            print(f"answer {asked} at {port}", flush=True)
+    except OSError as error:
+        print("no answer:", error, flush=True)
+    time.sleep(0.1)
+"""
+
+
+class Echo:
+    """A socket of this machine that says what it hears; ``deaf``: it only accepts."""
+
+    def __init__(self, folder: str, deaf: bool = False) -> None:
+        self.path = f"{folder}/echo"
+        self._deaf = deaf
+        self.endless = False
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.bind(self.path)
+        self._listening.listen(128)
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                way = self._listening.accept()[0]
+            except OSError:
+                return
+            self._open.append(way)
+            if not self._deaf:
+                threading.Thread(target=self._echo, args=(way,), daemon=True).start()
+
+    def _echo(self, way: socket.socket) -> None:
+        with way:
+            try:
+                while piece := way.recv(1 << 16):
+                    way.sendall(piece)
+                    while self.endless:
+                        way.sendall(piece)
+                way.shutdown(socket.SHUT_WR)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        for way in (self._listening, *self._open):
+            way.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """The path of a socket has to be short."""
+    with tempfile.TemporaryDirectory() as path:
+        yield path
+
+
+@pytest.fixture
+def echo(folder: str) -> Iterator[Echo]:
+    made = Echo(folder)
+    yield made
+    made.close()
+
+
+def said_on(host: LabHost, code: str, *words: object) -> str:
+    """What a program says there."""
+    return host.run(["python3", "-c", code, *map(str, words)], check=False).stdout.decode().strip()
+
+
+def test_all_hosts_reach_it(lab: Lab, fleet: Fleet, echo: Echo):
+    told: list[str] = []
+    ports = fleet.relay(echo.path, told.append)
+    assert sorted(ports) == [host.name for host in lab.hosts]
+    talks = [host.start(["python3", "-c", TALK, str(ports[host.name]), "3000001"]) for host in lab.hosts]
+    assert [talk.communicate(timeout=30)[0] for talk in talks] == [b"3000001 True\n"] * len(talks)
+    assert told == []
+
+
+def test_how_fast_it_is(lab: Lab, fleet: Fleet, echo: Echo, capsys: pytest.CaptureFixture[str]):
+    """Both ways at once, and printed; far below what it is means that something waits."""
+    port = fleet.relay(echo.path, print)["node1"]
+    size = 60_000_000
+    timed = "import time; began = time.monotonic()\n" + TALK + "print(time.monotonic() - began)"
+    count, seconds = said_on(lab.hosts[0], timed, port, size).splitlines()
+    assert count == f"{size} True"
+    rate = 2 * size / 1e6 / float(seconds)
+    with capsys.disabled():
+        print(f" [relay: {rate:.0f} MB/s] ", end="")
+    assert rate > 10
+
+
+def test_who_does_not_read_is_not_read_for(lab: Lab, fleet: Fleet, folder: str):
+    deaf = Echo(folder, deaf=True)
+    try:
+        taken = int(said_on(lab.hosts[0], STUFF, fleet.relay(deaf.path, print)["node1"]))
+        assert 1 << 16 < taken < 24 << 20
+    finally:
+        deaf.close()
+
+
+def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: Fleet, folder: str, echo: Echo):
+    """The same connection carries another way, and errands."""
+    port = fleet.relay(echo.path, print)["node1"]
+    stuck = "import time; way = 0\n" + TALK.replace(
+        "while piece := way.recv(1 << 16):", "while time.sleep(9):"
+    )
+    with lab.hosts[0].start(["python3", "-c", stuck, str(port), "30000000"]) as waiting:
+        try:
+            for _ in range(3):
+                assert said_on(lab.hosts[0], TALK, port, 500_000) == "500000 True"
+        finally:
+            waiting.kill()
+
+
+def test_so_many_and_no_more(lab: Lab, fleet: Fleet, echo: Echo):
+    told: list[str] = []
+    port = fleet.relay(echo.path, told.append)["node1"]
+    assert said_on(lab.hosts[0], CROWD, port, MOST_WAYS) == f"{MOST_WAYS} b'x'"
+    until(lambda: said_on(lab.hosts[0], CROWD, port, 1) == "1 b'x'", 10, "there is room again")
+    assert said_on(lab.hosts[0], CROWD, port, MOST_WAYS + 1) == f"{MOST_WAYS + 1} b''"
+    assert told == [f"node1: more than {MOST_WAYS} connections at a time to this machine: refused"]
+
+
+def test_who_leaves_in_the_middle_breaks_nothing(lab: Lab, fleet: Fleet, echo: Echo):
+    """The server would end the whole connection if anything were sent on a channel that is no more."""
+    echo.endless = True
+    told: list[str] = []
+    port = fleet.relay(echo.path, told.append)["node1"]
+    leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "50"]) for _ in range(3)]
+    assert [one.communicate(timeout=30)[0] for one in leaving] == [b"left\n"] * 3
+    assert fleet.is_alive("node1") and told == []
+
+
+def test_keys_are_renewed_meanwhile(lab: Lab, fleet: Fleet, echo: Echo):
+    """While channels are opened and closed: then only the keys may be spoken of."""
+    echo.endless = True
+    port = fleet.relay(echo.path, print)["node1"]
+    line = fleet._lines["node1"]
+    line.packetizer.REKEY_BYTES = 3_000_000
+    first = line.H
+    leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "20"]) for _ in range(2)]
+    assert [one.communicate(timeout=30)[0] for one in leaving] == [b"left\n"] * 2
+    assert first != line.H, "no keys were renewed"
+    assert fleet.is_alive("node1")
+
+
+def test_nobody_listens(lab: Lab, fleet: Fleet, folder: str):
+    told: list[str] = []
+    port = fleet.relay(f"{folder}/nobody", told.append)["node1"]
+    assert said_on(lab.hosts[0], CROWD, port, 1) in ("1 b''", "")
+    assert told == [f"node1: its tasks can't be led to {folder}/nobody: No such file or directory"]
+
+
+def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):
+    node = lab.hosts[1]
+    config = node.folder / "etc/sshd_config"
+    before = config.read_text()
+    config.write_text(before + "AllowTcpForwarding no\n")
+    try:
+        node.stop_sshd()
+        node.start_sshd()
+        words = ["--hosts", "node1,node2", "--workers", "2", "--relay", echo.path]
+        ended = ssh_launch(*words, "--", "sh", "-c", 'echo "at <$LAUNCH_RELAY>"', cwd="/")
+    finally:
+        config.write_text(before)
+        node.stop_sshd()
+        node.start_sshd()
+    assert ended.code == 0, ended.err
+    assert re.search(r"^node1 worker/0 \| at <127\.0\.0\.1:\d+>$", ended.out, re.MULTILINE)
+    assert "node2 worker/1 | at <>\n" in ended.out
+    assert "node2: its ssh server opens no port for its tasks: it does not forward them (Allow" in ended.err
+    assert ended.err.count("node2: ") == 1
+
+
+def test_tasks_here_go_directly(launch: Launch, echo: Echo):
+    assert "<>" in launch("--relay", echo.path, "--", "sh", "-c", 'echo "<$LAUNCH_RELAY>"').out
+    ended = launch("--relay", f"{echo.path}s", "true")
+    assert ended.code == 2
+    assert f"--relay: '{echo.path}s' is no socket; expected the path of a unix socket" in ended.err
+
+
+def test_it_is_back_with_the_connection(lab: Lab, fleet: Fleet, echo: Echo):
+    """At the same port, though the old server process may still hold it."""
+    node = lab.hosts[0]
+    port = fleet.relay(echo.path, print)[node.name]
+    for _ in range(2):
+        fleet.redial(node.name)
+        until(lambda: said_on(node, CROWD, port, 1) == "1 b'x'", 20, "it is led here again")
+
+
+@needs_spaces
+def test_it_is_back_when_the_network_is(lab: Lab, ssh_launch: Launch, echo: Echo):
+    node = lab.hosts[0]
+    words = ["--hosts", "node1", "--workers", "1", "--relay", echo.path, "--lease", "30"]
+    started = ssh_launch.start(*words, "--", "-c", KEEPS_ASKING, cwd="/")
+    started.until(lambda it: "answer 3 at" in it.out)
+    (port,) = set(re.findall(r"answer \d+ at (\d+)", started.out))
+    node.cut()
+    started.until(lambda it: "node1: connection lost" in it.err)
+    node.restore()
+    started.until(lambda it: "node1: connected again" in it.err)
+    before = len(re.findall("answer", started.out))
+    started.until(lambda it: len(re.findall(r"answer \d+ at", it.out)) > before + 3)
+    assert set(re.findall(r"answer \d+ at (\d+)", started.out)) == {port}
+    started.send(signal.SIGINT)
+    assert started.wait(20).code == 130

@@ -1,0 +1,56 @@
+"""A task in a process of its own.
+
+consumer.py DOOR WORKER write FILE BATCH    writes the numbers that it gets to a file, a batch a millisecond
+consumer.py DOOR WORKER answer BATCH        gives back the double of each number
+consumer.py DOOR WORKER stall BATCH         takes one batch, and then no more
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import sys
+import time
+
+from launcher.feed.datafeed import DataFeed
+
+
+def main(door: str, worker: str, way: str, *args: str) -> None:
+    """Be a task."""
+
+    def connect(feed: str) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(door)
+        sock.sendall(f"{worker} {feed}".ljust(32).encode())
+        return sock
+
+    {"write": write, "answer": answer, "stall": stall}[way](connect, *args)
+
+
+def write(connect, file: str, batch: str) -> None:  # type: ignore[no-untyped-def]
+    """What is in the file when the next batch is asked for has been consumed."""
+    feed = DataFeed(connect)
+    with open(file, "wb", buffering=0) as out:
+        while not feed.should_stop():
+            out.write(array.array("q", feed.next_batch(int(batch))).tobytes())
+            time.sleep(0.001)
+
+
+def answer(connect, batch: str) -> None:  # type: ignore[no-untyped-def]
+    """Twice each number."""
+    feed = DataFeed(connect, train_mode=False)
+    while not feed.should_stop():
+        feed.batch_results([2 * row for row in feed.next_batch(int(batch))])
+
+
+def stall(connect, batch: str) -> None:  # type: ignore[no-untyped-def]
+    """Until it is killed, or its parent is."""
+    parent = os.getppid()
+    DataFeed(connect).next_batch(int(batch))
+    while os.getppid() == parent:
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

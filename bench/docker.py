@@ -46,7 +46,10 @@ def measure(setting: Setting) -> None:
             return
         version = engine.docker("version", "--format", "{{.Server.Version}}")
         print(f"  docker: {version} at {engine.host}, image {BASE}")
-        runs = _measure(setting, engine)
+        try:
+            runs = _measure(setting, engine)
+        finally:
+            _clean(engine)
     _show(runs)
 
 
@@ -86,6 +89,15 @@ def _measure(setting: Setting, engine: Engine) -> dict[str, list[Run]]:
             if name == LAUNCH and left:
                 setting.faults.append(f"launch: left {len(left)} containers")
     return runs
+
+
+def _clean(engine: Engine) -> None:
+    """What the script has left, should it have been ended in the middle."""
+    ours = ("--filter", "label=tf-launcher-bench")
+    for container in engine.lines("ps", "-aq", *ours):
+        engine.tried("rm", "-f", container)
+    for network in engine.lines("network", "ls", "-q", *ours):
+        engine.tried("network", "rm", network)
 
 
 def _launch(path: str, folder: Path) -> Sequence[str]:

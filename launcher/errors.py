@@ -27,7 +27,7 @@ from __future__ import annotations
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from typing import Iterable, Optional, Sequence
+    from typing import Any, Iterable, Optional, Sequence, Tuple
 
 
 class Fault(NamedTuple):
@@ -63,6 +63,10 @@ class InputError(LaunchError):
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(map(str, self.faults)))
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """For pickle: exceptions go from tasks to the program that drives them."""
+        return type(self), (self.faults,)
 
 
 class HostfileError(InputError):
@@ -104,6 +108,10 @@ class HostsError(TransportError):
         self.faults = tuple(faults)
         super().__init__("\n".join(self.faults))
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """For pickle."""
+        return type(self), (self.faults,)
+
 
 class ConnectionLost(TransportError):
     """The connection to a host broke, or fell silent; it is not said that another can't be had."""
@@ -126,6 +134,10 @@ class JobFailed(LaunchError):
         self.run_dir = run_dir
         self.launch_code = launch_code
         super().__init__(text)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """For pickle."""
+        return type(self), (str(self), self.run_dir, self.launch_code)
 
 
 class TaskFailed(JobFailed):
@@ -151,14 +163,22 @@ class TaskFailed(JobFailed):
         last_lines: Sequence[str] = (),
         run_dir: str = "",
     ) -> None:
+        self._text = text
         self.task = task
         self.host = host
         self.code = code
         self.signal = signal
         self.traceback = traceback
         self.last_lines = tuple(last_lines)
-        shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
-        super().__init__("\n".join([text, *filter(None, [traceback.rstrip()]), *shown]), run_dir)
+        shown = [traceback.rstrip()] if traceback else []
+        if last_lines and not traceback:
+            shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)]
+        super().__init__("\n".join([text, *shown]), run_dir)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """For pickle."""
+        ending = (self.code, self.signal, self.traceback, self.last_lines, self.run_dir)
+        return type(self), (self._text, self.task, self.host, *ending)
 
 
 class FeedError(LaunchError):
@@ -181,3 +201,7 @@ class FeedTimeout(FeedError):
         text = f"{task} has taken no rows for {seconds:g} s, and there are some (feed_timeout= allows longer)"
         shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
         super().__init__("\n".join([text, *shown]))
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """For pickle."""
+        return type(self), (self.task, self.seconds, self.last_lines)

@@ -8,11 +8,11 @@ network=bench-$$
 task='mktemp "$0/up-XXXXXX" >/dev/null; until test -e "$0/end"; do sleep 0.05; done'
 
 begin() {
-    docker run -d --init "$@" -v "$folder:$folder" "$image" sh -c "$task" "$folder"
+    docker run -d --init --label tf-launcher-bench "$@" -v "$folder:$folder" "$image" sh -c "$task" "$folder"
 }
 
 if [ "$how" = all ]; then
-    docker network create "$network" >/dev/null
+    docker network create --label tf-launcher-bench "$network" >/dev/null
     for i in $(seq "$count"); do
         begin --network "$network" --name "$network-$i" >/dev/null &
     done

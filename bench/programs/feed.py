@@ -1,28 +1,34 @@
-"""A consumer of rows: takes batches until there are no more, and says how many rows and how much memory that was.
+"""A consumer of rows: takes batches until there are no more, and says how many rows and memory that was.
 
     feed.py WAY ADDRESS BATCH PAUSE
 
-``WAY`` is how the rows come: ``feed`` (the DataFeed), ``bare`` (pickled chunks over a socket), ``queue`` (a queue
-of a multiprocessing manager, row by row). ``PAUSE`` is how many seconds each batch takes.
+``WAY`` is how the rows come: ``feed`` (the DataFeed), ``bare`` (pickled chunks over a socket), ``queue`` (a
+multiprocessing manager's, row by row). ``PAUSE`` is how many seconds each batch takes.
 """
 
 from __future__ import annotations
 
 import pickle
-import resource
 import socket
 import struct
 import sys
 import time
 from multiprocessing.managers import BaseManager
+from pathlib import Path
 
 
 def main(way: str, address: str, batch: int, pause: float) -> None:
     """Consume, then report to the address."""
     rows = {"feed": _feed, "bare": _bare, "queue": _queue}[way](address, batch, pause)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    most = _most_memory()
     with _connected(address, "report") as report:
         report.sendall(b"%d %d" % (rows, most))
+
+
+def _most_memory() -> int:
+    """KiB; unlike ``ru_maxrss`` not inherited from whoever started this."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
 
 
 def _connected(address: str, purpose: str) -> socket.socket:

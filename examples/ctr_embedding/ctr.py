@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def parse_flags() -> argparse.Namespace:
     flags = parser.parse_args()
     if bool(flags.data) != bool(flags.test):
         parser.error("--data and --test go together")
+    if find_spec("mmh3") is None and not flags.hosts:
+        parser.error("the features are hashed by mmh3, which is not installed: pip install mmh3")
     return flags
 
 
@@ -176,7 +179,10 @@ def titanic_lines() -> list[str]:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import titanic
 
-    return [line_of(person) for person in titanic.passengers()]
+    try:
+        return [line_of(person) for person in titanic.passengers()]
+    except titanic.DataError as error:
+        sys.exit(f"error: {error}")
 
 
 def line_of(person: dict[str, str]) -> str:

@@ -131,7 +131,10 @@ def main() -> None:
     args = parse_flags()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     args.model_dir, args.log_dir = (os.path.join(args.folder, name) for name in ("model", "events"))
-    args.train_shards, test_shards, args.records = write_shards(os.path.join(args.folder, "shards"))
+    try:
+        args.train_shards, test_shards, args.records = write_shards(os.path.join(args.folder, "shards"))
+    except titanic.DataError as error:
+        sys.exit(f"error: {error}")
     print(f"{args.records} records in {len(args.train_shards)} shards to train with")
 
     where = {"hosts": args.hosts, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}}

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from launcher.api.context import TFNodeContext
-from launcher.api.runner import Reply, work
+from launcher.api.runner import Reply, leave, work
 from launcher.api.talk import Said, Word, hear, say
 from launcher.feed.knock import Doors
 
@@ -152,13 +152,8 @@ def _run(doors: Doors, said: Said, order: Said) -> None:
     hello = {"again": True, "number": number}
     line = doors.knock("instance", _PATIENCE, **hello)
     reply = Reply(line, doors, hello, "instance")
-    sys.exit(
-        work(
-            Said(Word.WORK, {"results": True}, [*said.pickles, *order.pickles]),
-            _context(said.facts, number),
-            reply,
-        )
-    )
+    whole = Said(Word.WORK, {"results": True}, [*said.pickles, *order.pickles])
+    leave(work(whole, _context(said.facts, number), reply))
 
 
 def _context(facts: Mapping[str, Any], number: int) -> TFNodeContext:

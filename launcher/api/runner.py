@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,8 @@ from launcher.feed.knock import Doors
 #: Seconds that the driver may take to say that it has what we told it, over a connection that may break
 #: meanwhile.
 _PATIENCE = 60.0
+#: Seconds that a process may take to end when its function has returned.
+_LEAVING = 30.0
 #: Roles whose tasks serve the others until they are ended.
 _SERVERS = ("ps",)
 #: Functions of ours that are left out of tracebacks.
@@ -42,10 +46,27 @@ def main(line: socket.socket, doors: Doors) -> None:
         sys.exit(0)
     code = work(said, TFNodeContext.of_task(said.facts, doors), Reply(line, doors, {"again": True}))
     if code == 0 and doors.who["task"].partition("/")[0] in _SERVERS:
-        hear(
-            line
-        )  # what serves the others is ended with the job: so long it is there, even with nothing to do
+        while True:  # what serves the others stays until it is ended, even with nothing to do
+            signal.pause()
+    leave(code)
+
+
+def leave(code: int) -> None:
+    """End the process; also if a thread of the user's would keep it for ever.
+
+    Raises:
+        SystemExit: always.
+    """
+    threading.Thread(target=_end, args=(code,), daemon=True).start()
     sys.exit(code)
+
+
+def _end(code: int) -> None:
+    time.sleep(_LEAVING)
+    threads = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
+    text = f"the function has returned {_LEAVING:g} s ago, and the process does not end"
+    print(f"{text} (threads: {', '.join(threads)}): it is ended", file=sys.stderr, flush=True)
+    os._exit(code)
 
 
 def prepare(facts: Mapping[str, Any]) -> None:

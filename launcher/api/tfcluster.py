@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from launcher.api.failures import some
+from launcher.api.members import Member
 from launcher.api.payload import dumps
 from launcher.api.roles import Roles, count_roles, tensorboard_url
-from launcher.api.members import Member
-from launcher.api.session import Handlers, Session, remark, some
+from launcher.api.session import Handlers, Session, remark
 from launcher.api.talk import Said, Word
 from launcher.api.wanted import Path_, Place
 from launcher.errors import Fault, InputError, JobFailed, LaunchError
@@ -32,9 +33,13 @@ _THREE_DAYS = 259200.0
 _OTHER_QUEUES = ("output", "error", "control")
 #: Seconds between two looks at how far others are.
 _LOOK = 0.02
-#: Seconds that workers may go on when the chief is done. With parameter servers they may be servers, too, and never
-#: return (``ParameterServerStrategy``); else they are just finishing.
+#: Seconds that workers may go on when the chief is done. With parameter servers they may be servers, too, and
+#: never return (``ParameterServerStrategy``); else they are just finishing.
 _WITH_PS, _WITHOUT_PS = 5.0, 600.0
+
+
+#: Those that were not shut down yet.
+_RUNNING: weakref.WeakSet[TFCluster] = weakref.WeakSet()
 
 
 class InputMode(enum.IntEnum):
@@ -62,7 +67,7 @@ class TFCluster:
         self._patience = _WITH_PS if "ps" in roles.described else _WITHOUT_PS
         handlers = Handlers(self._feed, self._said, self._ended, self._failed)
         self._session = Session(roles.described, place, work, handlers, roles.alien)
-        atexit.register(_forgotten, weakref.ref(self))
+        _RUNNING.add(self)
 
     # ------------------------------------------------------------------ its start
 
@@ -186,8 +191,13 @@ class TFCluster:
                 [Fault("TFCluster.train", what, "expected 1 or more (TensorFlowOnSpark made 10 of 0)")]
             )
         self._fed().train(
-            data, epochs=num_epochs, feed_timeout=feed_timeout, qname=qname, equal=equal, batch_size=batch_size
-        )  # fmt: skip
+            data,
+            epochs=num_epochs,
+            feed_timeout=feed_timeout,
+            qname=qname,
+            equal=equal,
+            batch_size=batch_size,
+        )
         self._session.check()
 
     def inference(self, data: Any, feed_timeout: float = 600, qname: str = "input") -> Iterator[Any]:
@@ -260,6 +270,7 @@ class TFCluster:
         if self._closed:
             return
         self._closed = True
+        _RUNNING.discard(self)
         self._session.close()
         if self._feeder is not None:
             self._feeder.close()
@@ -301,7 +312,7 @@ class TFCluster:
         said_so = False
         while going := [one.name for one in workers if not (one.replied.is_set() or one.ended.is_set())]:
             waited = time.monotonic() - since
-            if waited > self._patience or self._session.over.is_set() or self._session.error is not None:
+            if waited > self._patience or self._session.over or self._session.error is not None:
                 return
             if waited > SILENCE and not said_so:
                 said_so = True
@@ -347,9 +358,9 @@ def _check(map_fun: Any, driver_ps_nodes: bool, input_mode: int) -> None:
         raise InputError(faults)
 
 
-def _forgotten(found: weakref.ref[TFCluster]) -> None:
-    """The program ends without having shut its cluster down."""
-    cluster = found()
-    if cluster is not None and not cluster._closed:
-        print("launch: the program ends without TFCluster.shutdown(): its nodes are ended", file=sys.stderr)
+@atexit.register
+def _end_forgotten() -> None:
+    """The program ends without having shut its clusters down."""
+    for cluster in list(_RUNNING):
+        remark("the program ends without TFCluster.shutdown(): its nodes are ended")
         cluster._close()

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.api.ends import End
-from launcher.api.members import Member, raised
+from launcher.api.failures import task_failed
+from launcher.api.members import Member
 from launcher.api.payload import dumps
 from launcher.api.session import Handlers, Session
 from launcher.api.talk import Said, Word
@@ -145,7 +146,7 @@ class _Search:
         """
         try:
             while not self._over.wait(1.0):
-                if self._session.over.is_set() and not self._over.wait(1.0):
+                if self._session.over and not self._over.wait(1.0):
                     raise JobFailed("the job has ended before its instances", self._session.run_dir)
             if self._failure is None:
                 self._session.wait(60.0)
@@ -214,18 +215,9 @@ class _Search:
             self._over.set()
 
     def _failure_of(self, slot: Member, number: int, said: Said, outcome: Said | None) -> TaskFailed:
-        code, signal = said.facts["code"], said.facts["signal"]
-        end = End(slot.name, "", code, signal)
-        text, shown, cause = f"instance {number} ({slot.name}) {end.text}", "", None
-        if outcome is not None and outcome.word is Word.RAISED:
-            cause = raised(outcome)
-            shown = str(outcome.facts["traceback"])
-            if not outcome.facts["what"].startswith("SystemExit"):
-                text = f"instance {number} ({slot.name}) raised {outcome.facts['what']}"
-        lines = [] if shown else self._session.last_lines(slot.name)
-        error = TaskFailed(text, slot.name, "", code, signal, shown, lines, self._session.run_dir)
-        error.__cause__ = cause
-        return error
+        end = End(slot.name, "", said.facts["code"], said.facts["signal"])
+        lines = self._session.last_lines(slot.name)
+        return task_failed(end, outcome, lines, self._session.run_dir, f"instance {number} ({slot.name})")
 
     def _ended(self, end: End) -> None:
         return

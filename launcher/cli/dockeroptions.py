@@ -59,7 +59,7 @@ def add_docker_options(parser: argparse.ArgumentParser) -> None:
         "--keep", action="store_true", help="leave the containers for a look; `launch clean` removes them"
     )
     # What only a job file can say.
-    parser.set_defaults(docker_options=())
+    parser.set_defaults(docker_options=(), limited_roles=())
 
 
 def on_machines(args: argparse.Namespace, hosts: Sequence[Host]) -> bool:
@@ -161,6 +161,7 @@ def add_from_file(args: argparse.Namespace, keys: DockerKeys, folder: str) -> No
     args.memory = _stronger(keys.memory, args.memory)
     args.cpus = _stronger(keys.cpus, args.cpus)
     args.docker_options = keys.options
+    args.limited_roles = tuple(role for role, _ in (*keys.memory, *keys.cpus))
 
 
 def _beside(folder: str, mount: str) -> str:

@@ -100,7 +100,7 @@ def launch(
     report = orchestrator.run()
     display.close()
     afterwards(plans[0] if plans else None, paths)
-    code = report.exit_code if args.report is None else _reported(report, args.report)
+    code = report.exit_code if args.report is None else write_report(report, args.report)
     return code or (LaunchError.exit_code if display.unreported else 0)
 
 
@@ -201,7 +201,7 @@ def _plural(role: str, count: int) -> str:
 # ---------------------------------------------------------------------- files
 
 
-def _reported(report: Report, path: str) -> int:
+def write_report(report: Report, path: str) -> int:
     """Write ``--report``; a report that can't be written is no success."""
     from launcher.output.files import write_json
     from launcher.output.reportjson import report_as_dict

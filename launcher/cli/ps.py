@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from launcher.cli.remains import sweep_died
 from launcher.cli.tables import duration, print_table, size
@@ -26,7 +26,12 @@ launch ps             the runs that are running, and what they use
 launch ps --all       those that have ended, too
 launch ps --json      the same for programs"""
 
-_HEADERS = ("run", "state", "started", "time", "tasks", "pid", "processes", "CPU", "memory", "command")
+#: Processes, CPU and memory are those of this machine.
+_HEADERS = (
+    "run", "state", "started", "time", "tasks", "hosts", "pid", "processes", "CPU", "memory", "command",
+)  # fmt: skip
+#: Hosts that are named; more are counted.
+_MOST_NAMED = 2
 
 
 class Usage(NamedTuple):
@@ -75,6 +80,7 @@ def _record(run: Run, state: RunState) -> dict[str, Any]:
         "started_at": run.started_at,
         "seconds": _seconds(run, state, report),
         "tasks": _roles(plan),
+        "hosts": list(dict.fromkeys(str(task["host"]) for task in plan.get("tasks", ()))),
         "pid": pid,
         **(usage or Usage(0, 0.0, 0))._asdict(),
         "machine": run.owner.machine if run.owner else None,
@@ -93,12 +99,18 @@ def _row(record: Mapping[str, Any]) -> list[str]:
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["started_at"])),
         "" if seconds is None else duration(seconds),
         ", ".join(f"{count} {role}" for role, count in record["tasks"].items()),
+        _hosts(record["hosts"]),
         str(record["pid"] or ""),
         str(record["processes"]) if used else "",
         duration(record["cpu_s"]) if used else "",
         size(record["rss"]) if used else "",
         shlex.join(record["command"]),
     ]
+
+
+def _hosts(names: Sequence[str]) -> str:
+    """``node1, node2``, ``4 hosts``."""
+    return f"{len(names)} hosts" if len(names) > _MOST_NAMED else ", ".join(names)
 
 
 def _state(record: Mapping[str, Any]) -> str:

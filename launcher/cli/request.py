@@ -296,7 +296,7 @@ def _beside(folder: str, reference: str) -> str:
 
 
 def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
-    """The counts that options give replace the file's."""
+    """The counts, and GPUs, that options give replace the file's."""
     asked = {"worker": args.workers, "ps": args.ps}
     counts = {name: count for name, count in asked.items() if count is not None}
     for name in counts.keys() - {role.name for role in job.roles}:
@@ -306,8 +306,15 @@ def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> J
             faults.append(
                 Fault(f"--{option}", f"the job file has no role {option!r}", "expected it in the file")
             )
-    roles = (role._replace(count=counts.get(role.name, role.count)) for role in job.roles)
+    roles = (
+        role._replace(count=counts.get(role.name, role.count), gpus=_gpus_of(role, args.gpus))
+        for role in job.roles
+    )
     return job._replace(roles=tuple(role for role in roles if role.count))
+
+
+def _gpus_of(role: Role, said: int | None) -> int | None:
+    return role.gpus if said is None or role.name == "ps" or role.sidecar else said
 
 
 def _hosts(text: str | None) -> tuple[Host, ...]:

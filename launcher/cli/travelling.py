@@ -6,12 +6,13 @@ import argparse
 import os
 import resource
 import sys
+import time
 
 from launcher.cli.places import is_here
 from launcher.cli.request import Request
 from launcher.cli.sshoptions import ssh_settings
 from launcher.cli.voice import Voice
-from launcher.errors import HostsError
+from launcher.errors import HostsError, TransportError
 from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
 from launcher.planning.wording import listed
@@ -49,6 +50,7 @@ def launch(
     Raises:
         LaunchError: a host can't be reached, or the code can't be brought there: nothing was started.
     """
+    began = time.time()
     trip = _trip(wanted, placement, args)
     from launcher.transport.ssh import lean
 
@@ -69,8 +71,14 @@ def launch(
 
         journey = (travel or Journey)(wanted, args, show, local, voice, trip)
         bundle(PORTER)  # made once: it is there when it is wanted
-        _connect(fleet, args.hosts)
-        return journey.make(placement, fleet)
+        try:
+            _connect(fleet, args.hosts)
+            return journey.make(placement, fleet)
+        except TransportError as error:
+            from launcher.cli.unstarted import tell_programs
+
+            tell_programs(error, placement, args, began)
+            raise
 
 
 def _tasks(placement: Placement) -> str:

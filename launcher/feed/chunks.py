@@ -71,10 +71,10 @@ def decode(buffers: Sequence[Buffer]) -> Block:
     """
     try:
         return pickle.loads(buffers[0], buffers=buffers[1:])
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         raise FeedError(
-            f"rows that came can't be read here ({error}): what they are made of must be there for the tasks, "
-            "too; define it in a module that they can import, or feed plain rows (tuples, lists, dicts, arrays)"
+            f"rows that came can't be read here ({error}): what they are made of must be there, too; "
+            "define it in a module that they can import, or feed plain rows (tuples, lists, dicts, arrays)"
         ) from error
 
 
@@ -84,8 +84,10 @@ def _stacked(rows: list[Any]) -> Any:
     if numpy is None or not rows or type(first := rows[0]) is not numpy.ndarray or first.dtype.hasobject:
         return None
     kind, dtype, shape = numpy.ndarray, first.dtype, first.shape
-    alike = all([type(row) is kind and row.dtype == dtype and row.shape == shape for row in rows])
-    return numpy.array(rows) if alike and first.ndim else None
+    for row in rows:
+        if type(row) is not kind or row.dtype != dtype or row.shape != shape:
+            return None
+    return numpy.array(rows) if first.ndim else None
 
 
 def _contiguous(block: Block) -> Block:

@@ -40,9 +40,8 @@ class DataFeed:
         train_mode: ``False`` for inference: a batch ends with its partition.
         qname_in: the name of the feed, as the driver's ``train(qname=...)`` has it.
         qname_out: there for compatibility; results go back on the feed that the rows came from.
-        input_mapping: ``{column: name}``: batches are then dicts, ``{name: values}``. Columns of rows that are
-            tuples, lists or arrays are taken in the order of the sorted column names, those of rows that are
-            dicts by name.
+        input_mapping: ``{column: name}``: batches are then dicts, ``{name: values}``. Columns of rows that
+            are tuples, lists or arrays are taken in the order of the sorted column names, of dicts by name.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class DataFeed:
         """The next rows.
 
         Waits until there are so many. Fewer come at the end of the feed, when the driver has nothing more to
-        feed for the moment, and, in inference, at the end of a partition. None at all only at the end of the feed.
+        feed for the moment, and, in inference, at the end of a partition; none only at the end of the feed.
 
         Args:
             batch_size: how many rows.
@@ -92,7 +91,7 @@ class DataFeed:
         return self._supply().batch(rows)
 
     def should_stop(self) -> bool:
-        """Whether there is nothing more to ask for: the driver has ended the feed, or this task `terminate`."""
+        """Whether there is nothing more to ask for: the feed has ended, or `terminate` was called."""
         return self._supply().look_for_end()
 
     def batch_results(self, results: Iterable[Any]) -> None:
@@ -114,7 +113,7 @@ class DataFeed:
             self._opened().give(encode(block), len(block))
 
     def terminate(self) -> None:
-        """Say that no more rows are wanted: the driver feeds none here any more, and forgets those it has sent."""
+        """Say that no more rows are wanted: none are fed here, and those on the way are forgotten."""
         supply = self._supply()
         if not supply.ended:
             supply.stop()

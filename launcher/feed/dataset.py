@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from launcher.feed.blocks import Block, is_array, join
-from launcher.feed.sources import refused
+from launcher.feed.pieces import refused
 
 
 class Feed(Protocol):

@@ -1,4 +1,4 @@
-"""Rounds of batches, one for each task, as partitions: one for each task, which all draw on the same rounds."""
+"""Rounds of batches as partitions: one for each task, which all draw on the same rounds."""
 
 from __future__ import annotations
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 from launcher.feed.handshake import Step, Stranger, greet
+from launcher.feed.keepalive import keep_alive
 
 #: How many may be talking at the door at once; one more, and whoever has been there longest is sent away: a
 #: task needs milliseconds. And the seconds that anybody may need.
 MOST_STRANGERS, PATIENCE = 64, 10.0
 
-#: The longest path of a unix socket, in bytes.
-_LONGEST_PATH = 100
+#: The longest path of the folder of a unix socket, in bytes.
+LONGEST_FOLDER = 90
 
 
 class Guest(NamedTuple):
@@ -100,10 +101,8 @@ class Door:
         self._visits: dict[socket.socket, _Visit] = {}
         self._on_guest: Callable[[Guest], None] = lambda guest: guest.sock.close()
         self.path = os.path.join(folder, "door")
-        if len(os.fsencode(self.path)) > _LONGEST_PATH:
-            raise OSError(
-                f"the path of a socket, {self.path!r}, would be too long; set TMPDIR to a shorter one"
-            )
+        if len(os.fsencode(folder)) > LONGEST_FOLDER:
+            raise OSError(f"the path of a socket in {folder!r} would be too long")
         self._listening = [_listening(socket.AF_UNIX, self.path)]
         self.port = 0
         if tcp:
@@ -162,9 +161,7 @@ class Door:
         try:
             sock, _ = listening.accept()
             sock.setblocking(False)
-            if sock.family != socket.AF_UNIX:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            keep_alive(sock)
         except OSError:  # it has left again; or there are no descriptors, and others will go
             return
         if len(self._visits) >= MOST_STRANGERS:

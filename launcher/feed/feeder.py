@@ -1,8 +1,8 @@
 """The driver's side of feeding: rows to whichever task has room, results back in order, nothing lost.
 
-For each feed to each task there is a `Link` with two threads; one call of `train` or `inference` is a `Flow`, from
-which the links take partitions. One lock guards them all; it is never held while something is sent, or while
-the user's code runs.
+For each feed to each task there is a `Link` with two threads; one call of `train` or `inference` is a `Flow`,
+from which the links take partitions. One lock guards them all; it is never held while something is sent, or
+while the user's code runs.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _OPENING, _MOST_OPENING = 10.0, 1 << 20
 #: Seconds that a thread may take to end.
 _PATIENCE = 2.0
+_OVER = "the driver feeds no more rows"
 
 
 class Feed:
@@ -194,7 +195,7 @@ class Feeder:
             self._nudge()
 
     def close(self) -> None:
-        """End all connections and threads. Tasks that still wait for rows are told that there will be none."""
+        """End all connections and threads. Tasks that wait for rows are told that there will be none."""
         with self._lock:
             self._closed = True
             links, hearing = list(self._links), list(self._hearing)
@@ -203,7 +204,7 @@ class Feeder:
                 if feed.flow is not None:
                     feed.flow.fail(FeedError("the feeder was closed"))
                 for link in list(feed.links.values()):
-                    link.dismiss("" if orderly else "the driver feeds no more rows")
+                    link.dismiss("" if orderly else _OVER)
         for link in links:
             link.close(_PATIENCE)
         for thread, sock in hearing:
@@ -249,11 +250,7 @@ class Feeder:
             if guest.task not in self._alive:
                 return f"{guest.task} has ended, as far as the driver knows"
             if self._closed or opening.session in self._given_up:
-                return (
-                    "the driver feeds no more rows"
-                    if self._closed
-                    else "away for too long; others have its rows"
-                )
+                return _OVER if self._closed else "away for too long; others have its rows"
             link = feed.links.get(guest.task)
             if link is not None and link.session == opening.session:
                 return link
@@ -311,9 +308,8 @@ class Feeder:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
             missing = [name for name in self._known if name not in self._alive]
             if terms.in_step and missing:
-                raise FeedError(
-                    f"{', '.join(missing)} is lost, and equal batches are for all tasks or for none"
-                )
+                who = ", ".join(missing)
+                raise FeedError(f"{who} is lost, and equal batches are for all tasks or for none")
             if feed.flow is not None:
                 raise FeedError(f"feed {qname!r} is being fed already, by another thread")
             if self._finished or self._closed:

@@ -10,6 +10,7 @@ import time
 from heapq import heappop, heappush
 
 from launcher.errors import FeedError, FeedTimeout
+from launcher.feed.answers import Answers
 from launcher.feed.cutting import Cutter
 from launcher.feed.intake import MOST_AWAY
 from launcher.feed.share import Share
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from launcher.feed.link import Link
     from launcher.feed.partitions import Partition
 
-#: Bytes of results that may wait to be taken, a row counting so many more: beyond, no more rows are sent.
-MOST_RESULTS, ROW = 32 << 20, 64
 #: Bytes of partitions that can't be iterated again, kept in case that a task is lost.
 MOST_KEPT = 512 << 20
 #: Seconds after which it is said what is awaited; in which all tasks should open their feeds.
@@ -99,10 +98,7 @@ class Flow:
         self._begun: set[str] = set()
         self._again: list[tuple[int, Share]] = []
         self._unfinished: dict[int, Share] = {}
-        #: Inference: shares whose results are not all taken, and which of them is next.
-        self._answers: dict[int, Share] = {}
-        self._next = 0
-        self._waiting_bytes = 0
+        self._answers = Answers()
         self._began = self._moved = time.monotonic()
         self._said = False
         self._loss = "a task is lost"
@@ -143,18 +139,18 @@ class Flow:
         self._fetched += 1
         self._unfinished[share.number] = share
         if self.terms.inference:
-            self._answers[share.number] = share
+            self._answers.expect(share)
         self.changed()
         return share
 
     @property
     def full(self) -> bool:
-        """Whether so many results lie here that no more rows should be sent, but those that are next."""
-        return self._waiting_bytes >= MOST_RESULTS
+        """Whether too many results lie here for more rows to be sent, but those that are next."""
+        return self._answers.full
 
     def permits(self, number: int) -> bool:
         """Whether rows of this partition may be sent."""
-        return not self.full or (number == self._next and not self._head_results())
+        return self._answers.permits(number)
 
     @property
     def all_given(self) -> bool:
@@ -169,12 +165,7 @@ class Flow:
 
     def answered(self, share: Share, results: list[object], size: int) -> None:
         """Results of a partition have come."""
-        new = share.answer(results)
-        if self.over:
-            share.results.clear()
-        elif new:
-            share.result_bytes += size + ROW * len(new)
-            self._waiting_bytes += size + ROW * len(new)
+        if not self.over and self._answers.came(share, results, size):
             self.wake.notify_all()
         self.settle(share)
 
@@ -209,11 +200,8 @@ class Flow:
         if self.over or self._unfinished.get(share.number) is not share:
             return
         if share.made and self.terms.exactly_once:
-            self.fail(
-                FeedError(
-                    f"{self._loss}, rows of it are not consumed, and exactly_once=True forbids to feed them again"
-                )
-            )
+            why = "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
+            self.fail(FeedError(f"{self._loss}; {why}"))
             return
         try:
             share.again()
@@ -233,7 +221,6 @@ class Flow:
         self.over = True
         self._unfinished.clear()
         self._again.clear()
-        self._answers.clear()
         for link in self._links.values():
             link.forget()
 
@@ -272,35 +259,21 @@ class Flow:
 
     def results(self) -> list[object] | None:
         """Results that are next, in order; waits for some. ``None``: there are no more."""
-        self.wait(lambda: self._skip_finished() or bool(self._head_results()))
-        if not (found := self._head_results()):
+        self.wait(lambda: bool(self._answers.head()) or self._all_answered())
+        if not self._answers.head():
             return None
-        share = self._answers[self._next]
-        was_full = self.full
-        self._waiting_bytes -= share.result_bytes
-        share.results, share.result_bytes = [], 0
-        if was_full:
-            self.nudge()
+        found = self._answers.take()
+        self.nudge()
         return found
 
-    def _head_results(self) -> list[object]:
-        share = self._answers.get(self._next)
-        return share.results if share is not None else []
-
-    def _skip_finished(self) -> bool:
-        """Go on to the partition that is next; whether there is none."""
-        before = self._next
-        while (share := self._answers.get(self._next)) and share.number not in self._unfinished:
-            if share.results:
-                return False
-            del self._answers[self._next]
-            self._next += 1
-        if before != self._next and self.full:
-            self.nudge()
-        return self.exhausted and self._next >= self._fetched
+    def _all_answered(self) -> bool:
+        """Go on to the next partition; whether there is none, or results of it are here."""
+        self._answers.advance(self._unfinished)
+        done = self.exhausted and self._answers.all_taken(self._fetched)
+        return done or bool(self._answers.head())
 
     def _may_begin(self, link: Link, number: int) -> bool:
-        """Whether this task is the one to get a partition: who waits for rows; else who has the least of them."""
+        """Whether this task should get a partition: who waits for rows; else who has the least of them."""
         if self.terms.in_step:
             return self._order[number : number + 1] in ([link.task], [])
         if not self.permits(number):
@@ -308,7 +281,7 @@ class Flow:
         if not self._gathered(time.monotonic()):
             return link.task not in self._begun
         others = [other for other in self._links.values() if other is not link and other.has_room]
-        return link.hungry or all(link.load <= other.load for other in others)
+        return link.hungry or all(link.ledger.load <= other.ledger.load for other in others)
 
     def _gathered(self, now: float) -> bool:
         """Whether all tasks are here, or were given the time to come: until then each gets one partition."""
@@ -322,8 +295,9 @@ class Flow:
             self.terms.say(f"waiting for {', '.join(missing)} to open the feed {self.feed!r}")
         if len(self._links) < len(self._tasks):
             self.nudge()
-        for link in [link for link in self._links.values() if link.away_for(now) > MOST_AWAY]:
-            link.lose(f"its connection broke and was not back within {MOST_AWAY:g} s")
+        for link in list(self._links.values()):
+            if link.away_for(now) > MOST_AWAY:
+                link.lose(f"its connection broke and was not back within {MOST_AWAY:g} s")
         if not self._tasks:
             raise FeedError(f"feed {self.feed!r}: no task is left to take its rows")
         if self.terms.inference and self._unwanted():
@@ -333,10 +307,10 @@ class Flow:
         late = self._late()
         if late and now - self._moved > self.terms.timeout:
             lines = [line for task in late for line in self.terms.last_lines(task)]
-            if not any(link.unconsumed for link in self._links.values()) and self._links:
+            if not any(link.ledger.unconsumed for link in self._links.values()) and self._links:
                 raise FeedError(
-                    f"{', '.join(late)}: no results for rows of the feed {self.feed!r} for {self.terms.timeout:g} s, "
-                    "though they are consumed: inference() needs one from batch_results() for each row"
+                    f"{', '.join(late)}: no results of the feed {self.feed!r} for {self.terms.timeout:g} s, "
+                    "though its rows are consumed: inference() needs one from batch_results() for each row"
                 )
             raise FeedTimeout(", ".join(late), self.terms.timeout, lines)
         if not late:
@@ -350,7 +324,9 @@ class Flow:
 
     def _late(self) -> list[str]:
         """The tasks that should do something; none where only the source of the rows is awaited."""
-        late = [name for name, link in self._links.items() if link.unconsumed or link.unanswered]
+        late = [
+            name for name, link in self._links.items() if link.ledger.unconsumed or link.ledger.unanswered
+        ]
         if late or not (self.terms.in_step or all(link.terminated for link in self._links.values())):
             return late
         return [name for name in self._tasks if name not in self._links]

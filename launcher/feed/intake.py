@@ -1,4 +1,4 @@
-"""The task's end of a feed: a thread takes what comes, remembers how far it got, and connects again after a break.
+"""The task's end of a feed: a thread takes what comes, knows how far it got, and connects after a break.
 
 It reads ahead, so that rows lie ready when the function asks for them, and so that a break is mended while
 the function computes. How much may lie here is the driver's business: it sends no more than a window.
@@ -12,7 +12,7 @@ import uuid
 from collections import deque
 
 from launcher.errors import FeedError, LaunchError
-from launcher.feed.frames import FeedBroken, Kind, recv_frame, send_frame
+from launcher.feed.frames import FeedBroken, Kind, ReadAhead, recv_frame, send_frame
 from launcher.feed.keepalive import keep_alive
 from launcher.feed.messages import ChunkHead, Opening, Progress, counted, number, only, to_number
 from launcher.model.records import TYPE_CHECKING, NamedTuple
@@ -237,7 +237,8 @@ class Intake:
     def _listen(self, sock: socket.socket) -> None:
         """Take what comes until the connection ends."""
         try:
-            while (frame := recv_frame(sock)) is not None:
+            ahead = ReadAhead(sock)
+            while (frame := recv_frame(ahead)) is not None:
                 self._came(*frame)
         except OSError:
             pass

@@ -16,6 +16,7 @@ What is said at a door (`launcher.feed.handshake` is its other side)::
 
 from __future__ import annotations
 
+import errno
 import hmac
 import json
 import os
@@ -27,7 +28,7 @@ import time
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -48,11 +49,17 @@ SIZE = 10
 #: Seconds: for a door to say all of its part; for a connection over the network to be made, after which the
 #: way through the launcher's own connection is tried; and between two rounds of knocking.
 ANSWER, CONNECT, PAUSE = 10.0, 1.5, 0.2
+#: How often a task asks for what it needs, if its connection breaks meanwhile.
+TRIES = 3
 #: Seconds after which whoever reads our output should know why nothing happens.
 SILENCE = 2.0
 
 
 class Closed(OSError):
+    """This is no way in."""
+
+
+class Shut(Closed):
     """No door opens."""
 
 
@@ -71,14 +78,13 @@ class Doors:
         self._key = key
         words = [address.partition(":")[::2] for address in addresses]
         places = [_place(rest) for kind, rest in words if kind == "tcp"]
-        self._ways: list[tuple[str, Callable[[], socket.socket]]] = [
+        self._ways: list[tuple[str, Callable[[], Iterator[socket.socket]]]] = [
             (path, _unix(path)) for kind, path in words if kind == "unix"
         ]
         if places:
-            self._ways.append(("over the network", lambda: _first(places)))
+            self._ways.append(("over the network", lambda: _answering(places)))
         if relay:
-            place = _place(relay)
-            self._ways.append(("by way of " + relay, lambda: socket.create_connection(place, CONNECT)))
+            self._ways.append(("by way of " + relay, lambda: _answering([_place(relay)])))
 
     def knock(self, purpose: str, patience: float = 30.0, **more: Any) -> socket.socket:
         """Come in: a connection, and both ends are who they should be. It blocks, without a limit.
@@ -89,7 +95,7 @@ class Doors:
             more: what else to say.
 
         Raises:
-            Closed: not in that time; says what was tried.
+            Shut: not in that time; says what was tried.
         """
         hello = {**self.who, "purpose": purpose, **more}
         since = time.monotonic()
@@ -101,7 +107,7 @@ class Doors:
             why = "no way to the program that drives the job: " + "; ".join(faults)
             waited = time.monotonic() - since
             if waited >= patience:
-                raise Closed(why)
+                raise Shut(why)
             if waited > SILENCE and not said:
                 said = True
                 print(why + "; trying on for", round(patience), "s", file=sys.stderr, flush=True)
@@ -112,7 +118,7 @@ class Doors:
         faults = []
         for way in list(self._ways):
             try:
-                line = _greeted(way[1](), self._key, hello)
+                line = _entered(way[1](), self._key, hello)
             except OSError as error:
                 faults.append(f"{way[0]}: {error}")
             else:
@@ -122,19 +128,36 @@ class Doors:
         return None, faults
 
 
-def _greeted(line: socket.socket, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
-    """The same connection, once both ends have proved that they have the key."""
-    try:
-        line.settimeout(ANSWER)
-        if line.family != socket.AF_UNIX:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        greet(line, key, hello)
-        line.settimeout(None)
-    except BaseException:
-        line.close()
-        raise
-    return line
+def _entered(lines: Iterator[socket.socket], key: bytes, hello: Mapping[str, Any]) -> socket.socket:
+    """The first of some connections that leads to a door of ours, once both ends have proved to have the key.
+
+    Raises:
+        OSError: none does; says why of the last.
+    """
+    fault = OSError("there is nobody")
+    for line in lines:
+        try:
+            line.settimeout(ANSWER)
+            _keep_alive(line)
+            greet(line, key, hello)
+            line.settimeout(None)
+            return line
+        except OSError as error:
+            line.close()
+            fault = error
+    raise fault
+
+
+def _keep_alive(line: socket.socket) -> None:
+    """Let a connection over the network break half a minute after the network did.
+
+    As `launcher.feed.keepalive` does, which is not here yet.
+    """
+    if line.family == socket.AF_UNIX:
+        return
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("KEEPIDLE", 10), ("KEEPINTVL", 5), ("KEEPCNT", 4), ("NODELAY", 1)):
+        line.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_" + option), value)
 
 
 def greet(line: socket.socket, key: bytes, hello: Mapping[str, Any]) -> None:
@@ -174,10 +197,10 @@ def _place(text: str) -> Place:
     return host.strip("[]"), int(port)
 
 
-def _unix(path: str) -> Callable[[], socket.socket]:
+def _unix(path: str) -> Callable[[], Iterator[socket.socket]]:
     """Makes a connection to a socket of this machine."""
 
-    def connected() -> socket.socket:
+    def connected() -> Iterator[socket.socket]:
         line = socket.socket(socket.AF_UNIX)
         try:
             line.settimeout(ANSWER)
@@ -185,16 +208,18 @@ def _unix(path: str) -> Callable[[], socket.socket]:
         except BaseException:
             line.close()
             raise
-        return line
+        yield line
 
     return connected
 
 
-def _first(places: Iterable[Place]) -> socket.socket:
-    """A connection to whichever of these answers first: a machine has addresses that not everybody can reach.
+def _answering(places: Iterable[Place]) -> Iterator[socket.socket]:
+    """Connections to those of these at which somebody speaks, as a door does, in the order in which they do.
+
+    All are tried at once: a machine has addresses that not all can reach, and some that others have too.
 
     Raises:
-        OSError: none does; says why of each.
+        OSError: there are no more; says why of each.
     """
     faults: list[str] = []
     lines: dict[int, tuple[socket.socket, Place]] = {}
@@ -205,21 +230,25 @@ def _first(places: Iterable[Place]) -> socket.socket:
             line = socket.socket(socket.AF_INET6 if ":" in place[0] else socket.AF_INET)
             lines[line.fileno()] = (line, place)
             line.setblocking(False)
-            line.connect_ex(place)
-            poll.register(line, select.POLLOUT)
-        while lines and time.monotonic() < until:
-            for number, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000):
-                line, place = lines[number]
-                fault = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                del lines[number]
-                if not fault:
-                    return line
-                poll.unregister(line)
+            fault = line.connect_ex(place)
+            if fault in (0, errno.EINPROGRESS):
+                poll.register(line, select.POLLIN)
+            else:
+                lines.pop(line.fileno())
                 line.close()
                 faults.append(f"{place[0]} port {place[1]}: {os.strerror(fault)}")
-        raise Closed(
-            ", ".join(faults + [f"{place[0]} port {place[1]}: no answer" for _, place in lines.values()])
-        )
+        while lines and time.monotonic() < until:
+            for number, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000):
+                line, place = lines.pop(number)
+                poll.unregister(line)
+                fault = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if not fault:
+                    yield line
+                else:
+                    line.close()
+                    faults.append(f"{place[0]} port {place[1]}: {os.strerror(fault)}")
+        faults += [f"{place[0]} port {place[1]}: no answer" for _, place in lines.values()]
+        raise Closed(", ".join(faults) or "what answers there is no door of ours")
     finally:
         for line, _ in lines.values():
             line.close()
@@ -286,14 +315,15 @@ def install(bundle: bytes) -> None:
 
 def main() -> None:
     """All that a task does before it runs anything of the user's."""
-    try:
-        doors = from_environment()
-        line = doors.knock("member")
-        bundle = carried(line)
-    except OSError as error:
-        sys.exit(f"{os.environ.get('JOB_NAME')}/{os.environ.get('TASK_INDEX')}: {error}")
-    install(bundle)
-    del bundle
+    doors = from_environment()
+    for left in reversed(range(TRIES)):
+        try:
+            line = doors.knock("member")
+            install(carried(line))
+            break
+        except OSError as error:  # the network broke after we came in; or there was no way in at all
+            if not left or isinstance(error, Shut):
+                sys.exit(f"{doors.who['task']}: {error}")
     __import__(RUNNER, fromlist=["main"]).main(line, doors)
 
 

@@ -1,6 +1,6 @@
 """The driver's end of a feed to one task: a thread that sends, one that hears, and what is on the way.
 
-A link outlives the connection under it: what the task has not taken yet is kept, and sent again when it is back.
+A link outlives its connection: what the task has not taken is kept, and sent again when it is back.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections import deque
 
 from launcher.errors import FeedError
 from launcher.feed.chunks import decode
-from launcher.feed.frames import FeedBroken, Kind, recv_frame, send_frame
-from launcher.feed.messages import ChunkHead, Progress, number, only, to_counted, to_number
+from launcher.feed.frames import FeedBroken, Kind, ReadAhead, recv_frame, send_frame
+from launcher.feed.ledger import Ledger
+from launcher.feed.messages import Progress, number, only, to_counted, to_number
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,21 +27,6 @@ if TYPE_CHECKING:
 
 #: Bytes that a task may have without having begun with them.
 WINDOW = 4 << 20
-
-
-class Sent:
-    """A chunk that is on its way, or not consumed yet."""
-
-    __slots__ = ("buffers", "flow", "head", "left", "share", "weight")
-
-    def __init__(self, head: ChunkHead, made: Made, flow: Flow, share: Share) -> None:
-        self.head = head
-        self.buffers: Sequence[Buffer] = made.buffers
-        self.weight = made.weight
-        self.flow = flow
-        self.share = share
-        #: Inference: results that are to come; ``None``: not known yet.
-        self.left: int | None = None if made.remote else made.rows
 
 
 class Link:
@@ -75,21 +61,12 @@ class Link:
         self.hungry = False
         self.terminated = False
         self.over = False
-        #: Chunks that are not consumed, oldest first.
-        self.unconsumed: deque[Sent] = deque()
+        self.ledger = Ledger()
         self._flow = flow
         self._ended = ended
-        self.lose = lambda why: on_lost(self, why)
+        self._on_lost = on_lost
         self._sock: socket.socket | None = None
         self._away_since = time.monotonic()
-        #: Bytes that the task has not consumed, and not begun with.
-        self.load = self._window = 0
-        self._untaken: deque[Sent] = deque()
-        self._cursor = 0
-        self._numbered = 0
-        self._shares: dict[int, Share] = {}
-        self._answering: deque[Sent] = deque()
-        self._answers = 0
         self._words: deque[tuple[Kind, Sequence[Buffer]]] = deque()
         self._flushed = True
         self._end_sent = False
@@ -100,21 +77,16 @@ class Link:
     @property
     def has_room(self) -> bool:
         """Whether the task could begin with another partition now."""
-        free = not self._shares and self._sock is not None and not self.terminated and not self.over
-        return free and self._window < WINDOW
+        free = not (self.ledger.shares or self.terminated or self.over) and self._sock is not None
+        return free and self.ledger.window < WINDOW
 
     def away_for(self, now: float) -> float:
         """Seconds since the connection broke."""
         return now - self._away_since if self._sock is None else 0.0
 
-    @property
-    def unanswered(self) -> bool:
-        """Whether results of rows are to come."""
-        return bool(self._answering)
-
     def forget(self) -> None:
         """The call that is served is over: nothing more of its partitions is sent."""
-        self._shares.clear()
+        self.ledger.shares.clear()
         self.wake.notify_all()
 
     def detach(self) -> int:
@@ -126,19 +98,23 @@ class Link:
         if self._sock is not None:
             _shut(self._sock)
             self._lost_connection()
-        return self._answers
+        return self.ledger.answers
+
+    def lose(self, why: str) -> None:
+        """Give up on it."""
+        self._on_lost(self, why)
 
     def attach(self, sock: socket.socket, opening: Opening) -> None:
         """The task is here, or back."""
         if opening.terminated:
             self._terminate()
         for chunk, rows in opening.counted.items():
-            self._counted(chunk, rows)
+            self.ledger.counted(chunk, rows)
         self._progressed(opening.progress)
-        self._cursor = sum(1 for sent in self._untaken if sent.head.number <= opening.received)
+        self.ledger.reconnected(opening.received)
         self._sock = sock
         self._flushed = self._end_sent = False
-        self._moved()
+        self._flow_changed()
 
     def dismiss(self, why: str) -> list[tuple[Flow, Share]]:
         """Nothing more goes to this task.
@@ -151,18 +127,7 @@ class Link:
         """
         self.over, self._gone = True, why
         self.wake.notify_all()
-        return self._taken_away()
-
-    def _taken_away(self) -> list[tuple[Flow, Share]]:
-        """What the task has and has not consumed, which it has no longer."""
-        left = {id(sent.share): (sent.flow, sent.share) for sent in (*self.unconsumed, *self._answering)}
-        flow = self._flow()
-        if flow is not None:
-            left.update({id(share): (flow, share) for share in self._shares.values()})
-        for some in (self.unconsumed, self._untaken, self._answering, self._shares):
-            some.clear()
-        self.load = self._window = self._cursor = 0
-        return [(flow, share) for flow, share in left.values() if not share.busy]
+        return self.ledger.take_away(self._flow())
 
     def close(self, patience: float) -> None:
         """End connection and threads; without the lock."""
@@ -193,10 +158,8 @@ class Link:
         if self._words:
             kind, buffers = self._words.popleft()
             return lambda: self._send(sock, kind, buffers)
-        if self._cursor < len(self._untaken):
-            sent = self._untaken[self._cursor]
-            self._cursor += 1
-            return lambda: self._send(sock, Kind.CHUNK, [sent.head.pack(), *sent.buffers])
+        if (frame := self.ledger.to_send()) is not None:
+            return lambda: self._send(sock, *frame)
         flow = self._flow()
         if flow is not None and not flow.over and flow.error is None:
             return None if self.terminated else self._feed(flow, sock)
@@ -207,21 +170,21 @@ class Link:
 
     def _feed(self, flow: Flow, sock: socket.socket) -> Callable[[], bool] | None:
         """Make a chunk, begin with a partition, or say that there is no more for now."""
-        if self._window >= WINDOW:
+        ledger = self.ledger
+        if ledger.window >= WINDOW:
             return None
-        permitted = [key for key in self._shares if flow.permits(key)]
-        if permitted:
-            share = self._shares[min(permitted)]
+        if permitted := [number for number in ledger.shares if flow.permits(number)]:
+            share = ledger.shares[min(permitted)]
             share.busy = True
             return lambda: self._make(flow, share)
         if (claimed := flow.claim(self)) is not None:
-            self._shares[claimed.number] = claimed
+            ledger.shares[claimed.number] = claimed
             return lambda: True
         if flow.must_fetch(self):
             flow.begin_fetching(self)
             return lambda: self._fetch(flow)
-        stuck = (flow.all_given and not self._shares) or (flow.full and self.hungry)
-        if stuck and self.unconsumed and not self._flushed:
+        stuck = (flow.all_given and not ledger.shares) or (flow.full and self.hungry)
+        if stuck and ledger.unconsumed and not self._flushed:
             self._flushed = True
             return lambda: self._send(sock, Kind.FLUSH)
         return None
@@ -238,7 +201,7 @@ class Link:
             if share is not None and (self.over or self.terminated):
                 flow.feed_again(share)
             elif share is not None and not flow.over:
-                self._shares[share.number] = share
+                self.ledger.shares[share.number] = share
         return True
 
     def _make(self, flow: Flow, share: Share) -> bool:
@@ -262,23 +225,11 @@ class Link:
     def _made(self, flow: Flow, share: Share, made: Made | None) -> None:
         if made is None:
             share.complete = True
-            self._shares.pop(share.number, None)
+            self.ledger.shares.pop(share.number, None)
             flow.settle(share)
             flow.changed()
             return
-        self._numbered += 1
-        head = ChunkHead(self._numbered, share.number, made.rows, made.last, made.remote)
-        sent = Sent(head, made, flow, share)
-        share.made += 1
-        share.out += 1
-        share.rows += made.rows
-        share.uncounted += made.remote
-        self._untaken.append(sent)
-        self._window += sent.weight
-        self.load += sent.weight
-        self.unconsumed.append(sent)
-        if share.inference and sent.left != 0:
-            self._answering.append(sent)
+        self.ledger.add(flow, share, made)
         self.hungry = self._flushed = False
         flow.made(share)
 
@@ -306,7 +257,8 @@ class Link:
     def hear(self, sock: socket.socket) -> None:
         """Take what the task says until its connection ends; a thread's."""
         try:
-            while (frame := recv_frame(sock)) is not None:
+            ahead = ReadAhead(sock)
+            while (frame := recv_frame(ahead)) is not None:
                 self._heard(*frame)
         except OSError:
             pass
@@ -328,30 +280,23 @@ class Link:
         if kind == Kind.RESULTS:
             first, results = to_number(buffers[0]), decode(buffers[1:])
             with self.wake:
-                self._answered(first, list(results), sum(map(len, buffers)))
+                self.ledger.answered(first, list(results), sum(map(len, buffers)))
+                self._words.append((Kind.KEPT, [number(self.ledger.answers)]))
+                self._moved()
             return
         with self.wake:
             if kind == Kind.PROGRESS:
                 self._progressed(Progress.unpack(only(buffers)))
             elif kind == Kind.COUNTED:
-                self._counted(*to_counted(only(buffers)))
+                self.ledger.counted(*to_counted(only(buffers)))
             elif kind == Kind.TERMINATE:
                 self._terminate()
             else:
                 raise FeedBroken(f"a frame of kind {kind} was not expected")
 
     def _progressed(self, progress: Progress) -> None:
-        self.hungry = progress.hungry and progress.taken >= self._numbered
-        while self._untaken and self._untaken[0].head.number <= progress.taken:
-            taken = self._untaken.popleft()
-            taken.buffers = ()
-            self._window -= taken.weight
-            self._cursor = max(0, self._cursor - 1)
-        while self.unconsumed and self.unconsumed[0].head.number <= progress.consumed:
-            sent = self.unconsumed.popleft()
-            self.load -= sent.weight
-            sent.share.out -= 1
-            sent.flow.settle(sent.share)
+        self.hungry = progress.hungry and progress.taken >= self.ledger.numbered
+        self.ledger.progressed(progress)
         self._moved()
 
     def _moved(self) -> None:
@@ -359,42 +304,11 @@ class Link:
         flow = self._flow()
         if flow is not None:
             flow.moved()
-            flow.nudge()
-
-    def _counted(self, chunk: int, rows: int) -> None:
-        """Code that ran beside the task has made so many rows."""
-        for sent in self.unconsumed:
-            if sent.head.number == chunk and sent.head.remote and sent.left is None:
-                sent.share.rows += rows
-                sent.share.uncounted -= 1
-                sent.left = rows - sent.share.answered
-                break
-        self._drop_answered()
-
-    def _answered(self, first: int, results: list[object], size: int) -> None:
-        """Results: of the oldest rows that have none."""
-        results = results[max(0, self._answers - first) :]
-        self._answers += len(results)
-        while results and self._answering:
-            sent = self._answering[0]
-            some = results if sent.left is None else results[: sent.left]
-            results = results[len(some) :]
-            sent.left = None if sent.left is None else sent.left - len(some)
-            sent.flow.answered(sent.share, some, size)
-            size = 0
-            self._drop_answered()
-        self._words.append((Kind.KEPT, [number(self._answers)]))
-        self._moved()
-
-    def _drop_answered(self) -> None:
-        while self._answering and self._answering[0].left is not None and self._answering[0].left <= 0:
-            sent = self._answering.popleft()
-            sent.flow.settle(sent.share)
 
     def _terminate(self) -> None:
         """The task wants no more rows: what it has counts as consumed."""
         self.terminated = True
-        for its, share in self._taken_away():
+        for its, share in self.ledger.take_away(self._flow()):
             its.give_up(share)
         self._moved()
         self._flow_changed()

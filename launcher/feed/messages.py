@@ -88,7 +88,8 @@ class Opening(NamedTuple):
         """Of the buffer of an OPEN."""
         try:
             fields = json.loads(bytes(buffer))
-            progress = Progress(*map(int, fields["progress"]))
+            taken, consumed, rows, hungry = fields["progress"]
+            progress = Progress(int(taken), int(consumed), int(rows), bool(hungry))
             session, received = str(fields["session"]), int(fields["received"])
             counted = {int(number): int(rows) for number, rows in fields["counted"]}
             return cls(session, received, progress, bool(fields["terminated"]), counted)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from launcher.feed.blocks import Block
-from launcher.feed.sources import Partitions, Piece, Rows, Source, refused, source_of
+from launcher.feed.pieces import Piece, Rows, Source, refused
+from launcher.feed.sources import Partitions, is_many, source_of
 
 __all__ = ["Partition", "partitions", "partitions_of", "rows"]
 
@@ -60,18 +61,25 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> Rows:
     Args:
         data: a list, a generator, anything that is iterated.
         per_partition: how many rows make a partition, which is what is fed again when a worker is lost.
-            Default: a list is split into four for each worker, what is iterated grouped into about 2 MiB.
+            Default: a list is split into four for each worker; what is iterated is grouped into about 2 MiB,
+            or what comes within a second.
 
     Raises:
-        InputError: ``per_partition`` is no whole number from 1.
+        InputError: this is not iterated, or ``per_partition`` is no whole number from 1.
     """
+    _check(data, "rows")
     if per_partition is not None and per_partition < 1:
         raise refused(f"per_partition={per_partition}", "a whole number from 1")
     return Rows(data, per_partition)
 
 
 def partitions(data: Iterable[Any]) -> Partitions:
-    """Each item of this is a partition: rows that are iterated, arrays, or a callable that returns them."""
+    """Each item of this is a partition: rows that are iterated, arrays, or a callable that returns them.
+
+    Raises:
+        InputError: this is not iterated.
+    """
+    _check(data, "partitions")
     return Partitions(data)
 
 
@@ -96,6 +104,13 @@ def partitions_of(data: Any, workers: int, epochs: int = 1) -> Iterator[Partitio
             "a list, arrays, files, or callables that read it; or one epoch",
         )
     return _numbered(source, workers, epochs)
+
+
+def _check(data: Any, word: str) -> None:
+    if not is_many(data):
+        raise refused(
+            f"{word}() of a {type(data).__name__}", "a list, a generator, anything that is iterated"
+        )
 
 
 def _numbered(source: Source, workers: int, epochs: int) -> Iterator[Partition]:

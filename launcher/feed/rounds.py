@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from launcher.feed.blocks import Block, join, part, parts, size
 from launcher.feed.partitions import Partition
-from launcher.feed.sources import refused
+from launcher.feed.pieces import refused
 
 WAYS = ("drop", "pad", "repeat")
 

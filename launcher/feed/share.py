@@ -87,25 +87,37 @@ class Share:
         """
         if self.forgotten:
             raise FeedError(
-                f"partition {self.number} can't be fed again: it can be iterated only once, and too much was kept; "
-                "feed lists, callables that read the data, or smaller partitions"
+                f"partition {self.number} can't be fed again: it can be iterated only once, and is too "
+                "big to be kept; feed lists, callables that read the data, or smaller partitions"
             )
         self.complete = False
         self.made = self.out = self.rows = self.answered = self.uncounted = 0
         self._chunks = self._begin()
 
-    def answer(self, results: list[Any]) -> list[Any]:
-        """Take results that the task gave, of rows in order; those known from a task that is lost count for nothing.
+    def sent(self, made: Made) -> None:
+        """A chunk goes to the task."""
+        self.made += 1
+        self.out += 1
+        self.rows += made.rows
+        self.uncounted += made.remote
+
+    def counted(self, rows: int) -> None:
+        """A chunk that was code has made so many rows."""
+        self.rows += rows
+        self.uncounted -= 1
+
+    def answer(self, results: list[Any]) -> int:
+        """Take results that the task gave, of rows in order, less what a task that is lost has given before.
 
         Returns:
-            Those that are new.
+            How many are new.
         """
         known = max(0, self._had - self.answered)
         self.answered += len(results)
         new = results[known:]
         self._had += len(new)
         self.results += new
-        return new
+        return len(new)
 
     def forget(self) -> None:
         """Keep nothing any more."""

@@ -10,7 +10,8 @@ numpy array; tuple or dict of arrays of one length;   columns, cut into partitio
 pandas frame or series
 `TextFiles`, `CsvFiles`, `TFRecordFiles`              what is in the files
 list or tuple of rows                                 split into partitions
-anything else that is iterated, and gives rows        rows, grouped into partitions as they come
+anything else that is iterated, and gives rows        rows, grouped into partitions as they come: some
+                                                      megabytes, or what comes within a second
 anything that is iterated, and gives partitions       those partitions, taken lazily
 ``rows(...)``, ``partitions(...)``                    what the word says
 ====================================================  ====================================================
@@ -25,84 +26,18 @@ of numbers or texts, and a list of arrays, are refused.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from launcher.errors import Fault, InputError
-from launcher.feed.blocks import Block, chunks, is_array, is_columns, lengths, parts, size
+from launcher.feed.blocks import Block, chunks, is_array, is_columns
+from launcher.feed.pieces import Columns, Piece, Rows, Source, is_once, of_block, of_sequence, refused
 
-#: Pieces that a worker gets of what can be cut anywhere: enough that a fast worker can take more of them.
-PIECES_A_WORKER = 4
-#: Bytes, as far as the first row tells, and rows of a partition made of rows that come one by one.
-_GROUP_BYTES, _MOST_ROWS, _FEWEST_ROWS = 2 << 20, 16384, 64
-
-
-class Piece(NamedTuple):
-    """What will be a partition."""
-
-    #: Gives its rows in blocks of at most so many.
-    blocks: Callable[[int], Iterator[Block]]
-    #: Whether ``blocks`` gives the same rows again when it is called again.
-    repeatable: bool = True
-    #: What gives its rows beside the worker, picklable; ``None``: they are read here.
-    remote: Callable[[], Iterable[Any]] | None = None
-
-
-class Source(Protocol):
-    """Data of any kind."""
-
-    #: Whether it can be read only once.
-    once: bool
-
-    def pieces(self, workers: int) -> Iterator[Piece]:
-        """All of it, lazily, for so many workers."""
-
-
-class Rows:
-    """Rows that are iterated: a list is split, anything else grouped as it comes.
-
-    Args:
-        data: any iterable of rows.
-        per_partition: how many make a partition; default: a list is split evenly, others by their size.
-    """
-
-    def __init__(self, data: Iterable[Any], per_partition: int | None = None) -> None:
-        self._data = data
-        self._many = per_partition
-        self.once = _once(data)
-
-    def pieces(self, workers: int) -> Iterator[Piece]:
-        """Cut or grouped."""
-        if isinstance(self._data, list | tuple | range):
-            many = self._many or evenly(len(self._data), workers)
-            return (_of_sequence(self._data, start, many) for start in range(0, len(self._data), many))
-        return self._grouped(iter(self._data))
-
-    def _grouped(self, rows: Iterator[Any]) -> Iterator[Piece]:
-        for first in rows:
-            groups = chunks(chain([first], rows), self._many or fitting(first))
-            yield from (_of_sequence(group, 0, len(group)) for group in groups)
-
-
-class Columns:
-    """Arrays of one length: cut into views.
-
-    Raises:
-        InputError: they have different lengths.
-    """
-
-    once = False
-
-    def __init__(self, block: Block) -> None:
-        if len(set(lengths(block))) > 1:
-            raise refused(f"its columns have {', '.join(map(str, lengths(block)))} rows", "one length")
-        self._block = block
-
-    def pieces(self, workers: int) -> Iterator[Piece]:
-        """Cut evenly."""
-        many = evenly(size(self._block), workers)
-        return (_of_block(block) for block in parts(self._block, many))
+#: What to give instead.
+_HINTS: dict[type, str] = {
+    str: "TextFiles(...) or its like for files; a list, arrays, or partitions",
+    dict: "a dict of arrays, or a list of dicts",
+}
 
 
 class Partitions:
@@ -110,7 +45,7 @@ class Partitions:
 
     def __init__(self, data: Iterable[Any]) -> None:
         self._data = data
-        self.once = _once(data) or (isinstance(data, list | tuple) and any(map(_once, data)))
+        self.once = is_once(data) or (isinstance(data, list | tuple) and any(map(is_once, data)))
 
     def pieces(self, workers: int) -> Iterator[Piece]:
         """Each as it comes."""
@@ -123,7 +58,7 @@ class Mixed:
 
     def __init__(self, data: Iterable[Any]) -> None:
         self._data = data
-        self.once = _once(data)
+        self.once = is_once(data)
 
     def pieces(self, workers: int) -> Iterator[Piece]:
         """As rows or as partitions."""
@@ -146,8 +81,10 @@ def source_of(data: Any) -> Source:
         return Columns(block)
     if callable(data):
         return Partitions([data])
-    if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
-        raise refused(f"{_shown(data)} has no rows", "a list, arrays, files, or partitions; a dict of arrays")
+    if not is_many(data):
+        raise refused(
+            f"{_shown(data)} has no rows", _HINTS.get(type(data), "a list, arrays, files, or partitions")
+        )
     if isinstance(data, list | tuple):
         return _listed(data)
     return Rows(data) if isinstance(data, range) else Mixed(data)
@@ -161,14 +98,14 @@ def piece_of(item: Any) -> Piece:
     """
     if (block := _columnar(item)) is not None:
         Columns(block)
-        return _of_block(block)
+        return of_block(block)
     if callable(item):
         return Piece(lambda rows: blocks_of(item(), rows), True, item)
     if isinstance(item, list | tuple | range):
-        return _of_sequence(item, 0, len(item))
-    if isinstance(item, str | bytes | Mapping) or not isinstance(item, Iterable):
+        return of_sequence(item, 0, len(item))
+    if not is_many(item):
         raise refused(f"{_shown(item)} as a partition", "rows that are iterated, arrays, or a callable")
-    return Piece(lambda rows: chunks(item, rows), not _once(item))
+    return Piece(lambda rows: chunks(item, rows), not is_once(item))
 
 
 def blocks_of(data: Any, rows: int) -> Iterator[Block]:
@@ -179,34 +116,18 @@ def blocks_of(data: Any, rows: int) -> Iterator[Block]:
 
 def is_source(value: Any) -> bool:
     """Whether this is data that says itself what its pieces are."""
-    return hasattr(value, "pieces") and hasattr(value, "once") and not isinstance(value, type)
+    return callable(getattr(type(value), "pieces", None)) and hasattr(value, "once")
+
+
+def is_many(value: Any) -> bool:
+    """Whether this is iterated, and no row itself."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 
 def is_row(item: Any) -> bool:
     """Whether this is a row wherever it comes from; if not it can be a partition."""
     many = isinstance(item, Iterable) or callable(item) or is_source(item)
     return isinstance(item, str | bytes | tuple | Mapping) or not many
-
-
-def evenly(rows: int, workers: int) -> int:
-    """How many rows a piece has, if a few of them go to each worker."""
-    return max(1, -(-rows // (workers * PIECES_A_WORKER)))
-
-
-def fitting(row: Any) -> int:
-    """How many rows like this one make a partition of moderate size."""
-    import pickle
-
-    try:
-        weight = len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
-    except (pickle.PicklingError, TypeError, AttributeError):  # of no use to a task: the sending says so
-        weight = _GROUP_BYTES
-    return max(_FEWEST_ROWS, min(_MOST_ROWS, _GROUP_BYTES // max(1, weight)))
-
-
-def refused(what: str, expected: str) -> InputError:
-    """The error about data that can't be fed."""
-    return InputError([Fault("data", what, f"expected {expected}")])
 
 
 def _listed(data: Sequence[Any]) -> Source:
@@ -236,26 +157,10 @@ def _columnar(data: Any) -> Block | None:
     if pandas is None:
         return None
     if isinstance(data, pandas.DataFrame):
+        if not data.columns.is_unique:
+            raise refused(f"a frame with columns {', '.join(map(str, data.columns))}", "each name once")
         return {str(name): column.to_numpy() for name, column in data.items()}
     return data.to_numpy() if isinstance(data, pandas.Series) else None
-
-
-def _of_sequence(rows: Sequence[Any], start: int, many: int) -> Piece:
-    stop = min(start + many, len(rows))
-
-    def blocks(most: int) -> Iterator[Block]:
-        return (list(rows[at : min(at + most, stop)]) for at in range(start, stop, most))
-
-    return Piece(blocks)
-
-
-def _of_block(block: Block) -> Piece:
-    return Piece(lambda rows: parts(block, rows))
-
-
-def _once(data: Any) -> bool:
-    """Whether iterating uses it up."""
-    return isinstance(data, Iterator)
 
 
 def _shown(value: object) -> str:

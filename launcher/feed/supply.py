@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which the driver is told that the function goes on, within one chunk.
 _SIGN_OF_LIFE = 1.0
+#: Bytes of chunks that were begun with, and the driver was not told.
+_MOST_UNTOLD = 3 << 19
 #: Rows that are taken at once of those that code beside the task makes.
 _AT_ONCE = 1024
 
@@ -41,7 +43,7 @@ class Supply:
         self._more: Iterator[Block] | None = None
         self._made = 0
         self._consumed = self._consumed_rows = 0
-        self._told = 0.0
+        self._told, self._untold = 0.0, 0
         #: Rows handed out, in all.
         self.given = 0
         #: Whether the feed has ended.
@@ -116,7 +118,9 @@ class Supply:
             self._more, self._made = _run_beside(decode(item.buffers)), 0
         else:
             self._show(decode(item.buffers))
-        self._tell()
+        self._untold += sum([len(buffer) for buffer in item.buffers])
+        if self._untold > _MOST_UNTOLD or self._head.remote:
+            self._tell()
 
     def _show(self, block: Block) -> None:
         self._block, self._at, self._size = block, 0, size(block)
@@ -154,7 +158,7 @@ class Supply:
                 self._tell()
 
     def _tell(self, hungry: bool = False) -> None:
-        self._told = time.monotonic()
+        self._told, self._untold = time.monotonic(), 0
         taken = self._head.number if self._head is not None else 0
         self._intake.report(Progress(taken, self._consumed, self._consumed_rows, hungry))
 

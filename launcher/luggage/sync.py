@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from launcher.errors import ConnectionLost, Fault, HostsError, JobError
@@ -14,13 +14,17 @@ from launcher.luggage.mending import persistently
 from launcher.luggage.meter import Meter, Share
 from launcher.luggage.parallel import on_all
 from launcher.luggage.parcels import Parcels, pieces
-from launcher.luggage.progress import Progress, counted, human
+from launcher.luggage.progress import Progress, counted, human, listed
 from launcher.luggage.requests import SyncRequest
 from launcher.luggage.talk import Conversation
 from launcher.luggage.walk import Tree, travels, walk
 from launcher.model.luggage import LuggageError, unspell
 
 _SYNC, _FINISH = "launcher.agent.store.receive:sync", "launcher.agent.store.work:finish"
+#: How often all is looked at again because of files that have changed, others each time.
+_MOST_ROUNDS = 4
+#: Files that a remark names.
+_MOST_NAMED = 3
 #: Bytes of contents that a host's cache may hold after a sync; with its spare trees that makes 2 GiB.
 CACHE_LIMIT = 3 * 1024**3 // 2
 
@@ -42,9 +46,28 @@ class Packed(NamedTuple):
             for tree in self.trees
             for path in tree.left_out[:1]
         ] + [
-            f"--sync: and {len(tree.left_out) - 1} more of this kind in {tree.root}"
+            *(
+                f"--sync: and {len(tree.left_out) - 1} more of this kind in {tree.root}"
+                for tree in self.trees
+                if len(tree.left_out) > 1
+            ),
+            *self.restless_remarks,
+        ]
+
+    @property
+    def restless_remarks(self) -> list[str]:
+        """What the user should know of files that did not rest while they were looked at."""
+        return [
+            f"--sync: {listed(paths, _MOST_NAMED)} in {tree.root} {what}"
             for tree in self.trees
-            if len(tree.left_out) > 1
+            for paths, what in (
+                (tree.vanished, "vanished while it was looked at: left out"),
+                (
+                    tree.copies.names if tree.copies else (),
+                    "changed while it was read: what travels is a copy",
+                ),
+            )
+            if paths
         ]
 
 
@@ -64,7 +87,11 @@ class SyncResult(NamedTuple):
 
 
 def pack(
-    requests: Sequence[SyncRequest], cwd: str, without: Sequence[str] = (), trusted: bool = True
+    requests: Sequence[SyncRequest],
+    cwd: str,
+    without: Sequence[str] = (),
+    trusted: bool = True,
+    restless: Collection[str] = (),
 ) -> Packed:
     """Look at the folders: nothing travels yet.
 
@@ -73,12 +100,13 @@ def pack(
         cwd: the launcher's folder; tasks run in the same one on the hosts, if it travels.
         without: paths that do not travel, whatever the rules say: the run's own folder.
         trusted: whether what is remembered of the last time counts.
+        restless: files that change all the time, relative to their folder.
 
     Raises:
         JobError: something can't be read; or the launcher's folder does not travel.
     """
     without = [os.path.realpath(path) for path in without]
-    trees = [walk(request.folder, without, trusted) for request in requests]
+    trees = [walk(request.folder, without, trusted, restless) for request in requests]
     subfolder = requests[0].inside(cwd) or ""
     if not travels(trees[0], subfolder):
         what = f"the current folder {subfolder!r} of {requests[0].text!r} is left out by its ignore rules"
@@ -99,7 +127,8 @@ def sync(
 ) -> SyncResult:
     """Bring packed folders to all hosts, put them in their places.
 
-    A file that changes between being looked at and being sent makes everything be looked at once more.
+    A file that changes between being looked at and being sent makes everything be looked at once more, and a
+    copy of it travels then.
 
     Args:
         errands: on all hosts.
@@ -116,21 +145,28 @@ def sync(
     since = time.monotonic()
     progress.begin("syncing", meter)
     summary = ""
+    told: list[str] = []
     try:
 
         def bring(packed: Packed) -> dict[str, _Visit]:
             return _bring(errands, hosts, packed, job, meter, progress, fanout, arrived)
 
         visits = bring(packed)
-        changed = sorted({path for visit in visits.values() for path in visit.changed})
         sent = sum(visit.sent for visit in visits.values())
-        if changed:
-            packed = pack(packed.requests, os.getcwd(), packed.without, trusted=False)
+        restless: set[str] = set()
+        for _ in range(_MOST_ROUNDS):
+            changed = {path for visit in visits.values() for path in visit.changed}
+            if not changed:
+                break
+            restless |= changed
+            packed = pack(packed.requests, os.getcwd(), packed.without, trusted=False, restless=restless)
+            told = [*packed.restless_remarks, *_gone(packed, restless)]
             visits = bring(packed)
             sent += sum(visit.sent for visit in visits.values())
-            changed = sorted({path for visit in visits.values() for path in visit.changed})
-        if changed:
-            raise _restless(changed)
+        else:
+            raise _restless(sorted(restless))
+        for text in told:
+            meter.say(text)
         result = _result(packed, visits, sent, meter.read().moved, time.monotonic() - since)
         summary = "\n".join([_summary(result, len(hosts)), *(left_out(packed) if sent else ())])
         return result
@@ -246,6 +282,13 @@ class _Supply:
         for parcel in self._parcels.contents(said["tree"], which):
             talk.send(parcel.frame)
             self._share.move(parcel.size)
+
+
+def _gone(packed: Packed, restless: Collection[str]) -> list[str]:
+    """What is to be said of files that were to travel, and are not there any more."""
+    there = {entry.path for tree in packed.trees for entry in tree.entries}
+    gone = sorted(path for path in restless if path not in there)
+    return [f"--sync: {listed(gone, _MOST_NAMED)} vanished on the way: left out"] if gone else []
 
 
 def _restless(changed: Sequence[str]) -> JobError:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from launcher.errors import Fault, JobError
+from launcher.luggage.copies import Copies
 from launcher.luggage.hashes import Hashes, Stamp, now, stamp_of
 from launcher.luggage.ignore import GIT_FOLDER, RULE_FILES, Rules, read_rules
 from launcher.luggage.leftout import Ignored, is_worth_noting
@@ -42,6 +43,10 @@ class Tree(NamedTuple):
     left_out: Sequence[str]
     #: What the ignore rules left out at the top levels, as far as anybody may wonder about it.
     ignored: Sequence[Ignored] = ()
+    #: Of files that change all the time.
+    copies: Copies | None = None
+    #: Paths of what was there, and was gone when it was looked at.
+    vanished: Sequence[str] = ()
 
     @property
     def files(self) -> int:
@@ -61,36 +66,51 @@ class Unreadable(NamedTuple):
     why: str
 
 
-def walk(root: str, without: Sequence[str] = (), trusted: bool = True) -> Tree:
+def walk(
+    root: str, without: Sequence[str] = (), trusted: bool = True, restless: Collection[str] = ()
+) -> Tree:
     """Look at a folder, and read what is new in it.
 
     Args:
         root: absolute, links resolved.
         without: absolute paths that do not travel, whatever the rules say: the run's own folder.
         trusted: whether what is remembered of the last time counts.
+        restless: files in it that change all the time: what travels of them is a copy. So it is with others
+            that change while they are read.
 
     Raises:
-        JobError: something can't be read, or changes all the time: all of that at once.
+        JobError: something can't be read: all of that at once.
     """
     hashes = Hashes(root, trusted)
-    look = _Look(root, frozenset(map(os.fsencode, without)), hashes)
+    look = _Look(root, frozenset(map(os.fsencode, without)), hashes, frozenset(restless))
     look.everywhere()
+    if look.vanished:  # folders among them were noted before they were looked into
+        look.entries = [entry for entry in look.entries if entry.path not in look.vanished]
     if look.unreadable:
         raise _error(root, look.unreadable)
     hashes.save()
     manifest = manifest_of(look.entries)
     if len(manifest) > MAX_MANIFEST:
         raise _too_many(root)
-    return Tree(root, sorted(look.entries), manifest, digest_of(manifest), look.left_out, look.ignored)
+    entries = sorted(look.entries)
+    vanished = sorted(look.vanished)
+    return Tree(
+        root, entries, manifest, digest_of(manifest), look.left_out, look.ignored, look.copies, vanished
+    )
 
 
 class _Look:
     """One walk. Paths are bytes here, as the system has them."""
 
-    def __init__(self, root: str, without: frozenset[bytes], hashes: Hashes) -> None:
+    def __init__(
+        self, root: str, without: frozenset[bytes], hashes: Hashes, restless: frozenset[str]
+    ) -> None:
         self._root = os.fsencode(root)
         self._without = without
         self._hashes = hashes
+        self._restless = restless
+        self.copies = Copies()
+        self.vanished: list[str] = []
         self.entries: list[Entry] = []
         self.left_out: list[str] = []
         self.ignored: list[Ignored] = []
@@ -152,29 +172,37 @@ class _Look:
         return is_folder
 
     def _failed(self, path: bytes, error: OSError) -> None:
+        if path and isinstance(error, FileNotFoundError):
+            self.vanished.append(os.fsdecode(path))
+            return
         self.unreadable.append(Unreadable(os.fsdecode(path) or ".", error.strerror or str(error)))
 
     def _file(self, path: bytes, name: str, status: os.stat_result) -> Entry:
         stamp = stamp_of(status)
-        content = self._hashes.get(name, stamp)
+        content = None if name in self._restless else self._hashes.get(name, stamp)
         if content is None:
             began = now()
-            stamp, content = _read_twice(path)
-            self._hashes.put(name, stamp, content, began)
+            found = None if name in self._restless else _read_twice(path)
+            stamp, content = found or self.copies.take(name, path)
+            if found is not None:
+                self._hashes.put(name, stamp, content, began)
         return Entry(name, FILE, stat.S_IMODE(status.st_mode) & 0o777, stamp.size, stamp.mtime, content)
 
 
-def _read_twice(path: bytes) -> tuple[Stamp, str]:
+def _read_twice(path: bytes) -> tuple[Stamp, str] | None:
     """A file's digest; one that changes meanwhile gets a second chance.
 
+    Returns:
+        ``None``: it changed both times.
+
     Raises:
-        OSError: it can't be read, or changed both times.
+        OSError: it can't be read.
     """
     for _ in range(2):
         before, content, after = _read(path)
         if before == after:
             return after, content
-    raise OSError(None, "it changes all the time")
+    return None
 
 
 def _read(path: bytes) -> tuple[Stamp, str, Stamp]:

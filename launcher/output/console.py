@@ -86,6 +86,8 @@ class Console:
         self._counts: Counts | None = None
         self._status: StatusLine | None = None
         self._paths: RunPaths | None = None
+        #: What was told last, while nothing else was printed.
+        self._told = ""
 
     def begin(self, opening: Opening) -> None:
         """Learn the names; nothing is printed."""
@@ -140,7 +142,7 @@ class Console:
         if self._status:
             self._status.erase()
         options = self._options
-        why = self._failure(report).encode("utf-8", "replace")
+        why = self._failure(report, self._told).encode("utf-8", "replace")
         self._writer.write(options.stderr, why, urgent=True)
         if not options.quiet:
             self._writer.write(options.stdout, self._table(report).encode("utf-8", "replace"), urgent=True)
@@ -174,6 +176,7 @@ class Console:
     def _print(self, lines: bytes) -> None:
         if not lines:
             return
+        self._told = ""
         if self._status and self._options.terminal:
             self._status.erase()
         self._writer.write(self._options.stdout, lines)
@@ -190,15 +193,18 @@ class Console:
             return
         if self._status:
             self._status.erase()
+        self._told = tell.text
         text = escapes.strip(tell.text, False).replace("\n", "\nlaunch: ")
         self._writer.write(self._options.stderr, f"launch: {text}\n".encode("utf-8", "replace"), tell.urgent)
 
-    def _failure(self, report: Report) -> str:
+    def _failure(self, report: Report, told: str) -> str:
+        """Why it failed; not what was the last thing that was told anyway."""
         if report.failure is None and not any(task.unkillable for task in report.tasks):
             return ""
         from launcher.output.failure import failure_report
 
-        return failure_report(report, self._tails, self._paths)
+        text = failure_report(report, self._tails, self._paths)
+        return text.removeprefix(f"launch: {told}\n") if told else text
 
     def _table(self, report: Report) -> str:
         from launcher.output.table import plain

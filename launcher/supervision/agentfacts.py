@@ -61,23 +61,27 @@ class AgentFacts:
 
     def lost(self, fact: facts.AgentLost) -> list[Order]:
         """Nothing more will come from it, nor will its tasks be seen again."""
+        reached = not self._job.agents.is_early(fact.host)
         self._job.agents.set(fact.host, AgentState.LOST)
         self._gathering.lost(fact.host)
-        text = wording.lost(fact.host, fact.why)
+        text = wording.lost(fact.host, fact.why, reached)
         told: list[Order] = [Tell(text, urgent=True), orders.HangUp(fact.host)]
         if self._job.phase is Phase.CLOSING:  # nothing of the job was there any more
             return told + self._ending.finish_if_closed()
         for task in self._job.tasks.open_on(fact.host):
-            self._lose(self._job.tasks.records[task], fact)
+            self._lose(self._job.tasks.records[task], fact, reached)
         self._blame(fact.host, fact.at, text)
         return self._gathered(told) if self._job.phase is Phase.GATHERING else self._ending.judge(told)
 
-    def _lose(self, record: Record, fact: facts.AgentLost) -> None:
+    def _lose(self, record: Record, fact: facts.AgentLost, reached: bool) -> None:
         if record.state is TaskState.ENDED:  # its own end was seen: only what it left behind is lost
             record.move(record.outcome, fact)
         else:
             record.move(TaskState.LOST, fact)
-            record.reason, record.detail = Reason.HOST_LOST, f"its host is lost: {fact.why}"
+            record.reason, record.detail = (
+                Reason.HOST_LOST,
+                f"its host {wording.lost_how(reached)}: {fact.why}",
+            )
             record.ended_at = None if record.started_at is None else fact.at
         if self._job.tasks.ended(record.task):
             self._job.blame.decided(fact.at)

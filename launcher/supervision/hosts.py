@@ -34,6 +34,10 @@ class Agents:
         if self._states[host] is not AgentState.LOST:
             self._states[host] = state
 
+    def is_early(self, host: str) -> bool:
+        """Whether its agent has not answered yet, or does not hold its ports yet."""
+        return host in self.not_holding()
+
     def is_leaving(self, host: str) -> bool:
         """Whether it ends without our having asked."""
         return self._states[host] is AgentState.LEAVING

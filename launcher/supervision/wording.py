@@ -59,9 +59,14 @@ def start_reason(code: int) -> Reason:
     return _START_REASONS.get(code, Reason.LAUNCHER)
 
 
-def lost(host: str, why: str) -> str:
-    """A host that can't be had any more; ``why`` may begin with its name."""
-    return f"host {host} is lost: {why.removeprefix(f'{host}: ')}"
+def lost(host: str, why: str, reached: bool = True) -> str:
+    """A host that can't be had any more, or never could; ``why`` may begin with its name."""
+    return f"host {host} {lost_how(reached)}: {why.removeprefix(f'{host}: ')}"
+
+
+def lost_how(reached: bool) -> str:
+    """What is wrong with a host, by whether it was ever ready for its tasks."""
+    return "is lost" if reached else "can't be used"
 
 
 def stubborn(who: str, leftovers: bool) -> str:

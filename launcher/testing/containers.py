@@ -86,6 +86,8 @@ class Containers:
             container = self._container(job, host)
             joined = container["NetworkSettings"]["Networks"].get(network)
             if joined is None:
+                if container["Id"] not in self._cut:
+                    raise ClusterError(f"the container of {host} is not on a network of the job's own")
                 return
             self._cut[container["Id"]] = _Cable(joined["IPAddress"], tuple(joined.get("Aliases") or ()))
             client = self._engine.client
@@ -103,7 +105,7 @@ class Containers:
         network = _network(job)
         with _told(host):
             container = self._container(job, host)
-            cable = self._cut.pop(container["Id"], None)
+            cable = self._cut.get(container["Id"])
             if cable is None:
                 return
             client = self._engine.client
@@ -113,6 +115,7 @@ class Containers:
                     container["Id"], network, ipv4_address=cable.address, aliases=list(cable.names)
                 ),
             )
+            del self._cut[container["Id"]]
 
     def _container(self, job: str, host: str) -> Mapping[str, Any]:
         """What the engine knows of it; it is provably this job's.

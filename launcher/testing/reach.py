@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from launcher.model.task import TASK_MARK, TaskId
 from launcher.testing import processes
 from launcher.testing.processes import Process
-from launcher.testing.trouble import ClusterError
+from launcher.testing.trouble import JustEnded
 
 if TYPE_CHECKING:
     from launcher.testing.containers import Containers
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Reach(Protocol):
     """Signals for one task; ``pid`` is that of its main process, as its host numbers it.
 
-    Each raises `ClusterError` if the task can't be reached, or is over.
+    Each raises `ClusterError` if the task can't be reached, `JustEnded` if that may be because it is over.
     """
 
     def signal(self, pid: int, number: int) -> None:
@@ -82,7 +82,7 @@ class Here:
         process = self.main(pid)
         if process is None:
             what = f"process {pid} of {self._host} is none of this machine, or has just ended"
-            raise ClusterError(f"{self._task} can't be signalled: {what}")
+            raise JustEnded(f"{self._task} can't be signalled: {what}")
         return process
 
 
@@ -120,5 +120,5 @@ class InContainer:
         """How its processes are then, a letter for each."""
         states = self._containers.signal(self._job, self._host, number, pid, whom)
         if states is None:
-            raise ClusterError(f"{self._task} can't be signalled: it has just ended")
+            raise JustEnded(f"{self._task} can't be signalled: it has just ended")
         return states

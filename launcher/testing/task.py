@@ -12,7 +12,7 @@ from launcher.model.task import TaskId
 from launcher.testing.progress import described, exit_status_of, state_of
 from launcher.testing.record import GrowingFile
 from launcher.testing.tails import last_lines
-from launcher.testing.trouble import ClusterError, WaitFailed
+from launcher.testing.trouble import ClusterError, JustEnded, WaitFailed
 from launcher.testing.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -177,10 +177,16 @@ class Task:
         """Again and again: a process that forks may have a child that was not there when we looked."""
         __tracebackhide__ = True
         pid = self._living()
+        self._reach.signal_all(pid, number)
 
         def look() -> bool | None:
-            self._reach.signal_all(pid, number)
-            return self._reach.suspended(pid, wanted) or None
+            try:
+                if self._reach.suspended(pid, wanted):
+                    return True
+                self._reach.signal_all(pid, number)
+            except JustEnded:
+                return True
+            return None
 
         self._wait_for(look, _SUSPEND, "all its processes to be suspended" if wanted else "them to go on")
 

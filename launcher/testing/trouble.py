@@ -16,6 +16,10 @@ class ClusterError(LaunchError):
     """What a test wants can't be done; the message says why."""
 
 
+class JustEnded(ClusterError):
+    """A task has ended between two looks at it."""
+
+
 class CannotStart(ClusterError):
     """The launch ended before its cluster was there.
 

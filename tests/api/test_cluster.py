@@ -1,4 +1,4 @@
-"""Clusters that run functions of the test, on this machine: how they begin, what a function sees, how they end."""
+"""Clusters that run functions of the test, on this machine: their begin, what a function sees, their end."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ def write(args: Any, ctx: Any) -> None:
     }
     folder = args["folder"] if isinstance(args, dict) else args[-1]
     Path(folder, f"{ctx.job_name}-{ctx.task_index}").write_text(json.dumps(seen))
+    while ctx.is_chief and len(list(Path(folder).glob("*-[01]"))) < sum(map(len, ctx.cluster_spec.values())):
+        time.sleep(0.01)  # or nobody else might have begun
 
 
 def seen_by(folder: Path, node: str) -> Any:

@@ -1,4 +1,4 @@
-"""Every program of docs/python-api.md is run, and prints what the page says."""
+"""Every program of docs/python-api.md and README.md is run, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -28,16 +28,27 @@ def shown() -> list[Shown]:
     return [Shown(program, lines.splitlines()) for program, lines in found]
 
 
+def test_the_program_of_the_readme(tmp_path: Path):
+    (program,) = re.findall(r"^```python\n(.*?)^```", (DOCS.parent / "README.md").read_text(), re.M | re.S)
+    ended = ran(program, tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 def test_every_program_is_shown_with_what_it_prints():
     assert len(shown()) == (DOCS / "python-api.md").read_text().count("```python") >= 6
 
 
+def ran(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """How a program went in a folder of its own."""
+    (folder / "program.py").write_text(program)
+    return subprocess.run(
+        [sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, timeout=50
+    )
+
+
 @pytest.mark.parametrize("example", shown(), ids=lambda example: example.lines[0][:40])
 def test_it_prints_what_the_page_says(example: Shown, tmp_path: Path):
-    (tmp_path / "program.py").write_text(example.program)
-    ended = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50
-    )
+    ended = ran(example.program, tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     missing = [line for line in example.lines if line not in ended.stdout.splitlines()]
     assert not missing, ended.stdout + ended.stderr

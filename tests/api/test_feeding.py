@@ -137,8 +137,9 @@ def test_a_function_that_wants_no_more_rows(tmp_path: Path):
 
 
 def test_what_can_not_be():
-    with TFCluster.run(lambda args, ctx: None, None, 1, quiet=True) as cluster:
-        with pytest.raises(InputError, match="num_epochs=0"):
-            cluster.train([1], num_epochs=0)
+    cluster = TFCluster.run(lambda args, ctx: None, None, 1, quiet=True)
+    with pytest.raises(InputError, match="num_epochs=0"):
+        cluster.train([1], num_epochs=0)
+    cluster.shutdown()
     with pytest.raises(JobFailed, match="has been shut down"):
         cluster.train([1])

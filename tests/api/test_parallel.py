@@ -101,6 +101,6 @@ def test_a_folder_for_each_instance(tmp_path: Path):
 def test_nothing_to_do_and_what_can_not_be():
     assert TFParallel.run(lambda args, ctx: None, []) == []
     with pytest.raises(InputError, match="no SparkContext"):
-        TFParallel.run("sc", lambda args, ctx: None, [])  # type: ignore[call-overload, unused-ignore]
+        TFParallel.run("sc", lambda args, ctx: None, [])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no such hostfile"):
         TFParallel.run(lambda args, ctx: None, [1], hosts="no/such/file.yaml")

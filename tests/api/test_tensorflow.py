@@ -1,4 +1,4 @@
-"""What functions do with TensorFlow in their nodes: servers, datasets, models; and TensorBoard beside them."""
+"""What functions do with TensorFlow in their nodes: servers, datasets, models; TensorBoard beside them."""
 
 from __future__ import annotations
 

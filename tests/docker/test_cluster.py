@@ -68,8 +68,8 @@ def test_a_ps_is_killed_once_a_worker_has_got_somewhere(start: Callable[..., Job
 
 
 def test_all_processes_are_suspended_and_killed(start: Callable[..., Job]):
-    """Also one in a session of its own; the other tasks mind nothing."""
-    job = start(CHILD_COUNTS, workers=2, on_failure="continue", left_running=True)
+    """Also one in a session of its own; the other task, in the same container, minds nothing."""
+    job = start(CHILD_COUNTS, workers=2, hosts="both:2", on_failure="continue", left_running=True)
     one, other = job.tasks
     one.until_prints("step 2")
     one.stop()

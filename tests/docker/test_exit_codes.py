@@ -18,6 +18,7 @@ BACKENDS = {
     "local": [],
     "docker": ["--docker", BASE],
     "ssh": ["--hosts", "node1,node2,node3", "--sync", "."],
+    "docker over ssh": ["--docker", BASE, "--sync", ".", "--hosts"],
 }
 
 #: Case -> (options, program, exit code).
@@ -46,6 +47,8 @@ def backend(request: pytest.FixtureRequest, launch: Launch) -> list[str]:
         request.getfixturevalue("docker")
     if request.param == "ssh":
         request.getfixturevalue("lab").move_in(launch.home)
+    if request.param == "docker over ssh":
+        return [*BACKENDS[request.param], request.getfixturevalue("hostfile")]
     return BACKENDS[request.param]
 
 

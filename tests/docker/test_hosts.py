@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import Launch
 from tests.docker.conftest import jobs
 from tests.docker.engine import BASE, Engine
@@ -19,21 +17,6 @@ from tests.local.seeing import last_run
 BIND = "import socket, sys; socket.socket().bind(('', int(sys.argv[1])))"
 #: Shared memory in KiB, open files, another file system in KiB.
 LOOK = "echo $(df -k --output=size /dev/shm | tail -1) $(ulimit -n) $(df -k --output=size /scratch | tail -1)"
-
-#: Case -> (options, program, exit code).
-CASES: dict[str, tuple[list[str], list[str], int]] = {
-    "success": ([], ["true"], 0),
-    "its own code": ([], ["sh", "-c", "exit 7"], 7),
-    "killed by a signal": ([], ["sh", "-c", "kill -11 $$; sleep 60"], 139),
-    "not found": ([], ["no-such-program-anywhere"], 127),
-    "the first of several": (["--workers", "4"], ["sh", "-c", "[ $TASK_INDEX = 3 ] && exit 9; sleep 60"], 9),
-    "a ps is stopped": (
-        ["--ps", "1", "--workers", "1"],
-        ["sh", "-c", "[ $JOB_NAME = ps ] && sleep 60; true"],
-        0,
-    ),
-    "too long": (["--timeout", "1"], ["sleep", "60"], 124),
-}
 
 
 def test_a_container_on_each_host(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
@@ -74,15 +57,6 @@ def test_what_the_engine_knows_and_who_holds_the_ports(
     assert b"Address already in use" in taken.stderr
     started.send(2)
     assert started.wait(40).code == 130
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_exit_codes(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path, case: str):
-    options, program, code = CASES[case]
-    ended = launch(
-        *words(hostfile, "--no-mount", "--grace", "1", *options, "--", *program), cwd=tmp_path, timeout=60
-    )
-    assert ended.code == code, ended.err
 
 
 def test_files_that_travel(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):

@@ -24,17 +24,26 @@ STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; wh
 SOON = 10.0
 
 
-def ours(engine: Engine) -> set[str]:
-    """The networks and containers of all launches at this engine."""
-    label = f"label={OWNER}"
-    containers = engine.lines("ps", "-aq", "--filter", label)
-    return {*containers, *engine.lines("network", "ls", "-q", "--filter", label)}
+def ours(engine: Engine, launcher: int) -> list[str]:
+    """The containers and networks of the launch with this pid: other tests may run at the same engine."""
+    return [*containers(engine, launcher, "-a"), *_owned(engine, launcher, "network", "ls")]
 
 
-def no_container_is_alive(engine: Engine, before: set[str], seconds: float = SOON) -> None:
+def containers(engine: Engine, launcher: int, *options: str) -> list[str]:
+    """Its containers that are alive."""
+    return _owned(engine, launcher, "ps", *options)
+
+
+def _owned(engine: Engine, launcher: int, *words: str) -> list[str]:
+    form = f'{{{{.Label "{OWNER}"}}}} {{{{.ID}}}}'
+    lines = engine.lines(*words, "--filter", f"label={OWNER}", "--format", form)
+    return [line for line in lines if line.startswith(f"{launcher}:")]
+
+
+def no_container_is_alive(engine: Engine, launcher: int, seconds: float = SOON) -> None:
     """Wait for it."""
     deadline = time.monotonic() + seconds
-    while left := set(engine.lines("ps", "-q", "--filter", f"label={OWNER}")) - before:
+    while left := containers(engine, launcher):
         assert time.monotonic() < deadline, f"still alive: {left}"
         time.sleep(0.1)
 
@@ -45,7 +54,7 @@ def test_a_launcher_that_is_killed(docker: Engine, image: str, launch: Launch, t
     job = jobs(launch)[0]
     assert len(alive(docker, job)) == 2
     started.kill()
-    no_container_is_alive(docker, set())
+    no_container_is_alive(docker, started.pid)
     ended = launch("--docker", image, "true", cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     assert f"removed what a killed launch had left: tf-launcher-{job}" in ended.err
@@ -72,41 +81,39 @@ def test_at_any_moment(
     docker: Engine, image: str, launch: Launch, tmp_path: Path, word: str, count: int, number: signal.Signals
 ):
     """While things are made, while they are removed."""
-    before = ours(docker)
     program = ["true"] if word == "container die" else ["sleep", "600"]
     with Words(docker) as words:
         started = launch.start("--docker", image, "--workers", "2", "--", *program, cwd=tmp_path)
-        words.until(word, count)
+        words.until(word, count, started.pid)
     started.send(number)
     ended = started.wait(40)
     if word != "container die":
         assert ended.code == {9: -9, 15: 143, 2: 130}[number]
-    no_container_is_alive(docker, before)
+    no_container_is_alive(docker, started.pid)
     if number == signal.SIGKILL:
         assert launch("clean", timeout=60).code == 0
-    assert ours(docker) - before == set()
+    assert ours(docker, started.pid) == []
 
 
 @pytest.mark.parametrize(("number", "seconds"), [(9, 0.1), (15, 0.1), (2, 0.25), (9, 0.25)])
 def test_before_there_is_anything(
     docker: Engine, image: str, launch: Launch, tmp_path: Path, number: int, seconds: float
 ):
-    before = ours(docker)
     started = launch.start("--docker", image, "--workers", "2", "--", "sleep", "600", cwd=tmp_path)
     time.sleep(seconds)  # the moment is what is tried
     started.send(number)
     assert started.wait(40).code in (-number, 128 + number)
-    no_container_is_alive(docker, before)
+    no_container_is_alive(docker, started.pid)
     if number == signal.SIGKILL:
         assert launch("clean", timeout=60).code == 0
-    assert ours(docker) - before == set()
+    assert ours(docker, started.pid) == []
 
 
 class Words:
     """What the engine tells of networks and containers of launches, as it happens."""
 
     def __init__(self, engine: Engine) -> None:
-        form = "{{.Type}} {{.Action}} {{.Actor.Attributes.name}}"
+        form = f'{{{{.Type}}}} {{{{.Action}}}} {{{{index .Actor.Attributes "{OWNER}"}}}}'
         words = ["events", "--since", f"{time.time():.9f}", "--format", form]
         kinds = ["--filter", "type=network", "--filter", "type=container"]
         self._process = subprocess.Popen(
@@ -119,12 +126,13 @@ class Words:
     def __enter__(self) -> Words:
         return self
 
-    def until(self, word: str, count: int, seconds: float = 30.0) -> None:
-        """Wait until it has come so often."""
+    def until(self, word: str, count: int, launcher: int, seconds: float = 30.0) -> None:
+        """Wait until it has come so often, of a container of this launch, or of a network, whosever it is."""
         deadline = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
-        while self._seen.count(f"{word} tf-launcher-".encode()) < count:
+        whose = f" {launcher}:" if word.startswith("container") else ""
+        while self._seen.count(f"{word}{whose}".encode()) < count:
             assert poll.poll(max(0.0, deadline - time.monotonic()) * 1000), f"no {word}: {self._seen!r}"
             self._seen += os.read(self._pipe, 65536)
 

@@ -40,10 +40,13 @@ while step < 100_000:
         ps.sendall(b"%d\\n" % step)
         while not answer:
             try:
-                answer = ps.recv(100) or sys.exit("the ps is lost")
+                answer = ps.recv(100)
+                if not answer:
+                    raise ConnectionError
             except TimeoutError:
                 print("no answer", flush=True)
     except OSError:
+        time.sleep(1)  # it has ended, and is known to have, before us
         sys.exit("the ps is lost")
     print("step", step, "on", socket.gethostname(), flush=True)
     step += 1

@@ -8,7 +8,7 @@ from launcher.model import orders
 from launcher.model.status import Reason
 from tests.histories.script import Script, after, hosts, job, states
 
-RESET = "host node2 is lost: connection reset"
+UNUSABLE = "host node2 can't be used: connection reset"
 
 
 def of_host(played, host: str) -> list[orders.Order]:
@@ -21,16 +21,16 @@ def test_lost_before_it_is_ready():
     assert played.exit_code == 125
     assert states(played) == {"worker/0": "cancelled: never started", "worker/1": "lost: host lost"}
     assert of_host(played, "node2") == [orders.HangUp("node2")]
-    assert orders.Tell(RESET, urgent=True) in played.orders
+    assert orders.Tell(UNUSABLE, urgent=True) in played.orders
     assert played.report.failure is not None
-    assert (played.report.failure.host, played.report.failure.text) == ("node2", RESET)
+    assert (played.report.failure.host, played.report.failure.text) == ("node2", UNUSABLE)
 
 
 def test_all_that_is_wrong_with_the_hosts_is_told_at_once():
     """The launch is over with the first, but whoever has forty hosts wants to hear of the others too."""
     script = Script(job("worker 4"), hosts(4))
     played = script.play("lost node2\nready node1\nlost node4\nready node3\nclosed")
-    assert [line for line in played.told if "lost" in line] == [RESET, RESET.replace("node2", "node4")]
+    assert list(played.told) == [UNUSABLE, UNUSABLE.replace("node2", "node4")]
     assert not played.all(orders.StartTask)
     assert of_host(played, "node3")[-1] == orders.CloseAgent("node3")
     assert played.report.failure is not None and played.report.failure.host == "node2"
@@ -40,7 +40,7 @@ def test_all_that_is_wrong_with_the_hosts_is_told_at_once():
 def test_a_host_that_does_not_answer_holds_up_a_launch_that_failed_no_longer_than_that():
     played = Script(job("worker 2"), hosts(2)).play("lost node1\ntime up rest")
     assert orders.SetTimer("rest", 10.0) in played.orders
-    assert "host node2 is lost: it had not answered yet when another host failed" in played.told
+    assert "host node2 can't be used: it had not answered yet when another host failed" in played.told
     assert played.exit_code == 125
 
 
@@ -115,7 +115,7 @@ def test_lost_while_agents_close():
         "up\nworker/0 exits 0\nworker/0 gone\nworker/1 exits 0\nworker/1 gone\nlost node2\nclosed"
     )
     assert played.exit_code == 0
-    assert RESET in played.told
+    assert "host node2 is lost: connection reset" in played.told
 
 
 def test_facts_of_a_lost_host_are_ignored():
@@ -200,7 +200,9 @@ def test_an_agent_that_ends_unasked_under_continue():
 def test_an_agent_that_closes_unasked_is_lost(history: str):
     played = Script(job("worker 1")).play(f"{history}\nclosed node1")
     assert played.exit_code == 125
-    assert played.told[-1].startswith("host node1 is lost: its agent was ended from outside")
+    assert played.told[-1].removeprefix("host node1 is lost: ").removeprefix(
+        "host node1 can't be used: "
+    ) == ("its agent was ended from outside, and ends its tasks")
 
 
 # ---------------------------------------------------------------------- hosts that do not answer
@@ -212,7 +214,7 @@ def test_no_agent_in_time():
     )
     assert played.exit_code == 125
     assert played.told == tuple(
-        f"host {name} is lost: no answer from its agent in 60 s" for name in ("node2", "node3")
+        f"host {name} can't be used: no answer from its agent in 60 s" for name in ("node2", "node3")
     )
     assert [hang.host for hang in played.all(orders.HangUp)] == ["node2", "node3"]
 

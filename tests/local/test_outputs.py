@@ -12,7 +12,7 @@ WRITE = 'echo $JOB_NAME $TASK_INDEX >"$OUTPUT_DIR/file"'
 
 def test_every_task_has_a_folder_in_the_run(launch: Launch, tmp_path: Path):
     run = tmp_path / "run"
-    words = ["--workers", "2", "--ps", "1", "--output-dirs", "--run-dir", run]
+    words = ["--workers", "2", "--ps", "1", "--output-dirs", "--run-dir", str(run)]
     ended = launch(*words, "--", "sh", "-c", WRITE + "; test $JOB_NAME != ps || sleep 60")
     assert ended.code == 0, ended.err
     assert {file.parent.name: file.read_text() for file in run.glob("output/*/file")} == {

@@ -89,6 +89,25 @@ def test_all_hosts_that_fail_are_told_at_once(ssh_launch: Launch, hosts: list[La
 
 
 @needs_spaces
+def test_a_launch_that_reaches_nobody_reports_so(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    """Programs that wait for a report get one."""
+    hosts[1].stop_sshd()
+    report = tmp_path / "report.json"
+    words = ["--json", "--report", str(report), "--hosts", "node1,node2", "--workers", "2", "true"]
+    ended = ssh_launch(*words, cwd="/")
+    hosts[1].start_sshd()
+    assert ended.code == 125
+    said = json.loads(report.read_text())
+    assert json.loads(ended.out) == {"event": "Report", **said}
+    assert said["exit_code"] == 125
+    assert [(task["task"], task["host"], task["state"]) for task in said["tasks"]] == [
+        ("worker/0", "node1", "cancelled"),
+        ("worker/1", "node2", "cancelled"),
+    ]
+    assert said["failure"]["host"] == "node2"
+    assert f"launch: {said['failure']['text']}\n" in ended.err
+
+
 def test_a_python_that_is_missing_is_told_for_each_host(ssh_launch: Launch, hosts: list[LabHost]):
     for host in hosts[1:3]:
         host.no_python()

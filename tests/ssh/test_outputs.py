@@ -26,7 +26,15 @@ def cache_of(host: LabHost) -> list[Path]:
 
 
 def test_what_tasks_make_comes_here(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
-    words = ["--hosts", "node1:2,node2", "--workers", "3", "--output-dirs", "--run-dir", tmp_path / "run"]
+    words = [
+        "--hosts",
+        "node1:2,node2",
+        "--workers",
+        "3",
+        "--output-dirs",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     ended = ssh_launch(*words, "--", "sh", "-c", WRITE, cwd="/")
     assert ended.code == 0, ended.err
     assert made(tmp_path / "run") == {f"worker-{n}/deep/file": f"worker {n}\n" for n in range(3)}
@@ -39,7 +47,7 @@ def test_also_of_a_job_that_failed_and_beside_a_sync(
 ):
     (tmp_path / "code").mkdir()
     (tmp_path / "code/job.sh").write_text(WRITE + "; exit 7")
-    words = ["--hosts", "node1", "--workers", "1", "--output-dirs", "--run-dir", tmp_path / "run"]
+    words = ["--hosts", "node1", "--workers", "1", "--output-dirs", "--run-dir", str(tmp_path / "run")]
     ended = ssh_launch(*words, "--sync", ".", "--", "sh", "job.sh", cwd=tmp_path / "code")
     assert ended.code == 7, ended.err
     assert made(tmp_path / "run") == {"worker-0/deep/file": "worker 0\n"}

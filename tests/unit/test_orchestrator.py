@@ -278,10 +278,14 @@ def test_the_time_limit():
 # ---------------------------------------------------------------------- links that fail
 
 
+#: Of a host that was never ready.
+CANT = "can't be used"
+
+
 def test_a_link_that_can_not_be_opened():
     run = Run(FakeTransport(refuses={"node1": "no such host"}), "worker 1")
     assert run.report.exit_code == 125
-    assert run.why == "host node1 is lost: no such host"
+    assert run.why == "host node1 can't be used: no such host"
     assert run.states == {"worker/0": TaskState.LOST}
 
 
@@ -291,7 +295,7 @@ def test_one_of_the_links_can_not_be_opened(bad: str):
     started = time.monotonic()
     run = Run(FakeTransport(refuses={bad: "no such host"}), "worker 3", where=hosts(3))
     assert run.report.exit_code == 125
-    assert run.why == f"host {bad} is lost: no such host"
+    assert run.why == f"host {bad} can't be used: no such host"
     assert len(run.told) == 1
     for host, link in run.links.items():
         assert "CloseAgent" in run.sent(host), host
@@ -303,7 +307,7 @@ def test_one_of_the_links_can_not_be_opened(bad: str):
 def test_a_link_that_ends_without_a_goodbye(kind: type | None):
     run = Run(agents(node2=on(kind, b"")), "worker 2", where=hosts(2))
     assert run.report.exit_code == 125
-    assert run.why == "host node2 is lost: its agent ended"
+    assert run.why == f"host node2 {'is lost' if kind is orders.StartTask else CANT}: its agent ended"
     assert run.states["worker/1"] is TaskState.LOST
     assert run.states["worker/0"] is (TaskState.STOPPED if kind is orders.StartTask else TaskState.CANCELLED)
 
@@ -318,13 +322,13 @@ def test_what_the_transport_knows_of_the_end_is_said():
     transport = FakeTransport(
         agent=lambda host: lambda order: [b""], last_words={"node1": "its guardian was killed by SIGKILL"}
     )
-    assert Run(transport, "worker 1").why == "host node1 is lost: its guardian was killed by SIGKILL"
+    assert Run(transport, "worker 1").why == f"host node1 {CANT}: its guardian was killed by SIGKILL"
 
 
 def test_an_agent_that_does_not_go_is_told():
     transport = FakeTransport(agent=lambda host: lambda order: [b""], last_words={"node1": None})
     run = Run(transport, "worker 1")
-    assert run.why == "host node1 is lost: its agent ended, and what it left is still there after 10 s"
+    assert run.why == f"host node1 {CANT}: its agent ended, and what it left is still there after 10 s"
     assert "the agent of node1 did not end, and SIGKILL did not help" in run.told
 
 
@@ -342,7 +346,7 @@ GARBAGE = [
 def test_garbage(garbage: bytes, kind: type | None):
     run = Run(agents(node1=on(kind, garbage)), "worker 2", where=hosts(2))
     assert run.report.exit_code == 125
-    assert run.why.startswith("host node1 is lost: ")
+    assert run.why.startswith(f"host node1 {'is lost' if kind is orders.StartTask else CANT}: ")
     assert run.links["node1"].hung_up
     assert run.states["worker/0"] is TaskState.LOST
     assert run.sent("node2")[-1] == "CloseAgent"

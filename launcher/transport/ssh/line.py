@@ -12,6 +12,7 @@ from paramiko.message import Message
 from paramiko.packet import Packetizer
 
 from launcher.transport.ssh.queued import QueuedSocket
+from launcher.transport.ssh.sending import send_some
 
 #: Costs a tenth of what the next best does, in CPU of both ends.
 _KEX = "curve25519-sha256@libssh.org"
@@ -201,6 +202,10 @@ class Session(Channel):
             buffer.set_event(_Arrival(wake))  # type: ignore[arg-type]
         self._set_transport(line)  # type: ignore[attr-defined]
         self._set_window(line.default_window_size, line.default_max_packet_size)  # type: ignore[attr-defined]
+
+    def send(self, data: bytes) -> int:  # type: ignore[override]  # paramiko calls it s
+        """See `launcher.transport.ssh.sending.send_some`."""
+        return send_some(self._line, self, data)
 
     def begin(self, command: str) -> None:
         """Run a command, and do not wait for the answer: a channel whose command is refused is closed."""

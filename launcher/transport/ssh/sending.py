@@ -7,16 +7,40 @@ and the sending are one step, under the channel's lock, which whoever closes it 
 
 from __future__ import annotations
 
-from paramiko import Channel
+from paramiko import Channel, Transport
 from paramiko.common import cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
 from paramiko.message import Message
 
-from launcher.transport.ssh.line import Line
+from launcher.model.records import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launcher.transport.ssh.line import Line
 
 #: Seconds to wait for the host to take more, before another look.
 _GLANCE = 0.2
 #: What a packet holds besides its bytes, at most.
 _AROUND = 64
+
+
+def send_some(line: Transport, channel: Channel, data: bytes | memoryview) -> int:
+    """Send what can be sent of some bytes at once, one packet at most.
+
+    Returns:
+        How many bytes that was; 0: the host takes nothing now, or the channel is closed.
+
+    Raises:
+        EOFError: the connection is gone.
+    """
+    with channel.lock:
+        size = min(len(data), channel.out_window_size, channel.out_max_packet_size - _AROUND)
+        if size <= 0 or channel.closed or channel.eof_sent or not channel.active:
+            return 0
+        message = _message(cMSG_CHANNEL_DATA, channel)
+        message.add_string(bytes(data[:size]))
+        if not _send_now(line, message):
+            return 0
+        channel.out_window_size -= size
+        return size
 
 
 def send_all(line: Line, channel: Channel, data: memoryview) -> None:
@@ -27,23 +51,18 @@ def send_all(line: Line, channel: Channel, data: memoryview) -> None:
     """
     while data:
         line.await_room()
-        data = data[_send_some(line, channel, data) :]
+        sent = send_some(line, channel, data)
+        data = data[sent:]
+        if not sent:
+            _await_window(line, channel)
 
 
-def _send_some(line: Line, channel: Channel, data: memoryview) -> int:
+def _await_window(line: Line, channel: Channel) -> None:
     with channel.lock:
         if channel.closed or channel.eof_sent or not line.is_active():
             raise EOFError
-        size = min(len(data), channel.out_window_size, channel.out_max_packet_size - _AROUND)
-        if size <= 0:
+        if not channel.out_window_size:
             channel.out_buffer_cv.wait(_GLANCE)
-            return 0
-        message = _message(cMSG_CHANNEL_DATA, channel)
-        message.add_string(bytes(data[:size]))
-        if not _send_now(line, message):
-            return 0
-        channel.out_window_size -= size
-        return size
 
 
 def send_end(line: Line, channel: Channel) -> None:
@@ -69,10 +88,10 @@ def _message(kind: bytes, channel: Channel) -> Message:
     return message
 
 
-def _send_now(line: Line, message: Message) -> bool:
+def _send_now(line: Transport, message: Message) -> bool:
     """Whether it was sent: not while the connection renews its keys. Does not wait."""
     with line.clear_to_send_lock:
         if not line.clear_to_send.is_set():
             return False
-        line._send_message(message)
+        Transport._send_message(line, message)  # type: ignore[attr-defined]  # a line's would lock again
         return True

@@ -45,14 +45,8 @@ def test_it_is_given_modules_and_work_and_says_how_that_went(member: Member):
             {"slot": False},
             b"work",
         )
-        say(
-            line,
-            Said(
-                Word.RAISED,
-                {"what": "ValueError: x", "traceback": "", "code": 1},
-                [dumps(ValueError("x"), "it")],
-            ),
-        )
+        facts = {"what": "ValueError: x", "traceback": "", "code": 1}
+        say(line, Said(Word.RAISED, facts, [dumps(ValueError("x"), "it")]))
         thanks = hear(line)
         assert thanks is not None and thanks.word is Word.THANKS
     assert member.silent.wait(10)

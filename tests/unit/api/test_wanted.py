@@ -12,8 +12,10 @@ from launcher.api.wanted import Place, command_line, goes_on
 from launcher.errors import JobError
 from launcher.feed.knock import KNOCK
 
+_HERE = Place()
 
-def words(roles: dict[str, Any], place: Place = Place(), folder: str = "/no/such") -> list[str]:
+
+def words(roles: dict[str, Any], place: Place = _HERE, folder: str = "/no/such") -> list[str]:
     return command_line(roles, place, ["SECRET"], folder)
 
 
@@ -43,7 +45,8 @@ def test_a_job_file_of_the_program(tmp_path: Path):
     (theirs.parent / "lab.txt").write_text("node1\n")
     theirs.write_text(
         "command: [train.py]\nhosts: lab.txt\nworkdir: there\nsync: .\non_failure: continue\n"
-        "roles:\n  worker: {count: 9, gpus: 1, command: [other.py]}\n  data: {count: 1, command: [serve.py]}\n  ps: 3\n"
+        "roles:\n  worker: {count: 9, gpus: 1, command: [other.py]}\n"
+        "  data: {count: 1, command: [serve.py]}\n  ps: 3\n"
     )
     place = Place(job=theirs)
     job = json.loads(Path(words({"worker": {"count": 2}}, place, str(tmp_path))[-1]).read_text())

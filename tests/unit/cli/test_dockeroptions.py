@@ -117,6 +117,7 @@ def test_what_a_file_says():
     assert args.mount == ["/jobs/../data:/data", "~/x", "/abs"]
     assert args.memory == [("", 1 << 30), ("ps", 1 << 29)]
     assert args.docker_options == KEYS.options
+    assert set(args.limited_roles) == {"", "ps", "worker"}
 
 
 def test_what_the_command_line_says_wins():

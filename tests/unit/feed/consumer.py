@@ -12,8 +12,11 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 from launcher.feed.datafeed import DataFeed
+
+Connect = Callable[[str], socket.socket]
 
 
 def main(door: str, worker: str, way: str, *args: str) -> None:
@@ -25,10 +28,11 @@ def main(door: str, worker: str, way: str, *args: str) -> None:
         sock.sendall(f"{worker} {feed}".ljust(32).encode())
         return sock
 
-    {"write": write, "answer": answer, "stall": stall}[way](connect, *args)
+    ways: dict[str, Callable[..., None]] = {"write": write, "answer": answer, "stall": stall}
+    ways[way](connect, *args)
 
 
-def write(connect, file: str, batch: str) -> None:  # type: ignore[no-untyped-def]
+def write(connect: Connect, file: str, batch: str) -> None:
     """What is in the file when the next batch is asked for has been consumed."""
     feed = DataFeed(connect)
     with open(file, "wb", buffering=0) as out:
@@ -37,14 +41,14 @@ def write(connect, file: str, batch: str) -> None:  # type: ignore[no-untyped-de
             time.sleep(0.001)
 
 
-def answer(connect, batch: str) -> None:  # type: ignore[no-untyped-def]
+def answer(connect: Connect, batch: str) -> None:
     """Twice each number."""
     feed = DataFeed(connect, train_mode=False)
     while not feed.should_stop():
         feed.batch_results([2 * row for row in feed.next_batch(int(batch))])
 
 
-def stall(connect, batch: str) -> None:  # type: ignore[no-untyped-def]
+def stall(connect: Connect, batch: str) -> None:
     """Until it is killed, or its parent is."""
     parent = os.getppid()
     DataFeed(connect).next_batch(int(batch))

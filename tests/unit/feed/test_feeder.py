@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,11 @@ MANY = 1_000_003
 
 def flat(got: list[list[Any]]) -> list[Any]:
     return [row for batches in got for batch in batches for row in batch]
+
+
+def _lose(tasks: Tasks, task: str, when: Callable[[], Any]) -> None:
+    until(when)
+    tasks.feeder.lost(task, "killed by signal 9")
 
 
 def test_each_of_a_million_rows_arrives_exactly_once():
@@ -62,7 +67,7 @@ def test_none_of_a_million_rows_is_lost_when_a_worker_is_killed(tmp_path: Path):
 
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_partitions_of_a_lost_task_are_fed_again_whole(repeatable: bool):
-    parts: list[Any] = [range(0, 1000), range(1000, 2000), range(2000, 3000)]
+    parts: list[Any] = [range(1000), range(1000, 2000), range(2000, 3000)]
     with Tasks(2) as tasks:
         lost = tasks.feed(0)
         seen: list[Any] = []
@@ -83,9 +88,7 @@ def test_exactly_once_raises_instead_of_feeding_again():
     with Tasks(2, exactly_once=True) as tasks:
         feed = tasks.feed(0)
         tasks.run(feed.next_batch, 10)
-        tasks.run(
-            lambda: (until(lambda: feed._rows and feed._rows.given), tasks.feeder.lost("worker/0", "killed"))
-        )
+        tasks.run(_lose, tasks, "worker/0", lambda: feed._rows and feed._rows.given)
         with pytest.raises(FeedError, match="exactly_once"):
             tasks.feeder.train([range(100)])
 
@@ -144,9 +147,8 @@ def test_a_killed_process_that_nobody_reports_times_out(tmp_path: Path):
 
 
 def test_nobody_who_comes_is_said_and_then_an_error():
-    with Tasks(1) as tasks:
-        with pytest.raises(FeedTimeout, match="worker/0"):
-            tasks.feeder.train([1, 2], feed_timeout=2.5)
+    with Tasks(1) as tasks, pytest.raises(FeedTimeout, match="worker/0"):
+        tasks.feeder.train([1, 2], feed_timeout=2.5)
     assert tasks.said == ["waiting for worker/0 to open the feed 'input'"]
 
 
@@ -328,12 +330,7 @@ def test_equal_numbers_of_batches(how: str, rounds: int):
 def test_equal_batches_can_not_do_without_a_task(batches: int):
     with Tasks(2) as tasks:
         got = tasks.collect(2, batch=4)
-        tasks.run(
-            lambda: (
-                until(lambda: len(got[1]) >= batches),
-                tasks.feeder.lost("worker/1", "killed by signal 9"),
-            )
-        )
+        tasks.run(_lose, tasks, "worker/1", lambda: len(got[1]) >= batches)
         with pytest.raises(FeedError, match=r"worker/1 is lost( \(killed by signal 9\))?, and equal batches"):
             tasks.feeder.train(rows(iter(range(1 << 40))), equal="drop", batch_size=4)
         tasks.feeder.close()

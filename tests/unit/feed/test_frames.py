@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_what_is_sent_comes_out(pair: tuple[socket.socket, socket.socket], buffe
 
 
 def test_memory_of_other_items_goes_as_bytes_and_comes_writable(pair: tuple[socket.socket, socket.socket]):
-    numbers = memoryview(bytearray(struct.pack("<3d", 1, 2, 3))).cast("d")
+    numbers: Any = memoryview(bytearray(struct.pack("<3d", 1, 2, 3))).cast("d")
     send_frame(pair[0], Kind.CHUNK, [numbers])
     received = recv_frame(pair[1])
     assert received is not None

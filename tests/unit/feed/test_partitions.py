@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import InputError
+from launcher.feed import pieces
 from launcher.feed.blocks import as_rows, size
 from launcher.feed.partitions import partitions, partitions_of, rows
 from launcher.feed.sources import blocks_of
@@ -166,6 +167,29 @@ def test_what_is_iterated_anew_can_have_several_epochs():
     assert flat(Anew(), epochs=2) == [0, 0, 1, 0, 0, 1]
 
 
+def test_a_frame_with_a_name_twice_is_refused():
+    frame = pandas.DataFrame([[1, 2]], columns=["age", "age"])
+    with pytest.raises(InputError, match="columns age, age; expected each name once"):
+        partitions_of(frame, 1)
+
+
+def test_frames_that_are_read_in_pieces():
+    frames = (pandas.DataFrame({"pieces": [n], "once": [n]}) for n in range(3))
+    assert flat(frames) == [{"pieces": n, "once": n} for n in range(3)]
+
+
+@pytest.mark.parametrize("word", [rows, partitions])
+@pytest.mark.parametrize("data", ["text", 7, None, {"a": 1}])
+def test_what_is_not_iterated_is_neither_rows_nor_partitions(word, data):
+    with pytest.raises(InputError, match=rf"{word.__name__}\(\) of a {type(data).__name__}"):
+        word(data)
+
+
+def test_a_name_of_a_file_is_not_taken_for_rows():
+    with pytest.raises(InputError, match=r"expected TextFiles\(\.\.\.\)"):
+        partitions_of("logs/*.txt", 2)
+
+
 @pytest.mark.parametrize("epochs", [0, -1])
 def test_epochs_begin_at_one(epochs: int):
     with pytest.raises(InputError, match="epochs"):
@@ -187,11 +211,23 @@ def test_nothing_is_read_before_it_is_asked_for():
 
 
 def test_rows_that_come_one_by_one_are_grouped_by_their_size():
-    small = next(partitions_of(((n, n) for n in itertools.count()), 2))
-    large = next(partitions_of(("x" * 100_000 for _ in itertools.count()), 2))
-    assert sum(map(size, small.blocks(1000))) == 16384
-    assert sum(map(size, large.blocks(1000))) == 64
-    assert small.repeatable and large.repeatable
+    def sizes(rows, partitions: int) -> list[int]:
+        found = itertools.islice(partitions_of(rows, 2), partitions)
+        return [sum(map(size, p.blocks(1000))) for p in found]
+
+    assert sizes(((n, n) for n in itertools.count()), 2) == [16384, 16384]
+    assert sizes(("x" * 1000 for _ in itertools.count()), 2) == [2111, 2111]
+    growing = itertools.chain(["x"] * 5000, ("x" * 300_000 for _ in itertools.count()))
+    assert sizes(growing, 2) == [5055, 7]
+
+
+def test_rows_that_come_slowly_are_not_kept_waiting(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pieces, "_SECONDS", 0.0)
+    assert taken(n for n in range(3)) == [[0], [1], [2]]
+
+
+def test_rows_that_can_not_be_pickled_plainly_are_grouped_too():
+    assert len(flat((lambda n=n: n, n) for n in range(200))) == 200
 
 
 def test_rows_in_partitions_of_a_given_size():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted, parse_syncs
 from launcher.luggage.sync import finish, pack, sync
 from tests.unit.luggage.conftest import Bring
-from tests.unit.luggage.hosts import LocalHosts, snapshot
+from tests.unit.luggage.hosts import LocalErrand, LocalHosts, snapshot
 
 
 def test_everything_arrives_as_it_is(bring: Bring, hosts: LocalHosts, folder: Path):
@@ -192,27 +193,44 @@ def test_a_file_that_changes_on_the_way_is_looked_at_again(hosts: LocalHosts, fo
         assert (Path(path) / "run.sh").read_text() == "#!/BIN/SH\n"
 
 
-def test_a_file_that_never_rests_is_named(hosts: LocalHosts, folder: Path, tmp_path: Path):
+class Meddler(LocalHosts):
+    """Somebody changes a file whenever an errand begins."""
+
+    def __init__(self, folder: Path, meddle: Callable[[int], object]) -> None:
+        super().__init__(folder)
+        self._meddle = meddle
+
+    def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
+        self._meddle(len(self.errands))
+        return super().errand(host, entry, arguments)
+
+
+def test_of_a_file_that_never_rests_a_copy_travels(folder: Path, tmp_path: Path):
     packed = pack(parse_syncs([str(folder)]), str(tmp_path))
-
-    class Meddler(LocalHosts):
-        count = 0
-
-        def errand(self, host: str, entry: str, arguments: object):
-            self.count += 1
-            (folder / "run.sh").write_text(f"#!/bin/{self.count}\n")
-            return super().errand(host, entry, arguments)
-
-    meddler = Meddler(tmp_path / "meddled")
-    with pytest.raises(JobError, match=r"change while they are read can't travel: 'run.sh'"):
-        sync(meddler, ("a",), packed, "job1", Silent(), 8)
+    hosts = Meddler(tmp_path / "h", lambda count: (folder / "run.sh").write_text(f"#!/bin/{count}\n"))
+    said: list[str] = []
+    result = sync(hosts, ("a", "b"), packed, "job1", Lines(said.append), 8)
+    first, second = [(Path(path) / "run.sh").read_text() for path in result.workdirs.values()]
+    assert first == second
+    assert said[0] == f"--sync: run.sh in {folder} changed while it was read: what travels is a copy"
 
 
-def test_a_file_that_vanishes_on_the_way_is_no_matter(hosts: LocalHosts, folder: Path, tmp_path: Path):
+def test_another_file_each_time_is_given_up(folder: Path, tmp_path: Path):
+    for number in range(10):
+        (folder / f"file{number}").write_text("old")
+    packed = pack(parse_syncs([str(folder)]), str(tmp_path))
+    hosts = Meddler(tmp_path / "h", lambda count: (folder / f"file{count}").write_text("new one"))
+    with pytest.raises(JobError, match=r"change while they are read can't travel: 'file0', 'file1', 'file2'"):
+        sync(hosts, ("a",), packed, "job1", Silent(), 8)
+
+
+def test_a_file_that_vanishes_on_the_way_is_a_remark(hosts: LocalHosts, folder: Path, tmp_path: Path):
     packed = pack(parse_syncs([str(folder)]), str(tmp_path))
     (folder / "run.sh").unlink()
-    result = sync(hosts, ("a",), packed, "job1", Silent(), 8)
+    said: list[str] = []
+    result = sync(hosts, ("a",), packed, "job1", Lines(said.append), 8)
     assert snapshot(Path(result.workdirs["a"])) == snapshot(folder)
+    assert said[0] == "--sync: run.sh vanished on the way: left out"
 
 
 def test_several_folders(bring: Bring, hosts: LocalHosts, folder: Path, tmp_path: Path):

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import JobError
 from launcher.luggage import hashes, walk
 from launcher.luggage.requests import parse_syncs
 from launcher.luggage.sync import pack
-from launcher.model.luggage import SYNC_MARK, entries_of
+from launcher.model.luggage import SYNC_MARK, digest_of, entries_of
 from tests.unit.luggage.hosts import ROOT
 
 
@@ -140,7 +139,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(folder: Path, monkey
     assert count == [2]
 
 
-def test_one_that_changes_every_time_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_of_one_that_changes_every_time_a_copy_travels(folder: Path, monkeypatch: pytest.MonkeyPatch):
     real = walk._read
 
     def read(path: bytes):
@@ -148,8 +147,43 @@ def test_one_that_changes_every_time_is_named(folder: Path, monkeypatch: pytest.
         return before._replace(size=-1) if path.endswith(b"/train.py") else before, content, after
 
     monkeypatch.setattr(walk, "_read", read)
-    with pytest.raises(JobError, match=r"train.py' can't be read: it changes all the time"):
-        contents(folder)
+    tree = walk.walk(str(folder))
+    assert tree.copies is not None
+    assert tree.copies.names == ["train.py"]
+    before = (folder / "train.py").read_bytes()
+    (folder / "train.py").write_text("something else")
+    assert tree.copies.read("train.py", 1000, 0) == before
+    (entry,) = [entry for entry in tree.entries if entry.path == "train.py"]
+    assert (entry.size, entry.content) == (len(before), digest_of(before))
+
+
+def test_what_vanishes_while_it_is_looked_at_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    real = walk._read
+
+    def read(path: bytes):
+        if path.endswith(b"/train.py"):
+            os.unlink(path)
+        return real(path)
+
+    monkeypatch.setattr(walk, "_read", read)
+    tree = walk.walk(str(folder))
+    assert tree.vanished == ["train.py"]
+    assert "train.py" not in [entry.path for entry in tree.entries]
+
+
+def test_a_folder_that_vanishes_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    real = os.scandir
+
+    def scandir(path: bytes):
+        if path.endswith(b"/src/deep"):
+            raise FileNotFoundError(2, "No such file or directory")
+        return real(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", scandir)
+        tree = walk.walk(str(folder))
+    assert tree.vanished == ["src/deep"]
+    assert not [entry.path for entry in tree.entries if entry.path.startswith("src/deep")]
 
 
 _AS_NOBODY = """\

@@ -1,0 +1,58 @@
+"""What a failure is called, in words and as an exception of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.api.ends import End
+from launcher.api.members import raised
+from launcher.api.talk import Said, Word
+from launcher.errors import Fault, InputError, JobFailed, LaunchError, TaskFailed
+
+#: Lines of a failed task, or of the launcher, that an exception has.
+LINES = 20
+
+
+def task_failed(
+    end: End, outcome: Said | None, lines: Sequence[str], run_dir: str, whose: str = ""
+) -> TaskFailed:
+    """The exception for the end of a task.
+
+    Args:
+        end: of its process.
+        outcome: what it has said itself; ``None``: nothing.
+        lines: the last ones that it has printed.
+        run_dir: the folder of the run.
+        whose: what failed, if that is not the task as a whole.
+    """
+    where = f" on {end.host}" if end.host not in ("", "localhost") else ""
+    who = f"{whose or end.task}{where}"
+    said = outcome if outcome is not None and outcome.word is Word.RAISED else None
+    if said is None:
+        return TaskFailed(f"{who} {end.text}", end.task, end.host, end.code, end.signal, "", lines, run_dir)
+    what, shown = str(said.facts["what"]), str(said.facts["traceback"])
+    code = said.facts["code"] if end.code is None and end.signal is None else end.code
+    exits = what.startswith("SystemExit")
+    text = f"{who} exited with code {code}" if exits else f"{who} raised {what}"
+    error = TaskFailed(text, end.task, end.host, code, end.signal, shown, lines, run_dir)
+    error.__cause__ = raised(said)
+    return error
+
+
+def launch_failed(code: int, said: str, run_dir: str) -> LaunchError:
+    """The exception for a launcher that ended without any failure of a task.
+
+    Args:
+        code: its exit code.
+        said: what it has printed on stderr.
+        run_dir: the folder of the run; may be empty.
+    """
+    lines = [line.removeprefix("launch: ") for line in said.splitlines() if line.strip()]
+    text = "\n".join(lines[-LINES:]) or f"launch ended with {code}"
+    return InputError([Fault("", text)]) if code == InputError.exit_code else JobFailed(text, run_dir, code)
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of some names, for a message."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

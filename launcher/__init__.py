@@ -12,7 +12,8 @@ TYPE_CHECKING = False  # what type checkers look for; ``typing`` has it too, and
 if TYPE_CHECKING:
     from launcher.api.compat import compat
     from launcher.api.context import TFNodeContext
-    from launcher.api.tfcluster import InputMode, TFCluster
+    from launcher.api.inputmode import InputMode
+    from launcher.api.tfcluster import TFCluster
     from launcher.api.tfnode import TFNode
     from launcher.api.tfparallel import TFParallel
     from launcher.errors import (
@@ -81,7 +82,8 @@ __all__ = [
 _HOMES = {
     "launcher.api.compat": "compat",
     "launcher.api.context": "TFNodeContext",
-    "launcher.api.tfcluster": "InputMode TFCluster",
+    "launcher.api.inputmode": "InputMode",
+    "launcher.api.tfcluster": "TFCluster",
     "launcher.api.tfnode": "TFNode",
     "launcher.api.tfparallel": "TFParallel",
     "launcher.errors": (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def main(host: str, number: str = "", *, lease: Optional[Lease] = None) -> NoReturn:
     """Run the agent of ``host`` under its guardian, which keeps an eye on the lease; does not return."""
     gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
-    _close_inherited()
+    close_inherited()
     kernel.show_as(f"tf-agent {host}")
     seed = int(number) if number else int.from_bytes(os.urandom(8), "little")
 
@@ -37,7 +37,7 @@ def main(host: str, number: str = "", *, lease: Optional[Lease] = None) -> NoRet
     guard(agent, lease)
 
 
-def _close_inherited() -> None:
+def close_inherited() -> None:
     """Close what the launcher's shell or ``make`` left open: no task should hold it."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
+import sys
 import time
 from functools import partial
 
 from launcher.agent import carrying, kernel, porter, sweep
+from launcher.agent.__main__ import close_inherited
 from launcher.agent.ward import Ward, set_up
 from launcher.model.container import ENDED
 from launcher.model.records import TYPE_CHECKING
@@ -72,11 +73,14 @@ class ContainerWard(Ward):
         """In the child: the watcher, which starts the container and ends as it does."""
         try:
             set_up(streams)
-            os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+            close_inherited()
             kernel.show_as(f"tf-watcher {host}")
             _end_like(_watched(self._start, self.lease))
-        finally:
-            os._exit(_NOT_FOUND)
+        finally:  # it does not return: something went wrong
+            try:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(1)
 
     def _start(self) -> int:
         """The pid of ``docker run``. What can't be run at all is told as a shell would."""

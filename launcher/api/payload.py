@@ -23,7 +23,7 @@ from launcher.errors import LaunchError
 
 
 def dumps(value: object, what: str) -> bytes:
-    """The bytes of a function, of arguments, of a result.
+    """The bytes of a function, or of arguments.
 
     Args:
         what: it is, for the message.
@@ -31,9 +31,18 @@ def dumps(value: object, what: str) -> bytes:
     Raises:
         LaunchError: it can't be carried to another process.
     """
+    with by_value():
+        return plain(value, what)
+
+
+def plain(value: object, what: str) -> bytes:
+    """The same of what goes back, to a program that has the modules itself: they are only named.
+
+    Raises:
+        LaunchError: it can't be carried to another process.
+    """
     try:
-        with _by_value():
-            return bytes(cloudpickle.dumps(value))
+        return bytes(cloudpickle.dumps(value))
     except Exception as error:
         text = f"{what} can't be carried to another process: {type(error).__name__}: {error}"
         advice = (
@@ -43,13 +52,12 @@ def dumps(value: object, what: str) -> bytes:
 
 
 @contextmanager
-def _by_value() -> Iterator[None]:
+def by_value() -> Iterator[None]:
     """Modules of the user's own travel as code, as long as this lasts."""
-    ours = []
-    for module in own_modules():
-        if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
-            cloudpickle.register_pickle_by_value(module)
-            ours.append(module)
+    known = cloudpickle.list_registry_pickle_by_value()
+    ours = [module for module in own_modules() if module.__name__ not in known]
+    for module in ours:
+        cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
@@ -67,9 +75,12 @@ def _is_own(name: str, module: ModuleType) -> bool:
     if name == "__main__" or name.partition(".")[0] in ("launcher", "cloudpickle"):
         return False
     file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not file.endswith(".py"):
-        return False
-    return not os.path.realpath(file).startswith(_installed())
+    return isinstance(file, str) and file.endswith(".py") and not _is_installed(file)
+
+
+@functools.cache
+def _is_installed(file: str) -> bool:
+    return os.path.realpath(file).startswith(_installed())
 
 
 @functools.cache

@@ -153,9 +153,9 @@ def _end_feeds() -> None:
 
 
 def _pickled(result: object) -> bytes:
-    from launcher.api.payload import dumps
+    from launcher.api.payload import plain
 
-    return dumps(result, "the result of the function")
+    return plain(result, "the result of the function")
 
 
 def _failed(error: BaseException, reply: Callable[[Said], None]) -> int:
@@ -186,12 +186,12 @@ def _below_ours(frames: TracebackType | None) -> TracebackType | None:
 
 def _carried(error: BaseException) -> Sequence[bytes]:
     """The exception itself, if it can be carried to the driver and made again there."""
-    from launcher.api.payload import dumps
+    from launcher.api.payload import plain
 
     if isinstance(error, SystemExit):
         return []
     try:
-        carried = dumps(error, "the exception")
+        carried = plain(error, "the exception")
         pickle.loads(carried)
     except Exception:  # noqa: BLE001 - what unpickling it may raise nobody knows; the driver has the text
         return []

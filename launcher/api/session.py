@@ -84,7 +84,7 @@ class Session:
             environ = {**os.environ, **place.env}
             words = command_line(roles, self._reachable(place, self._door), CARRIED, self._folder)
             secret = _environment(self._door, key)
-            process = LauncherProcess(words, {**environ, **secret}, relay.out, relay.err)
+            process = LauncherProcess(words, {**environ, **secret}, relay.out, relay.err, self._folder)
         except BaseException as error:
             relay.abandon()
             self._clean()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import enum
+import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.failures import some
+from launcher.api.finishing import WITH_PS, WITHOUT_PS, until_returned
+from launcher.api.inputmode import InputMode, check_run
 from launcher.api.members import Member
 from launcher.api.payload import dumps
 from launcher.api.roles import Roles, count_roles, tensorboard_url
@@ -20,7 +20,6 @@ from launcher.api.session import Handlers, Session, remark
 from launcher.api.talk import Said, Word
 from launcher.api.wanted import Path_, Place
 from launcher.errors import Fault, InputError, JobFailed, LaunchError
-from launcher.feed.knock import SILENCE
 
 if TYPE_CHECKING:
     from launcher.api.ends import End
@@ -31,23 +30,8 @@ if TYPE_CHECKING:
 _THREE_DAYS = 259200.0
 #: Names of TensorFlowOnSpark that no rows come by.
 _OTHER_QUEUES = ("output", "error", "control")
-#: Seconds between two looks at how far others are.
-_LOOK = 0.02
-#: Seconds that workers may go on when the chief is done. With parameter servers they may be servers, too, and
-#: never return (``ParameterServerStrategy``); else they are just finishing.
-_WITH_PS, _WITHOUT_PS = 5.0, 600.0
-
-
 #: Those that were not shut down yet.
 _RUNNING: weakref.WeakSet[TFCluster] = weakref.WeakSet()
-
-
-class InputMode(enum.IntEnum):
-    """Where the rows come from."""
-
-    TENSORFLOW = 0  #: the function reads them itself
-    SPARK = 1  #: the program feeds them: `TFCluster.train` and `TFCluster.inference`
-    FEED = 1  #: the same, by its own name
 
 
 class TFCluster:
@@ -64,9 +48,10 @@ class TFCluster:
         self._lock = threading.Lock()
         self._feeder: Feeder | None = None
         self._closed = False
-        self._patience = _WITH_PS if "ps" in roles.described else _WITHOUT_PS
+        self._patience = WITH_PS if "ps" in roles.described else WITHOUT_PS
         handlers = Handlers(self._feed, self._said, self._ended, self._failed)
         self._session = Session(roles.described, place, work, handlers, roles.alien)
+        self._process = os.getpid()
         _RUNNING.add(self)
 
     # ------------------------------------------------------------------ its start
@@ -135,7 +120,7 @@ class TFCluster:
             TaskFailed: a node has failed before all were there.
             JobFailed: they do not come up, or not in time.
         """
-        _check(map_fun, driver_ps_nodes, input_mode)
+        check_run(map_fun, driver_ps_nodes, input_mode)
         roles = count_roles(num_executors, num_ps, master_node, eval_node)
         place = Place(
             hosts, docker, job, env or {}, workdir, python, on_failure, grace, timeout, run_dir, quiet,
@@ -308,17 +293,10 @@ class TFCluster:
         if said.word is not Word.DONE or member.name not in ("chief/0", "master/0"):
             return
         workers = [self._session.members[task] for task in self._roles.fed if task != member.name]
-        since = time.monotonic()
-        said_so = False
-        while going := [one.name for one in workers if not (one.replied.is_set() or one.ended.is_set())]:
-            waited = time.monotonic() - since
-            if waited > self._patience or self._session.over or self._session.error is not None:
-                return
-            if waited > SILENCE and not said_so:
-                said_so = True
-                left = f"at most {self._patience - waited:.0f} s; shutdown(grace_secs=) allows longer"
-                remark(f"{member.name} is done; waiting for {some(going)} to return ({left})")
-            time.sleep(_LOOK)
+        until_returned(member.name, workers, lambda: self._patience, self._is_over, remark)
+
+    def _is_over(self) -> bool:
+        return self._session.over or self._session.error is not None
 
     def _ended(self, end: End) -> None:
         if self._feeder is not None and end.task in self._roles.fed:
@@ -329,38 +307,9 @@ class TFCluster:
             self._feeder.fail(error)
 
 
-def _check(map_fun: Any, driver_ps_nodes: bool, input_mode: int) -> None:
-    """Find what a program of TensorFlowOnSpark may still have.
-
-    Raises:
-        InputError: something can't be; all of it at once.
-    """
-    faults = []
-    if not callable(map_fun):
-        what = f"map_fun is a {type(map_fun).__name__}"
-        faults.append(
-            Fault("TFCluster.run", what, "expected the function first: there is no SparkContext any more")
-        )
-    if driver_ps_nodes:
-        what = "driver_ps_nodes=True: parameter servers run where hosts= has room for them"
-        faults.append(
-            Fault("TFCluster.run", what, "expected False; roles: [ps] in a hostfile keeps hosts for them")
-        )
-    if input_mode not in tuple(InputMode):
-        faults.append(
-            Fault(
-                "TFCluster.run",
-                f"input_mode={input_mode!r} is none",
-                "expected InputMode.TENSORFLOW or SPARK",
-            )
-        )
-    if faults:
-        raise InputError(faults)
-
-
 @atexit.register
 def _end_forgotten() -> None:
     """The program ends without having shut its clusters down."""
-    for cluster in list(_RUNNING):
+    for cluster in [one for one in _RUNNING if one._process == os.getpid()]:  # not in forked children
         remark("the program ends without TFCluster.shutdown(): its nodes are ended")
         cluster._close()

@@ -14,8 +14,9 @@ from typing import Any
 
 from launcher.api.ends import End
 from launcher.api.failures import task_failed
+from launcher.api.inputmode import check_function
 from launcher.api.members import Member
-from launcher.api.payload import dumps
+from launcher.api.payload import by_value, dumps, plain
 from launcher.api.session import Handlers, Session
 from launcher.api.talk import Said, Word
 from launcher.api.wanted import Path_, Place
@@ -74,18 +75,16 @@ class TFParallel:
             TaskFailed: an instance has failed.
             JobFailed: the job has failed.
         """
-        if not callable(map_fun):
-            what = f"map_fun is a {type(map_fun).__name__}"
-            raise InputError(
-                [Fault("TFParallel.run", what, "expected the function first: there is no SparkContext")]
-            )
+        if faults := check_function("TFParallel.run", map_fun):
+            raise InputError(faults)
         every = list(tf_args) if num_executors is None else [tf_args] * num_executors
         if not every:
             return []
         place = Place(
             hosts, docker, None, env or {}, workdir, python, "stop", grace, timeout, run_dir, quiet, options
         )  # fmt: skip
-        pickles = [dumps(one, f"the arguments of instance {number}") for number, one in enumerate(every)]
+        with by_value():
+            pickles = [plain(one, f"the arguments of instance {number}") for number, one in enumerate(every)]
         slots = min(_slots(hosts) if at_once is None else max(1, at_once), len(every))
         search = _Search(dumps(map_fun, "the function"), pickles, place, slots, return_exceptions)
         return search.results()
@@ -203,16 +202,24 @@ class _Search:
             (member.replied if said.facts["code"] == 0 else member.silent).wait(_ARRIVING)
         outcome = member.outcome if member is not None else None
         if outcome is not None and outcome.word is Word.DONE and said.facts["code"] == 0:
-            result = pickle.loads(outcome.pickles[0]) if outcome.pickles else None
+            result = self._loaded(number, outcome)
         else:
             result = self._failure_of(slot, number, said, outcome)
-            if not self._patient:
-                self._failed(result)
+        if isinstance(result, LaunchError) and not self._patient:
+            self._failed(result)
         if member is not None:
             member.outcome = None  # results may be large
         self._outcomes[number] = result
         if len(self._outcomes) == len(self._arguments):
             self._over.set()
+
+    def _loaded(self, number: int, outcome: Said) -> Any:
+        """What an instance has returned; or why that can't be had here."""
+        try:
+            return pickle.loads(outcome.pickles[0]) if outcome.pickles else None
+        except Exception as error:  # noqa: BLE001 - whatever unpickling it raises is why
+            what = f"the result of instance {number} can't be read here: {type(error).__name__}: {error}"
+            return JobFailed(what, self._session.run_dir)
 
     def _failure_of(self, slot: Member, number: int, said: Said, outcome: Said | None) -> TaskFailed:
         end = End(slot.name, "", said.facts["code"], said.facts["signal"])

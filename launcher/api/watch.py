@@ -6,8 +6,9 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from launcher.api.ends import End, Ends
 from launcher.api.failures import LINES, launch_failed, task_failed
@@ -66,6 +67,8 @@ class Watch:
         self._root = run_dir
         self._ends = Ends()
         self._events: Events | None = None
+        #: Read, and not yet looked at.
+        self._coming: deque[Mapping[str, Any]] = deque()
         self._lock = threading.Lock()
         self._waking, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._run, name="launch-watch", daemon=True)
@@ -145,8 +148,9 @@ class Watch:
     def _look(self) -> None:
         if self._events is None and self.run_dir:
             self._events = Events(self.run_dir)
-        for event in self._events.more() if self._events else ():
-            for end in self._ends.take(event):
+        self._coming += self._events.more() if self._events else ()
+        while self._coming:
+            for end in self._ends.take(self._coming.popleft()):
                 self._task_over(end)
         self._judge()
 
@@ -154,10 +158,22 @@ class Watch:
         member = self._members.get(end.task)
         if member is not None and member.here.is_set():
             member.silent.wait(_HEAR)  # what it said last may still be on its way
+        if end.failed:
+            self._until_gone(end.task)
         if member is not None:
             member.ended.set()
         self._judge()  # first, so that who waits for this task is told why it is gone
         self._told.ended(end)
+
+    def _until_gone(self, task: str) -> None:
+        """Wait, not long, until the launcher says that a task's output is complete: its last lines are to be
+        told."""
+        until = time.monotonic() + _HEAR
+        while self._events is not None and time.monotonic() < until:
+            if any(event["event"] == "TaskGone" and event["task"] == task for event in self._coming):
+                return
+            time.sleep(_LOOK / 5)
+            self._coming += self._events.more()
 
     def _last_words(self, code: int) -> None:
         """The launcher has ended."""

@@ -67,12 +67,13 @@ def _uses_gpus(placement: Placement, host: Host) -> bool:
 def _dry_run(wanted: Request, args: argparse.Namespace, placement: Placement) -> int:
     from launcher.cli import dryrun
 
+    where = f"each host starts a container of {args.docker}, by its own engine: all runs in there"
     if not args.sync and not args.collect and not wanted.job.output_dirs:
-        return dryrun.show(wanted.job, _of_image(placement), as_json=args.json)
+        return dryrun.show(wanted.job, _of_image(placement), args.json, [where])
     from launcher.cli.trip import Trip
 
     trip = Trip(wanted, placement, args)
-    return dryrun.show(wanted.job, _of_image(trip.expected()), args.json, trip.itinerary)
+    return dryrun.show(wanted.job, _of_image(trip.expected()), args.json, [where, *trip.itinerary])
 
 
 def _of_image(placement: Placement) -> Placement:

@@ -63,13 +63,15 @@ class Answers:
         share.result_bytes = 0
         return found
 
-    def advance(self, unfinished: Container[int]) -> None:
-        """Go on to the partition that is next, past those of which all was taken."""
+    def advance(self, unfinished: Container[int]) -> bool:
+        """Go on to the partition that is next, past those of which all was taken; whether there were any."""
+        before = self._next
         while (
             (share := self._shares.get(self._next)) and share.number not in unfinished and not share.results
         ):
             del self._shares[self._next]
             self._next += 1
+        return self._next != before
 
     def all_taken(self, many: int) -> bool:
         """Whether of so many partitions nothing is left."""

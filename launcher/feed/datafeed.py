@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
+import threading
 
-from launcher.errors import FeedError
 from launcher.feed.blocks import as_rows
 from launcher.feed.chunks import encode
 from launcher.feed.columns import columns
@@ -19,8 +18,20 @@ if TYPE_CHECKING:
 
     from launcher.feed.blocks import Block
 
-#: Those that this process has opened.
-_OPENED: weakref.WeakSet[DataFeed] = weakref.WeakSet()
+
+class _Stream:
+    """A feed that this process has opened, whoever reads from it."""
+
+    def __init__(self, connect: Callable[[str], socket.socket], name: str) -> None:
+        self.intake = Intake(connect, name)
+        self.rows = Supply(self.intake)
+        #: Results given.
+        self.returned = 0
+
+
+#: Those that are open, by how they connect and their name: two that are made for one feed share its rows.
+_OPENED: dict[tuple[Callable[[str], socket.socket], str], _Stream] = {}
+_OPENING = threading.Lock()
 
 
 class DataFeed:
@@ -57,9 +68,6 @@ class DataFeed:
         self.qname_out = qname_out
         self.input_mapping = dict(sorted(input_mapping.items())) if input_mapping is not None else None
         self._connect = connect
-        self._intake: Intake | None = None
-        self._rows: Supply | None = None
-        self._returned = 0
 
     def next_batch(self, batch_size: int) -> Any:
         """The next rows.
@@ -88,11 +96,11 @@ class DataFeed:
 
     def next_blocks(self, rows: int) -> list[Block]:
         """The next rows in the form in which they came: lists, arrays, tuples or dicts of arrays."""
-        return self._supply().batch(rows)
+        return self._stream().rows.batch(rows, by_partition=not self.train_mode)
 
     def should_stop(self) -> bool:
         """Whether there is nothing more to ask for: the feed has ended, or `terminate` was called."""
-        return self._supply().look_for_end()
+        return self._stream().rows.look_for_end()
 
     def batch_results(self, results: Iterable[Any]) -> None:
         """Give the results of rows, in their order, one for each.
@@ -102,45 +110,46 @@ class DataFeed:
             FeedError: the driver is gone, or the results can't be sent to it.
         """
         block = results if isinstance(results, list) else list(results)
-        given = self._supply().given
-        if self._returned + len(block) > given:
+        stream = self._stream()
+        given = stream.rows.given
+        if stream.returned + len(block) > given:
             raise ValueError(
-                f"{self._returned + len(block):,} results for {given:,} rows of the feed {self.qname_in!r}: "
+                f"{stream.returned + len(block):,} results for {given:,} rows of the feed {self.qname_in!r}: "
                 "batch_results takes one for each row"
             )
         if block:
-            self._returned += len(block)
-            self._opened().give(encode(block), len(block))
+            buffers = encode(block)
+            stream.returned += len(block)
+            stream.intake.give(buffers, len(block))
 
     def terminate(self) -> None:
         """Say that no more rows are wanted: none are fed here, and those on the way are forgotten."""
-        supply = self._supply()
-        if not supply.ended:
-            supply.stop()
-            self._opened().terminate()
+        _terminate(self._stream())
 
     def close(self) -> None:
         """End the connection. What was not consumed is fed to others."""
-        if self._intake is not None:
-            self._intake.close()
+        stream = _OPENED.pop((self._connect, self.qname_in), None)
+        if stream is not None:
+            stream.intake.close()
 
-    def _opened(self) -> Intake:
-        if self._intake is None:
-            self._intake = Intake(self._connect, self.qname_in)
-            _OPENED.add(self)
-        return self._intake
-
-    def _supply(self) -> Supply:
-        if self._rows is None:
-            self._rows = Supply(self._opened(), by_partition=not self.train_mode)
-        return self._rows
+    def _stream(self) -> _Stream:
+        """The connection is made when it is needed first."""
+        key = (self._connect, self.qname_in)
+        with _OPENING:
+            if key not in _OPENED:
+                _OPENED[key] = _Stream(*key)
+            return _OPENED[key]
 
 
 def end_all() -> None:
     """For when a task's function has returned: the feeds it opened want nothing more, and are closed."""
-    for feed in list(_OPENED):
-        try:
-            feed.terminate()
-        except FeedError:  # the driver is gone, and wants to hear nothing
-            pass
-        feed.close()
+    while _OPENED:
+        _, stream = _OPENED.popitem()
+        _terminate(stream)
+        stream.intake.close()
+
+
+def _terminate(stream: _Stream) -> None:
+    if not stream.rows.ended:
+        stream.rows.stop()
+        stream.intake.terminate()

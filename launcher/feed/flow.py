@@ -268,7 +268,8 @@ class Flow:
 
     def _all_answered(self) -> bool:
         """Go on to the next partition; whether there is none, or results of it are here."""
-        self._answers.advance(self._unfinished)
+        if self._answers.advance(self._unfinished):
+            self.nudge()  # rows of the next one may be sent now
         done = self.exhausted and self._answers.all_taken(self._fetched)
         return done or bool(self._answers.head())
 
@@ -293,8 +294,7 @@ class Flow:
         if not self._said and now - self._began > _SILENCE and (missing := self._awaited(now)):
             self._said = True
             self.terms.say(f"waiting for {', '.join(missing)} to open the feed {self.feed!r}")
-        if len(self._links) < len(self._tasks):
-            self.nudge()
+        self.nudge()  # time alone can make it the turn of a task
         for link in list(self._links.values()):
             if link.away_for(now) > MOST_AWAY:
                 link.lose(f"its connection broke and was not back within {MOST_AWAY:g} s")

@@ -6,12 +6,12 @@ import socket
 
 #: Seconds of silence before it is asked whether the other end is there; between two questions; questions.
 _IDLE, _BETWEEN, _PROBES = 10, 5, 4
-#: Seconds that what was sent may stay unconfirmed.
-_UNCONFIRMED = 30
+#: Seconds that what was sent may stay unconfirmed, or not taken because the task holds everything up.
+_UNCONFIRMED = 120
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Let a TCP connection break half a minute after its network did; others know by themselves."""
+    """Let a TCP connection break some time after its network did; others know by themselves."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -31,12 +31,11 @@ class Supply:
 
     Args:
         intake: where chunks come from.
-        by_partition: whether a batch ends with its partition.
     """
 
-    def __init__(self, intake: Intake, by_partition: bool) -> None:
+    def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._by_partition = by_partition
+        self._by_partition = False
         self._head: ChunkHead | None = None
         self._block: Block = []
         self._at = self._size = 0
@@ -49,15 +48,19 @@ class Supply:
         #: Whether the feed has ended.
         self.ended = False
 
-    def batch(self, rows: int) -> list[Block]:
+    def batch(self, rows: int, by_partition: bool) -> list[Block]:
         """Pieces of so many rows together; of fewer at the end of the feed, or where the driver says so.
 
         All that was handed out before counts as consumed.
+
+        Args:
+            by_partition: whether a batch ends with its partition.
 
         Raises:
             FeedError: the driver is gone.
         """
         self._consume()
+        self._by_partition = by_partition
         pieces: list[Block] = []
         while rows and not self.ended and self._has_rows(bool(pieces)):
             stop = min(self._at + rows, self._size)

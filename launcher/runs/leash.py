@@ -1,10 +1,10 @@
-"""``leash.py PIDFD DRIVER``: ends a launch when the program that started it is gone, however it ended.
+"""``leash.py PIDFD DRIVER [FOLDER]``: ends a launch when the program that started it is gone.
 
 That program holds the other end of our stdin. When that ends before the launcher does (the program was
-killed, or left by ``os._exit``), the launcher is asked to end, twice, which means at once, and killed if it
+killed, or left by ``os._exit``, however it went), the launcher is asked to end, twice, which means at once, and killed if it
 does not; its agents see to the rest. As a forked child of the program would hold that end too, the program
 itself is watched as well.
-Runs by itself: standard library only.
+The folder, with the files that are in it, is removed then. Runs by itself: standard library only.
 """
 
 import os
@@ -24,10 +24,24 @@ def wait(files: "list[int]", seconds: "float | None") -> "set[int]":
     return {file for file, _ in poll.poll(None if seconds is None else seconds * 1000)}
 
 
-def main(pidfd: int, driver: int) -> None:
-    """Wait for the end of the launcher, or of the program. Both numbers are pidfds."""
+def main(pidfd: int, driver: int) -> bool:
+    """Wait for the end of the launcher, or of the program.
+
+    Args:
+        pidfd: of the launcher.
+        driver: of the program.
+
+    Returns:
+        Whether it was the program.
+    """
     if pidfd in wait([0, pidfd, driver], None):
-        return
+        return False
+    end(pidfd)
+    return True
+
+
+def end(pidfd: int) -> None:
+    """See to it that the launcher is over."""
     for number, seconds in LADDER:
         try:
             signal.pidfd_send_signal(pidfd, signal.SIGCONT)  # a suspended one could not act on it
@@ -38,9 +52,21 @@ def main(pidfd: int, driver: int) -> None:
             return
 
 
+def remove(folder: str) -> None:
+    """Remove a folder with the files in it, as far as it is there."""
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except OSError:  # somebody else is at it
+        pass
+
+
 if __name__ == "__main__":
     # What ends a terminal's processes is not for us: we end when the others have.
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    if main(int(sys.argv[1]), int(sys.argv[2])):
+        for path in sys.argv[3:]:
+            remove(path)
     os._exit(0)

@@ -29,9 +29,17 @@ class LauncherProcess:
         words: its arguments.
         environment: all of it.
         out, err: descriptors for its stdout and stderr; they stay the caller's.
+        folder: of the program, with files only: to be removed if the program is gone before the launcher.
     """
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str], out: int, err: int) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        out: int,
+        err: int,
+        folder: str | None = None,
+    ) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.pid = os.posix_spawn(
@@ -52,7 +60,7 @@ class LauncherProcess:
         #: Set when it has ended: its exit code, 128 + n if signal n ended it.
         self._code: int | None = None
         try:
-            self._leash = _Leash(self.handle)
+            self._leash = _Leash(self.handle, folder)
         except OSError:
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -106,14 +114,16 @@ class _Leash:
 
     Args:
         handle: a pidfd of the launcher.
+        folder: to be removed then.
     """
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, folder: str | None) -> None:
         reading, self._holding = os.pipe()
         ours = os.pidfd_open(os.getpid())
+        more = [] if folder is None else [folder]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", leash.__file__, str(handle), str(ours)],
+                [sys.executable, "-I", "-S", leash.__file__, str(handle), str(ours), *more],
                 stdin=reading,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

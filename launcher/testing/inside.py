@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
 
@@ -24,8 +25,16 @@ def read(path: str) -> bytes:
 def look_at(pid: int) -> tuple[str, int] | None:
     """Its state and its session; ``None``: it is over."""
     words = read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
-    over = not words or (words[0] in b"ZX" and int(words[17]) <= 1)
-    return None if over else (words[0].decode(), int(words[3]))
+    if not words or (words[0] in b"ZX" and int(words[17]) <= 1):
+        return None
+    stuck = words[0] == b"D" and has_stop_pending(pid)
+    return "T" if stuck else words[0].decode(), int(words[3])
+
+
+def has_stop_pending(pid: int) -> bool:
+    """Whether a SIGSTOP waits for it: see `launcher.testing.processes.is_suspended`."""
+    mask = read(f"/proc/{pid}/status").partition(b"ShdPnd:")[2].split(None, 1)
+    return bool(mask) and bool(int(mask[0], 16) >> (signal.SIGSTOP - 1) & 1)
 
 
 def mark_of(pid: int) -> list[bytes]:

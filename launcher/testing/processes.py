@@ -53,6 +53,21 @@ def all_processes() -> Iterator[Process]:
             yield process
 
 
+def is_suspended(process: Process) -> bool:
+    """Whether it runs no more of its program until somebody lets it.
+
+    Whoever has just made a child by ``vfork`` (shells do, and `subprocess`) waits in the kernel for that
+    child to begin its own program. If that is suspended before, its parent is too, but does not show so.
+    """
+    return process.stopped or (process.state == "D" and _has_stop_pending(process.pid))
+
+
+def _has_stop_pending(pid: int) -> bool:
+    """Whether a SIGSTOP waits for it."""
+    mask = _read(f"/proc/{pid}/status").partition(b"ShdPnd:")[2].split(None, 1)
+    return bool(mask) and bool(int(mask[0], 16) >> (signal.SIGSTOP - 1) & 1)
+
+
 def has_in_environment(pid: int, name: str, value: str) -> bool:
     """Whether it was started with this variable."""
     return f"{name}={value}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")

@@ -58,7 +58,8 @@ class Here:
     def suspended(self, pid: int, wanted: bool) -> bool:
         """See `Reach.suspended`."""
         seen = (processes.look_at(process.pid) for process in processes.whole_task(self._certain(pid)))
-        return all(process is None or process.ended or process.stopped is wanted for process in seen)
+        living = (process for process in seen if process is not None and not process.ended)
+        return all(processes.is_suspended(process) is wanted for process in living)
 
     def watermark(self, pid: int) -> int:
         """See `Reach.watermark`."""

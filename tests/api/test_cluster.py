@@ -86,11 +86,14 @@ def test_workers_only_have_a_tf_config_and_a_list_is_argv(tmp_path: Path):
 
 
 def test_an_empty_job_is_quick():
-    since = time.monotonic()
-    TFCluster.run(lambda args, ctx: None, None, 3, 1, quiet=True).shutdown()
-    elapsed = time.monotonic() - since
-    print(f"an empty job of 1 ps and 2 workers: {elapsed:.2f} s")
-    assert elapsed < 5, "a second is the promise; five is for a busy machine"
+    """A second is the promise; a busy machine gets several tries."""
+    seconds = []
+    while not seconds or (min(seconds) > 1 and len(seconds) < 5):
+        since = time.monotonic()
+        TFCluster.run(lambda args, ctx: None, None, 3, 1, quiet=True).shutdown()
+        seconds.append(time.monotonic() - since)
+    print("an empty job of 1 ps and 2 workers:", *(f"{each:.2f} s" for each in seconds))
+    assert min(seconds) < 2
 
 
 def test_output_is_shown_and_kept(capfd: pytest.CaptureFixture[str]):
@@ -176,7 +179,7 @@ def test_a_failure_is_known_within_a_second(how: str, tmp_path: Path):
         cluster.shutdown()
     elapsed = time.monotonic() - since
     print(f"{how}: known after {elapsed:.2f} s")
-    assert elapsed < 3, "a second is the promise; three is for a busy machine"
+    assert elapsed < 5, "a second is the promise; five are for a busy machine"
     error = caught.value
     assert error.task == "worker/1"
     assert error.run_dir == cluster.run_dir
@@ -193,6 +196,20 @@ def test_a_failure_is_known_within_a_second(how: str, tmp_path: Path):
         )
     report = json_of(f"{error.run_dir}/report.json")
     assert report is not None and report["failure"]["task"] == "worker/1"
+
+
+class OwnError(Exception):
+    """Of this module, which no node can import."""
+
+
+def test_an_exception_of_the_program_is_itself():
+    def fun(args: Any, ctx: Any) -> None:
+        raise OwnError("with", 2, "arguments")
+
+    with pytest.raises(TaskFailed) as caught:
+        TFCluster.run(fun, None, 1, quiet=True).shutdown()
+    assert isinstance(caught.value.__cause__, OwnError)
+    assert caught.value.__cause__.args == ("with", 2, "arguments")
 
 
 def test_a_failure_before_all_are_there_is_raised_by_run():
@@ -339,8 +356,12 @@ def test_a_connection_that_breaks_costs_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("end", ["time.sleep(300)", "os._exit(0)", ""], ids=["killed", "left", "forgotten"])
-def test_a_program_that_is_gone_leaves_nothing(end: str, tmp_path: Path, launch: Any):
+def test_a_program_that_is_gone_leaves_nothing(
+    end: str, tmp_path: Path, launch: Any, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "program.py").write_text(PROGRAM.format(end=end))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
     started.until(lambda it: "all up" in it.out)
     if end.startswith("time"):
@@ -348,7 +369,11 @@ def test_a_program_that_is_gone_leaves_nothing(end: str, tmp_path: Path, launch:
     else:
         ended = started.wait(20)
         assert end or "without TFCluster.shutdown()" in ended.err
-    # That nothing is left is seen by the fixture that looks after every test.
+    # That no process is left is seen by the fixture that looks after every test.
+    until = time.monotonic() + 10
+    while list(tmp_path.glob("tmp/tf-launcher-*")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_what_a_node_leaves_is_collected(tmp_path: Path):

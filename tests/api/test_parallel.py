@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher import InputError, TaskFailed, TFParallel
+from launcher import InputError, JobFailed, TaskFailed, TFParallel
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -82,6 +82,19 @@ def test_the_first_failure_ends_all(tmp_path: Path):
         TFParallel.run(fun, range(4), at_once=2, quiet=True)
     assert time.monotonic() - since < 20
     assert not (tmp_path / "3").exists()
+
+
+def test_a_result_that_can_not_be_read_here(tmp_path: Path):
+    def fun(args: Any, ctx: Any) -> Any:
+        sys.path.append(args)
+        import only_there  # type: ignore[import-not-found]
+
+        return only_there.Thing()
+
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "only_there.py").write_text("class Thing: pass\n")
+    with pytest.raises(JobFailed, match="the result of instance 0 can't be read here.*only_there"):
+        TFParallel.run(fun, [str(tmp_path / "there")], quiet=True)
 
 
 def test_a_large_result():

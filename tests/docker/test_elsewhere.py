@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,7 @@ def over_tls(hosts: list[DockerHost], tmp_path: Path) -> Iterator[dict[str, str]
 
 def certificates(folder: Path, address: str) -> Path:
     """Of an authority, and one of it that is good for both ends."""
+    assert shutil.which("openssl"), "no openssl here: apt-get install openssl"
     folder.mkdir()
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-x509"]
     ca = ["-subj", "/CN=lab", "-keyout", "ca-key.pem", "-out", "ca.pem"]

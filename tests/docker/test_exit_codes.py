@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Ended, Launch
-from tests.docker.engine import BASE
+from tests.docker.engine import BASE, Engine
+from tests.docker.host_engines import Site
 from tests.ssh.conftest import four_hosts, lab
 
 #: Fixtures of another folder.
@@ -38,6 +39,11 @@ CASES: dict[str, tuple[list[str], list[str], int]] = {
     "too long": (["--timeout", "1"], ["sleep", "60"], 124),
     "bad input": (["--grace", "soon"], ["true"], 2),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engines(real_engine: Engine, two_hosts: Site) -> None:
+    """They are there before a test looks at what is open."""
 
 
 @pytest.fixture(params=BACKENDS)

@@ -132,4 +132,5 @@ def test_a_dry_run(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_p
     ended = launch(*words(hostfile, "--workers", "4", "--dry-run", "train.py"), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     assert "worker/3 on node2" in ended.out
+    assert f"# each host starts a container of {BASE}" in ended.out
     assert "python3 train.py" in ended.out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,27 @@ def test_through_the_connection_of_the_launcher(hosts: list[LabHost], monkeypatc
     """Nodes that can't reach the program come to it all the same."""
     monkeypatch.setattr(door, "own_addresses", lambda: ["203.0.113.1"])
     assert check_squares("node1,node2") <= {"node1", "node2"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+def test_a_network_that_breaks_costs_no_row(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(door, "own_addresses", lambda: ["203.0.113.1"])
+
+    def slow_square(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            rows = feed.next_batch(10)
+            time.sleep(0.01)
+            feed.batch_results([row * row for row in rows])
+
+    with TFCluster.run(slow_square, None, 2, hosts="node1,node2", **HERE) as cluster:
+        results = cluster.inference([range(start, start + 10) for start in range(0, 8000, 10)])
+        first = [next(results) for _ in range(1000)]
+        hosts[1].cut()
+        mend = threading.Timer(6, hosts[1].restore)
+        mend.start()
+        assert first + list(results) == [row * row for row in range(8000)]
+        mend.join()
 
 
 def test_a_failure_there(hosts: list[LabHost]):

@@ -256,7 +256,8 @@ def test_ctrl_c(ssh_launch: Launch, hosts: list[LabHost], times: int):
 
 
 @needs_spaces
-@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost], times: int):
     """Nobody waits for its lease; it ends everything itself by then."""
     words = ["--lease", "12", "--grace", "2", "--workers", "2", "--", "sh", "-c", "echo up; sleep 600"]

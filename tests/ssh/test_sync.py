@@ -168,6 +168,7 @@ def test_a_link_that_is_cut_in_the_middle(lab: Lab, fleet: Fleet, project: Path)
 
 
 @needs_spaces
+@pytest.mark.slow
 def test_a_cable_that_is_out_for_a_while(lab: Lab, fleet: Fleet, project: Path):
     """Longer than anybody waits for a sign of life: a sync goes on when it is in again."""
     (project / "big").write_bytes(os.urandom(40_000_000))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,9 +15,9 @@ from typing import Any
 import pytest
 
 from launcher import OnFailure, Reason, TaskState
-from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed, processes
+from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed, inside, processes
 from launcher.testing.reach import Here
-from tests.testing.stubs import CHILD_COUNTS, COUNTS, SLEEPS
+from tests.testing.stubs import CHILD_COUNTS, COUNTS, SLEEPS, VFORKS
 
 
 def test_a_job_to_its_end(cluster: Cluster):
@@ -220,6 +222,18 @@ def test_a_task_is_suspended(cluster: Cluster, command: list[str]):
     assert one.raw == before
     one.resume()
     one.until_prints(f"step {len(one.lines) + 2}")
+
+
+def test_a_task_is_suspended_while_it_starts_a_process(cluster: Cluster):
+    job = cluster.start(VFORKS, left_running=True)
+    task = job.task("worker/0")
+    job.until(lambda: sorted(process.state for process in _family(task)) == ["D", "S"])
+    task.stop()
+    assert sorted(process.state for process in _family(task)) == ["D", "T"]
+    look = [sys.executable, "-I", "-S", inside.__file__, "0", str(task.pid), "all"]
+    assert json.loads(subprocess.check_output(look)) == "TT"
+    task.resume()
+    assert json.loads(subprocess.check_output(look)) == "DS"
 
 
 def test_a_suspended_task_is_ended_too(cluster: Cluster):

@@ -101,7 +101,7 @@ def test_what_goes_into_containers_runs_by_itself(tmp_path: Path):
     source = Path(inside.__file__).read_text()
     tree = ast.parse(source, feature_version=(3, 8))
     modules = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    assert modules == {"json", "os", "sys"}
+    assert modules == {"json", "os", "signal", "sys"}
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as task:
         alone = [sys.executable, "-I", "-S", "-c", source, "9", str(task.pid)]
         assert json.loads(subprocess.check_output([*alone, "main"])) in ("", "S", "R", "Z")

@@ -47,9 +47,9 @@ class Yard:
         for ward in self.wards:
             try:
                 os.killpg(ward._pid, signal.SIGKILL)
-            except ProcessLookupError:
+                os.waitid(os.P_PID, ward._pid, os.WEXITED | os.WNOWAIT)
+            except (ProcessLookupError, ChildProcessError):  # it has been seen to before
                 continue
-            os.waitid(os.P_PID, ward._pid, os.WEXITED | os.WNOWAIT)
         reap()
         return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import subprocess
 import sys
@@ -61,3 +62,11 @@ def test_it_is_not_large():
     print(f"{len(bundle()):,} bytes of modules")
     assert len(bundle()) < 1_000_000
     assert pickle.loads(dumps([1, 2], "a list")) == [1, 2]
+
+
+def test_a_task_with_an_old_python_can_say_so():
+    """What a task runs first is understood by every Python since 3.8."""
+    text = Path(install.__code__.co_filename).read_text()
+    ast.parse(text, feature_version=(3, 8))
+    used = {name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import) for name in node.names}
+    assert {name.name.partition(".")[0] for name in used} <= sys.stdlib_module_names

@@ -115,6 +115,20 @@ def test_when_a_function_has_returned_its_feeds_want_nothing():
         assert not fed.is_alive() and not tasks.faults
 
 
+def test_two_that_are_made_for_one_feed_share_its_rows():
+    with Tasks(1) as tasks:
+        connect = tasks.connect(0)
+        first, second = DataFeed(connect), DataFeed(connect, train_mode=False)
+        fed = tasks.run(tasks.feeder.train, [1, 2, 3, 4])
+        assert first.next_batch(2) + second.next_batch(1) + first.next_batch(1) == [1, 2, 3, 4]
+        second.terminate()
+        assert first.should_stop()
+        fed.join(5)
+        assert not fed.is_alive()
+        first.close()
+        second.close()
+
+
 def test_a_batch_of_nothing_is_refused():
     with pytest.raises(ValueError, match=r"next_batch\(0\)"):
         DataFeed(lambda feed: socket.socket()).next_batch(0)

@@ -88,7 +88,7 @@ def test_exactly_once_raises_instead_of_feeding_again():
     with Tasks(2, exactly_once=True) as tasks:
         feed = tasks.feed(0)
         tasks.run(feed.next_batch, 10)
-        tasks.run(_lose, tasks, "worker/0", lambda: feed._rows and feed._rows.given)
+        tasks.run(_lose, tasks, "worker/0", lambda: feed._stream().rows.given)
         with pytest.raises(FeedError, match="exactly_once"):
             tasks.feeder.train([range(100)])
 

@@ -112,7 +112,7 @@ def test_a_lost_task_while_results_wait_does_not_stop_the_others(
         tasks.run(held.next_batch, 10)
         found: list[int] = []
         first = tasks.run(lambda: found.append(next(results)))
-        until(lambda: held._rows is not None and held._rows.given)
+        until(lambda: held._stream().rows.given)
         for worker in (1, 2):
             tasks.run(_answer_all, tasks.feed(worker, train_mode=train_mode), 1007)
         until(lambda: tasks.feeder._feeds["input"].flow.full)  # type: ignore[union-attr]

@@ -38,6 +38,9 @@ def run(args: argparse.Namespace) -> int:
 
         return dockerclean.run(args)
     from launcher.cli.dockerowner import is_dead
+    from launcher.transport.docker import lean
+
+    lean.fetch()
     from launcher.transport.docker import leftovers
     from launcher.transport.docker.engine import connect
 

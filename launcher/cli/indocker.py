@@ -74,6 +74,9 @@ def _launch(
     made: Sequence[Container],
     show: Selection | None,
 ) -> int:
+    from launcher.transport.docker import lean
+
+    lean.fetch()
     from launcher.transport.docker import images
     from launcher.transport.docker.engine import connect
     from launcher.transport.docker.faults import mismatch

@@ -1,10 +1,10 @@
 """``leash.py PIDFD DRIVER [FOLDER]``: ends a launch when the program that started it is gone.
 
-That program holds the other end of our stdin. When that ends before the launcher does (the program was
-killed, or left by ``os._exit``, however it went), the launcher is asked to end, twice, which means at once, and killed if it
-does not; its agents see to the rest. As a forked child of the program would hold that end too, the program
-itself is watched as well.
-The folder, with the files that are in it, is removed then. Runs by itself: standard library only.
+That program holds the other end of our stdin. When that ends before the launcher does (it was killed,
+or left by ``os._exit``, or just ended), the launcher is asked to end, twice, which means at once, and killed
+if it does not; its agents see to the rest. As a forked child of the program would hold that end too, the
+program itself is watched as well. The folder, with the files that are in it, is removed then.
+Runs by itself: standard library only.
 """
 
 import os

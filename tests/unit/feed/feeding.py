@@ -61,11 +61,13 @@ class Tasks:
         for sock in self.links:
             sock.close()
 
-    def connect(self, worker: int, attempt: int = 0) -> Callable[[str], socket.socket]:
+    def connect(
+        self, worker: int, attempt: int = 0, pair: Callable[[], Any] = socket.socketpair
+    ) -> Callable[[str], socket.socket]:
         """What a `DataFeed` connects with."""
 
         def connected(feed: str) -> socket.socket:
-            ours, its = socket.socketpair()
+            ours, its = pair()
             self.links.append(its)
             self.feeder.add(Guest(f"worker/{worker}", attempt, feed, ours))
             return its
@@ -143,6 +145,14 @@ class Tasks:
                 return
             worker, feed = sock.recv(32, socket.MSG_WAITALL).decode().split()
             self.feeder.add(Guest(f"worker/{worker}", 0, feed, sock))
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection of the network."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        ours = socket.create_connection(door.getsockname())
+        its, _ = door.accept()
+    return ours, its
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:

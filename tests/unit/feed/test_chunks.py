@@ -83,6 +83,24 @@ def test_a_list_of_arrays_alike_goes_as_one_and_gives_the_same_rows():
         assert (given == found).all() and given.dtype == found.dtype and given.shape == found.shape
 
 
+def test_tuples_with_arrays_go_as_columns_and_give_the_same_rows():
+    rows = [(numpy.full((28, 28), n, numpy.uint8), n, f"{n}") for n in range(10)]
+    assert len(encode(rows)) == 2
+    for given, found in zip(rows, as_rows(back(rows)), strict=True):
+        assert type(found) is tuple and (given[0] == found[0]).all() and found[0].dtype == numpy.uint8
+        assert found[1:] == given[1:] and type(found[1]) is int
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [(numpy.zeros(3), 1), (numpy.zeros(4), 1, 2), (None, 1), [numpy.zeros(4), 1], Point(numpy.zeros(4), 1)],
+    ids=repr,
+)
+def test_tuples_with_arrays_that_differ_stay_rows(odd: Any):
+    found = back([(numpy.zeros(4), 1), odd])
+    assert isinstance(found, list) and type(found[1]) is type(odd) and len(found[1]) == len(odd)
+
+
 @pytest.mark.parametrize(
     "odd", [numpy.zeros(3), numpy.zeros(4, int), None, numpy.ma.array([1.0, 2, 3, 4]), numpy.float64(1)]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 import time
 from collections import Counter
@@ -14,9 +15,10 @@ import pytest
 
 from launcher.errors import FeedError, FeedTimeout, InputError
 from launcher.feed import flow
+from launcher.feed.datafeed import DataFeed
 from launcher.feed.link import WINDOW
 from launcher.feed.partitions import partitions, rows
-from tests.unit.feed.feeding import Tasks, numbers, uneven, until
+from tests.unit.feed.feeding import Tasks, numbers, tcp_pair, uneven, until
 
 MANY = 1_000_003
 
@@ -169,6 +171,18 @@ def test_slow_rows_are_no_timeout_and_do_not_wait_for_others():
         fed.join(5)
         assert not fed.is_alive() and not tasks.faults
     assert got == [0, 1, 2, 3]
+
+
+def test_rows_and_results_go_over_the_network():
+    with Tasks(1) as tasks:
+        feed = DataFeed(tasks.connect(0, pair=tcp_pair), train_mode=False)
+        tasks.run(lambda: [feed.batch_results(feed.next_batch(1000)) for _ in range(50)])
+        assert list(tasks.feeder.inference(uneven(30_000))) == list(range(30_000))
+        options = [sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for sock in tasks.links]
+        assert options == [1]
+        tasks.feeder.finish()
+        until(feed.should_stop)
+        feed.close()
 
 
 def test_two_feeds_at_once():

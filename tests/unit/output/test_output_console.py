@@ -66,6 +66,16 @@ def printed(task: TaskId, data: bytes) -> facts.TaskOutput:
     return facts.TaskOutput("node1", task, 1, data)
 
 
+@pytest.mark.parametrize(("between", "times"), [(b"", 1), (b"a line\n", 2)])
+def test_what_was_told_last_is_not_said_again_at_the_end(screen, between: bytes, times: int):
+    screen.begin(node1="worker/0 ps/0")
+    why = "host node1 is lost: the network to it is down"
+    screen.on(Tell(why, urgent=True), printed(W0, between))
+    failure = Failure(Reason.HOST_LOST, None, "node1", 1.0, why)
+    screen.console.close(report(task_report("worker/0"), failure=failure))
+    assert screen.texts()[1].count(why) == times
+
+
 def test_lines_remarks_and_the_end(screen):
     screen.begin(node1="worker/0 ps/0")
     screen.on(

@@ -96,10 +96,9 @@ def test_what_a_host_is_reached_through_is_named(home: Home, hosts: list[LabHost
     home.config("Host node1\n  ProxyCommand /bin/false %h %p\n")
     said = refusal(Host("node1"))
     assert "closed the connection before its ssh server said anything" in said
-    assert said.endswith(
-        f"; it is reached through its ProxyCommand '/bin/false {hosts[0].address} {hosts[0].port}': what does "
-        "that say, run by hand?"
-    )
+    command = f"/bin/false {hosts[0].address} {hosts[0].port}"
+    through = f"; it is reached through its ProxyCommand '{command}': what does that say, run by hand?"
+    assert said.endswith(through)
     home.config(f"Host node2\n  ProxyJump {hosts[2].name}\n  User nobody-of-that-name\n")
     said = refusal(Host("node2"))
     assert " refused the login as nobody-of-that-name " in said

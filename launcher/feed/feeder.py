@@ -12,12 +12,13 @@ import threading
 
 from launcher.errors import FeedError
 from launcher.feed.dealing import Dealer
-from launcher.feed.flow import Flow, Terms
+from launcher.feed.flow import Flow
 from launcher.feed.frames import Kind, recv_frame, send_frame
 from launcher.feed.keepalive import keep_alive
 from launcher.feed.link import Link
 from launcher.feed.messages import Opening, number, only
 from launcher.feed.partitions import partitions_of
+from launcher.feed.patience import Terms
 from launcher.feed.rounds import rounds
 from launcher.model.records import TYPE_CHECKING, Protocol
 

@@ -6,57 +6,26 @@ Everything here is called by who holds the lock of the feeder, `Flow.fetch` and 
 from __future__ import annotations
 
 import threading
-import time
 from heapq import heappop, heappush
 
-from launcher.errors import FeedError, FeedTimeout
+from launcher.errors import FeedError
 from launcher.feed.answers import Answers
 from launcher.feed.cutting import Cutter
-from launcher.feed.intake import MOST_AWAY
+from launcher.feed.patience import Patience
 from launcher.feed.share import Share
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from launcher.feed.link import Link
     from launcher.feed.partitions import Partition
+    from launcher.feed.patience import Terms
 
 #: Bytes of partitions that can't be iterated again, kept in case that a task is lost.
 MOST_KEPT = 512 << 20
-#: Seconds after which it is said what is awaited; in which all tasks should open their feeds.
-_SILENCE, GATHERING = 2.0, 10.0
 #: Seconds between two looks at the time.
 _TICK = 0.25
-
-
-class Terms:
-    """What is agreed for one call.
-
-    Args:
-        timeout: seconds in which some task must take some row.
-        inference: whether there is a result for each row.
-        exactly_once: whether a loss is an error.
-        in_step: whether each task has one partition of its own, the tasks in their order.
-        last_lines: of a task, for messages.
-        say: takes remarks.
-    """
-
-    def __init__(
-        self,
-        timeout: float,
-        inference: bool,
-        exactly_once: bool,
-        last_lines: Callable[[str], Sequence[str]],
-        say: Callable[[str], None],
-        in_step: bool = False,
-    ) -> None:
-        self.in_step = in_step
-        self.timeout = timeout
-        self.inference = inference
-        self.exactly_once = exactly_once
-        self.last_lines = last_lines
-        self.say = say
 
 
 class Flow:
@@ -80,7 +49,6 @@ class Flow:
         links: Mapping[str, Link],
         terms: Terms,
     ) -> None:
-        self.feed = feed
         self.terms = terms
         self.wake = threading.Condition(lock)
         self.error: BaseException | None = None
@@ -99,8 +67,7 @@ class Flow:
         self._again: list[tuple[int, Share]] = []
         self._unfinished: dict[int, Share] = {}
         self._answers = Answers()
-        self._began = self._moved = time.monotonic()
-        self._said = False
+        self._patience = Patience(feed, tasks, links, terms)
         self._loss = "a task is lost"
 
     # What links ask.
@@ -129,7 +96,7 @@ class Flow:
     def fetched(self, partition: Partition | None) -> Share | None:
         """What `fetch` gave becomes a share."""
         self._fetching = False
-        self._moved = time.monotonic()
+        self.moved()
         if partition is None:
             self.exhausted = True
             self.changed()
@@ -161,7 +128,7 @@ class Flow:
 
     def moved(self) -> None:
         """A task took rows, or gave results."""
-        self._moved = time.monotonic()
+        self._patience.moved()
 
     def answered(self, share: Share, results: list[object], size: int) -> None:
         """Results of a partition have come."""
@@ -238,12 +205,7 @@ class Flow:
 
     def consumed(self) -> bool:
         """Whether there is nothing left to wait for."""
-        return self._unwanted() or (self.exhausted and not self._unfinished)
-
-    def _unwanted(self) -> bool:
-        """Whether all tasks have said that they want no more."""
-        links = [self._links.get(name) for name in self._tasks]
-        return bool(links) and all(link is not None and link.terminated for link in links)
+        return self._patience.unwanted() or (self.exhausted and not self._unfinished)
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until this is so, with the lock.
@@ -254,7 +216,8 @@ class Flow:
         while self.error is not None or not ready():
             if self.error is not None:
                 raise self.error
-            self._look_at_time()
+            self._patience.look()
+            self.nudge()  # time alone can make it the turn of a task
             self.wake.wait(_TICK)
 
     def results(self) -> list[object] | None:
@@ -279,54 +242,7 @@ class Flow:
             return self._order[number : number + 1] in ([link.task], [])
         if not self.permits(number):
             return False
-        if not self._gathered(time.monotonic()):
+        if not self._patience.gathered():
             return link.task not in self._begun
         others = [other for other in self._links.values() if other is not link and other.has_room]
         return link.hungry or all(link.ledger.load <= other.ledger.load for other in others)
-
-    def _gathered(self, now: float) -> bool:
-        """Whether all tasks are here, or were given the time to come: until then each gets one partition."""
-        since = min((link.since for link in self._links.values()), default=now)
-        return len(self._links) >= len(self._tasks) or now - since > GATHERING
-
-    def _look_at_time(self) -> None:
-        now = time.monotonic()
-        if not self._said and now - self._began > _SILENCE and (missing := self._awaited(now)):
-            self._said = True
-            self.terms.say(f"waiting for {', '.join(missing)} to open the feed {self.feed!r}")
-        self.nudge()  # time alone can make it the turn of a task
-        for link in list(self._links.values()):
-            if link.away_for(now) > MOST_AWAY:
-                link.lose(f"its connection broke and was not back within {MOST_AWAY:g} s")
-        if not self._tasks:
-            raise FeedError(f"feed {self.feed!r}: no task is left to take its rows")
-        if self.terms.inference and self._unwanted():
-            raise FeedError(
-                f"feed {self.feed!r}: all tasks have called terminate(): there will be no results"
-            )
-        late = self._late()
-        if late and now - self._moved > self.terms.timeout:
-            lines = [line for task in late for line in self.terms.last_lines(task)]
-            if not any(link.ledger.unconsumed for link in self._links.values()) and self._links:
-                raise FeedError(
-                    f"{', '.join(late)}: no results of the feed {self.feed!r} for {self.terms.timeout:g} s, "
-                    "though its rows are consumed: inference() needs one from batch_results() for each row"
-                )
-            raise FeedTimeout(", ".join(late), self.terms.timeout, lines)
-        if not late:
-            self._moved = now
-
-    def _awaited(self, now: float) -> list[str]:
-        """The tasks without which no more rows are given."""
-        if self._links and self._gathered(now):
-            return []
-        return [name for name in self._tasks if name not in self._links]
-
-    def _late(self) -> list[str]:
-        """The tasks that should do something; none where only the source of the rows is awaited."""
-        late = [
-            name for name, link in self._links.items() if link.ledger.unconsumed or link.ledger.unanswered
-        ]
-        if late or not (self.terms.in_step or all(link.terminated for link in self._links.values())):
-            return late
-        return [name for name in self._tasks if name not in self._links]

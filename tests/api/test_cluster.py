@@ -87,7 +87,7 @@ def test_workers_only_have_a_tf_config_and_a_list_is_argv(tmp_path: Path):
 
 def test_an_empty_job_is_quick():
     """A second is the promise; a busy machine gets several tries."""
-    seconds = []
+    seconds: list[float] = []
     while not seconds or (min(seconds) > 1 and len(seconds) < 5):
         since = time.monotonic()
         TFCluster.run(lambda args, ctx: None, None, 3, 1, quiet=True).shutdown()

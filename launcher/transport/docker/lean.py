@@ -1,5 +1,5 @@
-"""Imports the Docker SDK in half the time: without paramiko, which it would use for engines over ssh; those are
-reached by the `docker` command here."""
+"""Imports the Docker SDK in half the time: without paramiko, which it would use for engines over ssh; here the
+`docker` command reaches those."""
 
 from __future__ import annotations
 

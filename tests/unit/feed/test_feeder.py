@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import FeedError, FeedTimeout, InputError
-from launcher.feed import flow
+from launcher.feed import patience
 from launcher.feed.datafeed import DataFeed
 from launcher.feed.link import WINDOW
 from launcher.feed.partitions import partitions, rows
@@ -173,15 +173,19 @@ def test_slow_rows_are_no_timeout_and_do_not_wait_for_others():
     assert got == [0, 1, 2, 3]
 
 
+def echo(feed: DataFeed) -> None:
+    while not feed.should_stop():
+        feed.batch_results(feed.next_batch(1000))
+
+
 def test_rows_and_results_go_over_the_network():
     with Tasks(1) as tasks:
         feed = DataFeed(tasks.connect(0, pair=tcp_pair), train_mode=False)
-        tasks.run(lambda: [feed.batch_results(feed.next_batch(1000)) for _ in range(50)])
+        tasks.run(echo, feed)
         assert list(tasks.feeder.inference(uneven(30_000))) == list(range(30_000))
         options = [sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for sock in tasks.links]
         assert options == [1]
-        tasks.feeder.finish()
-        until(feed.should_stop)
+        tasks.finish()
         feed.close()
 
 
@@ -198,7 +202,7 @@ def test_two_feeds_at_once():
 
 
 def test_a_task_that_never_comes_is_awaited_for_a_while_only(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(flow, "GATHERING", 2.5)
+    monkeypatch.setattr(patience, "GATHERING", 2.5)
     with Tasks(2) as tasks:
         [batches] = tasks.collect(1)
         tasks.feeder.train(partitions([range(10), range(10, 20)]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.feed.frames import FeedBroken, Kind, recv_frame, send_frame
+from launcher.feed.frames import FeedBroken, Kind, ReadAhead, recv_frame, send_frame
 
 
 @pytest.fixture
@@ -57,6 +57,18 @@ def test_memory_of_other_items_goes_as_bytes_and_comes_writable(pair: tuple[sock
     assert struct.unpack("<3d", buffer) == (1, 2, 3)
     buffer[0] = 1
     assert not buffer.readonly
+
+
+def test_reading_ahead_gives_the_same_frames(pair: tuple[socket.socket, socket.socket]):
+    sent = [[bytes([n % 7]) * (n % 5), bytes(n * 997 % 9001)] for n in range(200)]
+    thread = _sent(pair[0], *((Kind.PROGRESS, buffers) for buffers in sent))
+    ahead = ReadAhead(pair[1])
+    for buffers in sent:
+        frame = recv_frame(ahead)
+        assert frame is not None and [bytes(buffer) for buffer in frame[1]] == buffers
+    thread.join()
+    pair[0].shutdown(socket.SHUT_WR)
+    assert recv_frame(ahead) is None
 
 
 def test_an_orderly_end_is_none(pair: tuple[socket.socket, socket.socket]):

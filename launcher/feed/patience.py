@@ -1,0 +1,118 @@
+"""How long one call of `train` or `inference` waits for its tasks, and what is said when it was long enough.
+
+All of it is called by who holds the lock of the feeder.
+"""
+
+from __future__ import annotations
+
+import time
+
+from launcher.errors import FeedError, FeedTimeout
+from launcher.feed.intake import MOST_AWAY
+from launcher.model.records import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from launcher.feed.link import Link
+
+#: Seconds after which it is said what is awaited; in which all tasks should open their feeds.
+_SILENCE, GATHERING = 2.0, 10.0
+
+
+class Terms(NamedTuple):
+    """What is agreed for one call."""
+
+    #: Seconds in which some task must take some row.
+    timeout: float
+    #: Whether there is a result for each row.
+    inference: bool
+    #: Whether a loss is an error.
+    exactly_once: bool
+    #: Of a task, for messages.
+    last_lines: Callable[[str], Sequence[str]]
+    #: Takes remarks.
+    say: Callable[[str], None]
+    #: Whether each task has one partition of its own, the tasks in their order.
+    in_step: bool = False
+
+
+class Patience:
+    """See the module.
+
+    Args:
+        feed: its name.
+        tasks: those that are alive, by name; changed by the feeder.
+        links: of those tasks that have opened the feed; changed by the feeder.
+        terms: what is agreed.
+    """
+
+    def __init__(
+        self, feed: str, tasks: Mapping[str, object], links: Mapping[str, Link], terms: Terms
+    ) -> None:
+        self._feed = feed
+        self._tasks = tasks
+        self._links = links
+        self._terms = terms
+        self._began = self._moved = time.monotonic()
+        self._said = False
+
+    def moved(self) -> None:
+        """A task took rows, or gave results; or there are rows again."""
+        self._moved = time.monotonic()
+
+    def gathered(self) -> bool:
+        """Whether all tasks are here, or were given the time to come: until then each gets one partition."""
+        now = time.monotonic()
+        since = min((link.since for link in self._links.values()), default=now)
+        return len(self._links) >= len(self._tasks) or now - since > GATHERING
+
+    def unwanted(self) -> bool:
+        """Whether all tasks have said that they want no more."""
+        links = [self._links.get(name) for name in self._tasks]
+        return bool(links) and all(link is not None and link.terminated for link in links)
+
+    def look(self) -> None:
+        """See what time has brought; to be called often.
+
+        Raises:
+            FeedTimeout: no task takes a row. FeedError: no task gives results, or nobody is left.
+        """
+        now = time.monotonic()
+        self._remark(now)
+        for link in list(self._links.values()):
+            if link.away_for(now) > MOST_AWAY:
+                link.lose(f"its connection broke and was not back within {MOST_AWAY:g} s")
+        if not self._tasks:
+            raise FeedError(f"feed {self._feed!r}: no task is left to take its rows")
+        if self._terms.inference and self.unwanted():
+            raise FeedError(f"feed {self._feed!r}: all tasks have called terminate(): no results will come")
+        late = self._late()
+        if not late:
+            self._moved = now
+        elif now - self._moved > self._terms.timeout:
+            raise self._too_late(late)
+
+    def _remark(self, now: float) -> None:
+        if self._said or now - self._began < _SILENCE or (self._links and self.gathered()):
+            return
+        missing = ", ".join(name for name in self._tasks if name not in self._links)
+        self._said = True
+        self._terms.say(f"waiting for {missing} to open the feed {self._feed!r}")
+
+    def _late(self) -> list[str]:
+        """The tasks that should do something; none where only the source of the rows is awaited."""
+        busy = [(name, link.ledger) for name, link in self._links.items()]
+        late = [name for name, ledger in busy if ledger.unconsumed or ledger.unanswered]
+        if late or not (self._terms.in_step or all(link.terminated for link in self._links.values())):
+            return late
+        return [name for name in self._tasks if name not in self._links]
+
+    def _too_late(self, late: Sequence[str]) -> FeedError:
+        lines = [line for task in late for line in self._terms.last_lines(task)]
+        if self._links and not any(link.ledger.unconsumed for link in self._links.values()):
+            return FeedError(
+                f"{', '.join(late)}: no results of the feed {self._feed!r} for {self._terms.timeout:g} s, "
+                "though its rows are consumed: inference() needs one from batch_results() for each row"
+            )
+        return FeedTimeout(", ".join(late), self._terms.timeout, lines)

@@ -43,7 +43,7 @@ class _Assembler:
         self.tf_cluster_json = compact(tf_cluster(cluster))
         self.shared_values = {
             **role_values((role.name for role in job.roles), cluster),
-            "world_size": str(len(placement.tasks)),
+            "world_size": str(sum(not placed.role.sidecar for placed in placement.tasks)),
             "cluster_spec": self.cluster_json,
         }
 

@@ -9,7 +9,8 @@
 ``{num_chief}`` ``{num_evaluator}``
 ``{num_ROLE}``                       the same for a role of your own
 ``{job_name}`` ``{task_index}``      this task's role, and its index in it, from 0
-``{rank}`` ``{world_size}``          its index among all tasks, from 0, and how many those are
+``{rank}`` ``{world_size}``          its index among all tasks, from 0, and how many those are,
+                                     sidecars aside
 ``{task_address}``                   its own ``host:port``
 ``{task_host}`` ``{task_port}``      the two halves of it
 ``{cluster_spec}`` ``{tf_config}``   JSON: the whole cluster, and this task's ``TF_CONFIG``

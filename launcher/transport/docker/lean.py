@@ -1,5 +1,7 @@
-"""Imports the Docker SDK in half the time: without paramiko, which it would use for engines over ssh; here the
-`docker` command reaches those."""
+"""Imports the Docker SDK in half the time: without paramiko.
+
+The SDK would use that for engines over ssh, which the `docker` command reaches here.
+"""
 
 from __future__ import annotations
 

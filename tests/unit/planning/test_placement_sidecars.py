@@ -8,7 +8,7 @@ from launcher.errors import PlacementError
 from launcher.model.host import Host
 from launcher.model.job import JobSpec, Program, Role
 from launcher.model.plan import Placement
-from launcher.planning import place
+from launcher.planning import assemble, place
 
 PROGRAM = Program.of(["train.py"])
 HOSTS = (Host("a", slots=1, gpus=("0",)), Host("b", slots=1, labels=("fast",), gpus=("0",)))
@@ -52,3 +52,12 @@ def test_where_nobody_else_is():
 def test_hosts_that_there_are_not(bound: Role):
     with pytest.raises(PlacementError, match="board"):
         placed(bound)
+
+
+def test_it_is_no_part_of_the_world():
+    program = Program.of(["train.py", "{rank}/{world_size}"])
+    job = JobSpec((Role("board", 1, program, sidecar=True, service=True), Role("worker", 2, program)))
+    placement = place(job, HOSTS)
+    plan = assemble(job, placement, {task.task: 20000 + n for n, task in enumerate(placement.tasks)})
+    assert [task.argv[-1] for task in plan.tasks] == ["0/2", "1/2", "2/2"]
+    assert plan.tasks[-1].task == "board/0"

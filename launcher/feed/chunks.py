@@ -3,7 +3,7 @@
 Arrays go beside the pickle that names them (protocol 5), so they are copied by nobody on the way out and land
 in memory that becomes the array of the task. A list of arrays of one shape goes as one, so do arrays in
 tuples. Plain rows (texts, numbers, tuples and lists of them) are pickled without the memo that looks for
-shared objects: up to five times as fast. What `pickle` can't take, or what lives in the driver's ``__main__``,
+shared objects: up to five times as fast. What `pickle` can't take, or lives in the driver's ``__main__``,
 cloudpickle takes.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 
 from launcher.errors import FeedError
 from launcher.feed.dealing import Dealer
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 _OPENING, _MOST_OPENING = 10.0, 1 << 20
 #: Seconds that a thread may take to end.
 _PATIENCE = 2.0
+#: Seconds that what a task has said before it ended may still be on its way.
+_LAST_WORDS = 0.3
 _OVER = "the driver feeds no more rows"
 
 
@@ -112,11 +115,16 @@ class Feeder:
     def lost(self, task: str, why: str, again: bool = False) -> None:
         """A task has ended: others get what it did not consume.
 
+        What it said last may still be on its way, so this waits a moment for the end of its connections.
+
         Args:
             why: for those who ask.
             again: whether it will be back, in another attempt.
         """
         with self._lock:
+            deadline = time.monotonic() + _LAST_WORDS
+            for link in [link for link in self._links if link.task == task]:
+                link.wait_for_end(deadline)
             if not again:
                 self._alive.pop(task, None)
             for feed in self._feeds.values():

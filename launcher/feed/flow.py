@@ -69,6 +69,8 @@ class Flow:
         self._answers = Answers()
         self._patience = Patience(feed, tasks, links, terms)
         self._loss = "a task is lost"
+        #: Whether a task has said that it wants no more.
+        self._refused = False
 
     # What links ask.
 
@@ -147,6 +149,11 @@ class Flow:
         if share.kept_bytes and sum([one.kept_bytes for one in self._unfinished.values()]) > MOST_KEPT:
             share.forget()
 
+    def refused(self) -> None:
+        """A task wants no more rows; it may end now, and others with it."""
+        self._refused = True
+        self.changed()
+
     def give_up(self, share: Share) -> None:
         """The task wants no more: what it has not consumed counts as if it had."""
         if self.terms.inference:
@@ -205,7 +212,10 @@ class Flow:
 
     def consumed(self) -> bool:
         """Whether there is nothing left to wait for."""
-        return self._patience.unwanted() or (self.exhausted and not self._unfinished)
+        if self._patience.unwanted():
+            return True
+        nobody_asks = self._refused and not self._tasks
+        return (self.exhausted or nobody_asks) and not self._unfinished
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until this is so, with the lock.

@@ -100,6 +100,10 @@ class Link:
             self._lost_connection()
         return self.ledger.answers
 
+    def wait_for_end(self, deadline: float) -> None:
+        """Wait until the connection has ended, so that all is heard that the task has said."""
+        self.wake.wait_for(lambda: self._sock is None or self.over, max(0.0, deadline - time.monotonic()))
+
     def lose(self, why: str) -> None:
         """Give up on it."""
         self._on_lost(self, why)
@@ -308,10 +312,12 @@ class Link:
     def _terminate(self) -> None:
         """The task wants no more rows: what it has counts as consumed."""
         self.terminated = True
-        for its, share in self.ledger.take_away(self._flow()):
+        flow = self._flow()
+        for its, share in self.ledger.take_away(flow):
             its.give_up(share)
         self._moved()
-        self._flow_changed()
+        if flow is not None:
+            flow.refused()
 
     def _flow_changed(self) -> None:
         flow = self._flow()

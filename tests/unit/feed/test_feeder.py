@@ -251,6 +251,20 @@ def test_tasks_that_want_no_more_end_the_call():
     assert [len(batch) for batch in taken] == [10, 10]
 
 
+def test_tasks_that_want_no_more_and_end_at_once_end_the_call():
+    with Tasks(1) as tasks:
+        feed = tasks.feed(0)
+        fed = tasks.run(tasks.feeder.train, partitions(range(n, n + 1000) for n in itertools.count()))
+        assert len(feed.next_batch(10)) == 10
+        with tasks.feeder._lock:  # the one who waits sees both at once
+            feed.terminate()
+            link = tasks.feeder._feeds["input"].links["worker/0"]
+            link._terminate()
+            tasks.feeder.lost("worker/0", "ended with 0")
+        fed.join(5)
+        assert not fed.is_alive() and not tasks.faults
+
+
 def test_what_iterating_the_data_raises_is_raised():
     def wrong() -> Iterator[int]:
         yield 1

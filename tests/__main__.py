@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-#: What runs side by side; the rest is a shard of its own.
-SHARDS = {"ssh": ("ssh",), "containers": ("docker", "testing", "api")}
+#: What runs side by side; the rest is a shard of its own. Whatever uses the Docker engine is in one: a launch
+#: sweeps what dead ones have left there, and says so.
+SHARDS = {"ssh": ("ssh", "api"), "containers": ("docker", "contract")}
 REST = "rest"
 #: Seconds that a shard may take; and from Ctrl-C to SIGKILL.
 BOUND, GRACE = 2400.0, 20.0

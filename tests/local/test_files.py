@@ -157,8 +157,10 @@ def test_a_home_that_does_not_exist_is_made(launch: Launch, tmp_path: Path):
 def test_no_home_at_all(launch: Launch, tmp_path: Path):
     """A container's user may have none: said, and --run-dir helps."""
     env = {"HOME": "", "XDG_STATE_HOME": ""}
-    assert launch("true", "--run-dir", tmp_path / "run", env=env).code == 0
-    assert launch("--run-dir", tmp_path / "run2", "true", env=env).code == 0
+    nowhere = launch("true", env=env)
+    assert (nowhere.code, nowhere.out) == (125, "")
+    assert "neither XDG_STATE_HOME nor HOME is set; use --run-dir" in nowhere.err
+    assert launch("--run-dir", tmp_path / "run", "true", env=env).code == 0
 
 
 # ---------------------------------------------------------------------- file systems of their own

@@ -1,8 +1,8 @@
 """Our code as bytes: the modules an errand needs, as code objects, or as source for another Python.
 
 Compiled code is taken from ``__pycache__`` where that is fresh, so a bundle costs reading a few files and
-no parsing. It is understood by every Python with the same magic number (3.11.2 and 3.11.9 have the same);
-another one asks for the source.
+no parsing; and what was made of them is kept there too. It is understood by every Python with the same magic
+number (3.11.2 and 3.11.9 have the same); another one asks for the source.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import marshal
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
@@ -18,6 +19,7 @@ from types import CodeType
 
 from launcher.errors import TransportError
 from launcher.model.records import NamedTuple
+from launcher.transport.kept import keep, recall
 
 _PACKAGE = "launcher"
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -49,7 +51,7 @@ class _Module(NamedTuple):
 
 @functools.cache
 def bundle(entry: str) -> Bundle:
-    """What travels for ``entry`` (``module:function``), made once.
+    """What travels for ``entry`` (``module:function``), made once, or by an earlier launch.
 
     Raises:
         TransportError: there is no such module.
@@ -57,6 +59,16 @@ def bundle(entry: str) -> Bundle:
     module = entry.partition(":")[0]
     if _file(module) is None:
         raise TransportError(f"{entry}: no such module of ours")
+    place = os.path.join(_FOLDER, "__pycache__", f"{module}.{sys.implementation.cache_tag}.bundle")
+    kept = recall(place, _FOLDER)
+    if kept is not None:
+        return Bundle(*kept)
+    made = _made(module)
+    keep(place, _FOLDER, made.compiled, made.names, (_file(name) or "" for name in made.names))
+    return made
+
+
+def _made(module: str) -> Bundle:
     found: dict[str, _Module] = {}
     _collect(module, found)
     modules = {name: (_is_package(name), module.marshalled) for name, module in found.items()}

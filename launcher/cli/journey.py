@@ -8,6 +8,7 @@ import os
 from launcher import runs
 from launcher.cli import launching
 from launcher.cli.advice import Advice
+from launcher.cli.intime import in_time
 from launcher.cli.places import is_here
 from launcher.cli.quickcheck import QuickCheck
 from launcher.cli.request import Request
@@ -77,7 +78,8 @@ class Journey:
         try:
             code = self._launch(trip.bring(errands, self._job), fleet)
         finally:
-            trip.finish(errands, self._job) if self._complete else trip.keep(self._job)
+            with in_time("removing the folders of this run"):
+                trip.finish(errands, self._job) if self._complete else trip.keep(self._job)
         return code or (0 if self._complete else LaunchError.exit_code)
 
     def _launch(self, placement: Placement, fleet: Fleet | None) -> int:
@@ -89,7 +91,8 @@ class Journey:
         def fetch(plan: Plan | None, paths: RunPaths) -> None:
             if self._trip is not None:
                 self._complete = False  # until it is: Ctrl-C may come
-                self._complete = self._trip.collect(self._trip.errands(fleet), plan, paths, self._job)
+                with in_time("fetching what the job has left"):
+                    self._complete = self._trip.collect(self._trip.errands(fleet), plan, paths, self._job)
 
         return launching.launch(
             self._wanted,

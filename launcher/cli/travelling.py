@@ -55,6 +55,8 @@ def launch(
     from launcher.transport.ssh import lean
 
     lean.fetch()
+    from launcher.transport.bundle import bundle
+    from launcher.transport.ssh.entries import PORTER
     from launcher.transport.ssh.fleet import Fleet
 
     _make_room(len(placement.hosts()), _DESCRIPTORS + (0 if args.relay is None else _WAYS))
@@ -62,15 +64,15 @@ def launch(
     if idle:
         tell(f"{listed(idle)} will have nothing to do: the job has {_tasks(placement)}")
     remote = [host for host in placement.hosts() if not is_here(host)]
-    with Voice() as voice, Fleet(remote, ssh_settings(args), tell) as fleet:
+    plain = trip is None and travel is None and not wanted.job.output_dirs
+    with Voice() as voice, Fleet(remote, ssh_settings(args), tell, PORTER if plain else "") as fleet:
         fleet.begin()
+        if plain:
+            bundle(PORTER)  # made once, and then it is there when the first host is
         # Most of the launcher: it is imported while the hosts answer.
         from launcher.cli.journey import Journey
-        from launcher.transport.bundle import bundle
-        from launcher.transport.ssh.carrier import PORTER
 
         journey = (travel or Journey)(wanted, args, show, local, voice, trip)
-        bundle(PORTER)  # made once: it is there when it is wanted
         try:
             _connect(fleet, args.hosts)
             return journey.make(placement, fleet)

@@ -5,14 +5,15 @@ down the pipe. What goes down, in this order:
 
     ``python:``, the path of the Python, and a newline
     frame: the first code (`FIRST_CODE`)
-    frame: the modules, compiled (see `bundle`)
-    frame: entry and arguments, marshalled
+    frame: the entry
+    frame: the modules, compiled (see `bundle`); then it imports what the entry needs
+    frame: the arguments, marshalled
     frame: the modules as source, only if the host asks for it
     what the errand reads
 
 A frame is its size in 8 digits, then as many bytes. What comes back is a `mark`, after whatever the login
-shell printed, then what the errand writes. Everything is sent at once, so it takes no round trip but the
-one that opens the channel.
+shell printed, then what the errand writes. Everything can be sent at once, so it takes no round trip but the
+one that opens the channel; or the arguments later, so that it is up when they are known.
 """
 
 from __future__ import annotations
@@ -94,20 +95,23 @@ class Carried:
         else:
             code = compile(code, module.__name__.replace(".", "/") + ".py", "exec", dont_inherit=True)
         exec(code, module.__dict__)
+module, _, function = frame(int(frame())).decode("ascii").partition(":")
 bundle = frame(int(frame()))
-entry, arguments = marshal.loads(frame(int(frame())))
 compiled = bundle[:4] == MAGIC_NUMBER
+arguments = None
 if not compiled and bundle[:4] != bytes(4):
+    arguments = frame(int(frame()))
     say("needs source")
     bundle = frame(int(frame()))
 modules = modules_of(bundle)
 sys.meta_path.insert(0, Carried)
-module, _, function = entry.partition(":")
 __import__(module)
 function = getattr(sys.modules[module], function)
+if arguments is None:
+    arguments = frame(int(frame()))
 say("ready")
 del bundle
-sys.exit(function(arguments))
+sys.exit(function(marshal.loads(arguments)))
 """
 
 
@@ -128,17 +132,35 @@ def startup(python: str, modules: bytes, entry: str, arguments: object) -> bytes
     Raises:
         TransportError: no Python has such a name.
     """
+    return prelude(python, modules, entry) + finale(arguments)
+
+
+def prelude(python: str, modules: bytes, entry: str) -> bytes:
+    """The first part of `startup`: the program comes up, imports what it needs, and waits for `finale`.
+
+    Raises:
+        TransportError: no Python has such a name.
+    """
     if not python or "\n" in python or "\0" in python:
         raise TransportError(f"{python!r} can't be the path of a Python")
-    return b"python:" + python.encode("utf-8", "surrogateescape") + b"\n" + loaded(modules, entry, arguments)
+    return b"python:" + python.encode("utf-8", "surrogateescape") + b"\n" + _program(modules, entry)
+
+
+def finale(arguments: object) -> bytes:
+    """The rest of it."""
+    # By way of JSON, so that whoever takes them gets what JSON gives (lists for tuples), and sent
+    # marshalled, because importing json takes the host 8 ms.
+    plain = json.loads(json.dumps(arguments))
+    return frame(marshal.dumps(plain, 2))
 
 
 def loaded(modules: bytes, entry: str, arguments: object) -> bytes:
     """What `LOADER` takes: all of `startup` but the name of the Python."""
-    # By way of JSON, so that whoever takes them gets what JSON gives (lists for tuples), and sent
-    # marshalled, because importing json takes the host 8 ms.
-    plain = json.loads(json.dumps(arguments))
-    return b"".join((frame(FIRST_CODE), frame(modules), frame(marshal.dumps((entry, plain), 2))))
+    return _program(modules, entry) + finale(arguments)
+
+
+def _program(modules: bytes, entry: str) -> bytes:
+    return b"".join((frame(FIRST_CODE), frame(entry.encode("ascii")), frame(modules)))
 
 
 def find_mark(output: bytes) -> tuple[str, int] | None:

@@ -15,19 +15,13 @@ from launcher.errors import TransportError, WireError
 from launcher.model.records import TYPE_CHECKING
 from launcher.stream import Refused, Stream
 from launcher.transport.base import Errand
+from launcher.transport.ssh.entries import ATTACH, CARRYING, CONTAINER, PORTER
 from launcher.transport.ssh.pipes import Pipes
 from launcher.transport.ssh.redial import Dialling, Redial, await_errand
 from launcher.transport.ssh.wake import Wake
 
 if TYPE_CHECKING:
     from typing import Any
-
-PORTER = "launcher.agent.porter:main"
-#: The same on a host that files were brought to.
-CARRYING = "launcher.agent.carrying:main"
-#: The same, its agent in a container.
-CONTAINER = "launcher.agent.container:main"
-ATTACH = "launcher.agent.attach:main"
 
 #: Seconds between two pings, and without any answer until a connection counts as lost.
 PING = 2.0

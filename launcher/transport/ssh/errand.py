@@ -22,13 +22,13 @@ _TELLING = 40
 
 
 class ChannelErrand:
-    """Begins at once, and is used by one thread.
+    """Begins at once, and is used by one thread (another may have made it).
 
     Args:
         host: its name, for messages.
         line: the connection to it.
         python: what it is asked to run.
-        startup: see `bootstrap.startup`.
+        startup: see `bootstrap.startup`; or only its `bootstrap.prelude`, and `go_on` brings the rest.
         source: makes the modules as source, if they are asked for.
     """
 
@@ -55,6 +55,12 @@ class ChannelErrand:
     def fileno(self) -> int:
         """See `Errand.fileno`. It also says so when `send` would take more than it did."""
         return self._wake.fileno()
+
+    def go_on(self, rest: bytes) -> None:
+        """What it starts with goes on."""
+        with self._starting:
+            self._to_send = memoryview(bytes(self._to_send) + rest)
+        self._wake.ring()
 
     def recv(self, size: int) -> bytes | None:
         """See `Errand.recv`."""

@@ -38,9 +38,13 @@ class Fleet:
         hosts: each with a name of its own.
         settings: how to connect.
         tell: gets one line when the user should know something: whom we wait for, which keys became known.
+        ahead: the entry of the errand that each host will most likely be asked for first: its program comes
+            up there as soon as the host is connected to, and waits for its arguments.
     """
 
-    def __init__(self, hosts: Iterable[Host], settings: SshSettings, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, hosts: Iterable[Host], settings: SshSettings, tell: Callable[[str], None], ahead: str = ""
+    ) -> None:
         self._hosts = {host.name: host for host in hosts}
         self._settings = settings
         self._tell = tell
@@ -51,6 +55,9 @@ class Fleet:
         self._threads: list[threading.Thread] = []
         self._dialling: _Dialling | None = None
         self._relays: Relays | None = None
+        self._ahead = ahead
+        #: By host: errands that wait for their arguments.
+        self._waiting: dict[str, ChannelErrand] = {}
         #: When hosts were first dialled anew that have not been reached since.
         self._away_since: dict[str, float] = {}
 
@@ -62,7 +69,9 @@ class Fleet:
 
     def begin(self) -> None:
         """Begin to connect, in threads: there is something else to do meanwhile."""
-        self._dialling = dialling = _Dialling(self._dialer, self._hosts.values(), self._settings)
+        self._dialling = dialling = _Dialling(
+            self._dialer, self._hosts.values(), self._settings, self._begin_ahead
+        )
         width = max(1, min(self._settings.fanout, len(self._hosts)))
         self._threads = [
             threading.Thread(target=dialling.work, name=f"ssh dial {number}", daemon=True)
@@ -103,11 +112,30 @@ class Fleet:
         ``python3``.
         """
         line = self._line(host)
+        rest = bootstrap.finale(arguments)
+        waiting = self._waiting.pop(host, None)
+        if waiting is not None and entry == self._ahead:
+            waiting.go_on(rest)
+            return waiting
+        if waiting is not None:
+            waiting.close()
+        return self._begun(host, line, entry, rest)
+
+    def _begun(self, host: str, line: Line, entry: str, rest: bytes = b"") -> ChannelErrand:
+        """One that has begun, with or without its arguments."""
         carried = bundle(entry)
         python = _python_for(self._hosts[host])
         modules = carried.source() if host in self._want_source else carried.compiled
-        startup = bootstrap.startup(python, modules, entry, arguments)
+        startup = bootstrap.prelude(python, modules, entry) + rest
         return ChannelErrand(host, line, python, startup, lambda: self._source_for(host, carried))
+
+    def _begin_ahead(self, host: str, line: Line) -> None:
+        """In the thread that has just connected to it."""
+        if self._ahead:
+            try:
+                self._waiting[host] = self._begun(host, line, self._ahead)
+            except TransportError:  # whoever asks for it is told why
+                return
 
     def _source_for(self, host: str, carried: Bundle) -> bytes:
         self._want_source.add(host)
@@ -132,6 +160,9 @@ class Fleet:
         Raises:
             TransportError: it can't be connected to now.
         """
+        waiting = self._waiting.pop(host, None)
+        if waiting is not None:
+            waiting.close()
         old = self._lines.pop(host, None)
         if old is not None:
             self._dialer.drop(old)
@@ -169,6 +200,9 @@ class Fleet:
         deadline = time.monotonic() + _LAST_WAIT
         for thread in self._threads:  # one that waits for a name server can't be woken; it keeps nobody alive
             thread.join(max(0.0, deadline - time.monotonic()))
+        for waiting in list(self._waiting.values()):
+            waiting.close()
+        self._waiting.clear()
         self._dialer.close()
         self._lines.clear()
 
@@ -176,8 +210,15 @@ class Fleet:
 class _Dialling:
     """Connecting to all: what is to be done, and what came of it."""
 
-    def __init__(self, dialer: Dialer, hosts: Iterable[Host], settings: SshSettings) -> None:
+    def __init__(
+        self,
+        dialer: Dialer,
+        hosts: Iterable[Host],
+        settings: SshSettings,
+        connected: Callable[[str, Line], None],
+    ) -> None:
         self._dialer = dialer
+        self._connected = connected
         self._attempts = settings.attempts
         self._to_do: queue.SimpleQueue[Host] = queue.SimpleQueue()
         self._progress = {host.name: Progress(host.name) for host in hosts}
@@ -201,6 +242,7 @@ class _Dialling:
             )
             try:
                 found = self._dialer.dial(host, self._progress[host.name], self._attempts)
+                self._connected(host.name, found)
             except TransportError as error:
                 found = error
             finally:

@@ -15,6 +15,7 @@ from launcher import TaskFailed, TFCluster, TFParallel
 from launcher.feed import door
 from tests.local.seeing import soon
 from tests.ssh.host import LabHost
+from tests.ssh.test_outputs import cache_of
 
 pytestmark = pytest.mark.timeout(120)
 #: The same minor version of Python as ours.
@@ -83,6 +84,40 @@ def test_a_failure_there(hosts: list[LabHost]):
         cluster.shutdown()
     assert caught.value.host == "node2" and isinstance(caught.value.__cause__, ValueError)
     assert soon(lambda: not any(host.processes() for host in hosts), 10)
+
+
+def leave_something(args: Any, ctx: Any) -> None:
+    """Leave a file, and fail when the first row comes."""
+    Path(ctx.output_dir, "file").write_text("of it")
+    feed = ctx.get_data_feed()
+    if feed.next_batch(1):
+        raise ValueError("over there")
+
+
+def test_what_a_job_has_left_that_failed_comes_here(hosts: list[LabHost]):
+    with (
+        pytest.raises(TaskFailed, match="worker/0 on node1 raised ValueError") as caught,
+        TFCluster.run(leave_something, None, 1, hosts="node1", **HERE) as cluster,
+    ):
+        cluster.train(range(10))
+    assert Path(caught.value.run_dir, "output/worker-0/file").read_text() == "of it"
+    assert not cache_of(hosts[0])
+
+
+def test_what_a_job_has_left_comes_here_when_the_program_fails(hosts: list[LabHost]):
+    with (
+        pytest.raises(KeyError),
+        TFCluster.run(leave_something, None, 1, hosts="node1", **HERE) as cluster,
+    ):
+        assert soon(lambda: outputs_at(hosts[0]), 20)
+        raise KeyError("of the program")
+    assert Path(cluster.run_dir, "output/worker-0/file").read_text() == "of it"
+    assert not cache_of(hosts[0])
+
+
+def outputs_at(host: LabHost) -> bool:
+    """Whether the node has written its file there."""
+    return any((host.there(host.home) / ".cache/tf-launcher/work").rglob("worker-0/file"))
 
 
 def test_instances_on_all_slots(hosts: list[LabHost]):

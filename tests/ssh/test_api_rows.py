@@ -1,0 +1,139 @@
+"""What the Python API promises of rows and failures, on other machines: a million rows, MNIST, the killed."""
+
+from __future__ import annotations
+
+import argparse
+import array
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from launcher import InputMode, TaskFailed, TFCluster
+from tests.local.seeing import ROOT
+from tests.ssh.host import LabHost
+
+pytestmark = pytest.mark.timeout(150)
+#: The same minor version of Python as ours.
+HERE: dict[str, Any] = {"python": sys.executable, "workdir": "/", "input_mode": InputMode.FEED}
+ROWS = 1_000_003
+
+
+@pytest.fixture(autouse=True)
+def at_home(caller: Path, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs go to the home with the keys of the lab."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(caller / "state"))
+
+
+def uneven() -> Iterator[range]:
+    """Partitions of 0 to 40,000 rows that hold each number below `ROWS` once."""
+    start, number = 0, 0
+    while start < ROWS:
+        size = min(number * 7919 % 40_000, ROWS - start)
+        yield range(start, start + size)
+        start, number = start + size, number + 1
+
+
+def note(args: Any, ctx: Any) -> None:
+    """Write each batch down before the next one is asked for; ``args``: rows until worker/1 is killed."""
+    import array
+    import os
+    import signal
+
+    feed, seen = ctx.get_data_feed(), 0
+    with open(f"{ctx.output_dir}/rows", "ab", buffering=0) as file:
+        while not feed.should_stop():
+            rows = feed.next_batch(500)
+            file.write(array.array("I", rows).tobytes())
+            seen += len(rows)
+            if args and ctx.task_index == 1 and seen >= args:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def noted(cluster: TFCluster) -> list[array.array[int]]:
+    """What each worker has written down."""
+    found = []
+    for worker in (0, 1):
+        rows = array.array("I")
+        path = Path(cluster.run_dir, "output", f"worker-{worker}", "rows")
+        rows.frombytes(path.read_bytes() if path.exists() else b"")
+        found.append(rows)
+    return found
+
+
+@pytest.mark.slow
+def test_each_of_a_million_rows_arrives_exactly_once():
+    with TFCluster.run(note, 0, 2, hosts="node1,node2", quiet=True, **HERE) as cluster:
+        cluster.train(uneven())
+    first, second = noted(cluster)
+    assert len(first) and len(second)
+    assert sorted([*first, *second]) == list(range(ROWS))
+
+
+@pytest.mark.slow
+def test_none_of_them_is_lost_when_a_worker_is_killed():
+    cluster = TFCluster.run(
+        note, 200_000, 2, hosts="node1,node2", quiet=True, on_failure="continue", **HERE
+    )  # fmt: skip
+    with pytest.raises(TaskFailed, match="worker/1 on node2 was killed by SIGKILL"), cluster:
+        cluster.train(uneven())
+    first, second = noted(cluster)
+    assert len(second) >= 200_000
+    assert sorted({*first, *second}) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("how", ["raises", "exits", "is killed"])
+def test_the_driver_knows_at_once(how: str):
+    """The bound is wide, as the machine may be busy; a quiet one takes a fifth of a second."""
+
+    def fail(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed()
+        while not feed.should_stop():
+            if feed.next_batch(1) and how == "raises":
+                raise ValueError("over there")
+            if how == "exits":
+                sys.exit(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    told = {"raises": "raised ValueError: over there", "exits": "exited with code 3", "is killed": "SIGKILL"}[
+        how
+    ]
+    cluster = TFCluster.run(fail, None, 2, hosts="node1,node2", quiet=True, **HERE)
+    since = time.monotonic()
+    with pytest.raises(TaskFailed, match=told), cluster:
+        cluster.train(list(range(1000)))
+    print(f" [{how}: {time.monotonic() - since:.2f} s]", end="")
+    assert time.monotonic() - since < 10
+
+
+def program(path: Path) -> ModuleType:
+    """A program of the examples, imported."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_the_program_that_came_from_tensorflowonspark(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], hosts: list[LabHost]
+):
+    folder = ROOT / "examples" / "tfos_migration"
+    monkeypatch.syspath_prepend(str(folder))
+    after = program(folder / "after.py")
+    args = argparse.Namespace(batch_size=100)
+    for host in hosts:
+        host.expected.append(".keras")  # Keras's own
+    with TFCluster.run(after.main_fun, args, 3, 1, hosts="node1,node2,node3", **HERE) as cluster:
+        cluster.train(after.mnist_rows(8000), 1)
+    said = capfd.readouterr().out
+    assert said.count("done at step") == 2, said

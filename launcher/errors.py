@@ -198,7 +198,8 @@ class FeedTimeout(FeedError):
         self.task = task
         self.seconds = seconds
         self.last_lines = tuple(last_lines)
-        text = f"{task} has taken no rows for {seconds:g} s, and there are some (feed_timeout= allows longer)"
+        who = f"{task} {'have' if ',' in task else 'has'}"
+        text = f"{who} taken no rows for {seconds:g} s, and there are some (feed_timeout= allows longer)"
         shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
         super().__init__("\n".join([text, *shown]))
 

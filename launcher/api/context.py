@@ -143,12 +143,14 @@ class TFNodeContext:
 
         Raises:
             RuntimeError: nobody feeds this node.
+            InputError: ``input_mapping`` is no dict.
         """
-        from launcher.feed.datafeed import DataFeed
+        from launcher.api.tfnode import TFNode
 
         if self.mgr is None:
             raise RuntimeError("nobody feeds this node: there is no driver with TFCluster.train")
-        return DataFeed(self.mgr.connect, train_mode, qname_in, qname_out, input_mapping)
+        feed: DataFeed = TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
+        return feed
 
     def get_dataset(self, output_signature: Any, batch_size: int, qname: str = "input") -> Any:
         """The same as a ``tf.data.Dataset`` of batches; see `launcher.feed.dataset`."""

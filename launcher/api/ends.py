@@ -41,6 +41,7 @@ class Ends:
     Attributes:
         first: the end of the task that failed first; ``None``: none has failed.
         trouble: what ended the job when no task failed: time is up, somebody stopped it; empty: nothing.
+        signalled: when the launcher began to end each task that it has ended, by the clock on the wall.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Ends:
         self.trouble = ""
         self._where: dict[str, str] = {}
         self._over: set[str] = set()
-        self._signalled: set[str] = set()
+        self.signalled: dict[str, float] = {}
 
     def take(self, event: Mapping[str, Any]) -> list[End]:
         """The ends that this event tells of, in the order of the tasks."""
@@ -64,9 +65,9 @@ class Ends:
         if kind == "TaskStarted":
             self._where[task] = event["host"]
             self._over.discard(task)
-            self._signalled.discard(task)
+            self.signalled.pop(task, None)
         elif kind == "TaskSignalled":
-            self._signalled.add(task)
+            self.signalled.setdefault(task, event.get("at", 0.0))
         elif kind == "TaskExited":
             return [self._exited(event)]
         elif kind == "TaskNotStarted":
@@ -82,7 +83,7 @@ class Ends:
     def _exited(self, event: Mapping[str, Any]) -> End:
         task, code, number = event["task"], event["code"], event["signal"]
         oom = " (out of memory)" if event.get("oom") else ""
-        failed = code != 0 and task not in self._signalled
+        failed = code != 0 and task not in self.signalled
         end = End(task, event["host"], code, number, "", failed)
         return end._replace(why=end.text + oom) if oom else end
 

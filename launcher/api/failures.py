@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Sequence
 
 from launcher.api.ends import End
 from launcher.api.members import raised
@@ -11,6 +12,8 @@ from launcher.errors import Fault, InputError, JobFailed, LaunchError, TaskFaile
 
 #: Lines of a failed task, or of the launcher, that an exception has.
 LINES = 20
+#: A line that a task has printed, as ``launch`` shows it.
+_OUTPUT = re.compile(r"\S+/\d+ +\| ")
 
 
 def task_failed(
@@ -32,6 +35,8 @@ def task_failed(
         return TaskFailed(f"{who} {end.text}", end.task, end.host, end.code, end.signal, "", lines, run_dir)
     what, shown = str(said.facts["what"]), str(said.facts["traceback"])
     code = said.facts["code"] if end.code is None and end.signal is None else end.code
+    if shown.strip() == what:  # no function of the user's is in it: once is enough
+        shown, lines = "", [line for line in lines if line.strip() not in what]
     exits = what.startswith("SystemExit")
     text = f"{who} exited with code {code}" if exits else f"{who} raised {what}"
     error = TaskFailed(text, end.task, end.host, code, end.signal, shown, lines, run_dir)
@@ -39,15 +44,17 @@ def task_failed(
     return error
 
 
-def launch_failed(code: int, said: str, run_dir: str) -> LaunchError:
+def launch_failed(code: int, said: str, run_dir: str, remarks: Container[str] = ()) -> LaunchError:
     """The exception for a launcher that ended without any failure of a task.
 
     Args:
         code: its exit code.
         said: what it has printed on stderr.
         run_dir: the folder of the run; may be empty.
+        remarks: lines of it that are no failures.
     """
-    lines = [line.removeprefix("launch: ") for line in said.splitlines() if line.strip()]
+    shown = (line.removeprefix("launch: ") for line in said.splitlines() if line.strip())
+    lines = [line for line in shown if line not in remarks and not _OUTPUT.match(line)]
     text = "\n".join(lines[-LINES:]) or f"launch ended with {code}"
     return InputError([Fault("", text)]) if code == InputError.exit_code else JobFailed(text, run_dir, code)
 

@@ -6,6 +6,7 @@ import pickle
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,8 @@ class Member:
         self.refused = ""
         #: When it was first known to have failed, by the monotonic clock.
         self.failed_at: float | None = None
+        #: When it said how its function went, by the clock on the wall.
+        self.replied_at = 0.0
 
     def come(self, guest: Guest) -> None:
         """It is at the door: for the first time, or again after its connection has broken."""
@@ -82,7 +85,7 @@ class Member:
             self.here.set()
             while (said := hear(line)) is not None:
                 if said.word in (Word.DONE, Word.RAISED):
-                    self.outcome = said
+                    self.outcome, self.replied_at = said, time.time()
                     self.replied.set()
                 self._on_said(self, said)
                 if said.word in (Word.DONE, Word.RAISED):

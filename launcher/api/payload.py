@@ -8,18 +8,11 @@ there: so such modules travel as code, too.
 
 from __future__ import annotations
 
-import functools
-import os
-import site
-import sys
-import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import ModuleType
+import io
 
-import cloudpickle
-
+from launcher.api.annotated import Pickler
 from launcher.errors import LaunchError
+from launcher.feed.ownmodules import by_value
 
 
 def dumps(value: object, what: str) -> bytes:
@@ -35,57 +28,35 @@ def dumps(value: object, what: str) -> bytes:
         return plain(value, what)
 
 
-def plain(value: object, what: str) -> bytes:
-    """The same of what goes back, to a program that has the modules itself: they are only named.
+#: What to try when that can't be carried which goes to the tasks, and which comes from them.
+_THERE = "make locks, sessions and open files within the function; put what it needs into its arguments"
+_BACK = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"
+
+
+def back(value: object, what: str) -> bytes:
+    """The bytes of what goes back, to a program that has the modules itself: they are only named.
 
     Raises:
-        LaunchError: it can't be carried to another process.
+        LaunchError: it can't be carried to the program.
+    """
+    return plain(value, what, "to the program that drives the job", _BACK)
+
+
+def plain(value: object, what: str, where: str = "to another process", advice: str = _THERE) -> bytes:
+    """The bytes of something, modules only named.
+
+    Args:
+        what: it is, for the message.
+        where: it is to go.
+        advice: what to try if it can't.
+
+    Raises:
+        LaunchError: it can't be carried there.
     """
     try:
-        return bytes(cloudpickle.dumps(value))
+        file = io.BytesIO()
+        Pickler(file).dump(value)
+        return file.getvalue()
     except Exception as error:
-        text = f"{what} can't be carried to another process: {type(error).__name__}: {error}"
-        advice = (
-            "make locks, sessions and open files within the function; put what it needs into its arguments"
-        )
+        text = f"{what} can't be carried {where}: {type(error).__name__}: {error}"
         raise LaunchError(f"{text}; {advice}") from error
-
-
-@contextmanager
-def by_value() -> Iterator[None]:
-    """Modules of the user's own travel as code, as long as this lasts."""
-    known = cloudpickle.list_registry_pickle_by_value()
-    ours = [module for module in own_modules() if module.__name__ not in known]
-    for module in ours:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in ours:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def own_modules() -> list[ModuleType]:
-    """Those that were imported from files that are no part of Python and of nothing installed."""
-    found = [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)]
-    return [module for name, module in found if module.__name__ == name and _is_own(name, module)]
-
-
-def _is_own(name: str, module: ModuleType) -> bool:
-    if name == "__main__" or name.partition(".")[0] in ("launcher", "cloudpickle"):
-        return False
-    file = getattr(module, "__file__", None)
-    return isinstance(file, str) and file.endswith(".py") and not _is_installed(file)
-
-
-@functools.cache
-def _is_installed(file: str) -> bool:
-    return os.path.realpath(file).startswith(_installed())
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    """Where Python and what is installed are, each with a slash at its end."""
-    paths = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
-    paths -= {sysconfig.get_path("data"), sysconfig.get_path("scripts")}
-    return tuple(os.path.realpath(path) + os.sep for path in paths if path)

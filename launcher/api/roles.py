@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from launcher.api.arguments import count_faults
 from launcher.errors import Fault, InputError
 from launcher.model.rundir import RunPaths
 from launcher.runs.growing import json_of
@@ -79,17 +80,9 @@ def count_roles(num_executors: int, num_ps: int, master_node: str | None, eval_n
     Raises:
         InputError: they make none that can work; all faults at once.
     """
-    workers = num_executors - num_ps - int(eval_node) - int(bool(master_node))
-    faults = []
-    if num_ps < 0:
-        faults.append(Fault("TFCluster.run", f"num_ps={num_ps}", "expected 0 or more"))
-    if master_node not in (None, "", "chief", "master"):
-        faults.append(Fault("TFCluster.run", f"master_node={master_node!r}", "expected 'chief'"))
-    if workers < 0 or workers + bool(master_node) < 1:
-        what = f"num_executors={num_executors} leaves {workers} workers beside ps, chief and evaluator"
-        faults.append(Fault("TFCluster.run", what, "expected room for one worker or a chief at least"))
-    if faults:
+    if faults := role_faults("TFCluster.run", num_executors, num_ps, master_node, eval_node):
         raise InputError(faults)
+    workers = num_executors - num_ps - int(bool(eval_node)) - int(bool(master_node))
     counts = {"ps": num_ps, master_node or "chief": int(bool(master_node)), "worker": workers}
     described: dict[str, Mapping[str, Any]] = {
         name: {"count": count} for name, count in counts.items() if count
@@ -97,6 +90,27 @@ def count_roles(num_executors: int, num_ps: int, master_node: str | None, eval_n
     if eval_node:
         described["evaluator"] = {"count": 1, "drain": _LAST_EVALUATION}
     return Roles(described)
+
+
+def role_faults(who: str, num_executors: Any, num_ps: Any, master_node: Any, eval_node: Any) -> list[Fault]:
+    """What is wrong with these numbers."""
+    faults = [*count_faults(who, "num_executors", num_executors, 1), *count_faults(who, "num_ps", num_ps)]
+    if not faults:
+        faults += _room_faults(who, num_executors, num_ps, bool(master_node), bool(eval_node))
+    if master_node not in (None, "", "chief", "master"):
+        faults.append(Fault(who, f"master_node={master_node!r}", "expected 'chief'"))
+    return faults
+
+
+def _room_faults(who: str, num_executors: int, num_ps: int, chief: bool, evaluator: bool) -> list[Fault]:
+    """Whether others leave room for those that train."""
+    others = {"num_ps": num_ps, "the chief": int(chief), "the evaluator": int(evaluator)}
+    workers = num_executors - sum(others.values())
+    if workers >= 0 and workers + chief:
+        return []
+    taken = " and ".join(f"{name} ({count})" for name, count in others.items() if count)
+    what = f"num_executors={num_executors} has no room for {taken} and a worker"
+    return [Fault(who, what, "expected one worker or a chief at least; num_executors counts all of them")]
 
 
 def _board(log_dir: str, here: bool) -> dict[str, Any]:

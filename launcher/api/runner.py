@@ -16,6 +16,7 @@ from typing import Any
 
 from launcher.api.context import TFNodeContext
 from launcher.api.talk import Said, Word, hear, say
+from launcher.errors import LaunchError
 from launcher.feed.knock import Doors
 
 #: Seconds that the driver may take to say that it has what we told it, over a connection that may break
@@ -153,13 +154,14 @@ def _end_feeds() -> None:
 
 
 def _pickled(result: object) -> bytes:
-    from launcher.api.payload import plain
+    from launcher.api.payload import back
 
-    return plain(result, "the result of the function")
+    return back(result, "the result of the function")
 
 
 def _failed(error: BaseException, reply: Callable[[Said], None]) -> int:
     """Say what was raised, here and to the driver."""
+    unasked = _is_unasked()
     code = error.code if isinstance(error, SystemExit) else 1
     shown = "" if isinstance(error, SystemExit) else _shown(error)
     if not isinstance(code, int):
@@ -167,13 +169,30 @@ def _failed(error: BaseException, reply: Callable[[Said], None]) -> int:
     sys.stdout.flush()
     print(shown, file=sys.stderr, flush=True)
     what = "".join(traceback.format_exception_only(error)).strip()
-    reply(Said(Word.RAISED, {"what": what, "traceback": shown, "code": code & 0xFF}, _carried(error)))
+    facts = {"what": what, "traceback": shown, "code": code & 0xFF, "unasked": unasked}
+    try:
+        reply(Said(Word.RAISED, facts, _carried(error)))
+    finally:
+        if unasked:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return code & 0xFF
+
+
+def _is_unasked() -> bool:
+    """Whether this can't have come of being asked to end, as that kills a process that has made no other
+    arrangements; from here on it does not: the driver is to know, and that takes a moment."""
+    unasked = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if unasked:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return unasked
 
 
 def _shown(error: BaseException) -> str:
     """Python's own text, without our functions above the user's."""
     frames = _below_ours(error.__traceback__)
+    if isinstance(error, LaunchError):  # it says all there is to say: how we came to it is of no use
+        frames = _of_user(frames)
+        return "".join(traceback.format_exception(type(error), error, frames, chain=False)).rstrip()
     return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
 
 
@@ -182,6 +201,19 @@ def _below_ours(frames: TracebackType | None) -> TracebackType | None:
     while at is not None and at.tb_frame.f_globals.get("__name__") in _OURS:
         at = at.tb_next
     return at or frames
+
+
+def _of_user(frames: TracebackType | None) -> TracebackType | None:
+    """Without our functions below the user's."""
+    last, at = None, frames
+    while at is not None:
+        if not str(at.tb_frame.f_globals.get("__name__")).startswith("launcher."):
+            last = at
+        at = at.tb_next
+    if last is None:
+        return None
+    last.tb_next = None
+    return frames
 
 
 def _carried(error: BaseException) -> Sequence[bytes]:

@@ -30,7 +30,12 @@ from launcher.runs.process import LauncherProcess
 _LOOK = 0.05
 #: Seconds in which all must be known of a launcher that was killed.
 _KNOWN = 30.0
+#: Seconds from SIGTERM to harder signals, if nobody has said how many; and in which all must be fetched from
+#: other machines.
+_GRACE, _FETCHING = 10.0, 300.0
 _KEY_SIZE = 32
+#: How remarks begin that say who is waited for.
+_WAITING = "waiting for "
 #: What the tasks find in their environment.
 CARRIED = ("LAUNCH_FEED", "LAUNCH_FEED_KEY", "LAUNCH_KNOCK")
 
@@ -74,6 +79,8 @@ class Session:
         alien: Sequence[str] = (),
     ) -> None:
         self._handlers = handlers
+        self._quiet = place.quiet
+        self._ending = (_GRACE if place.grace is None else place.grace) + _FETCHING
         patient, modules, tasks = goes_on(place), bundle(), _tasks(roles, alien)
         self.members = {name: Member(name, modules, work, self._said) for name in tasks}
         self._folder = _private_folder()
@@ -127,6 +134,11 @@ class Session:
         """The last lines that a task has printed."""
         return self._watch.last_lines(task)
 
+    def say(self, text: str) -> None:
+        """A remark; a job that is to be quiet has none of who is waited for."""
+        if not (self._quiet and text.startswith(_WAITING)):
+            remark(text)
+
     def check(self) -> None:
         """Raise what the job has failed of, if it has.
 
@@ -154,7 +166,7 @@ class Session:
                 raise JobFailed(f"after {waited:.0f} s there is still nothing of {names}", self.run_dir)
             if waited > knock.SILENCE and not said:
                 said = True
-                remark(f"waiting for {names} to come up")
+                self.say(f"{_WAITING}{names} to come up")
             missing[0].here.wait(_LOOK)
         self.check()
         refused = [f"{one.name}: {one.refused}" for one in self.members.values() if one.refused]
@@ -188,14 +200,35 @@ class Session:
         self._watch.end()
         self._watch.over.wait(_KNOWN)
 
-    def close(self) -> None:
-        """Nothing is left: neither process, nor thread, nor socket."""
-        if not self.over:
-            self.end()
-        self._watch.close()
-        self._clean()
-        for member in self.members.values():
-            member.close()
+    def close(self, at_once: bool = False) -> None:
+        """Nothing is left: neither process, nor thread, nor socket.
+
+        Args:
+            at_once: tasks that still run are killed, and what they have left on other machines is not
+                fetched.
+        """
+        try:
+            if not (self.over or at_once):
+                self._until_ended()
+        finally:
+            if not self.over:
+                self.end()
+            self._watch.close()
+            self._clean()
+            for member in self.members.values():
+                member.close()
+
+    def _until_ended(self) -> None:
+        """Let the launcher end the job in its own way; with the grace that it gives to tasks, and what they
+        have left on other machines."""
+        if not self._watch.ends_itself:
+            self._watch.send(signal.SIGTERM)
+        if not self._watch.over.wait(knock.SILENCE):
+            more = "Ctrl-C ends it at once"
+            self.say(
+                f"{_WAITING}the job to end, and for what it has left (at most {self._ending:g} s; {more})"
+            )
+            self._watch.over.wait(self._ending)
 
     def _clean(self) -> None:
         if self._door is not None:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from launcher.api.arguments import check, names_faults, place_faults, seconds_faults
 from launcher.api.finishing import WITH_PS, WITHOUT_PS, until_returned
-from launcher.api.inputmode import InputMode, check_run
+from launcher.api.inputmode import InputMode, mode_faults
 from launcher.api.members import Member
 from launcher.api.payload import dumps
-from launcher.api.roles import Roles, count_roles, tensorboard_url
+from launcher.api.roles import Roles, count_roles, role_faults, tensorboard_url
 from launcher.api.session import Handlers, Session, remark
 from launcher.api.talk import Said, Word
 from launcher.api.wanted import Path_, Place
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which `shutdown` gives up, as TensorFlowOnSpark has it: three days.
 _THREE_DAYS = 259200.0
+#: Who speaks of wrong arguments.
+_RUN = "TFCluster.run"
 #: Names of TensorFlowOnSpark that no rows come by.
 _OTHER_QUEUES = ("output", "error", "control")
 #: Those that were not shut down yet.
@@ -47,6 +50,9 @@ class TFCluster:
         self._exactly_once = exactly_once
         self._lock = threading.Lock()
         self._feeder: Feeder | None = None
+        #: What has become of nodes, and of the job, while there was no feeder to be told.
+        self._gone: list[End] = []
+        self._failure: LaunchError | None = None
         self._closed = False
         self._patience = WITH_PS if "ps" in roles.described else WITHOUT_PS
         handlers = Handlers(self._feed, self._said, self._ended, self._failed)
@@ -120,12 +126,19 @@ class TFCluster:
             TaskFailed: a node has failed before all were there.
             JobFailed: they do not come up, or not in time.
         """
-        check_run(map_fun, driver_ps_nodes, input_mode)
-        roles = count_roles(num_executors, num_ps, master_node, eval_node)
         place = Place(
             hosts, docker, job, env or {}, workdir, python, on_failure, grace, timeout, run_dir, quiet,
             options
         )  # fmt: skip
+        others = [
+            *mode_faults(_RUN, driver_ps_nodes, input_mode),
+            *role_faults(_RUN, num_executors, num_ps, master_node, eval_node),
+            *names_faults(_RUN, "queues", queues),
+            *seconds_faults(_RUN, "reservation_timeout", reservation_timeout),
+            *place_faults(_RUN, place._asdict()),
+        ]
+        check(_RUN, map_fun, tf_args, others)
+        roles = count_roles(num_executors, num_ps, master_node, eval_node)
         if tensorboard:
             roles = roles.with_board(log_dir or ".", place.is_here)
         pickles = [dumps(map_fun, "the function"), dumps(tf_args, "its arguments")]
@@ -250,15 +263,17 @@ class TFCluster:
         else:
             self._close()
 
-    def _close(self) -> None:
+    def _close(self, at_once: bool = False) -> None:
         """Nothing is left of it."""
         if self._closed:
             return
         self._closed = True
         _RUNNING.discard(self)
-        self._session.close()
-        if self._feeder is not None:
-            self._feeder.close()
+        try:
+            self._session.close(at_once)
+        finally:
+            if self._feeder is not None:
+                self._feeder.close()
 
     def _usable(self) -> None:
         self._session.check()
@@ -272,6 +287,10 @@ class TFCluster:
         with self._lock:
             if self._feeder is None:
                 self._feeder = self._new_feeder()
+                for end in self._gone:
+                    self._feeder.lost(end.task, end.text)
+                if self._failure is not None:
+                    self._feeder.fail(self._failure)
             return self._feeder
 
     def _new_feeder(self) -> Feeder:
@@ -279,8 +298,15 @@ class TFCluster:
 
         feeds = [name for name in self._queues if name not in _OTHER_QUEUES] or ["input"]
         return Feeder(
-            self._roles.fed, feeds, exactly_once=self._exactly_once, last_lines=self._last_lines, say=remark
-        )  # fmt: skip
+            self._roles.fed,
+            feeds,
+            exactly_once=self._exactly_once,
+            last_lines=self._last_lines,
+            say=self._say,
+        )
+
+    def _say(self, text: str) -> None:
+        self._session.say(text)
 
     def _last_lines(self, task: str) -> Sequence[str]:
         return self._session.last_lines(task)
@@ -299,10 +325,17 @@ class TFCluster:
         return self._session.over or self._session.error is not None
 
     def _ended(self, end: End) -> None:
-        if self._feeder is not None and end.task in self._roles.fed:
-            self._feeder.lost(end.task, end.text)
+        if end.task not in self._roles.fed:
+            return
+        with self._lock:
+            if self._feeder is None:
+                self._gone.append(end)
+                return
+        self._feeder.lost(end.task, end.text)
 
     def _failed(self, error: LaunchError) -> None:
+        with self._lock:
+            self._failure = self._failure or error
         if self._feeder is not None:
             self._feeder.fail(error)
 
@@ -312,4 +345,4 @@ def _end_forgotten() -> None:
     """The program ends without having shut its clusters down."""
     for cluster in [one for one in _RUNNING if one._process == os.getpid()]:  # not in forked children
         remark("the program ends without TFCluster.shutdown(): its nodes are ended")
-        cluster._close()
+        cluster._close(at_once=True)

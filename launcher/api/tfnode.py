@@ -6,6 +6,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from launcher.api.arguments import mapping_faults
+from launcher.errors import InputError
+
 if TYPE_CHECKING:
     from launcher.api.context import TFNodeContext
 
@@ -109,7 +112,13 @@ class TFNode:
         qname_out: str = "output",
         input_mapping: Any = None,
     ) -> Any:
-        """The rows that the driver feeds; ``mgr`` is ``ctx.mgr``."""
+        """The rows that the driver feeds; ``mgr`` is ``ctx.mgr``.
+
+        Raises:
+            InputError: ``input_mapping`` is no dict.
+        """
         from launcher.feed.datafeed import DataFeed
 
+        if faults := mapping_faults("DataFeed", input_mapping):
+            raise InputError(faults)
         return DataFeed(mgr.connect, train_mode, qname_in, qname_out, input_mapping)

@@ -9,20 +9,23 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from launcher.api.arguments import check, count_faults, place_faults
 from launcher.api.ends import End
 from launcher.api.failures import task_failed
-from launcher.api.inputmode import check_function
 from launcher.api.members import Member
-from launcher.api.payload import by_value, dumps, plain
+from launcher.api.payload import dumps, plain
 from launcher.api.session import Handlers, Session
 from launcher.api.talk import Said, Word
 from launcher.api.wanted import Path_, Place
 from launcher.errors import Fault, InputError, JobFailed, LaunchError, TaskFailed
 from launcher.feed.door import Guest
+from launcher.feed.ownmodules import by_value
 
+#: Who speaks of wrong arguments.
+_RUN = "TFParallel.run"
 #: Slots of a host that does not say how many it has.
 _SLOTS = 1
 #: Seconds for reading a hostfile; and for the result of an instance to arrive after its end.
@@ -75,17 +78,22 @@ class TFParallel:
             TaskFailed: an instance has failed.
             JobFailed: the job has failed.
         """
-        if faults := check_function("TFParallel.run", map_fun):
-            raise InputError(faults)
-        every = list(tf_args) if num_executors is None else [tf_args] * num_executors
-        if not every:
-            return []
         place = Place(
             hosts, docker, None, env or {}, workdir, python, "stop", grace, timeout, run_dir, quiet, options
         )  # fmt: skip
+        counts = {"num_executors": (num_executors, 0), "at_once": (at_once, 1)}
+        given = [(name, *count) for name, count in counts.items() if count[0] is not None]
+        faults = [fault for one in given for fault in count_faults(_RUN, *one)]
+        if num_executors is None and not isinstance(tf_args, Iterable):
+            what = f"tf_args is a {type(tf_args).__name__}"
+            faults.append(Fault(_RUN, what, "expected a list, of what each instance gets; or num_executors="))
+        check(_RUN, map_fun, tf_args, [*faults, *place_faults(_RUN, place._asdict())])
+        every = list(tf_args) if num_executors is None else [tf_args] * num_executors
+        if not every:
+            return []
         with by_value():
             pickles = [plain(one, f"the arguments of instance {number}") for number, one in enumerate(every)]
-        slots = min(_slots(hosts) if at_once is None else max(1, at_once), len(every))
+        slots = min(_slots(hosts) if at_once is None else at_once, len(every))
         search = _Search(dumps(map_fun, "the function"), pickles, place, slots, return_exceptions)
         return search.results()
 

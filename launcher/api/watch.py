@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
@@ -69,6 +70,8 @@ class Watch:
         self._events: Events | None = None
         #: Read, and not yet looked at.
         self._coming: deque[Mapping[str, Any]] = deque()
+        #: What the launcher has said that is no failure.
+        self._remarks: set[str] = set()
         self._lock = threading.Lock()
         self._waking, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._run, name="launch-watch", daemon=True)
@@ -90,6 +93,13 @@ class Watch:
     def last_lines(self, task: str) -> list[str]:
         """The last lines that a task has printed."""
         return last_lines(self.run_dir, task, LINES) if self.run_dir else []
+
+    @property
+    def ends_itself(self) -> bool:
+        """Whether the launcher is ending the job, or was asked to."""
+        return self.asked or (
+            self.error is not None and (self._ends.first is not None or self._ends.trouble != "")
+        )
 
     def look(self) -> None:
         """There is something to be seen: do not wait."""
@@ -150,7 +160,10 @@ class Watch:
             self._events = Events(self.run_dir)
         self._coming += self._events.more() if self._events else ()
         while self._coming:
-            for end in self._ends.take(self._coming.popleft()):
+            event = self._coming.popleft()
+            if event["event"] == "Tell":
+                self._remarks.update(event["text"].splitlines())
+            for end in self._ends.take(event):
                 self._task_over(end)
         self._judge()
 
@@ -180,8 +193,9 @@ class Watch:
         self._relay.finish()
         self._patient = False
         self._judge()
+        self._judge_late_words()
         if code and self.error is None and not self.asked:
-            self._fail(launch_failed(code, self._relay.said, self.run_dir))
+            self._fail(launch_failed(code, self._relay.said, self.run_dir, self._remarks))
         for member in self._members.values():
             member.ended.set()
 
@@ -207,6 +221,21 @@ class Watch:
                 elif time.monotonic() > member.failed_at + _END:
                     self._task_failed(End(member.name, failed=True))
                     return
+
+    def _judge_late_words(self) -> None:
+        """A task that had failed when the job was done and all others were ended: it has failed all the
+        same."""
+        for member in self._members.values():
+            if self.error is None and not self.asked and self._had_failed(member):
+                self._task_failed(End(member.name, failed=True))
+
+    def _had_failed(self, member: Member) -> bool:
+        """Whether its function had raised by itself, and not because the task was being ended."""
+        if member.outcome is None or member.outcome.word is not Word.RAISED:
+            return False
+        if member.replied_at < self._ends.signalled.get(member.name, math.inf):
+            return True  # a server's word may come later: it has nobody whom it could miss
+        return member.name.startswith("ps/") and bool(member.outcome.facts.get("unasked"))
 
     def _task_failed(self, end: End) -> None:
         member = self._members.get(end.task)

@@ -16,10 +16,15 @@ from typing import Any
 Block = Any
 
 
+def imported(module: str, name: str) -> Any:
+    """What a module calls so; ``None`` if it is not imported, or another thread is just about to do it."""
+    return getattr(sys.modules.get(module), name, None)
+
+
 def is_array(value: object) -> bool:
     """Whether this is a numpy array that has rows."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray) and value.ndim > 0
+    ndarray = imported("numpy", "ndarray")
+    return ndarray is not None and isinstance(value, ndarray) and value.ndim > 0
 
 
 def is_columns(value: object) -> bool:

@@ -118,7 +118,7 @@ class DataFeed:
                 "batch_results takes one for each row"
             )
         if block:
-            buffers = encode(block)
+            buffers = encode(block, named=True)
             stream.returned += len(block)
             stream.intake.give(buffers, len(block))
 
@@ -145,11 +145,11 @@ def end_all() -> None:
     """For when a task's function has returned: the feeds it opened want nothing more, and are closed."""
     while _OPENED:
         _, stream = _OPENED.popitem()
-        _terminate(stream)
+        _terminate(stream, returned=True)
         stream.intake.close()
 
 
-def _terminate(stream: _Stream) -> None:
+def _terminate(stream: _Stream, returned: bool = False) -> None:
     if not stream.rows.ended:
         stream.rows.stop()
-        stream.intake.terminate()
+        stream.intake.terminate(returned)

@@ -12,6 +12,7 @@ import threading
 import time
 
 from launcher.errors import FeedError
+from launcher.feed.closing import Closing
 from launcher.feed.dealing import Dealer
 from launcher.feed.flow import Flow
 from launcher.feed.frames import Kind, recv_frame, send_frame
@@ -66,6 +67,14 @@ class Feed:
         self.name = name
         self.links: dict[str, Link] = {}
         self.flow: Flow | None = None
+        #: Whether tasks may have rows whose results nobody wants any more.
+        self.abandoned = False
+
+    def cut_off(self) -> None:
+        """The feed ends, without those rows."""
+        if self.abandoned:
+            for link in self.links.values():
+                link.cut_off()
 
 
 class Feeder:
@@ -98,6 +107,7 @@ class Feeder:
         self._error: BaseException | None = None
         self._finished = self._closed = False
         self._given_up: set[str] = set()
+        self._closing = Closing(self._lock, self._going, self._cut_off, self._say)
         self._links: list[Link] = []
         self._hearing: list[tuple[threading.Thread, socket.socket]] = []
 
@@ -198,9 +208,17 @@ class Feeder:
             self._end(qname, flow)
 
     def finish(self) -> None:
-        """Nothing more will be fed: ``should_stop()`` becomes true in the tasks."""
+        """Nothing more will be fed: ``should_stop()`` becomes true in the tasks.
+
+        A feed that another thread still feeds, or takes results of, ends when that is done. An `inference`
+        whose results nobody goes on to take is ended: it raises `FeedError` if somebody does.
+        """
         with self._lock:
             self._finished = True
+            self._closing.begin()
+            for feed in self._feeds.values():
+                if feed.flow is None:
+                    feed.cut_off()
             self._nudge()
 
     def close(self) -> None:
@@ -214,6 +232,7 @@ class Feeder:
                     feed.flow.fail(FeedError("the feeder was closed"))
                 for link in list(feed.links.values()):
                     link.dismiss("" if orderly else _OVER)
+        self._closing.end(_PATIENCE)
         for link in links:
             link.close(_PATIENCE)
         for thread, sock in hearing:
@@ -301,6 +320,8 @@ class Feeder:
         try:
             with self._lock:
                 flow.wait(flow.consumed)
+                if remains := flow.remains():
+                    self._say(f"feed {qname!r}: {remains}")
         finally:
             self._end(qname, flow)
 
@@ -320,9 +341,10 @@ class Feeder:
                 who = ", ".join(missing)
                 raise FeedError(f"{who} is lost, and equal batches are for all tasks or for none")
             if feed.flow is not None:
-                raise FeedError(f"feed {qname!r} is being fed already, by another thread")
+                raise FeedError(f"feed {qname!r} is being fed already: {feed.flow.described()}")
             if self._finished or self._closed:
                 raise FeedError(f"feed {qname!r} has ended: nothing can be fed after finish() or shutdown()")
+            feed.abandoned = False
             feed.flow = Flow(qname, self._lock, partitions, self._alive, feed.links, terms)
             feed.flow.changed()
             return feed.flow
@@ -330,7 +352,24 @@ class Feeder:
     def _end(self, qname: str, flow: Flow) -> None:
         with self._lock:
             flow.end()
-            self._feeds[qname].flow = None
+            feed = self._feeds[qname]
+            if feed.flow is not flow:  # it was cut off
+                return
+            feed.flow = None
+            feed.abandoned = flow.terms.inference
+            if self._finished:
+                feed.cut_off()
+
+    def _going(self) -> list[tuple[str, Flow]]:
+        return [(name, feed.flow) for name, feed in self._feeds.items() if feed.flow is not None]
+
+    def _cut_off(self, qname: str, why: str) -> None:
+        """Nobody takes what is left of the results: the feed ends, and whoever comes for them is told."""
+        flow = self._feeds[qname].flow
+        assert flow is not None
+        self._say(f"shutdown ends an inference() of the feed {qname!r} before all its results: {why}")
+        flow.fail(FeedError(f"feed {qname!r}: shut down before all results were taken"))
+        self._end(qname, flow)
 
     def _nudge(self) -> None:
         for feed in self._feeds.values():

@@ -66,7 +66,7 @@ class TextFiles(DataFiles):
     """Lines of text files: each row is a line, without its end.
 
     Args:
-        names: a name, a pattern (``data/*.txt``, ``**`` for any folders), or several.
+        names: a name, a pattern (``data/*.txt``, ``**`` for any folders, ``~`` for the home), or several.
         beside: whether the lines are read beside the workers.
         encoding: of the text.
 
@@ -174,7 +174,8 @@ def found(names: Names) -> list[str]:
     Raises:
         InputError: a pattern that fits no file, a folder, a file that can't be read; all of them at once.
     """
-    patterns = [os.fspath(name) for name in ([names] if isinstance(names, str | os.PathLike) else names)]
+    given = [names] if isinstance(names, str | os.PathLike) else names
+    patterns = [os.path.expanduser(os.fspath(name)) for name in given]
     faults: list[Fault] = []
     paths: dict[str, None] = {}
     for pattern in patterns:

@@ -6,6 +6,7 @@ Everything here is called by who holds the lock of the feeder, `Flow.fetch` and 
 from __future__ import annotations
 
 import threading
+import time
 from heapq import heappop, heappush
 
 from launcher.errors import FeedError
@@ -71,6 +72,13 @@ class Flow:
         self._loss = "a task is lost"
         #: Whether a task has said that it wants no more.
         self._refused = False
+        #: Whether rows were given up because their task wants no more; tasks whose function has returned.
+        self._dropped = False
+        self._returned = {name for name, link in links.items() if link.returned}
+        #: Who has called, or has taken results last; when; and whether it waits for some.
+        self.taker = threading.current_thread()
+        self._taken = time.monotonic()
+        self._taking = False
 
     # What links ask.
 
@@ -149,9 +157,11 @@ class Flow:
         if share.kept_bytes and sum([one.kept_bytes for one in self._unfinished.values()]) > MOST_KEPT:
             share.forget()
 
-    def refused(self) -> None:
+    def refused(self, link: Link) -> None:
         """A task wants no more rows; it may end now, and others with it."""
         self._refused = True
+        if link.returned:
+            self._returned.add(link.task)
         self.changed()
 
     def give_up(self, share: Share) -> None:
@@ -159,7 +169,7 @@ class Flow:
         if self.terms.inference:
             self.feed_again(share)
         else:
-            self._unfinished.pop(share.number, None)
+            self._dropped |= self._unfinished.pop(share.number, None) is not None
             self.changed()
 
     def lost(self, task: str, why: str) -> None:
@@ -217,6 +227,33 @@ class Flow:
         nobody_asks = self._refused and not self._tasks
         return (self.exhausted or nobody_asks) and not self._unfinished
 
+    def described(self) -> str:
+        """Which call it is, for who wants to feed beside it."""
+        if self.terms.inference:
+            return "there is an inference() whose results are not all taken (take them, or close() it)"
+        return f"by train() in {self.taker.name}"
+
+    def remains(self) -> str:
+        """Why rows of `train` were not consumed, if a function has returned too early; empty: they were.
+
+        Who says ``terminate()`` wants that, and nothing is to be said of it. Whether a source that was not
+        read to its end has more is not looked up: it might wait for ever.
+        """
+        if not self._returned or (self.exhausted and not self._dropped):
+            return ""
+        who = ", ".join(name for name in self._order if name in self._returned)
+        left = "rows were left" if self._dropped else "rows may be left"
+        return f"{left}: the function has returned in {who} (terminate() says that this is wanted)"
+
+    def abandoned(self) -> str:
+        """Why nobody will take the results that are left; empty: somebody may, or there are none to take."""
+        if not self.terms.inference or self._taking:
+            return ""
+        if self.taker is threading.current_thread() or not self.taker.is_alive():
+            return "not all were taken"
+        idle = time.monotonic() - self._taken > self.terms.timeout
+        return f"{self.taker.name} has taken none for {self.terms.timeout:g} s" if idle else ""
+
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until this is so, with the lock.
 
@@ -232,7 +269,11 @@ class Flow:
 
     def results(self) -> list[object] | None:
         """Results that are next, in order; waits for some. ``None``: there are no more."""
-        self.wait(lambda: bool(self._answers.head()) or self._all_answered())
+        self.taker, self._taking = threading.current_thread(), True
+        try:
+            self.wait(lambda: bool(self._answers.head()) or self._all_answered())
+        finally:
+            self._taking, self._taken = False, time.monotonic()
         if not self._answers.head():
             return None
         found = self._answers.take()

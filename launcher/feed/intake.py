@@ -14,7 +14,7 @@ from collections import deque
 from launcher.errors import FeedError, LaunchError
 from launcher.feed.frames import FeedBroken, Kind, ReadAhead, recv_frame, send_frame
 from launcher.feed.keepalive import keep_alive
-from launcher.feed.messages import ChunkHead, Opening, Progress, counted, number, only, to_number
+from launcher.feed.messages import RETURNED, ChunkHead, Opening, Progress, counted, number, only, to_number
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Intake:
         self._unkept: deque[_Results] = deque()
         self._results = 0
         self._terminated = self._ended = self._closed = False
+        #: Whether the feed has ended at once: nobody wants the results of what has come.
+        self.cut_off = False
         self._error: FeedError | None = None
         self._thread = threading.Thread(target=self._run, name=f"feed {feed}", daemon=True)
         self._thread.start()
@@ -126,12 +128,16 @@ class Intake:
             self._unkept.append(results)
         self._say(Kind.RESULTS, [number(results.first), *buffers])
 
-    def terminate(self) -> None:
-        """Tell the driver that the function wants no more; what has come is forgotten."""
+    def terminate(self, returned: bool = False) -> None:
+        """Tell the driver that the function wants no more; what has come is forgotten.
+
+        Args:
+            returned: whether it did not say so, but has returned.
+        """
         with self._changed:
             self._terminated = True
             self._items.clear()
-        self._say(Kind.TERMINATE)
+        self._say(Kind.TERMINATE, [RETURNED] if returned else [])
 
     def close(self) -> None:
         """End the connection and the thread."""
@@ -255,7 +261,14 @@ class Intake:
         elif kind == Kind.GONE:
             self._fail(bytes(only(buffers)).decode("utf-8", "replace"))
         elif kind in (Kind.FLUSH, Kind.END):
+            if kind == Kind.END and buffers:
+                self._cut()
             self._queue(Item(kind))
+
+    def _cut(self) -> None:
+        with self._changed:
+            self.cut_off = True
+            self._items.clear()
 
     def _queue(self, item: Item) -> None:
         with self._changed:

@@ -54,9 +54,9 @@ class Ledger:
         self._answering: deque[Sent] = deque()
 
     @property
-    def unanswered(self) -> bool:
-        """Whether results of rows are to come."""
-        return bool(self._answering)
+    def unanswered(self) -> int:
+        """How many results of rows are to come, at least."""
+        return sum([1 if sent.left is None else sent.left for sent in self._answering])
 
     def add(self, flow: Flow, share: Share, made: Made) -> None:
         """A chunk was made."""

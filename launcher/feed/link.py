@@ -13,7 +13,7 @@ from launcher.errors import FeedError
 from launcher.feed.chunks import decode
 from launcher.feed.frames import FeedBroken, Kind, ReadAhead, recv_frame, send_frame
 from launcher.feed.ledger import Ledger
-from launcher.feed.messages import Progress, number, only, to_counted, to_number
+from launcher.feed.messages import AT_ONCE, Progress, number, only, to_counted, to_number
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,8 +58,12 @@ class Link:
         self.wake = threading.Condition(lock)
         #: When the feed was opened.
         self.since = time.monotonic()
+        #: Whether it was ever connected so far that rows can be sent.
+        self.opened = False
         self.hungry = False
         self.terminated = False
+        #: Whether it wants no more because its function has returned.
+        self.returned = False
         self.over = False
         self.ledger = Ledger()
         self._flow = flow
@@ -69,7 +73,7 @@ class Link:
         self._away_since = time.monotonic()
         self._words: deque[tuple[Kind, Sequence[Buffer]]] = deque()
         self._flushed = True
-        self._end_sent = False
+        self._end_sent = self._cut_off = False
         self._gone = ""
         self._thread = threading.Thread(target=self._send_all, name=f"feed to {task}", daemon=True)
         self._thread.start()
@@ -87,6 +91,12 @@ class Link:
     def forget(self) -> None:
         """The call that is served is over: nothing more of its partitions is sent."""
         self.ledger.shares.clear()
+        self.wake.notify_all()
+
+    def cut_off(self) -> None:
+        """The feed ends, and results of what the task has are not wanted: it need not look at it."""
+        self._cut_off = True
+        self.ledger.take_away(None)
         self.wake.notify_all()
 
     def detach(self) -> int:
@@ -117,6 +127,7 @@ class Link:
         self._progressed(opening.progress)
         self.ledger.reconnected(opening.received)
         self._sock = sock
+        self.opened = True
         self._flushed = self._end_sent = False
         self._flow_changed()
 
@@ -169,7 +180,7 @@ class Link:
             return None if self.terminated else self._feed(flow, sock)
         if self._ended() and not self._end_sent:
             self._end_sent = True
-            return lambda: self._send(sock, Kind.END)
+            return lambda: self._send(sock, Kind.END, [AT_ONCE] if self._cut_off else [])
         return None
 
     def _feed(self, flow: Flow, sock: socket.socket) -> Callable[[], bool] | None:
@@ -294,7 +305,7 @@ class Link:
             elif kind == Kind.COUNTED:
                 self.ledger.counted(*to_counted(only(buffers)))
             elif kind == Kind.TERMINATE:
-                self._terminate()
+                self._terminate(returned=bool(buffers))
             else:
                 raise FeedBroken(f"a frame of kind {kind} was not expected")
 
@@ -309,15 +320,16 @@ class Link:
         if flow is not None:
             flow.moved()
 
-    def _terminate(self) -> None:
+    def _terminate(self, returned: bool = False) -> None:
         """The task wants no more rows: what it has counts as consumed."""
         self.terminated = True
+        self.returned |= returned
         flow = self._flow()
         for its, share in self.ledger.take_away(flow):
             its.give_up(share)
         self._moved()
         if flow is not None:
-            flow.refused()
+            flow.refused(self)
 
     def _flow_changed(self) -> None:
         flow = self._flow()

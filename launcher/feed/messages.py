@@ -18,6 +18,11 @@ _NUMBER = struct.Struct("<Q")
 _COUNTED = struct.Struct("<QQ")
 _LAST, _REMOTE = 1, 2
 
+#: The buffer of an END after which the rows that came before it are not wanted any more.
+AT_ONCE = b"at once"
+#: The buffer of a TERMINATE of a function that has returned.
+RETURNED = b"returned"
+
 
 class ChunkHead(NamedTuple):
     """What is said about rows that follow."""

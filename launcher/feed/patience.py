@@ -64,8 +64,8 @@ class Patience:
     def gathered(self) -> bool:
         """Whether all tasks are here, or were given the time to come: until then each gets one partition."""
         now = time.monotonic()
-        since = min((link.since for link in self._links.values()), default=now)
-        return len(self._links) >= len(self._tasks) or now - since > GATHERING
+        opened = [link.since for link in self._links.values() if link.opened]
+        return len(opened) >= len(self._tasks) or now - min(opened, default=now) > GATHERING
 
     def unwanted(self) -> bool:
         """Whether all tasks have said that they want no more."""
@@ -97,22 +97,28 @@ class Patience:
         if self._said or now - self._began < _SILENCE or (self._links and self.gathered()):
             return
         missing = ", ".join(name for name in self._tasks if name not in self._links)
+        if not missing:
+            return
         self._said = True
         self._terms.say(f"waiting for {missing} to open the feed {self._feed!r}")
 
     def _late(self) -> list[str]:
         """The tasks that should do something; none where only the source of the rows is awaited."""
-        busy = [(name, link.ledger) for name, link in self._links.items()]
+        busy = [(name, self._links[name].ledger) for name in self._tasks if name in self._links]
         late = [name for name, ledger in busy if ledger.unconsumed or ledger.unanswered]
         if late or not (self._terms.in_step or all(link.terminated for link in self._links.values())):
             return late
         return [name for name in self._tasks if name not in self._links]
 
     def _too_late(self, late: Sequence[str]) -> FeedError:
-        lines = [line for task in late for line in self._terms.last_lines(task)]
-        if self._links and not any(link.ledger.unconsumed for link in self._links.values()):
+        links = [(name, self._links.get(name)) for name in late]
+        stuck = [name for name, link in links if link is None or not link.hungry]
+        if self._terms.inference and not stuck:
+            missing = sum([link.ledger.unanswered for _, link in links if link is not None])
             return FeedError(
-                f"{', '.join(late)}: no results of the feed {self._feed!r} for {self._terms.timeout:g} s, "
-                "though its rows are consumed: inference() needs one from batch_results() for each row"
+                f"{', '.join(late)}: {missing:,} {'result is' if missing == 1 else 'results are'} missing in "
+                f"the feed {self._feed!r}, for {self._terms.timeout:g} s, and more rows are asked for: "
+                "batch_results() must be given one result for each row"
             )
-        return FeedTimeout(", ".join(late), self._terms.timeout, lines)
+        lines = [line for task in stuck for line in self._terms.last_lines(task)]
+        return FeedTimeout(", ".join(stuck or late), self._terms.timeout, lines)

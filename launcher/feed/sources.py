@@ -25,12 +25,11 @@ of numbers or texts, and a list of arrays, are refused.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from launcher.feed.blocks import Block, chunks, is_array, is_columns
+from launcher.feed.blocks import Block, chunks, imported, is_array, is_columns
 from launcher.feed.pieces import Columns, Piece, Rows, Source, is_once, of_block, of_sequence, refused
 
 #: What to give instead.
@@ -121,13 +120,18 @@ def is_source(value: Any) -> bool:
 
 def is_many(value: Any) -> bool:
     """Whether this is iterated, and no row itself."""
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    return _is_iterated(value) and not isinstance(value, str | bytes | Mapping)
 
 
 def is_row(item: Any) -> bool:
     """Whether this is a row wherever it comes from; if not it can be a partition."""
-    many = isinstance(item, Iterable) or callable(item) or is_source(item)
+    many = _is_iterated(item) or callable(item) or is_source(item)
     return isinstance(item, str | bytes | tuple | Mapping) or not many
+
+
+def _is_iterated(value: Any) -> bool:
+    """Whether it can be iterated; an array of no dimensions, which is one number, only looks like it."""
+    return isinstance(value, Iterable) and getattr(value, "shape", None) != ()
 
 
 def _listed(data: Sequence[Any]) -> Source:
@@ -146,21 +150,21 @@ def _listed(data: Sequence[Any]) -> Source:
 
 def _plain(value: Any) -> bool:
     """What stands in a row, or is a row itself."""
-    return isinstance(value, str | bytes) or is_array(value) or not isinstance(value, Iterable)
+    return isinstance(value, str | bytes) or is_array(value) or not _is_iterated(value)
 
 
 def _columnar(data: Any) -> Block | None:
     """Arrays in one of their forms; of a frame its columns, by name."""
     if is_array(data) or is_columns(data):
         return data
-    pandas = sys.modules.get("pandas")
-    if pandas is None:
+    frame, series = imported("pandas", "DataFrame"), imported("pandas", "Series")
+    if frame is None or series is None:
         return None
-    if isinstance(data, pandas.DataFrame):
+    if isinstance(data, frame):
         if not data.columns.is_unique:
             raise refused(f"a frame with columns {', '.join(map(str, data.columns))}", "each name once")
         return {str(name): column.to_numpy() for name, column in data.items()}
-    return data.to_numpy() if isinstance(data, pandas.Series) else None
+    return data.to_numpy() if isinstance(data, series) else None
 
 
 def _shown(value: object) -> str:

@@ -60,6 +60,7 @@ class Supply:
             FeedError: the driver is gone.
         """
         self._consume()
+        self._heed_cut()
         self._by_partition = by_partition
         pieces: list[Block] = []
         while rows and not self.ended and self._has_rows(bool(pieces)):
@@ -74,6 +75,7 @@ class Supply:
 
     def look_for_end(self) -> bool:
         """Whether nothing will come any more, as far as is known without waiting."""
+        self._heed_cut()
         if not self.ended and self._at == self._size and self._more is None:
             while self._intake.next_kind() == Kind.FLUSH:
                 self._intake.take()
@@ -83,9 +85,19 @@ class Supply:
         return self.ended
 
     def stop(self) -> None:
-        """Forget what is there: no more is wanted."""
-        self._block, self._at, self._size, self._more = [], 0, 0, None
+        """Forget what is there: no more is wanted. What was handed out counts as consumed."""
+        self._consume()
+        self._tell()
+        self._forget()
         self.ended = True
+
+    def _heed_cut(self) -> None:
+        """Forget what is there if the driver wants no results of it."""
+        if self._intake.cut_off:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._block, self._at, self._size, self._more = [], 0, 0, None
 
     def _has_rows(self, begun: bool) -> bool:
         """Whether there are rows to hand out; waits for some unless a batch has begun and may be short."""

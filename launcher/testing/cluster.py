@@ -96,7 +96,8 @@ class Cluster:
             within: seconds for its start.
 
         Raises:
-            CannotStart: it ended before its tasks were on their way; says with which exit code, and why.
+            CannotStart: it ended before its tasks were on their way, be it that none could be started; says
+                with which exit code, and why.
             WaitFailed: its tasks do not run in time.
             ClusterError: there is no such backend.
         """

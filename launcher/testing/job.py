@@ -60,7 +60,7 @@ class Job:
         """Wait until all its tasks are started, or will not be.
 
         Raises:
-            CannotStart: it ended before there was a plan.
+            CannotStart: it ended before there was a plan, or without one task that could be started.
             WaitFailed: it takes longer.
         """
         __tracebackhide__ = True
@@ -72,6 +72,18 @@ class Job:
             raise CannotStart(self.exit_code, self.output) from None
         self.tasks = tuple(Task(self, planned) for planned in self._plan["tasks"])
         self._wait_for(self._has_begun, seconds, "the start of all tasks", self._is_over)
+        if self._can_not_start():
+            self._wait_for(self._has_ended, seconds, "its end, as tasks could not be started", self._is_over)
+        if self.exit_code is not None and self._can_not_start():
+            raise CannotStart(self.exit_code, self.output)
+
+    def _can_not_start(self) -> bool:
+        """Whether tasks could not be started, and none was: where only the hosts can tell, after the plan."""
+        kinds = {event["event"] for event in self.record.events()}
+        return "TaskNotStarted" in kinds and "TaskStarted" not in kinds
+
+    def _has_ended(self) -> bool | None:
+        return self.exit_code is not None or not self._can_not_start() or None
 
     def _has_begun(self) -> bool | None:
         events = [event["event"] for event in self.record.events()]

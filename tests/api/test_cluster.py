@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from launcher import InputError, InputMode, JobFailed, LaunchError, TaskFailed, TFCluster
+from launcher import LaunchError, TaskFailed, TFCluster
 from launcher.api import members
-from launcher.runs.growing import json_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -150,133 +149,6 @@ def test_what_can_not_travel_is_said_before_anything_is_started():
     lock = threading.Lock()
     with pytest.raises(LaunchError, match="the function can't be carried to another process.*lock"):
         TFCluster.run(lambda args, ctx: lock, None, 1)
-
-
-# ---------------------------------------------------------------------- failures
-
-
-def fail(args: str, ctx: Any) -> None:
-    """In the way that is asked for; all other nodes would go on for long."""
-    if (ctx.job_name, ctx.task_index) != ("worker", 1):
-        time.sleep(300)
-    while not Path(args.partition(" ")[2]).exists():
-        time.sleep(0.01)
-    print("the last line of it", flush=True)
-    if args.startswith("raise"):
-        raise ZeroDivisionError("by nothing")
-    if args.startswith("exit"):
-        sys.exit(3)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.parametrize("how", ["raise", "exit", "kill"])
-def test_a_failure_is_known_within_a_second(how: str, tmp_path: Path):
-    go = tmp_path / "go"
-    cluster = TFCluster.run(fail, f"{how} {go}", 3, 1, quiet=True)
-    since = time.monotonic()
-    go.touch()
-    with pytest.raises(TaskFailed) as caught:
-        cluster.shutdown()
-    elapsed = time.monotonic() - since
-    print(f"{how}: known after {elapsed:.2f} s")
-    assert elapsed < 5, "a second is the promise; five are for a busy machine"
-    error = caught.value
-    assert error.task == "worker/1"
-    assert error.run_dir == cluster.run_dir
-    if how == "raise":
-        assert "worker/1 raised ZeroDivisionError: by nothing" in str(error)
-        assert 'raise ZeroDivisionError("by nothing")' in error.traceback
-        assert "launcher/api" not in error.traceback
-        assert isinstance(error.__cause__, ZeroDivisionError)
-    else:
-        assert error.last_lines[0] == "the last line of it"
-        assert (error.code, error.signal) == ((3, None) if how == "exit" else (None, 9))
-        assert str(error).startswith(
-            "worker/1 exited with code 3" if how == "exit" else "worker/1 was killed by SIGKILL"
-        )
-    report = json_of(f"{error.run_dir}/report.json")
-    assert report is not None and report["failure"]["task"] == "worker/1"
-
-
-class OwnError(Exception):
-    """Of this module, which no node can import."""
-
-
-def test_an_exception_of_the_program_is_itself():
-    def fun(args: Any, ctx: Any) -> None:
-        raise OwnError("with", 2, "arguments")
-
-    with pytest.raises(TaskFailed) as caught:
-        TFCluster.run(fun, None, 1, quiet=True).shutdown()
-    assert isinstance(caught.value.__cause__, OwnError)
-    assert caught.value.__cause__.args == ("with", 2, "arguments")
-
-
-def test_a_failure_before_all_are_there_is_raised_by_run():
-    def fun(args: Any, ctx: Any) -> None:
-        os._exit(4)
-
-    with pytest.raises(TaskFailed, match="exited with code 4"):
-        TFCluster.run(fun, None, 2, quiet=True).shutdown()
-
-
-def test_exit_with_0_is_no_failure():
-    TFCluster.run(lambda args, ctx: sys.exit(), None, 1, quiet=True).shutdown()
-
-
-def test_the_others_go_on_if_wanted(tmp_path: Path):
-    def fun(args: Any, ctx: Any) -> None:
-        if ctx.task_index == 0:
-            raise ValueError("one of them")
-        time.sleep(0.5)
-        (tmp_path / "done").touch()
-
-    cluster = TFCluster.run(fun, None, 2, on_failure="continue", quiet=True)
-    with pytest.raises(TaskFailed, match="worker/0 raised ValueError: one of them"):
-        cluster.shutdown()
-    assert (tmp_path / "done").exists()
-
-
-def test_nodes_that_do_not_end_are_ended_after_the_timeout():
-    cluster = TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True)
-    with pytest.raises(JobFailed, match=r"not ended within 0\.2 s"):
-        cluster.shutdown(timeout=0.2)
-
-
-def test_an_exception_of_the_program_ends_the_cluster():
-    since = time.monotonic()
-    with (
-        pytest.raises(KeyError, match="of the program"),
-        TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True),
-    ):
-        raise KeyError("of the program")
-    assert time.monotonic() - since < 20
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ({"num_executors": 1, "num_ps": 1}, "leaves 0 workers"),
-        ({"num_executors": 2, "master_node": "boss"}, "'chief'"),
-        ({"num_executors": 2, "driver_ps_nodes": True}, "driver_ps_nodes"),
-        ({"num_executors": 2, "hosts": "no/such/file"}, "no such hostfile"),
-        ({"num_executors": 2, "job": "no/such.yaml"}, "can't be read"),
-        ({"num_executors": 2, "options": ["--no-such-option"]}, "--no-such-option"),
-    ],
-    ids=str,
-)
-def test_bad_input(what: dict[str, Any], message: str):
-    with pytest.raises(InputError, match=message):
-        TFCluster.run(lambda args, ctx: None, None, **what)
-
-
-def test_a_spark_context_is_one_argument_too_many():
-    with pytest.raises(InputError, match="no SparkContext"):
-        TFCluster.run(object(), lambda args, ctx: None, {}, 2)  # type: ignore[arg-type]
-
-
-def test_input_modes():
-    assert (TFCluster.InputMode.TENSORFLOW, TFCluster.InputMode.SPARK, InputMode.FEED) == (0, 1, 1)
 
 
 # ---------------------------------------------------------------------- several, and elsewhere

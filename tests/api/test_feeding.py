@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher import FeedTimeout, InputError, JobFailed, TaskFailed, TFCluster
+from launcher import FeedError, FeedTimeout, InputError, JobFailed, TaskFailed, TFCluster
+from launcher.feed import patience
+from tests.local.seeing import soon
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -76,6 +79,65 @@ def test_a_node_that_takes_no_rows(tmp_path: Path):
         TFCluster.run(idle, None, 1, quiet=True) as cluster,
     ):
         cluster.train(range(100), feed_timeout=1)
+
+
+def test_nodes_that_have_returned_before_they_are_fed():
+    with TFCluster.run(lambda args, ctx: None, None, 1, quiet=True) as cluster:
+        assert soon(lambda: cluster._session.over, 20)
+        since = time.monotonic()
+        with pytest.raises(FeedError, match="no task is left"):
+            cluster.train(range(100), feed_timeout=50)
+        with pytest.raises(FeedError, match="no task is left"):
+            list(cluster.inference(range(100), feed_timeout=50))
+        assert time.monotonic() - since < 10
+
+
+@pytest.mark.parametrize("imports", ["the program", "the function"])
+def test_rows_and_results_of_classes_of_a_module_of_ones_own(
+    imports: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mine_in_rows.py").write_text(
+        "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    x: int\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import mine_in_rows  # type: ignore[import-not-found]
+
+    row = mine_in_rows.Row
+
+    def fun(args: Any, ctx: Any) -> None:
+        known = row
+        if args == "the function":
+            import mine_in_rows
+
+            known = mine_in_rows.Row
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            rows = feed.next_batch(10)
+            feed.batch_results([known(one.x if isinstance(one, known) else -1) for one in rows])
+
+    try:
+        with TFCluster.run(fun, imports, 1, quiet=True) as cluster:
+            found = list(cluster.inference([row(number) for number in range(50)]))
+    finally:
+        del sys.modules["mine_in_rows"]
+    assert found == [row(number) for number in range(50)]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_quiet_job_does_not_say_who_is_waited_for(
+    quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(patience, "_SILENCE", 0.1)
+
+    def fun(args: Any, ctx: Any) -> None:
+        time.sleep(0.7)
+        feed = ctx.get_data_feed()
+        while not feed.should_stop():
+            feed.next_batch(10)
+
+    with TFCluster.run(fun, None, 1, quiet=quiet) as cluster:
+        cluster.train(range(10))
+    assert ("waiting for worker/0" in capfd.readouterr().err) is not quiet
 
 
 def test_inference(tmp_path: Path):

@@ -78,12 +78,13 @@ def test_bears_a_ps_that_hangs(cluster):
 
 """
 
-#: What only containers can, as docs/testing.md has it.
+#: What only containers can, as docs/testing.md has it, and what is the same in them.
 CUTS = next(block for block in python_blocks() if "docker:" in block)
+ANYWHERE = next(block for block in python_blocks() if "CannotStart" in block)
 
 
 @pytest.mark.parametrize(
-    ("backend", "tests", "count"), [("local", TESTS, 2), (f"docker:{BASE}", TESTS + CUTS, 3)]
+    ("backend", "tests", "count"), [("local", TESTS, 2), (f"docker:{BASE}", ANYWHERE + TESTS + CUTS, 5)]
 )
 def test_a_project(docker: Engine, plugged: pytest.Pytester, backend: str, tests: str, count: int):
     (plugged.path / "train.py").write_text(PROGRAM)

@@ -86,6 +86,34 @@ def test_a_failure_there(hosts: list[LabHost]):
     assert soon(lambda: not any(host.processes() for host in hosts), 10)
 
 
+def test_rows_of_a_class_of_a_module_that_is_here_only(
+    hosts: list[LabHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text = "class Row:\n    def __init__(self, x):\n        self.x = x\n"
+    (tmp_path / "rows_here_only.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import rows_here_only  # type: ignore[import-not-found]
+
+    row = rows_here_only.Row
+
+    def add_one(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            feed.batch_results([row(one.x + isinstance(one, row)) for one in feed.next_batch(10)])
+
+    def read() -> Any:
+        return [row(number) for number in range(30, 60)]
+
+    try:
+        with TFCluster.run(add_one, None, 1, hosts="node1", **HERE) as cluster:
+            found = list(cluster.inference([row(number) for number in range(30)]))
+            found += cluster.inference([read])
+    finally:
+        monkeypatch.delitem(sys.modules, "rows_here_only")
+    assert all(isinstance(one, row) for one in found)
+    assert [one.x for one in found] == list(range(1, 61))
+
+
 def leave_something(args: Any, ctx: Any) -> None:
     """Leave a file, and fail when the first row comes."""
     Path(ctx.output_dir, "file").write_text("of it")

@@ -14,7 +14,7 @@ import pytest
 from launcher.agent import kernel, sweep
 from launcher.model import facts
 from launcher.model.host import Host
-from launcher.transport.ssh import carrier
+from launcher.transport.ssh import carrier, entries
 from launcher.transport.ssh.link import SshLink, SshTransport
 from tests.conftest import MARK
 from tests.contract.driver import Driver
@@ -320,7 +320,7 @@ def test_a_second_porter_of_the_same_name_only_brings_its_connection(here: Reach
     """The answer to the first request was lost; the agent is there once."""
     number = here.link._number
     porter = {**here.link._carrier._porter, "attempt": 2, "age": 1.0}
-    errand = here.fleet.errand("node1", carrier.PORTER, porter)
+    errand = here.fleet.errand("node1", entries.PORTER, porter)
     here.agent.quiet(1.0)
     assert len([p for p in sweep.marked()[number] if _name(p.pid) == "launch-porter"]) == 1
     errand.close()

@@ -130,6 +130,16 @@ def test_a_program_that_is_not_there(cluster: Cluster):
     assert caught.value.exit_code == 127
 
 
+def test_a_program_that_its_host_can_not_start(cluster: Cluster, tmp_path: Path):
+    """As one that is missing in containers is: there is a plan by then."""
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    with pytest.raises(CannotStart, match="could not be started") as caught:
+        cluster.start([str(program)], workers=2)
+    assert caught.value.exit_code in (126, 127)
+
+
 def test_a_backend_that_is_none(cluster: Cluster):
     with pytest.raises(
         ClusterError, match="'podman:x' is no backend for clusters; expected local, or docker"

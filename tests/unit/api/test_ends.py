@@ -73,3 +73,9 @@ def test_a_lost_host_takes_its_tasks_along():
 def test_only_the_timer_of_the_job_is_trouble():
     assert told({"event": "TimeUp", "timer": "drain"}).trouble == ""
     assert "timeout" in told({"event": "TimeUp", "timer": "job"}).trouble
+
+
+def test_when_the_launcher_began_to_end_a_task():
+    events = [{"event": "TaskSignalled", "task": "ps/0", "signal": 15, "at": at} for at in (5.0, 7.0)]
+    assert told(started("ps/0"), *events).signalled == {"ps/0": 5.0}
+    assert told(*events, started("ps/0")).signalled == {}

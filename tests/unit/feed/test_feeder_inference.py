@@ -14,6 +14,7 @@ import pytest
 
 from launcher.errors import FeedError
 from launcher.feed import answers
+from launcher.feed.datafeed import DataFeed
 from launcher.feed.partitions import partitions
 from tests.unit.feed.feeding import Tasks, uneven, until
 
@@ -152,8 +153,27 @@ def test_too_many_results_are_refused_where_they_are_given():
 def test_a_function_that_gives_no_results_is_named():
     with Tasks(1) as tasks:
         tasks.collect(1)
-        with pytest.raises(FeedError, match="worker/0: no results .* batch_results"):
+        with pytest.raises(FeedError, match="worker/0: 10 results are missing .* batch_results"):
             list(tasks.feeder.inference([range(10)], feed_timeout=0.5))
+        tasks.finish()
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"), [(1, "worker/[01]: 1 result is"), (30_000, "worker/0, worker/1: 2 results are")]
+)
+def test_results_that_are_missing_are_named_so(rows: int, what: str):
+    """Of a batch in the midst of others."""
+    with Tasks(2) as tasks:
+
+        def short(feed: DataFeed) -> None:
+            batch = feed.next_batch(100)
+            feed.batch_results(batch[1:])
+            _answer_all(feed, 100)
+
+        for worker in (1, 0):
+            tasks.run(short, tasks.feed(worker, train_mode=False))
+        with pytest.raises(FeedError, match=f"^{what} missing in the feed 'input'"):
+            list(tasks.feeder.inference(range(rows), feed_timeout=1))
         tasks.finish()
 
 

@@ -57,6 +57,14 @@ def test_ends_of_lines(tmp_path: Path, end: str, last: str):
     assert flat(TextFiles(lines(tmp_path / "lines.txt", texts, end, last))) == texts
 
 
+def test_a_name_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    lines(tmp_path / "a.txt", ["one"])
+    lines(tmp_path / "b.txt", ["two"])
+    assert flat(TextFiles("~/*.txt")) == ["one", "two"]
+    assert flat(TextFiles([Path("~/b.txt")])) == ["two"]
+
+
 def test_a_byte_order_mark_is_no_text(tmp_path: Path):
     file = lines(tmp_path / "lines.txt", ["\ufeffone", "two", "three", "four"])
     assert flat(TextFiles(file)) == ["one", "two", "three", "four"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import deque
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from launcher.errors import InputError
 from launcher.feed import pieces
 from launcher.feed.blocks import as_rows, size
+from launcher.feed.chunks import encode
 from launcher.feed.partitions import partitions, partitions_of, rows
 from launcher.feed.sources import blocks_of
 
@@ -92,6 +94,16 @@ def test_what_can_be_read_in_two_ways_is_refused_with_both_words(data):
 def test_what_has_no_rows_is_refused_at_once(data):
     with pytest.raises(InputError, match="data: .* has no rows; expected"):
         partitions_of(data, 2)
+
+
+@pytest.mark.parametrize("data", [np.array(3), np.float32(3)])
+def test_one_number_is_no_data(data):
+    with pytest.raises(InputError, match="has no rows; expected"):
+        partitions_of(data, 2)
+    with pytest.raises(InputError, match="as a partition"):
+        taken(partitions([data]))
+    assert flat([data, data]) == [data, data]
+    assert flat(iter([data, data])) == [data, data]
 
 
 def test_a_partition_that_is_text_is_refused():
@@ -270,6 +282,17 @@ def test_a_generator_that_fails_fails_where_it_is_read():
     (found,) = partitions_of([broken()], 1)
     with pytest.raises(RuntimeError, match="database"):
         list(found.blocks(10))
+
+
+def test_another_thread_may_be_importing_numpy_and_pandas(monkeypatch: pytest.MonkeyPatch):
+    """Both are there by then, and have nothing in them."""
+    for name in ("numpy", "pandas"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for data in ([1, 2], PAIRS, iter([[1], [2]]), range(3), {1}, [object()]):
+        found = [block for partition in partitions_of(data, 1) for block in partition.blocks(2)]
+        assert found and all(encode(block) for block in found)
+    with pytest.raises(InputError, match="has no rows"):
+        partitions_of(3, 1)
 
 
 def test_numpy_is_not_imported_for_plain_rows():

@@ -1,0 +1,36 @@
+"""A cluster is shut down before all results were taken."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from launcher import FeedError, TFCluster
+
+
+def test_results_that_nobody_takes_do_not_keep_the_cluster(capsys: pytest.CaptureFixture[str]):
+    def halves(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            feed.batch_results([row / 2 for row in feed.next_batch(10)])
+
+    since = time.monotonic()
+    with TFCluster.run(halves, None, 2, quiet=True) as cluster:
+        results = cluster.inference(range(200))
+        assert next(results) == 0
+    assert time.monotonic() - since < 20
+    assert "shutdown ends an inference() of the feed 'input'" in capsys.readouterr().err
+    with pytest.raises(FeedError, match="shut down before all results were taken"):
+        list(results)
+
+
+def test_a_function_that_returns_too_early_is_told_of(capsys: pytest.CaptureFixture[str]):
+    def one_batch(args: Any, ctx: Any) -> None:
+        ctx.get_data_feed().next_batch(10)
+
+    with TFCluster.run(one_batch, None, 2, quiet=True) as cluster:
+        cluster.train(range(100_000))
+    said = capsys.readouterr().err
+    assert said.count("rows were left: the function has returned in worker/") == 1

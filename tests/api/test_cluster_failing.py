@@ -1,0 +1,174 @@
+"""Nodes that fail, programs that fail, and what can't be asked for: on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import InputError, InputMode, JobFailed, TaskFailed, TFCluster
+from launcher.runs.growing import json_of
+from tests.local.seeing import soon
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def fail(args: str, ctx: Any) -> None:
+    """In the way that is asked for; all other nodes would go on for long."""
+    if (ctx.job_name, ctx.task_index) != ("worker", 1):
+        time.sleep(300)
+    while not Path(args.partition(" ")[2]).exists():
+        time.sleep(0.01)
+    print("the last line of it", flush=True)
+    if args.startswith("raise"):
+        raise ZeroDivisionError("by nothing")
+    if args.startswith("exit"):
+        sys.exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "kill"])
+def test_a_failure_is_known_within_a_second(how: str, tmp_path: Path):
+    go = tmp_path / "go"
+    cluster = TFCluster.run(fail, f"{how} {go}", 3, 1, quiet=True)
+    since = time.monotonic()
+    go.touch()
+    with pytest.raises(TaskFailed) as caught:
+        cluster.shutdown()
+    elapsed = time.monotonic() - since
+    print(f"{how}: known after {elapsed:.2f} s")
+    assert elapsed < 5, "a second is the promise; five are for a busy machine"
+    error = caught.value
+    assert error.task == "worker/1"
+    assert error.run_dir == cluster.run_dir
+    if how == "raise":
+        assert "worker/1 raised ZeroDivisionError: by nothing" in str(error)
+        assert 'raise ZeroDivisionError("by nothing")' in error.traceback
+        assert "launcher/api" not in error.traceback
+        assert isinstance(error.__cause__, ZeroDivisionError)
+    else:
+        assert error.last_lines[0] == "the last line of it"
+        assert (error.code, error.signal) == ((3, None) if how == "exit" else (None, 9))
+        assert str(error).startswith(
+            "worker/1 exited with code 3" if how == "exit" else "worker/1 was killed by SIGKILL"
+        )
+    report = json_of(f"{error.run_dir}/report.json")
+    assert report is not None and report["failure"]["task"] == "worker/1"
+
+
+class OwnError(Exception):
+    """Of this module, which no node can import."""
+
+
+def test_an_exception_of_the_program_is_itself():
+    def fun(args: Any, ctx: Any) -> None:
+        raise OwnError("with", 2, "arguments")
+
+    with pytest.raises(TaskFailed) as caught:
+        TFCluster.run(fun, None, 1, quiet=True).shutdown()
+    assert isinstance(caught.value.__cause__, OwnError)
+    assert caught.value.__cause__.args == ("with", 2, "arguments")
+
+
+def test_a_failure_before_all_are_there_is_raised_by_run():
+    def fun(args: Any, ctx: Any) -> None:
+        os._exit(4)
+
+    with pytest.raises(TaskFailed, match="exited with code 4"):
+        TFCluster.run(fun, None, 2, quiet=True).shutdown()
+
+
+def test_a_server_that_fails_while_the_workers_return_has_failed(tmp_path: Path):
+    def fun(args: Any, ctx: Any) -> None:
+        go = tmp_path / "go"
+        if ctx.job_name == "ps":
+            go.touch()
+            raise ValueError("of the server")
+        while not go.exists():
+            time.sleep(0.001)
+
+    with pytest.raises(TaskFailed, match="ps/0 raised ValueError: of the server"):
+        TFCluster.run(fun, None, 3, 1, quiet=True).shutdown()
+
+
+def test_exit_with_0_is_no_failure():
+    TFCluster.run(lambda args, ctx: sys.exit(), None, 1, quiet=True).shutdown()
+
+
+def test_the_others_go_on_if_wanted(tmp_path: Path):
+    def fun(args: Any, ctx: Any) -> None:
+        if ctx.task_index == 0:
+            raise ValueError("one of them")
+        time.sleep(0.5)
+        (tmp_path / "done").touch()
+
+    cluster = TFCluster.run(fun, None, 2, on_failure="continue", quiet=True)
+    with pytest.raises(TaskFailed, match="worker/0 raised ValueError: one of them"):
+        cluster.shutdown()
+    assert (tmp_path / "done").exists()
+
+
+def test_nodes_that_do_not_end_are_ended_after_the_timeout():
+    cluster = TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True)
+    with pytest.raises(JobFailed, match=r"not ended within 0\.2 s"):
+        cluster.shutdown(timeout=0.2)
+
+
+def test_an_exception_of_the_program_ends_the_cluster():
+    since = time.monotonic()
+    with (
+        pytest.raises(KeyError, match="of the program"),
+        TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True),
+    ):
+        raise KeyError("of the program")
+    assert time.monotonic() - since < 20
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"num_executors": 1, "num_ps": 1}, r"num_ps \(1\)"),
+        ({"num_executors": 2, "master_node": "boss"}, "'chief'"),
+        ({"num_executors": 2, "driver_ps_nodes": True}, "driver_ps_nodes"),
+        ({"num_executors": 2, "hosts": "no/such/file"}, "no such hostfile"),
+        ({"num_executors": 2, "job": "no/such.yaml"}, "can't be read"),
+        ({"num_executors": 2, "options": ["--no-such-option"]}, "--no-such-option"),
+    ],
+    ids=str,
+)
+def test_bad_input(what: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        TFCluster.run(lambda args, ctx: None, None, **what)
+
+
+def test_a_spark_context_is_one_argument_too_many():
+    with pytest.raises(InputError, match="no SparkContext"):
+        TFCluster.run(object(), lambda args, ctx: None, {}, 2)  # type: ignore[arg-type]
+
+
+def test_input_modes():
+    assert (TFCluster.InputMode.TENSORFLOW, TFCluster.InputMode.SPARK, InputMode.FEED) == (0, 1, 1)
+
+
+def test_nodes_have_their_grace_when_the_program_fails(tmp_path: Path):
+    """So that they can write what they have, and it can be fetched."""
+
+    def fun(args: Any, ctx: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        (tmp_path / "here").touch()
+        try:
+            threading.Event().wait(300)
+        finally:
+            time.sleep(0.7)  # longer than it takes to ask a second time
+            (tmp_path / "saved").touch()
+
+    with pytest.raises(KeyError), TFCluster.run(fun, None, 1, quiet=True):
+        assert soon(lambda: (tmp_path / "here").exists(), 20)
+        raise KeyError("of the program")
+    assert (tmp_path / "saved").exists()

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Exit status where there is no ``docker``.
 _NOT_FOUND = 127
+#: Exit status of ``docker run`` where it lost its engine; also where it started nothing.
+_LOST = 125
 #: Characters of what it said that are passed on: as JSON they must fit in one frame of the stream.
 _MOST_SAID = 8000
 #: Seconds for a container to be removed by force.
@@ -67,6 +69,7 @@ class ContainerWard(Ward):
 
     def __init__(self, container: Mapping[str, Any], host: str, number: int) -> None:
         self._container = container
+        self._spoke = False
         super().__init__(host, number)
 
     def _become(self, host: str, number: int, streams: Sequence[int]) -> NoReturn:
@@ -94,11 +97,22 @@ class ContainerWard(Ward):
         finally:
             os._exit(_NOT_FOUND)
 
+    def read_facts(self, size: int) -> Optional[bytes]:
+        """See `Ward.read_facts`; what speaks is in the container: it is ours, not another of its name."""
+        data = super().read_facts(size)
+        self._spoke = self._spoke or bool(data)
+        return data
+
     def kill(self) -> Sequence[int]:
-        """See `Ward.kill`; one whose ``docker run`` was killed ends by itself, but perhaps not at once."""
-        if not os.WIFEXITED(self._status if self._status is not None else 1):
+        """See `Ward.kill`; one whose ``docker run`` did not see its end may go on, or end a little later."""
+        if self._may_go_on():
             _removed(self._container)
         return super().kill()
+
+    def _may_go_on(self) -> bool:
+        """``docker run`` was killed, or lost its engine."""
+        status = 1 if self._status is None else self._status
+        return not os.WIFEXITED(status) or (self._spoke and os.WEXITSTATUS(status) == _LOST)
 
     def last_words(self) -> str:
         """How the container ended, for `launcher.transport.docker.remote`, which knows what that means."""

@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcher.cli.dockeroptions import mounts
+from launcher.cli.dockeroptions import asked_mounts, tmpfs_faults
 from launcher.cli.request import Request
 from launcher.errors import Fault, JobError
 from launcher.model.host import Host
@@ -51,17 +51,18 @@ def containers(
     Raises:
         JobError: mounts or limits that can't be.
     """
-    asked, faults = mounts(args.mount, here)
+    asked, faults = asked_mounts(args, here)
     faults += _limit_faults(wanted.job, args)
     faults += [
         Fault("--workdir", "the root folder can't be mounted", "expected another one, or --no-mount")
         for folder in folders
         if folder == "/"
     ]
-    if faults:
-        raise JobError(faults)
     usual = (Mount(folder, folder, args.read_only) for folder in folders)
     by_target = {mount.target: mount for mount in (*usual, *asked)}
+    faults += tmpfs_faults(args, by_target)
+    if faults:
+        raise JobError(faults)
     return [
         Container(
             host.name,

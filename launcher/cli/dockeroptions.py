@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from launcher.errors import Fault
 from launcher.model.host import Host, is_loopback
@@ -59,7 +59,7 @@ def add_docker_options(parser: argparse.ArgumentParser) -> None:
         "--keep", action="store_true", help="leave the containers for a look; `launch clean` removes them"
     )
     # What only a job file can say.
-    parser.set_defaults(docker_options=(), limited_roles=())
+    parser.set_defaults(docker_options=(), limited_roles=(), mounts_of_file=0)
 
 
 def on_machines(args: argparse.Namespace, hosts: Sequence[Host]) -> bool:
@@ -113,6 +113,52 @@ def mounts(words: Sequence[str], here: bool = True) -> tuple[list[Mount], list[F
     return found, faults
 
 
+def asked_mounts(args: argparse.Namespace, here: bool = True) -> tuple[list[Mount], list[Fault]]:
+    """What a job file and ``--mount`` say together, and what is wrong with it; see `mounts`.
+
+    An option may put something else where the file has a mount. Within either, two for one place are a
+    mistake: one of them would be dropped in silence.
+    """
+    found: dict[str, Mount] = {}
+    faults: list[Fault] = []
+    for words in (args.mount[: args.mounts_of_file], args.mount[args.mounts_of_file :]):
+        more, wrong = mounts(words, here)
+        faults += [*wrong, *_clashes(more)]
+        found.update({mount.target: mount for mount in more})
+    return list(found.values()), faults
+
+
+def _clashes(found: Sequence[Mount]) -> Iterator[Fault]:
+    """Different ones with one target."""
+    seen: dict[str, Mount] = {}
+    for mount in found:
+        first = seen.setdefault(mount.target, mount)
+        if first.source != mount.source:
+            what = f"{first.source} and {mount.source} can't both be mounted there"
+            yield Fault(f"--mount {mount.source}:{mount.target}", what, "expected a place for each")
+        elif first != mount:
+            what = f"{mount.source} can't be mounted there both read-only and not"
+            yield Fault(f"--mount {mount.source}:{mount.target}", what, "expected one of them")
+
+
+def tmpfs_faults(args: argparse.Namespace, mounted: Mapping[str, Mount]) -> Iterator[Fault]:
+    """Folders in memory where something else is: an engine would leave out one of them and not say so.
+
+    Args:
+        args: the options; a job file asks for such folders.
+        mounted: what is mounted, by its place in the container.
+    """
+    seen = set()
+    for value in dict(args.docker_options).get("tmpfs", ()):
+        target = os.path.normpath(value.partition(":")[0])
+        if target in mounted:
+            what = f"{mounted[target].source} is to be mounted there, too"
+            yield Fault(f"tmpfs: {value}", what, "expected one of them")
+        elif target in seen:
+            yield Fault(f"tmpfs: {value}", "there is one at this place already", "expected a place for each")
+        seen.add(target)
+
+
 def _absolute(path: str, here: bool) -> str:
     if path == "~" or path.startswith("~/"):
         return os.path.expanduser(path) if here else path
@@ -157,6 +203,7 @@ def add_from_file(args: argparse.Namespace, keys: DockerKeys, folder: str) -> No
     args.no_mount = args.no_mount or (keys.no_mount and not args.read_only)
     args.read_only = args.read_only or (keys.read_only and not args.no_mount)
     args.keep = args.keep or keys.keep
+    args.mounts_of_file = len(keys.mounts)
     args.mount = [*(_beside(folder, mount) for mount in keys.mounts), *args.mount]
     args.memory = _stronger(keys.memory, args.memory)
     args.cpus = _stronger(keys.cpus, args.cpus)

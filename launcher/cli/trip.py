@@ -57,10 +57,14 @@ class Trip:
         self._for_all = args.docker is not None and args.user is not None
         #: Hosts that have a folder of this run.
         self._arrived: set[str] = set()
+        #: Hosts from which something that must be fetched was not; ``None``: nobody knows.
+        self._failed: Sequence[str] | None = None
+        self._errands: Errands | None = None
 
     def errands(self, others: Errands | None) -> Errands:
         """Errands on all hosts of the launch; ``others`` runs those on other machines."""
-        return Everywhere([host for host in self._placement.hosts() if is_here(host)], others)
+        self._errands = Everywhere([host for host in self._placement.hosts() if is_here(host)], others)
+        return self._errands
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -188,12 +192,15 @@ class Trip:
             return False
         for text in (*done.remarks, *done.failures):
             self._say_of_fetching(text)
+        self._failed = done.failed
         return not done.failures
 
     def _wanted_of(self, plan: Plan, paths: RunPaths) -> list[Wanted]:
         tasks = [(task.task, task.host, task.workdir or "") for task in plan.tasks]
         theirs = outputs.wanted_from(self._outputs, plan, paths)
-        return [*wanted_of(self._collects, tasks, paths.root, _filled), *theirs]
+        sidecars = {str(placed.task) for placed in self._placement.tasks if placed.role.sidecar}
+        spared = (one._replace(spare=one.task in sidecars) for one in theirs)
+        return [*wanted_of(self._collects, tasks, paths.root, _filled), *spared]
 
     def _say_of_fetching(self, text: str) -> None:
         _say(f"{'--collect' if self._collects else '--output-dirs'}: {text}")
@@ -205,10 +212,15 @@ class Trip:
         return list(dict.fromkeys([*synced, *self._outputs]))
 
     def keep(self, job: str) -> None:
-        """Not everything could be fetched: what the job left on other machines stays there."""
-        if self._packed is not None or self._outputs:
-            where = f"~/.cache/tf-launcher/work/{job} on {listed(self._with_folders)}"
+        """Not everything could be fetched: what the job left on the machines where it is stays there."""
+        if self._packed is None and not self._outputs:
+            return
+        kept = [host for host in self._with_folders if self._failed is None or host in self._failed]
+        if kept:
+            where = f"~/.cache/tf-launcher/work/{job} on {listed(kept)}"
             self._say_of_fetching(f"what was not fetched is still in {where}")
+        if self._errands is not None:
+            self._remove(self._errands, [host for host in self._with_folders if host not in kept], job)
 
     def finish(self, errands: Errands, job: str) -> None:
         """Remove the run's folders from the other machines.
@@ -216,9 +228,12 @@ class Trip:
         Where nothing was brought nothing is to be missed: why that is was said before, or will be.
         """
         if self._packed is not None or self._outputs:
-            for host, text in finish(errands, self._with_folders, job, self._fanout).items():
-                if host in self._arrived:
-                    _say(f"the folder of this run could not be removed: {text}")
+            self._remove(errands, self._with_folders, job)
+
+    def _remove(self, errands: Errands, hosts: Sequence[str], job: str) -> None:
+        for host, text in finish(errands, hosts, job, self._fanout).items() if hosts else ():
+            if host in self._arrived:
+                _say(f"the folder of this run could not be removed: {text}")
 
 
 def _filled(path: str, task: TaskId) -> str:

@@ -30,7 +30,12 @@ _KEYS = (
 )  # fmt: skip
 
 _CAPABILITY = re.compile("[A-Z][A-Z_]{0,63}")
-_ULIMIT = re.compile(r"[a-z]{1,20}=(-1|\d{1,18})(:(-1|\d{1,18}))?")
+_ULIMIT = re.compile(r"([a-z]{1,20})=(-1|\d{1,18})(?::(-1|\d{1,18}))?")
+#: As engines know them: those of setrlimit(2), but for the address space.
+_ULIMITS = (
+    "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",
+    "rtprio", "rttime", "sigpending", "stack",
+)  # fmt: skip
 _EXTRA_HOST = re.compile(r"[A-Za-z0-9_.-]+[:=][0-9A-Za-z:.\[\]-]+")
 
 
@@ -54,7 +59,11 @@ def read_docker(top: Fields, roles: Sequence[str]) -> DockerKeys:
     fields = Fields(node, _KEYS, faults)
     if fields.node("image") is None:
         faults.add(fields.line, "docker has no image", "expected image:")
-    return _read(fields, roles)._replace(source=source)
+    found = _read(fields, roles)
+    if found.no_mount and found.read_only:
+        wanted = "expected one of them: the working folder is not mounted"
+        faults.add(fields.line_of("read_only"), '"no_mount" and "read_only" both', wanted)
+    return found._replace(source=source)
 
 
 def _read(fields: Fields, roles: Sequence[str]) -> DockerKeys:
@@ -152,6 +161,18 @@ def _ipc(text: str) -> str:
     return text
 
 
+def _ulimit(text: str) -> str:
+    match = _ULIMIT.fullmatch(text)
+    if match is None:
+        raise ValueError("expected NAME=SOFT or NAME=SOFT:HARD")
+    if match[1] not in _ULIMITS:
+        raise ValueError(f"the name: {expected_one_of(match[1], _ULIMITS)}")
+    soft, hard = int(match[2]), int(match[3] or match[2])
+    if hard >= 0 and not 0 <= soft <= hard:
+        raise ValueError("expected a soft limit that is not above the hard one; -1 is no limit")
+    return text
+
+
 def _shm_size(text: str) -> str:
     return str(parse_size(text))
 
@@ -162,7 +183,7 @@ _capability = _matching(_CAPABILITY, "expected a capability such as SYS_PTRACE")
 #: dashes and the plural; `launcher.transport.docker.options` passes them on.
 OPTIONS: dict[str, tuple[Callable[[str], str], bool]] = {
     "shm_size": (_shm_size, False),
-    "ulimits": (_matching(_ULIMIT, "expected NAME=SOFT or NAME=SOFT:HARD"), True),
+    "ulimits": (_ulimit, True),
     "cap_add": (_capability, True),
     "cap_drop": (_capability, True),
     "devices": (_path, True),

@@ -31,6 +31,8 @@ class Collected(NamedTuple):
     remarks: tuple[str, ...]
     #: What kept things that are there from being fetched, a line each, host first.
     failures: tuple[str, ...]
+    #: The hosts whose failures these are.
+    failed: tuple[str, ...] = ()
 
 
 def collect(
@@ -65,12 +67,15 @@ def collect(
     try:
         outcome = on_all(hosts, visit, fanout, progress.tick)
         came = fetches.values()
+        lacking = {host: text for host, text in outcome.failed.items() if fetches[host].lacks}
         failures = [text for one in came for text in one.failures]
+        remarks = [text for one in came for text in one.remarks]
         result = Collected(
             sum(one.files for one in came),
             sum(one.size for one in came),
-            tuple(text for one in came for text in one.remarks),
-            (*failures, *outcome.failed.values()),
+            (*remarks, *(text for host, text in outcome.failed.items() if host not in lacking)),
+            (*failures, *lacking.values()),
+            tuple(host for host, one in fetches.items() if host in lacking or one.failures),
         )
         into = {folder for one in came for folder in one.into}
         summary = _summary(result, len(hosts), into, time.monotonic() - since)

@@ -60,13 +60,14 @@ class Fetch:
 
     @property
     def remarks(self) -> list[str]:
-        """What was not there or could not be read."""
-        return [text for _, text in self._remarks]
+        """What was not there or could not be read, and what need not come and could not be written here."""
+        spare = (text for item, text in self._failures if self._wanted[item].spare)
+        return [*(text for _, text in self._remarks), *spare]
 
     @property
     def failures(self) -> list[str]:
         """What could not be written here."""
-        return [text for _, text in self._failures]
+        return [text for item, text in self._failures if not self._wanted[item].spare]
 
     def order(self) -> list[dict[str, Any]]:
         """What is still wanted, as the host is told."""
@@ -82,6 +83,11 @@ class Fetch:
         names = listed([f"{one.path!r} of {one.task}" for one in left], _MOST_NAMED)
         came = f" ({counted(self.files, 'file')} came)" if self.files else ""
         return f"not fetched: {names}{came}" if left else ""
+
+    @property
+    def lacks(self) -> bool:
+        """Whether something has not come that must."""
+        return any(not one.spare for number, one in enumerate(self._wanted) if number not in self._done)
 
     def take_all(self, talk: Conversation) -> None:
         """Take what comes, until the host says that it was all.
@@ -156,10 +162,11 @@ class Fetch:
             return
         if self._arrival is None:
             raise LuggageError("content of nothing")
+        assert self._entry is not None
         try:
             self._arrival.write(data)
         except OSError as error:
-            self._failed("a file", error)
+            self._failed(self._entry.path, error)
             self._abandon()
             self._skips = True
 
@@ -172,10 +179,11 @@ class Fetch:
             return
         if arrival is None:
             return
+        assert self._entry is not None
         try:
             arrival.complete(said["end"])
         except OSError as error:
-            self._failed(str(error.filename or "a file"), error)
+            self._failed(self._entry.path, error)
             return
         self._count(arrival)
 

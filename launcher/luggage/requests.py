@@ -125,6 +125,8 @@ class Wanted(NamedTuple):
     path: str
     #: The folder here that it goes to; made when there is something for it.
     into: str
+    #: That it can't be fetched is a remark, and no failure.
+    spare: bool = False
 
 
 class CollectRequest(NamedTuple):

@@ -38,6 +38,8 @@ class TaskReport(NamedTuple):
     #: Processes it left behind that we ended, and pids nobody could end.
     leftovers: int = 0
     unkillable: Tuple[int, ...] = ()
+    #: Its end is none of the job's.
+    sidecar: bool = False
 
     @property
     def seconds(self) -> Optional[float]:

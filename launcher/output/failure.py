@@ -115,6 +115,7 @@ def _others(report: Report, failure: Failure) -> list[str]:
         task
         for task in report.tasks
         if task.task != failure.task and task.state is TaskState.FAILED and task.reason in _BY_ITSELF
+        if not task.sidecar
     ]
     others.sort(key=lambda task: task.ended_at or 0.0)
     if not others:

@@ -44,7 +44,7 @@ class Draining:
     def time_up(self) -> str:
         """The time of some is over; what is to be said of them."""
         before = self.going_on()
-        self._over += self.next_end()
+        self._over = min(self._tasks.records[task].drain for task in before)
         late = wording.some(self._tasks.named({*before}.difference(self.going_on())))
         return f"{late} did not finish within {wording.limit(self._over)} of the job's end: stopped"
 

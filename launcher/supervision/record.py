@@ -112,4 +112,5 @@ class Record:
             cpu_s=self.cpu_s,
             leftovers=self.leftovers,
             unkillable=self.unkillable,
+            sidecar=self.sidecar,
         )

@@ -53,13 +53,14 @@ class Wishes:
         if self._job.phase is Phase.CLOSING:
             return self._leave_agents(fact.who + again)
         if self._job.phase is Phase.DRAINING:
-            return self._ending.stop(
-                [Tell(f"{fact.who}: the job is done; {self._what_stops()}{self._how_long()}")]
-            )
+            return self._stop_in_order(f"{fact.who}: the job is done; ", fact.at)
         failure = Failure(Reason.INTERRUPTED, None, None, fact.at, f"stopped by {fact.who}")
         self._job.blame.fail(failure, 128 + fact.signal)
-        told = self._ending.stop([Tell(f"{fact.who}: {self._what_stops()}{self._how_long()}")])
-        return [*told, *self._await_answers(fact.at)]
+        return self._stop_in_order(f"{fact.who}: ", fact.at)
+
+    def _stop_in_order(self, why: str, now: float) -> list[Order]:
+        text = f"{why}{self._what_stops()}{self._how_long()}"
+        return [*self._ending.stop([Tell(text)]), *self._await_answers(now)]
 
     def _await_answers(self, now: float) -> list[Order]:
         """Who wants the end does not wait for the lease of a host from which nothing comes any more."""

@@ -57,7 +57,8 @@ COMMAND = (
     "'"
 )
 
-#: What `LOADER` runs, in words that Python 2.6 can read too up to the end of the first ``if``.
+#: What `LOADER` runs, in words that Python 2.6 can read too up to the end of the first ``if``. Who has not been
+#: told all within ten minutes will not be: the launcher was killed while the network was down.
 FIRST_CODE = b"""\
 def say(word):
     os.write(1, ("\\n<tf-launcher errand 1: " + word + ">\\n").encode("ascii"))
@@ -65,6 +66,8 @@ if sys.version_info < (3, 8):
     say("too old " + ".".join(map(str, sys.version_info[:3])))
     sys.exit(1)
 import marshal, zlib
+from _signal import alarm
+alarm(600)
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER
 def frame(size=8):
@@ -109,6 +112,7 @@ __import__(module)
 function = getattr(sys.modules[module], function)
 if arguments is None:
     arguments = frame(int(frame()))
+alarm(0)
 say("ready")
 del bundle
 sys.exit(function(marshal.loads(arguments)))

@@ -77,6 +77,16 @@ def test_each_role_has_its_own_time():
     assert stopped(*after(played)) == ["evaluator/0"]
 
 
+def test_each_end_names_who_did_not_finish():
+    """Of times, too, that no sum of others is."""
+    spec = job("worker 1", "evaluator 1 drain 0.9", "ps 1 drain 0.2")
+    played = Script(spec).play(DONE + "time up drain\nps/0 ends\ntime up drain")
+    assert played.told == (
+        "ps/0 did not finish within 0.2 s of the job's end: stopped",
+        "evaluator/0 did not finish within 0.9 s of the job's end: stopped",
+    )
+
+
 @pytest.mark.parametrize(
     ("what", "told"),
     [
@@ -91,6 +101,22 @@ def test_what_ends_the_wait(what: str, told: str):
     assert (stopped(*after(played)), played.told) == (["evaluator/0"], (told,))
     played = Script(job(*DRAINING, timeout=90)).play(DONE + what + "\nevaluator/0 ends\nps/0 ends\nclosed")
     assert played.exit_code == 0
+
+
+def test_ctrl_c_does_not_wait_for_a_silent_host():
+    """The end of its lease is far away. Nobody saw how its service ended, so it is no success."""
+    script = Script(job(*DRAINING), hosts(3, slots=1))
+    text = DONE + "ps/0 ends\nCtrl-C @ 5.0"
+    played = script.play(text)
+    assert played.timers["answer"] == 13.0
+    played = script.play(text + "\ntime up answer @ 18.0")
+    where = script.host_of["evaluator/0"]
+    assert [order.host for order in after(played) if isinstance(order, orders.HangUp)] == [where]
+    assert played.told[-1] == f"host {where} is lost: its agent did not answer in 13 s"
+    played = script.play(text + "\ntime up answer @ 18.0\nclosed node1\nclosed node2\nclosed node3")
+    assert played.exit_code == 125
+    heard = script.play(text + "\nevaluator/0 ends\nclosed")
+    assert heard.exit_code == 0
 
 
 def test_ctrl_c_again_kills_at_once():
@@ -165,6 +191,7 @@ def test_a_host_of_sidecars_alone_can_be_lost():
     apart = spec._replace(roles=(spec.roles[0], spec.roles[1]._replace(hosts=("node2",))))
     played = Script(apart, hosts(2)).play("up\nlost node2\nworker/0 exits 0\nworker/0 gone\nclosed")
     assert (played.exit_code, states(played)["board/0"]) == (0, "lost: host lost")
+    assert [task.sidecar for task in played.report.tasks] == [False, True]
 
 
 def test_sidecars_stay_while_others_drain():

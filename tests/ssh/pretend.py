@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from launcher.errors import TransportError
+from launcher.errors import ConnectionLost, TransportError
 
 _ROOT = str(Path(__file__).parents[2])
 #: What an errand runs: its arguments come first on its stdin, as a line of JSON.
@@ -72,7 +72,7 @@ class PretendErrand:
         except OSError:
             data = b""
         if not data and self._line.is_cut:
-            raise TransportError(f"{self._line.host}: the connection broke")
+            raise ConnectionLost(f"{self._line.host}: the connection broke")
         return data
 
     def send(self, data: bytes | memoryview) -> int:
@@ -82,7 +82,7 @@ class PretendErrand:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise TransportError(f"{self._line.host}: the connection broke") from error
+            raise ConnectionLost(f"{self._line.host}: the connection broke") from error
 
     def wait(self, seconds: float) -> int | None:
         """See `Errand.wait`."""
@@ -145,12 +145,14 @@ class PretendFleet:
         #: Whether a new connection can be had, and how often that was tried.
         self.reachable = True
         self.dialled = 0
+        #: Seconds that it takes to get one.
+        self.takes = 0.0
         self._silent = False
 
     def errand(self, host: str, entry: str, arguments: object) -> PretendErrand:
         """See `Errands.errand`."""
         if self.line.is_cut:
-            raise TransportError(f"{host}: there is no connection to it")
+            raise ConnectionLost(f"{host}: the connection broke")
         self.errands.append(PretendErrand(self.line, self.python, entry, arguments))
         return self.errands[-1]
 
@@ -161,6 +163,7 @@ class PretendFleet:
             time.sleep(0.05)
             raise TransportError(f"{host}: connection refused")
         self.line.is_cut = True
+        time.sleep(self.takes)
         self.line = PretendLine(host)
 
     def cut(self, reachable: bool = True) -> None:

@@ -29,9 +29,9 @@ FLOOD = "import os\nwhile True: os.write(1, bytes(range(256)) * 1024)"
 class Reach:
     """A link, and what is at its other end."""
 
-    def __init__(self, lease: float, mark: str, python: str = sys.executable) -> None:
+    def __init__(self, lease: float, mark: str, fleet: PretendFleet) -> None:
         self.told: list[str] = []
-        self.fleet = PretendFleet(python=python)
+        self.fleet = fleet
         link = SshTransport(self.fleet, self.told.append, lease).open(Host("node1"))
         assert isinstance(link, SshLink)
         self.link = link
@@ -80,8 +80,10 @@ def opened(nothing_left: str) -> Iterator[Callable[..., Reach]]:
     """Opens links, and closes them."""
     made: list[Reach] = []
 
-    def link(lease: float = 30.0, python: str = sys.executable) -> Reach:
-        made.append(Reach(lease, nothing_left, python))
+    def link(
+        lease: float = 30.0, python: str = sys.executable, fleet: PretendFleet | None = None
+    ) -> Reach:
+        made.append(Reach(lease, nothing_left, fleet or PretendFleet(python=python)))
         return made[-1]
 
     yield link

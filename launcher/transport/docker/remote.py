@@ -38,6 +38,12 @@ _WARNING = "WARNING: "
 _LOGGED = re.compile(r'level=error msg="([^"]*)"')
 #: Exit codes of the command where the container did not start.
 _NOT_STARTED = (125, 126, 127)
+#: That of the command itself, where it did not get as far as the image's Python.
+_OWN_FAULT = 125
+_GOES_ON = (
+    "what runs in its container may go on until the engine is back: then the next launch there removes it, "
+    "or `launch clean --hosts ...`"
+)
 
 
 class Berth:
@@ -139,10 +145,10 @@ class RemoteLink:
         code, said = found["code"], self._without_warnings(str(found["said"]))
         if code is None:
             return "its `docker run` was killed"
-        if code in _NOT_STARTED and not self._arrival.ready and (match := _COMMAND.search(said)):
-            return start_fault(match[1], self._container)
         if code in _NOT_STARTED and self._arrival.ready:
-            return f"its Docker engine has gone: was it stopped? ({_last(said)})"
+            return f"its Docker engine has gone: was it stopped? ({_last(said)}); {_GOES_ON}"
+        if code in _NOT_STARTED and (why := _refusal(code, said)):
+            return start_fault(why, self._container)
         return end_fault(End(code), self._container, self._arrival.ready, said)
 
     def _without_warnings(self, said: str) -> str:
@@ -175,8 +181,25 @@ def _is_closed(events: list[tuple[int, int]]) -> bool:
     return any(event & (select.POLLERR | select.POLLNVAL) for _, event in events)
 
 
+def _refusal(code: int, said: str) -> str:
+    """Why nothing was started; empty: that was not said.
+
+    What the engine refuses comes after ``docker: ``; an option that the command itself does not like comes
+    without it, as the first of some lines about its usage.
+    """
+    match = _COMMAND.search(said)
+    if match:
+        return match[1]
+    lines = [line for line in said.splitlines() if line.strip()]
+    return _message(lines[0]) if lines and code == _OWN_FAULT else ""
+
+
 def _last(said: str) -> str:
-    """The last line; of one as the command's log has it the message."""
     lines = said.strip().splitlines() or ["it said nothing"]
-    logged = _LOGGED.search(lines[-1])
-    return logged[1] if logged else lines[-1]
+    return _message(lines[-1])
+
+
+def _message(line: str) -> str:
+    """Of a line as the command's log has it the message."""
+    logged = _LOGGED.search(line)
+    return logged[1] if logged else line

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from launcher.errors import TransportError, WireError
+from launcher.errors import ConnectionLost, TransportError, WireError
 from launcher.model.records import TYPE_CHECKING
 from launcher.stream import Refused, Stream
 from launcher.transport.base import Errand
@@ -142,7 +142,9 @@ class Carrier(threading.Thread):
         try:
             self._use(self._fleet.errand(self._host, self._entry, self._arguments()))
         except TransportError as error:
-            return self._bare(error)
+            if not self._may_try_again(error):
+                return self._bare(error)
+            self._lose(self._bare(error))
         while True:
             self._wait()
             words = self._exchange()
@@ -162,11 +164,20 @@ class Carrier(threading.Thread):
         except Refused as error:
             return str(error)
         except (TransportError, WireError) as error:
-            if not self._met:
+            if not self._may_try_again(error):
                 return self._bare(error)
             self._drop_errand()
             self._lose(self._bare(error))
         return None
+
+    def _may_try_again(self, error: Exception) -> bool:
+        """Whether another connection may do better than the one that failed.
+
+        Before the porter has answered that holds once: what breaks again breaks because of us.
+        """
+        if self._met or self._redial is not None:
+            return True
+        return isinstance(error, ConnectionLost) and self._attempts == 1
 
     def _wait(self) -> None:
         poll = select.poll()
@@ -193,8 +204,8 @@ class Carrier(threading.Thread):
         if words is not None:
             return None if self._stream.incoming() else words
         if now >= self._stream.heard_at + self._lease:
-            lease = f"{self._lease:.0f} s"
-            return f"no answer for {lease}: {self._why_not}; its agent ends the tasks there by itself"
+            tasks = "; its agent ends the tasks there by itself" if self._met else ""
+            return f"no answer for {self._lease:.0f} s: {self._why_not}{tasks}"
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
             return "nobody waited for its end"
         if self._killed and self._errand is None:

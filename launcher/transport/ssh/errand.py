@@ -56,6 +56,11 @@ class ChannelErrand:
         """See `Errand.fileno`. It also says so when `send` would take more than it did."""
         return self._wake.fileno()
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing runs there any more."""
+        return self._session.closed
+
     def go_on(self, rest: bytes) -> None:
         """What it starts with goes on."""
         with self._starting:

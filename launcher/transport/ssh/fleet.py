@@ -114,7 +114,7 @@ class Fleet:
         line = self._line(host)
         rest = bootstrap.finale(arguments)
         waiting = self._waiting.pop(host, None)
-        if waiting is not None and entry == self._ahead:
+        if waiting is not None and entry == self._ahead and not waiting.ended:
             waiting.go_on(rest)
             return waiting
         if waiting is not None:

@@ -125,6 +125,16 @@ def test_a_command_that_was_killed(yard: Yard):
     assert yard.asked[-1] == "rm --force --volumes it"
 
 
+@pytest.mark.parametrize(("does", "removed"), [("echo facts; exit 125", True), ("exit 125", False)])
+def test_a_command_that_lost_its_engine(yard: Yard, does: str, removed: bool):
+    ward = yard.ward(does)
+    facts_of(ward)
+    assert until_over(ward)["code"] == 125
+    ward.kill()
+    # One that never spoke may be another's, of the same name.
+    assert (yard.asked[-1] == "rm --force --volumes it") is removed
+
+
 def test_no_command(yard: Yard, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/no/such")
     ward = ContainerWard({"run": ["docker", "run"], "name": "it", "env": {}}, "node1", 1)

@@ -7,7 +7,15 @@ import os
 
 import pytest
 
-from launcher.cli.dockeroptions import add_from_file, mounts, on_machines, role_cpus, role_memory
+from launcher.cli.dockeroptions import (
+    add_from_file,
+    asked_mounts,
+    mounts,
+    on_machines,
+    role_cpus,
+    role_memory,
+    tmpfs_faults,
+)
 from launcher.cli.options import add_options
 from launcher.jobfile import DockerKeys
 from launcher.model.host import Host
@@ -142,3 +150,36 @@ def test_a_file_that_says_nothing_of_containers():
     args = arguments()
     add_from_file(args, DockerKeys(), "/jobs")
     assert (args.docker, args.mount, args.docker_options) == (None, [], ())
+
+
+def test_an_option_replaces_a_mount_of_the_file():
+    args = arguments("--mount", "/mine:/data")
+    add_from_file(args, DockerKeys("img", ("/its:/data", "/x:/y", "/x:/y/")), "/jobs")
+    assert asked_mounts(args) == ([Mount("/mine", "/data"), Mount("/x", "/y")], [])
+
+
+@pytest.mark.parametrize(
+    ("of_file", "words", "told"),
+    [
+        (("/x:/d", "/tmp:/d/"), (), "--mount /tmp:/d: /x and /tmp can't both be mounted there"),
+        (
+            (),
+            ("--mount", "/x:/d", "--mount", "/y:/d"),
+            "--mount /y:/d: /x and /y can't both be mounted there",
+        ),
+        ((), ("--mount", "/x:/d", "--mount", "/x:/d:ro"), "can't be mounted there both read-only and not"),
+    ],
+)
+def test_two_mounts_at_one_place(of_file: tuple[str, ...], words: tuple[str, ...], told: str):
+    args = arguments(*words)
+    add_from_file(args, DockerKeys("img", of_file), "/jobs")
+    _, faults = asked_mounts(args)
+    assert len(faults) == 1
+    assert told in f"{faults[0].where}: {faults[0].what}"
+
+
+def test_folders_in_memory_where_something_is():
+    args = arguments()
+    add_from_file(args, DockerKeys("img", options=(("tmpfs", ("/d/:size=1g", "/e", "/e:size=1g")),)), "/jobs")
+    found = [fault.what for fault in tmpfs_faults(args, {"/d": Mount("/x", "/d")})]
+    assert found == ["/x is to be mounted there, too", "there is one at this place already"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 from launcher.cli.request import Request
 from launcher.cli.trip import Trip
 from launcher.errors import JobError, TransportError
+from launcher.luggage import mending
 from launcher.model.host import Host
 from launcher.model.job import JobSpec, Program, Role
+from launcher.model.rundir import RunPaths
+from launcher.model.task import OUTPUT_DIR
 from launcher.planning import place
 from tests.conftest import Launch
 from tests.unit.luggage.hosts import LocalErrand, LocalHosts, away_from
@@ -82,6 +86,58 @@ def test_what_was_brought_and_can_not_be_removed_is_said(
         it.bring(hosts, "job1")
         it.finish(hosts, "job1")
         assert capfd.readouterr().err == expected
+
+
+class Outputs:
+    """A launch with a folder for what each task makes: workers on a and b, a sidecar on c."""
+
+    def __init__(self, hosts: LocalHosts, runs: Path) -> None:
+        board = Role("board", 1, PROGRAM, sidecar=True, hosts=("c",))
+        job = JobSpec((Role("worker", 2, PROGRAM, hosts=("a", "b")), board), output_dirs=True)
+        wanted = Request(job, tuple(Host(name, slots=1) for name in "abc"))
+        args = argparse.Namespace(
+            sync=[], collect=[], fanout=None, quiet=True, json=False, run_dir=None, docker=None, user=None,
+        )  # fmt: skip
+        self.hosts, self.runs = hosts, runs
+        self.trip = Trip(wanted, place(job, wanted.hosts), args)
+        self.errands = self.trip.errands(hosts)
+        self.placement = self.trip.bring(self.errands, "job1")
+        for placed in self.placement.tasks:
+            (Path(dict(placed.env)[OUTPUT_DIR]) / "made").write_text(placed.task)
+
+    def fetched(self) -> bool:
+        tasks = [
+            types.SimpleNamespace(task=placed.task, host=placed.host.name, workdir="", env=dict(placed.env))
+            for placed in self.placement.tasks
+        ]
+        plan = types.SimpleNamespace(tasks=tasks)
+        return self.trip.collect(self.errands, plan, RunPaths(str(self.runs)), "job1")  # type: ignore[arg-type]
+
+    def left(self) -> list[str]:
+        return [host for host in "abc" if (self.hosts.cache(host) / "work/job1").exists()]
+
+
+@pytest.mark.parametrize(("lost", "complete", "came"), [("c", True, "ab"), ("b", False, "ac")])
+def test_of_a_lost_host_only_the_sidecars_need_not_come(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    lost: str, complete: bool, came: str,
+):  # fmt: skip
+    monkeypatch.setattr(mending, "_LEAST", 0.3)
+    hosts = LocalHosts(tmp_path / "homes")
+    launch = Outputs(hosts, tmp_path / "run")
+    hosts.away.add(lost)
+    hosts.cuts[lost] = 0
+    assert launch.fetched() is complete
+    said = capfd.readouterr().err
+    assert said.startswith(f"launch: --output-dirs: {lost}: the connection was lost")
+    if not complete:
+        launch.trip.keep("job1")
+        said = capfd.readouterr().err
+        assert said == (
+            "launch: --output-dirs: what was not fetched is still in ~/.cache/tf-launcher/work/job1 on b\n"
+        )
+        assert launch.left() == ["b"], "the others have nothing left to be fetched"
+    assert len(list((tmp_path / "run").rglob("made"))) == len(came)
 
 
 def test_tasks_that_share_a_folder_are_told(project: Path):

@@ -26,7 +26,7 @@ docker:
   keep: true
   options:
     shm_size: 1g
-    ulimits: [memlock=-1, nofile=1024:2048]
+    ulimits: [memlock=-1, nofile=1024:2048, 'core=0:-1']
     cap_add: SYS_NICE
     cap_drop: [NET_RAW]
     devices: ['/dev/fuse:/dev/fuse:rw']
@@ -45,7 +45,7 @@ def test_everything() -> None:
         memory=(("worker", 2 << 30), ("ps", 512 << 20)), cpus=(("", 1.5),), user="1000:1000", pull="always",
         gpus=1, keep=True, source="j:3",
         options=(
-            ("shm_size", (str(1 << 30),)), ("ulimits", ("memlock=-1", "nofile=1024:2048")), ("cap_add", ("SYS_NICE",)),
+            ("shm_size", (str(1 << 30),)), ("ulimits", ("memlock=-1", "nofile=1024:2048", "core=0:-1")), ("cap_add", ("SYS_NICE",)),
             ("cap_drop", ("NET_RAW",)), ("devices", ("/dev/fuse:/dev/fuse:rw",)), ("tmpfs", ("/scratch:size=1g",)),
             ("extra_hosts", ("data:10.0.0.7",)), ("ipc", ("host",)), ("security_opt", ("seccomp=unconfined",)),
             ("pids_limit", ("1000",)),
@@ -86,6 +86,13 @@ def test_gpus_of_a_role_are_its_own() -> None:
         ("docker:\n  image: tf\n  options: [x]", "j:5: options is a list; expected a mapping, as in shm_size: 1g"),
         ("docker:\n  image: tf\n  options: {network: host}", 'j:5: unknown key "network"'),
         ("docker: {image: tf, options: {ulimits: nofile}}", 'j:3: ulimits is "nofile"; expected NAME=SOFT or NAME=SOFT:HARD'),
+        ("docker: {image: tf, memory: 999999999999999t}", 'j:3: memory is "999999999999999t"; expected a size below 8388608t'),
+        ("docker: {image: tf, options: {shm_size: 8388608t}}", 'j:3: shm_size is "8388608t"; expected a size below'),
+        ("docker: {image: tf, options: {ulimits: [nofle=1]}}", 'j:3: ulimits is "nofle=1"; the name: did you mean "nofile"?'),
+        ("docker: {image: tf, options: {ulimits: [bogus=1]}}", 'j:3: ulimits is "bogus=1"; the name: expected one of core,'),
+        ("docker: {image: tf, options: {ulimits: ['nofile=10:5']}}", 'j:3: ulimits is "nofile=10:5"; expected a soft limit that is not above'),
+        ("docker: {image: tf, options: {ulimits: ['nofile=-1:5']}}", 'j:3: ulimits is "nofile=-1:5"; expected a soft limit that is not above'),
+        ("docker:\n  image: tf\n  read_only: true\n  no_mount: true", 'j:5: "no_mount" and "read_only" both; expected one of them'),
         ("docker: {image: tf, options: {cap_add: [sys nice]}}", 'j:3: cap_add is "sys nice"; expected a capability'),
         ("docker: {image: tf, options: {devices: fuse}}", 'j:3: devices is "fuse"; expected an absolute path'),
         ("docker: {image: tf, options: {ipc: all}}", 'j:3: ipc is "all"; expected private, shareable, host or none'),
@@ -106,7 +113,15 @@ def test_all_faults_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("0", 0), ("1k", 1024), ("2 GiB", 2 << 30), ("1.5t", 3 << 39), ("64MB", 64 << 20)]
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1k", 1024),
+        ("2 GiB", 2 << 30),
+        ("1.5t", 3 << 39),
+        ("64MB", 64 << 20),
+        ("8388607t", 8388607 << 40),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size

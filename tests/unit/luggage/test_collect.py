@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from launcher.luggage import mending
 from launcher.luggage.collect import Collected, collect
-from launcher.luggage.landing import Landing
+from launcher.luggage.landing import Arrival, Landing
 from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted
 from launcher.model.luggage import FILE, FOLDER, LINK, Entry, LuggageError, digest_of
@@ -183,6 +184,43 @@ def test_what_can_not_be_written_here_is_a_failure_and_the_rest_arrives(hosts: L
     )
     assert (out / "d/y").read_text() == "y"
     assert (out / "d/sub").read_text() == "a file"
+
+
+def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path, monkeypatch: pytest.MonkeyPatch):
+    (hosts.home("a") / "d").mkdir()
+    for name in ("x", "y"):
+        (hosts.home("a") / "d" / name).write_text(name)
+    whole = Arrival.write
+
+    def write(arrival: Arrival, data: bytes) -> None:
+        if data == b"x":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        whole(arrival, data)
+
+    monkeypatch.setattr(Arrival, "write", write)
+    result = fetch(hosts, wanted("d", out))
+    assert result.failures == (f"a: 'd/x' can't be put into {out}: No space left on device",)
+    assert (os.listdir(out / "d"), result.failed) == (["y"], ("a",))
+
+
+def test_what_is_spare_and_can_not_be_fetched_is_a_remark(
+    hosts: LocalHosts, out: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its host is lost, or there is no place for it here; what must come from elsewhere does count."""
+    monkeypatch.setattr(mending, "_LEAST", 0.3)
+    out.mkdir()
+    (out / "full").write_text("a file")
+    (hosts.home("a") / "d").mkdir()
+    (hosts.home("a") / "d/x").write_text("x")
+    hosts.cuts["b"] = hosts.cuts["c"] = 0
+    hosts.away.update("bc")
+    spare = [wanted("d", out / "full")._replace(spare=True), wanted("d", out, "b")._replace(spare=True)]
+    result = fetch(hosts, wanted("d", out), *spare)
+    assert (result.files, result.failures, result.failed) == (1, (), ())
+    assert [text[:3] for text in result.remarks if "can't be put" in text] == ["a: ", "a: "]
+    assert [text[:3] for text in result.remarks if "not back after" in text] == ["b: "]
+    result = fetch(hosts, wanted("d", out), wanted("d", out, "c"))
+    assert (len(result.failures), result.failed) == (1, ("c",))
 
 
 def test_a_link_here_leads_nowhere(hosts: LocalHosts, out: Path, tmp_path: Path):

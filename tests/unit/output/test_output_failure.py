@@ -41,7 +41,8 @@ def tails(data: bytes) -> Tails:
 
 
 def test_the_whole_report():
-    others = [failed("worker/2", 3), task_report("ps/0", state=TaskState.STOPPED, reason=Reason.STOPPED)]
+    others = [failed("worker/2", 3), failed("board/0", 1, sidecar=True)]
+    others += [task_report("ps/0", state=TaskState.STOPPED, reason=Reason.STOPPED)]
     stuck = task_report("worker/0", state=TaskState.STOPPED, reason=Reason.STOPPED, unkillable=(77, 78))
     told = report(stuck, failed("worker/1", host="node2"), *others, failure=FAILURE, exit_code=7)
     assert failure_report(told, tails(b"step 1\rstep 2\n\x1b[31mbad\x1b[0m\n\n"), PATHS) == (

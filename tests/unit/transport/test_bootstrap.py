@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,27 @@ def test_it_takes_no_byte_too_much_however_they_come():
     process.stdout.close()
     assert process.wait(20) == 0
     assert out.endswith(b"after")
+
+
+def test_a_program_that_is_never_told_its_arguments_ends(monkeypatch: pytest.MonkeyPatch):
+    """The launcher was killed while the network was down: nothing says so, on this side or that."""
+    soon = bootstrap.FIRST_CODE.replace(b"alarm(600)", b"alarm(1)")
+    assert soon != bootstrap.FIRST_CODE
+    monkeypatch.setattr(bootstrap, "FIRST_CODE", soon)
+    told = bootstrap.prelude(sys.executable, StubBundle().compiled, "errands:echo")
+    argv = ["sh", "-c", bootstrap.COMMAND]
+    with (
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as waits,
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as works,
+    ):
+        assert waits.stdin is not None and works.stdin is not None
+        works.stdin.write(told + bootstrap.finale(None))
+        waits.stdin.write(told)
+        assert waits.wait(20) == -signal.SIGALRM
+        with pytest.raises(subprocess.TimeoutExpired):
+            works.wait(0.5)
+        works.stdin.close()
+        assert works.wait(20) == 0
 
 
 @pytest.mark.parametrize("python", PYTHONS)

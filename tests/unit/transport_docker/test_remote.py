@@ -143,9 +143,15 @@ def test_a_python_that_is_too_old(below: Below):
             "it is wrong",
         ),
         (
+            ended(125, '\ninvalid argument "bogus=1" for "--ulimit" flag: x\n\nUsage:  docker run\n'),
+            "its Docker engine has gone: was it stopped? (Usage:  docker run); what runs",
+            'invalid argument "bogus=1" for "--ulimit" flag: x',
+        ),
+        (ended(125), "its Docker engine has gone", "does not run our agent, and ended with 125"),
+        (
             ended(125, 'time="2026" level=error msg="error waiting for container: unexpected EOF"'),
             "its Docker engine has gone: was it stopped? (error waiting for container: unexpected EOF)",
-            "does not run our agent, and ended with 125",
+            "error waiting for container: unexpected EOF",
         ),
         (
             ended(
@@ -168,6 +174,7 @@ def test_how_it_ended(below: Below, words: str, told: str, told_early: str, read
     below.words = words
     wanted = told if ready else told_early
     assert wanted in str(link.wait(0))
+    assert wanted.startswith("does not run") or "does not run" not in str(link.wait(0))
     assert bool(wanted) == bool(link.kill(0))
 
 

@@ -1,0 +1,88 @@
+"""The link to an agent over connections that fail before the agent has been met; without any SSH."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from launcher.model.host import Host
+from launcher.transport.ssh import carrier
+from launcher.transport.ssh.link import SshTransport
+from tests.ssh.pretend import PretendErrand, PretendFleet
+from tests.ssh.test_link import Reach, opened
+
+__all__ = ["opened"]  # a fixture
+
+
+class Breaking(PretendFleet):
+    """So many connections break as soon as something is to be run over them, before it has begun."""
+
+    def __init__(self, breaks: int) -> None:
+        super().__init__()
+        self.breaks = breaks
+
+    def errand(self, host: str, entry: str, arguments: object) -> PretendErrand:
+        """See `Errands.errand`."""
+        if not self.breaks:
+            return super().errand(host, entry, arguments)
+        self.breaks -= 1
+        errand = super().errand(host, "builtins:len", arguments)
+        self.line.is_cut = True
+        return errand
+
+
+def works(here: Reach) -> None:
+    """The agent is there, and does what it is told."""
+    here.agent.ready()
+    here.count(5)
+    here.counted(5)
+
+
+def test_nothing_starts_over_the_first_connection_but_over_the_second(
+    opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
+):
+    """The first one ends while the second is being made."""
+    monkeypatch.setattr(carrier, "FIRST_ANSWER", 2.0)
+    fleet = PretendFleet()
+    fleet.takes = 0.4
+    fleet.line.frozen.set()
+    here = opened(fleet=fleet)
+    works(here)
+    assert re.match(r"node1: connection lost \(nothing of ours has started there", here.told[0])
+    assert re.fullmatch(r"node1: connected again after \d s", here.told[1])
+    assert fleet.dialled == 1
+
+
+@pytest.mark.parametrize("already", [True, False])
+def test_the_connection_breaks_before_the_agent_is_there(opened: Callable[..., Reach], already: bool):
+    """Before the agent is asked for, and after."""
+    fleet = Breaking(0 if already else 1)
+    fleet.line.is_cut = already
+    here = opened(fleet=fleet)
+    works(here)
+    assert here.told[0] == "node1: connection lost (the connection broke); trying again for 30 s"
+    assert re.fullmatch(r"node1: connected again after \d s", here.told[1])
+    assert fleet.dialled == 1
+
+
+def test_connections_that_break_because_of_us():
+    """Whatever is tried again breaks again: once is enough."""
+    fleet, told = Breaking(9), list[str]()
+    link = SshTransport(fleet, told.append).open(Host("node1"))
+    said = link._carrier.over.wait(10) and link.wait(0.1)
+    link.close()
+    fleet.close()
+    assert (said, fleet.dialled, len(told)) == ("the connection broke", 1, 1)
+
+
+def test_a_host_that_is_not_back_in_time():
+    """Nothing is said of tasks that never were."""
+    fleet, told = PretendFleet(), list[str]()
+    fleet.cut(reachable=False)
+    link = SshTransport(fleet, told.append, 1.5).open(Host("node1"))
+    said = link._carrier.over.wait(10) and link.wait(0.1)
+    link.close()
+    fleet.close()
+    assert said == "no answer for 2 s: connection refused"

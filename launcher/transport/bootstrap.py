@@ -57,8 +57,8 @@ COMMAND = (
     "'"
 )
 
-#: What `LOADER` runs, in words that Python 2.6 can read too up to the end of the first ``if``. Who has not been
-#: told all within ten minutes will not be: the launcher was killed while the network was down.
+#: What `LOADER` runs, in words that Python 2.6 can read too up to the end of the first ``if``. What has
+#: not been told all within ten minutes never will be: the launcher was killed while the network was down.
 FIRST_CODE = b"""\
 def say(word):
     os.write(1, ("\\n<tf-launcher errand 1: " + word + ">\\n").encode("ascii"))

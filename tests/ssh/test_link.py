@@ -80,9 +80,7 @@ def opened(nothing_left: str) -> Iterator[Callable[..., Reach]]:
     """Opens links, and closes them."""
     made: list[Reach] = []
 
-    def link(
-        lease: float = 30.0, python: str = sys.executable, fleet: PretendFleet | None = None
-    ) -> Reach:
+    def link(lease: float = 30.0, python: str = sys.executable, fleet: PretendFleet | None = None) -> Reach:
         made.append(Reach(lease, nothing_left, fleet or PretendFleet(python=python)))
         return made[-1]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.model import facts
+from launcher.transport.ssh import entries
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.link import SshLink, SshTransport
 from launcher.transport.ssh.settings import SshSettings
@@ -93,6 +94,25 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
     yield reached
     for one in made:
         one.close()
+
+
+@pytest.mark.parametrize("ahead", ["", entries.PORTER])
+def test_the_connection_is_killed_before_the_agent_is_asked_for(
+    caller: Path, hosts: list[LabHost], ahead: str
+):
+    """The host is healthy, and nothing had started: another connection will do."""
+    record, told = hosts[0].record(), list[str]()
+    with Fleet([record], SshSettings(), told.append, ahead) as fleet:
+        fleet.connect()
+        assert hosts[0].kill_sshd_sessions()
+        link = SshTransport(fleet, told.append).open(record)
+        agent = Driver(link, record.name, {})
+        agent.ready()
+        assert agent.close() == ""
+        link.close()
+    lost, back = (text.removeprefix(f"{record.name}: ") for text in told)
+    assert lost.startswith("connection lost (the connection broke")
+    assert back.startswith("connected again after ")
 
 
 def test_a_job_without_faults_and_nothing_is_left(reach: Callable[..., Reach]):

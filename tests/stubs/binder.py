@@ -41,10 +41,23 @@ def stolen(ports):
     return found
 
 
-def meet(server, first):
+def serves(server, host, port):
+    """Connect to ourselves; those who came before that, to meet, are kept waiting."""
+    client, early = fresh(), []
+    client.connect((host, port))
+    while True:
+        guest, address = server._accept()
+        if address == client.getsockname():
+            os.close(guest)
+            client.close()
+            return early
+        early.append(guest)
+
+
+def meet(server, first, early):
     """Wait until every task has come this far: no port is given back before."""
     if server.getsockname()[1] == first:
-        for guest in [server._accept()[0] for _ in range(len(OURS) - 1)]:
+        for guest in early + [server._accept()[0] for _ in range(len(OURS) - 1 - len(early))]:
             os.close(guest)
         return
     end = time.monotonic() + 20
@@ -62,11 +75,8 @@ FIRST_HOST, _, FIRST = ADDRESSES[0].rpartition(":")
 host, _, number = os.environ["TASK_ADDRESS"].rpartition(":")
 held = stolen(OURS)
 listening = serve(int(number))
-client = fresh()
-client.connect((host, int(number)))
-client.close()
-os.close(listening._accept()[0])
+early = serves(listening, host, int(number))
 held += stolen(OURS)
-meet(listening, int(FIRST))
+meet(listening, int(FIRST), early)
 if held:
     sys.exit(f"got ports that are held: {held}")

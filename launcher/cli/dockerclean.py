@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from launcher.cli import travelling
+from launcher.cli.clean import show
 from launcher.cli.dockerhosts import Ways
 from launcher.cli.dockyards import Dockyards
 from launcher.cli.inventory import read_hosts
@@ -19,6 +20,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         LaunchError: a host or its engine can't be reached, or does not remove them.
     """
+    from launcher.transport.ssh import lean
+
+    lean.fetch()
     from launcher.transport.ssh.fleet import Fleet
 
     hosts = read_hosts(args.hosts)
@@ -29,12 +33,7 @@ def run(args: argparse.Namespace) -> int:
             yards.look()
             dead = yards.dead()
             faults = [] if args.dry_run else yards.remove(dead)
-    verb = "would remove" if args.dry_run else "removed"
-    for left in dead:
-        if not any(fault.startswith(f"{left.host}:") for fault in faults):
-            print(f"{verb} container {left.name} on {left.host}")
-    if not dead:
-        print("nothing is left")
+    show(args.dry_run, [(f"container {left.name} on {left.host}", left.host) for left in dead], faults)
     if faults:
         raise HostsError(faults)
     return 0

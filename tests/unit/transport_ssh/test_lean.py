@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _SEEN = """
 import sys
 {before}
 from launcher.transport.ssh import lean
+{more}
 lean.fetch()
 wanted = "unittest", "unittest.mock", "asyncio", "email", "importlib.metadata"
 here = [name for name in wanted if name in sys.modules]
@@ -21,10 +24,10 @@ print([finder for finder in sys.meta_path if "launcher" in getattr(finder, "__mo
 """
 
 
-def seen(before: str = "") -> list[str]:
+def seen(before: str = "", more: str = "") -> list[str]:
     """What a process of its own prints."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _SEEN.format(before=before)],
+        [sys.executable, "-W", "error", "-c", _SEEN.format(before=before, more=more)],
         capture_output=True,
         text=True,
         timeout=50,
@@ -46,3 +49,10 @@ def test_what_is_there_already_stays():
 
 def test_paramiko_that_is_there_already():
     assert seen("import paramiko")[1:] == ["True", "{'a': 1} True nowhere", "[]"]
+
+
+@pytest.mark.parametrize("kind", ["AttributeError", "ImportError"])
+def test_libraries_that_want_more_are_imported_whole(kind: str):
+    """As when a distribution is not installed as wheels are, or asks for more than a version."""
+    refuse = f"def refuse(name): raise {kind}(name)\nlean._version = refuse"
+    assert seen(more=refuse)[1:] == ["True", "{'a': 1} True nowhere", "[]"]

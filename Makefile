@@ -67,12 +67,12 @@ $(VENV)/bin/python $(BENCH)/bin/python: | python-ok
 
 # Editable: what is tested and shown is the source as it is now.
 $(VENV)/.demo: $(PACKAGING) | $(VENV)/bin/python
-	@echo "installing launch and TensorFlow into $(VENV) (once; some minutes)"
+	@echo "installing launch and TensorFlow into $(VENV) (once; some minutes, the last half of one in silence)"
 	$(BIN)/python $(PIP) install --editable '.[tensorflow]'
 	@touch $@
 
 $(VENV)/.dev: $(PACKAGING) | $(VENV)/bin/python
-	@echo "installing launch, TensorFlow and the tools of the tests into $(VENV) (once; some minutes)"
+	@echo "installing launch, TensorFlow and the tools of the tests into $(VENV) (once; some minutes, the last half of one in silence)"
 	$(BIN)/python $(PIP) install --editable '.[tensorflow,dev]'
 	@touch $@ $(VENV)/.demo
 

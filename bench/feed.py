@@ -23,8 +23,7 @@ from bench.setting import Setting
 _CONSUMERS, _BATCH = 2, 1000
 _PROGRAM = Path(__file__).parent / "programs" / "feed.py"
 _ROOT = Path(__file__).parents[1]
-#: Rows of one partition, and about the seconds that a run of the faster ways should take.
-_CHUNK = 1 << 20
+#: Seconds for a consumer to come up, or to be done.
 _PATIENCE = 120.0
 FEED, BARE, QUEUE = "feed", "bare socket", "manager queue"
 

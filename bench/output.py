@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,14 +16,14 @@ from bench.setting import Setting
 _TASKS = 4
 _LINES, _FEW_LINES = 200_000, 20_000
 #: Bytes of a line with its newline.
-_WIDTH = 100
+WIDTH = 100
 _MEGA = 1e6
 _PATIENCE = 300.0
 #: A contender that took longer than this (seconds) is not run again.
 _LONG = 10.0
 _LINE = rb"(?P<task>\d\d):(?P<number>\d{9}):(?P<letter>[a-z])(?P=letter){75}:(?P=number)\n"
 #: Part of a line of ours: where it is not whole, it was torn.
-_PART = re.compile(rb"([a-d])\1{8}|\d{9}")
+_PART = re.compile(rb"([a-e])\1{8}|\d{9}")
 
 
 class Checked(NamedTuple):
@@ -46,21 +47,21 @@ def measure(setting: Setting) -> None:
     lines = _FEW_LINES if setting.quick else _LINES
     source = setting.folder("lines")
     for task in range(_TASKS):
-        (source / f"lines.{task}").write_bytes(_text(task, lines))
+        (source / f"lines.{task}").write_bytes(text(task, lines))
     results: dict[str, list[Checked]] = {one.name: [] for one in setting.present}
     slow: set[str] = set()
     for _, contender in setting.turns(min(setting.rounds, 5)):
         if contender.name not in slow:
             checked = _once(setting, contender, source, lines)
             results[contender.name].append(checked)
-            if _TASKS * lines * _WIDTH / _MEGA / checked.speed > _LONG:
+            if _TASKS * lines * WIDTH / _MEGA / checked.speed > _LONG:
                 slow.add(contender.name)
     shutil.rmtree(source)
     _show(setting, results, lines)
 
 
-def _text(task: int, lines: int) -> bytes:
-    """Lines of ``_WIDTH`` bytes; one that is put together from two is noticed."""
+def text(task: int, lines: int) -> bytes:
+    """Lines of ``WIDTH`` bytes; one that is put together from two is noticed."""
     middle = bytes([97 + task]) * 76
     return b"".join(b"%02d:%09d:%s:%09d\n" % (task, number, middle, number) for number in range(lines))
 
@@ -79,17 +80,20 @@ def _once(setting: Setting, contender: Contender, source: Path, lines: int) -> C
     return checked
 
 
-def check(path: Path, prefix: bytes, lines: int, seconds: float) -> Checked:
+def check(
+    path: Path, prefix: bytes, lines: int, seconds: float, tasks: Sequence[int] = range(_TASKS)
+) -> Checked:
     """Look at every line of a file.
 
     Args:
         prefix: how a line begins; its group ``named`` is the task that it is said to be of.
         lines: how many there should be of each task.
         seconds: how long it took to make the file.
+        tasks: what was given to `text`.
     """
     whole_line = re.compile(prefix + _LINE)
-    seen = [bytearray(lines) for _ in range(_TASKS)]
-    last = [-1] * _TASKS
+    seen = {task: bytearray(lines) for task in tasks}
+    last = dict.fromkeys(tasks, -1)
     torn = doubled = misplaced = 0
     with path.open("rb") as file:
         for line in file:
@@ -102,9 +106,9 @@ def check(path: Path, prefix: bytes, lines: int, seconds: float) -> Checked:
             misplaced += named != task or number <= last[task]
             seen[task][number] = 1
             last[task] = number
-    whole = sum(map(sum, seen))
-    speed = _TASKS * lines * _WIDTH / _MEGA / seconds
-    return Checked(speed, whole, _TASKS * lines - whole, torn, doubled, misplaced)
+    whole = sum(map(sum, seen.values()))
+    speed = len(tasks) * lines * WIDTH / _MEGA / seconds
+    return Checked(speed, whole, len(tasks) * lines - whole, torn, doubled, misplaced)
 
 
 def _show(setting: Setting, results: dict[str, list[Checked]], lines: int) -> None:
@@ -121,7 +125,7 @@ def _show(setting: Setting, results: dict[str, list[Checked]], lines: int) -> No
 
     head = ["worst run's faults", "MB/s: median (max)", "x launch", "x floor"]
     head += ["lost", "torn", "doubled", "misplaced", "runs"]
-    title = f"output: {_TASKS} tasks x {lines:,} lines of {_WIDTH} bytes, every line checked"
+    title = f"output: {_TASKS} tasks x {lines:,} lines of {WIDTH} bytes, every line checked"
     tables.show(title, head, setting.rows(row, len(head) - 1))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import docker, failure, feed, idle, output, processes, ssh, startup, sync
+from bench import docker, failure, feed, idle, output, processes, relay, ssh, startup, sync
 from bench.contenders import Contender, all_contenders
 from bench.setting import Setting
 
@@ -23,6 +23,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "idle": idle.measure,
     "ssh": ssh.measure,
     "sync": sync.measure,
+    "relay": relay.measure,
     "feed": feed.measure,
     "docker": docker.measure,
 }
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     """
     args = _arguments(argv)
     processes.become_subreaper()
-    with _scratch() as scratch, _clean_environment(scratch):
+    with _scratch() as scratch, _clean_environment():
         contenders = all_contenders(args.launch)
         print(_machine(), *map(_introduction, contenders), sep="\n", flush=True)
         setting = Setting(contenders, args.rounds, args.quick, scratch, [], args.launch)
@@ -95,7 +96,7 @@ def _scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def _clean_environment(scratch: Path) -> Iterator[None]:
+def _clean_environment() -> Iterator[None]:
     """The same for all contenders: nothing of the user's settings; runs of launch are not kept among his."""
     for name in list(os.environ):
         if name.startswith(("PYTHON", "OMPI_", "TORCH", "VIRTUAL_ENV", "TASK_")) or name == "RANK":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import processes, tables
+from bench import output, processes, tables
 from bench.setting import Setting
 from bench.ssh_peers import LAUNCH, SshPeer, all_peers
 from tests.ssh.lab import Lab
@@ -22,11 +21,10 @@ _COUNTS = (4, 16, 32)
 #: Seconds that one run may take.
 _PATIENCE = 60.0
 _LINES, _FEW_LINES = 100_000, 10_000
-_WIDTH = 100
 _HOSTS = 4
 _CODE = 7
-_PREFIXES = {LAUNCH: rb"node(\d+) +worker/\d+ *\| ", "pdsh": rb"node(\d+): ", "clush": rb"node(\d+): "}
-_LINE = re.compile(rb"(\d\d):(\d{9}):([a-z])\3{75}:\2\n")
+_NODE = rb"node(?P<named>\d+)"
+_PREFIXES = {LAUNCH: _NODE + rb" +worker/\d+ *\| ", "pdsh": _NODE + b": ", "clush": _NODE + b": "}
 
 
 class Run(NamedTuple):
@@ -114,10 +112,9 @@ def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
     lines = _FEW_LINES if setting.quick else _LINES
     hosts = lab.hosts[:_HOSTS]
     for host in hosts:
-        (host.home / "lines").write_bytes(_text(host.number, lines))
+        (host.home / "lines").write_bytes(output.text(host.number, lines))
     head = ["every line checked", "MB/s: median (max)", "x launch", "lost", "torn", "doubled", "misplaced"]
-    speeds: dict[str, list[float]] = defaultdict(list)
-    faults: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+    found_out: dict[str, list[output.Checked]] = defaultdict(list)
     argv = ["sh", "-c", "cat $HOME/lines"]
     for _ in range(min(setting.rounds, 3)):
         for peer in found:
@@ -125,46 +122,22 @@ def _output(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
                 folder = setting.folder("ssh")
                 words = peer.command(str(lab.ssh_config), [host.name for host in hosts], argv)
                 done = _run(lab, words, folder / "output")
-                checked = _check(folder / "output", _PREFIXES[peer.name], lines)
-                speeds[peer.name].append(_HOSTS * lines * _WIDTH / 1e6 / done.seconds)
-                faults[peer.name].append(checked)
+                numbers = [host.number for host in hosts]
+                checked = output.check(folder / "output", _PREFIXES[peer.name], lines, done.seconds, numbers)
+                found_out[peer.name].append(checked)
                 (folder / "output").unlink()
-                if peer.name == LAUNCH and (any(checked) or done.code != 0):
+                if peer.name == LAUNCH and (checked.faults or done.code != 0):
                     setting.faults.append(f"launch: output over ssh ended with {done.code}: {checked}")
     rows = []
+    speeds = {name: [checked.speed for checked in runs] for name, runs in found_out.items()}
     for name, own in speeds.items():
-        worst = max(faults[name], key=sum)
+        worst = max(found_out[name], key=lambda checked: checked.faults)
+        kinds = (worst.lost, worst.torn, worst.doubled, worst.misplaced)
         median = f"{statistics.median(own):.1f} ({max(own):.1f})"
-        rows.append([name, median, tables.ratio(own, speeds[LAUNCH]), *map(str, worst)])
-    tables.show(f"ssh output: {_HOSTS} hosts x {lines:,} lines of {_WIDTH} bytes", head, rows)
+        rows.append([name, median, tables.ratio(own, speeds[LAUNCH]), *map(str, kinds)])
+    tables.show(f"ssh output: {_HOSTS} hosts x {lines:,} lines of {output.WIDTH} bytes", head, rows)
     for host in hosts:
         (host.home / "lines").unlink()
-
-
-def _text(host: int, lines: int) -> bytes:
-    middle = bytes([96 + host]) * 76
-    return b"".join(b"%02d:%09d:%s:%09d\n" % (host, number, middle, number) for number in range(lines))
-
-
-def _check(path: Path, prefix: bytes, lines: int) -> tuple[int, int, int, int]:
-    """Lines that were lost, torn, doubled, or are where they should not be."""
-    named = re.compile(prefix)
-    seen = {host: bytearray(lines) for host in range(1, _HOSTS + 1)}
-    last = dict.fromkeys(seen, -1)
-    torn = doubled = misplaced = 0
-    with path.open("rb") as file:
-        for line in file:
-            head = named.match(line)
-            found = _LINE.fullmatch(line, head.end()) if head else None
-            if head is None or found is None:
-                torn += re.search(rb"([a-d])\1{8}", line) is not None
-                continue
-            host, number = int(found[1]), int(found[2])
-            doubled += seen[host][number]
-            misplaced += int(head[1]) != host or number <= last[host]
-            seen[host][number] = 1
-            last[host] = number
-    return _HOSTS * lines - sum(map(sum, seen.values())), torn, doubled, misplaced
 
 
 # ---------------------------------------------------------------------- failure

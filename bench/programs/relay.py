@@ -1,0 +1,171 @@
+"""Both ends of a way through a relay, and what carries it.
+
+Usage: relay.py carry HOST SOCKET                   launch's: a port of HOST that leads to SOCKET here; says
+                                                    which, and ends with its standard input
+       relay.py talk DIRECTION WHERE STREAMS SIZE   on a host: so many ways at once, so many bytes on each;
+                                                    says how many seconds that took
+
+WHERE is a port of the loopback, or the path of a socket. `serve` is who listens at the socket. Every byte is
+looked at, at the end that it comes to: what travels is one block over and over.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+
+#: Bytes to whoever listens, bytes from there, and questions that each wait for their answer.
+UP, DOWN, ASK = "up", "down", "ask"
+_HEAD = struct.Struct("<4sQ")
+_BLOCK = random.Random(1).randbytes(1 << 18)
+#: Twice, so that a piece from anywhere in it is one slice.
+_BLOCKS = _BLOCK * 2
+_QUESTION = 100
+#: Seconds without a byte after which a way counts as stuck.
+_PATIENCE = 60.0
+
+
+class Spoiled(Exception):
+    """What came is not what was sent."""
+
+
+def send(way: socket.socket, size: int) -> None:
+    """Send so many bytes."""
+    sent, blocks = 0, memoryview(_BLOCKS)
+    while sent < size:
+        start = sent % len(_BLOCK)
+        sent += way.send(blocks[start : start + min(len(_BLOCK), size - sent)])
+
+
+def take(way: socket.socket, size: int) -> None:
+    """Take so many bytes, and look at each.
+
+    Raises:
+        Spoiled: they are others, or fewer.
+    """
+    buffer = bytearray(len(_BLOCK))
+    view = memoryview(buffer)
+    taken = 0
+    while taken < size:
+        came = way.recv_into(view[: min(len(_BLOCK), size - taken)])
+        start = taken % len(_BLOCK)
+        # Bytes: two memoryviews are compared item by item, which takes longer than the way here.
+        if not came or bytes(view[:came]) != _BLOCKS[start : start + came]:
+            raise Spoiled(f"after {taken} of {size} bytes")
+        taken += came
+
+
+def _exactly(way: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = way.recv(size - len(data))
+        if not piece:
+            raise Spoiled(f"{len(data)} of {size} bytes")
+        data += piece
+    return data
+
+
+# ---------------------------------------------------------------------- who listens
+
+
+def serve(listening: socket.socket) -> None:
+    """Answer whoever comes, each in a thread, until the socket is closed."""
+    while True:
+        try:
+            way = listening.accept()[0]
+        except OSError:
+            return
+        threading.Thread(target=_answer, args=(way,), daemon=True).start()
+
+
+def _answer(way: socket.socket) -> None:
+    way.settimeout(_PATIENCE)
+    with way:
+        try:
+            word, size = _HEAD.unpack(_exactly(way, _HEAD.size))
+            direction = word.strip(b"\0").decode()
+            if direction == UP:
+                take(way, size)
+                way.sendall(b"!")
+            elif direction == DOWN:
+                send(way, size)
+            else:
+                for _ in range(size):
+                    way.sendall(_exactly(way, _QUESTION))
+        except (OSError, Spoiled):  # whoever asked does not get what it waits for, and says so
+            return
+
+
+# ---------------------------------------------------------------------- who comes
+
+
+def talk(direction: str, where: str, streams: int, size: int) -> float:
+    """Talk over so many ways at once.
+
+    Returns:
+        Seconds, from the first word on the first of them to the last on the last.
+
+    Raises:
+        Spoiled: something did not come as it was sent.
+    """
+    ways = [_connected(where) for _ in range(streams)]
+    done: list[float] = []
+    threads = [
+        threading.Thread(target=lambda way=way: done.append(_say(way, direction, size)))  # type: ignore[misc]
+        for way in ways
+    ]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(done) < streams:
+        raise Spoiled(f"{streams - len(done)} of {streams} ways")
+    return max(done) - began
+
+
+def _connected(where: str) -> socket.socket:
+    if where.isdigit():
+        return socket.create_connection(("127.0.0.1", int(where)), _PATIENCE)
+    way = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    way.settimeout(_PATIENCE)
+    way.connect(where)
+    return way
+
+
+def _say(way: socket.socket, direction: str, size: int) -> float:
+    with way:
+        way.sendall(_HEAD.pack(direction.encode(), size))
+        if direction == UP:
+            send(way, size)
+            _exactly(way, 1)
+        elif direction == DOWN:
+            take(way, size)
+        else:
+            for _ in range(size):
+                way.sendall(_BLOCK[:_QUESTION])
+                _exactly(way, _QUESTION)
+        return time.monotonic()
+
+
+def carry(host: str, path: str) -> None:
+    """Lead a port of a host to a socket here."""
+    from launcher.model.host import Host
+    from launcher.transport.ssh.fleet import Fleet
+    from launcher.transport.ssh.settings import SshSettings
+
+    with Fleet([Host(host)], SshSettings(), print) as fleet:
+        fleet.connect()
+        print(fleet.relay(path, lambda line: print(line, file=sys.stderr))[host], flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "carry":
+        carry(*sys.argv[2:])
+    else:
+        print(talk(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))

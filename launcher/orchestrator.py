@@ -1,4 +1,4 @@
-"""One launch from its first agent to its last: one queue, one loop, and no decision of its own.
+"""One launch from its first agent to its last: one loop, and no decision of its own.
 
 Facts come from the links, the clock and the signals; the machine says what they mean; its orders are
 carried out here, and everything that happens is shown to the renderers.
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 LAST_WAIT = 10.0
 #: The same where somebody wants the end at once.
 _HURRIED_WAIT, _HURRIED_KILL = 0.5, 3.0
+#: Seconds in which it mostly becomes known why an agent ended without a goodbye; no longer is waited for it.
+_REASON = 2.0
 #: What is said of an agent on another machine that no order gets to.
 _UNREACHED = "and it can't be reached: it ends everything there when its lease is over"
-#: Seconds between two looks at a reader who holds us up.
+#: Seconds between two looks at a reader who holds us up; and until the first at why an agent ended.
 _LOOK = 0.01
 _READ = 1 << 18
 
@@ -57,6 +59,29 @@ class Voice(Protocol):
 
     def take(self) -> Sequence[str]:
         """Those that nobody has taken yet."""
+
+
+class _Loss:
+    """An agent that ended without a goodbye, until it is known why."""
+
+    def __init__(self, line: _Line) -> None:
+        self.line = line
+        #: When that was: seconds since the epoch.
+        self.at = time.time()
+        #: When to look next, and when for the last time (monotonic).
+        self.look = time.monotonic()
+        self.until = self.look + _REASON
+        self._pause = _LOOK
+
+    def why(self) -> str | None:
+        """What is known of it; ``None``: it may soon be more."""
+        said = self.line.link.wait(0.0)
+        now = time.monotonic()
+        if said is None and now < self.until:
+            self.look, self._pause = now + self._pause, 2 * self._pause
+            return None
+        noise = self.line.decoder.noise[-500:].decode("utf-8", "replace").strip()
+        return said or noise or "its agent ended"
 
 
 class _Line:
@@ -139,6 +164,7 @@ class Orchestrator:
         self._machine = Machine(job, placement, opening.job, check)
         self._selector = selectors.DefaultSelector()
         self._lines: dict[str, _Line] = {}
+        self._losses: list[_Loss] = []
         self._timers: dict[str, float] = {}
         self._due: list[tuple[float, str]] = []
         self._finished = False
@@ -168,12 +194,12 @@ class Orchestrator:
             self._selector.register(signals.fd, selectors.EVENT_READ, lambda: self._on_signals(signals))
             if self._voice is not None:
                 self._selector.register(self._voice.fd, selectors.EVENT_READ, self._on_remarks)
-            for renderer in self._renderers:
-                renderer.begin(self._opening)
-            self._obey([*map(orders.Tell, self._remarks), *self._machine.begin()])
-            for host in self._placement.hosts():
-                self._open(host)
             try:
+                for renderer in self._renderers:
+                    renderer.begin(self._opening)
+                self._obey([*map(orders.Tell, self._remarks), *self._machine.begin()])
+                for host in self._placement.hosts():
+                    self._open(host)
                 while not self._finished:
                     self._turn()
             finally:
@@ -186,6 +212,7 @@ class Orchestrator:
     def _turn(self) -> None:
         for key, events in self._selector.select(self._seconds_to_wait()):
             key.data() if events & selectors.EVENT_READ else key.data.flush()
+        self._explain_losses()
         now = time.monotonic()
         while self._due and self._due[0][0] <= now:
             due, timer = heapq.heappop(self._due)
@@ -211,6 +238,7 @@ class Orchestrator:
         now = time.monotonic()
         waits = [self._due[0][0] - now] if self._due else []
         waits += [_LOOK] if self._flow.held else []
+        waits += [loss.look - now for loss in self._losses]
         for renderer in self._renderers:
             wish = renderer.tick(now)
             if wish is not None:
@@ -251,7 +279,7 @@ class Orchestrator:
         self._selector.register(link.reading, selectors.EVENT_READ, lambda: self._on_bytes(line))
 
     def _on_bytes(self, line: _Line) -> None:
-        data = line.link.read(_READ)
+        data = None if line.closed else line.link.read(_READ)  # shut by what came from another, a moment ago
         if data is None:
             return
         if not data:
@@ -268,14 +296,17 @@ class Orchestrator:
                 self._shut(line)
 
     def _at_end(self, line: _Line) -> None:
-        """The agent ended without a goodbye. Its guardian is ending what it left: wait for that."""
+        """The agent ended without a goodbye. Its guardian is ending what it left; we go on meanwhile."""
         self._shut(line)
-        said = line.link.wait(LAST_WAIT)
-        noise = line.decoder.noise[-500:].decode("utf-8", "replace").strip()
-        why = said or noise or "its agent ended"
-        if said is None:
-            why = f"its agent ended, and what it left is still there after {LAST_WAIT:.0f} s"
-        self._take(facts.AgentLost(line.host, time.time(), why))
+        self._losses.append(_Loss(line))
+
+    def _explain_losses(self) -> None:
+        now = time.monotonic()
+        for loss in [loss for loss in self._losses if loss.look <= now]:
+            why = loss.why()
+            if why is not None:
+                self._losses.remove(loss)
+                self._take(facts.AgentLost(loss.line.host, loss.at, why))
 
     def _shut(self, line: _Line) -> None:
         if not line.closed:

@@ -14,7 +14,11 @@ STOP_SIGNALS = {
 
 
 class Signals:
-    """Turns them into bytes, as a context; ``fd`` is readable when one came."""
+    """Turns them into bytes, as a context; ``fd`` is readable when one came.
+
+    A terminal that stops background jobs which write to it (``stty tostop``) does not stop us meanwhile: the
+    tasks would go on, and nobody could end them.
+    """
 
     def __enter__(self) -> Signals:
         self.fd, self._writing = os.pipe()
@@ -24,6 +28,7 @@ class Signals:
         # What is ignored stays so: whoever starts us with nohup means it.
         heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         self._old = {number: signal.signal(number, _noted) for number in heard}
+        self._old[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         return self
 
     def __exit__(self, *_: object) -> None:

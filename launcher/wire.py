@@ -65,7 +65,7 @@ _ORDERS = (
     orders.CloseAgent,
 )
 
-_BY_NAME: Dict[str, Any] = {record.__name__: record for record in (*_FACTS, *_ORDERS)}
+_FROM_LAUNCHER: Dict[str, Any] = {record.__name__: record for record in _ORDERS}
 _FROM_AGENT: Dict[str, Any] = {record.__name__: record for record in _FACTS}
 
 
@@ -99,13 +99,13 @@ class Decoder:
 
     Args:
         host: whose output this is (an output frame does not say).
-        magic: whether it comes from an agent: MAGIC first, then facts only.
+        magic: whether it comes from an agent: MAGIC first, then facts only; else orders only.
     """
 
     def __init__(self, host: str, magic: bool = False) -> None:
         self._host = host
         self._awaits_magic = magic
-        self._records = _FROM_AGENT if magic else _BY_NAME
+        self._records = _FROM_AGENT if magic else _FROM_LAUNCHER
         self._rest = b""
 
     @property

@@ -7,6 +7,7 @@ the last one, so none can be forgotten. The last line printed is pytest's summar
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import signal
@@ -27,6 +28,10 @@ BOUND, GRACE = 2400.0, 20.0
 #: What pytest prints last: how many of each, and how long.
 _SUMMARY = re.compile(r"^=* ?((?:\d+ \w+(?:, )?)+) in [\d.]+s")
 _COUNT = re.compile(r"(\d+) (\w+)")
+#: A test that failed, with its reason.
+_FAILURE = re.compile(r"(FAILED|ERROR) tests/")
+#: The width that pytest may write in, so that it tells the reason whole. No test sees it.
+_COLUMNS = "200"
 #: The order in which pytest tells them.
 _ORDER = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "errors")
 _READ = 1 << 16
@@ -48,6 +53,8 @@ class Shard:
     def __init__(self, name: str, words: Sequence[str]) -> None:
         self.name = name
         self.counts: Counter[str] = Counter()
+        #: What pytest says of each test that failed, at its end.
+        self.failures: list[str] = []
         self._unfinished = b""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
@@ -55,6 +62,7 @@ class Shard:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=TESTS.parent,
+            env={**os.environ, "COLUMNS": _COLUMNS},
         )
         assert self.process.stdout is not None
         self.output = self.process.stdout
@@ -69,6 +77,8 @@ class Shard:
 
     def _show(self, line: str) -> None:
         print(f"{self.name:>10} | {line}", flush=True)
+        if _FAILURE.match(line):
+            self.failures.append(line)
         summary = _SUMMARY.match(line)
         for count, what in _COUNT.findall(summary[1]) if summary else ():
             self.counts[{"error": "errors", "warning": "warnings"}.get(what, what)] += int(count)
@@ -121,6 +131,8 @@ def main(words: Sequence[str]) -> int:
     for shard in shards:
         if shard.process.returncode:
             print(f"{shard.name:>10} | pytest ended with {shard.process.returncode}")
+        for failure in shard.failures:  # once more: the rest of another shard may stand between
+            print(f"{shard.name:>10} | {failure}")
     print(summary(shards, time.monotonic() - since), flush=True)
     return int(any(shard.process.returncode for shard in shards))
 

@@ -26,6 +26,12 @@ MARK = "LAUNCH_TEST_MARK"
 # can't be forked into an agent. No task does heavy arithmetic, so it may go on to them.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+# Whoever starts the tests in the background (``nohup``, ``make test &``) ignores these, and so would every
+# launch they start: it heeds that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
 #: Seconds that what a test started may take to be gone after it.
 _PATIENCE = 3.0
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ PURE = {
 HANDS = {"os", "time", "socket", "subprocess", "threading", "asyncio"}
 
 #: They run on the hosts: Python 3.8 and nothing installed.
-TRAVELLERS = {"__init__", "errors", "model", "wire", "stream", "agent"}
+TRAVELLERS = {"__init__", "errors", "model", "wire", "stream", "processes", "agent"}
 
 #: The path of a plain launch and of ``import launcher`` does without them.
 HEAVY = (
@@ -52,6 +53,8 @@ class Import(NamedTuple):
     file: Path
     line: int
     module: str
+    #: What it takes from there.
+    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.module}"
@@ -102,17 +105,22 @@ def tree(file: Path) -> ast.Module:
 
 def imports(file: Path) -> Iterator[Import]:
     """Every import of a file, also those within functions, relative ones made absolute."""
+    return _imports(file, tree(file))
+
+
+def _imports(file: Path, parsed: ast.AST) -> Iterator[Import]:
     here = file.relative_to(ROOT).with_suffix("").parts
-    for node in ast.walk(tree(file)):
+    for node in ast.walk(parsed):
         if isinstance(node, ast.Import):
             yield from (Import(file, node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(here[: len(here) - node.level]) if node.level else ""
             module = ".".join(filter(None, (base, node.module)))
+            names = tuple(alias.name for alias in node.names)
             if module == "launcher":
-                yield from (Import(file, node.lineno, f"launcher.{alias.name}") for alias in node.names)
+                yield from (Import(file, node.lineno, f"launcher.{name}") for name in names)
             else:
-                yield Import(file, node.lineno, module)
+                yield Import(file, node.lineno, module, names)
 
 
 def imported_room(module: str) -> str | None:
@@ -148,6 +156,43 @@ def test_imports_go_one_way():
 def test_nobody_imports_the_agent():
     wrong = [f for f in ALL_IMPORTS if imported_room(f.module) == "agent" and room_of(f.file) != "agent"]
     assert not wrong, "\n".join(map(str, wrong))
+
+
+class _AtRunTime(ast.NodeTransformer):
+    """Leaves out what only the type checker reads."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        return node.orelse if ast.unparse(node.test) == "TYPE_CHECKING" else node
+
+
+def module_of(file: Path) -> str:
+    """``launcher.agent.ports`` for ``launcher/agent/ports.py``, ``launcher.agent`` for its ``__init__``."""
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def needed(file: Path) -> set[str]:
+    """The modules of ours that a file imports when it is run, be it in a function."""
+    found = _imports(file, _AtRunTime().visit(tree(file)))
+    return {module for one in found for module in _meant(one)} & MODULES.keys()
+
+
+def _meant(one: Import) -> list[str]:
+    """Of ``from a_package import name`` the module of that name, or the package if it has none."""
+    names = (f"{one.module}.{name}" for name in one.names)
+    return [name if name in MODULES else one.module for name in names] or [one.module]
+
+
+MODULES = {module_of(file): file for file in python_files("launcher")}
+
+
+def test_no_module_imports_itself_in_a_circle():
+    graph = {module: needed(file) for module, file in MODULES.items()}
+    assert graph["launcher.processes.sweep"] >= {"launcher.processes.kernel"}, "imports are not seen"
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" is imported by ".join(error.args[1]))
 
 
 def test_pure_rooms_have_no_hands():

@@ -9,10 +9,10 @@ import gc
 import os
 import sys
 
-from launcher.agent import kernel
 from launcher.agent.guardian import guard
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import agent_number
+from launcher.processes import kernel
 
 if TYPE_CHECKING:
     from typing import NoReturn, Optional

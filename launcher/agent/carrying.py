@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from launcher.agent import porter
-from launcher.agent.store.talk import Failed
+from launcher.agent.store.home import Failed
 from launcher.agent.store.work import discard
 from launcher.model.records import TYPE_CHECKING
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from functools import partial
 
 from launcher.agent.answering import serve
@@ -34,10 +35,15 @@ if TYPE_CHECKING:
     Answer = Dict[str, Any]
     Request = Mapping[str, Any]
 
-#: Seconds for one answer of the engine, and for a pull.
-_ANSWER, _PULL = 50.0, 3600.0
+#: Seconds for one answer of the engine, for its removal of containers, and for a pull.
+_ANSWER, _REMOVAL, _PULL = 30.0, 50.0, 3600.0
+#: Seconds between two questions whether the engine is there at all, during a pull.
+_PULSE = 20.0
 #: Between the fields of a line, and the last one: what is empty at the ends of a text gets lost.
 _TAB, _END = "\t", "."
+_HANGS = (
+    "its Docker engine does not answer: is it stopped, or stuck? `docker info` there waits, too, while it is"
+)
 
 
 def main(arguments: Mapping[str, Any]) -> int:
@@ -67,17 +73,20 @@ class _Yard:
         fault = "" if info.get("ServerVersion") else "; ".join(info.get("ServerErrors") or [_fault(said)])
         mine = {"user": f"{os.getuid()}:{os.getgid()}"}
         if fault:
-            return {**mine, "fault": fault, "state": said.state, "path": os.environ.get("PATH", "")}
+            return {**mine, **_no_use(fault, said)}
         kept = ("ServerVersion", "OSType", "Architecture", "SecurityOptions")
-        return {**mine, "info": {name: info.get(name) for name in kept}, "found": self._found(request)}
+        return {**mine, "info": {name: info.get(name) for name in kept}, **self._found(request)}
 
-    def _found(self, request: Request) -> List[List[str]]:
+    def _found(self, request: Request) -> Answer:
+        """What is left there; that nobody knows is not that there is nothing."""
         values = (f'{{{{.Label "{label}"}}}}' for label in request["labels"])
         fields = ["{{.ID}}", "{{.Names}}", *values, _END]
         owner = f"label={request['owner']}"
         said = self._run(["ps", "-a", "--no-trunc", "--filter", owner, "--format", _TAB.join(fields)])
-        lines = [line.split(_TAB) for line in said.text.splitlines() if said.state == "ok"]
-        return [line[:-1] for line in lines if len(line) == len(fields) and line[-1] == _END]
+        if said.state != "ok":
+            return _no_use(_fault(said), said)
+        lines = [line.split(_TAB) for line in said.text.splitlines()]
+        return {"found": [line[:-1] for line in lines if len(line) == len(fields) and line[-1] == _END]}
 
     def image(self, request: Request) -> Answer:
         said = self._run(["image", "inspect", "--format", "{{.Architecture}}", "--", request["image"]])
@@ -87,17 +96,24 @@ class _Yard:
         return {"architecture": ""} if missing else {"fault": _fault(said)}
 
     def pull(self, request: Request) -> Answer:
-        said = self._run(["pull", "--quiet", "--", request["image"]], _PULL)
-        return {"fault": "" if said.state == "ok" else _fault(said)}
+        said: List[Said] = []
+        argv = ["pull", "--quiet", "--", request["image"]]
+        pulling = threading.Thread(target=lambda: said.append(self._run(argv, _PULL)), daemon=True)
+        pulling.start()
+        while not said:
+            pulling.join(_PULSE)
+            if not said and self._run(["version"]).state == "slow":
+                return {"fault": _HANGS}
+        return {"fault": "" if said[0].state == "ok" else _fault(said[0])}
 
     def remove(self, request: Request) -> Answer:
-        said = self._run(["rm", "--force", "--volumes", "--", *request["ids"]])
+        said = self._run(["rm", "--force", "--volumes", "--", *request["ids"]], _REMOVAL)
         gone = said.state == "ok" or "no such container" in said.text.lower()
         return {"fault": "" if gone else _fault(said)}
 
 
-def _docker(commands: Commands, env: Dict[str, str], words: List[str], seconds: float = _ANSWER) -> Said:
-    return commands.run(["docker", *words], seconds, env)
+def _docker(commands: Commands, env: Dict[str, str], words: List[str], seconds: float = 0.0) -> Said:
+    return commands.run(["docker", *words], seconds or _ANSWER, env)
 
 
 def _object(said: Said) -> Dict[str, Any]:
@@ -114,8 +130,13 @@ def _object(said: Said) -> Dict[str, Any]:
 
 def _fault(said: Said) -> str:
     if said.state == "slow":
-        return "the docker command there does not come to an end"
+        return _HANGS
     return said.text[-4000:] or "the docker command there failed, and did not say why"
+
+
+def _no_use(fault: str, said: Said) -> Answer:
+    """The engine will not do."""
+    return {"fault": fault, "state": said.state, "path": os.environ.get("PATH", "")}
 
 
 def _folders(request: Request) -> Answer:

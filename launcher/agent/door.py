@@ -6,9 +6,12 @@ who they are. The first half of the token is in its name, which all can see; who
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import socket
 import struct
+import time
 
 from launcher.model.records import TYPE_CHECKING
 
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Who may wait at the door at once, known to be this user.
 _MOST_WAITING = 8
+#: Seconds for which nobody is let in when there is no descriptor for who has come; and how that is told.
+_FULL = 0.2
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ATTEMPT = struct.Struct("<I")
 _FD, _FDS = struct.Struct("i"), struct.Struct("2i")
 _CREDENTIALS = struct.Struct("3i")
@@ -65,18 +71,24 @@ class Door:
     def __init__(self, token: str) -> None:
         self._token = token.encode()
         self._waiting: List[socket.socket] = []
+        self._open_at = 0.0
+        #: Of which nothing ever comes.
+        self._nobody = select.epoll()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.setblocking(False)
         try:
             self._listener.bind(_address(token))
             self._listener.listen(_MOST_WAITING)
         except OSError:
-            self._listener.close()
+            self.close()
             raise
 
     def fileno(self) -> int:
-        """Of the listening socket, readable when somebody comes; -1 once it is closed."""
-        return self._listener.fileno()
+        """Readable when somebody comes who may be let in; -1 once it is closed."""
+        closed = self._listener.fileno() < 0
+        return (
+            self._listener.fileno() if closed or time.monotonic() >= self._open_at else self._nobody.fileno()
+        )
 
     def waiting(self) -> List[int]:
         """File descriptors, readable when a connection is handed in."""
@@ -86,7 +98,9 @@ class Door:
         """Let in who has come."""
         try:
             bearer, _ = self._listener.accept()
-        except OSError:  # nobody is there any more
+        except OSError as error:  # nobody is there any more; or stays there, and would be seen again at once
+            if error.errno in _NO_ROOM:
+                self._open_at = time.monotonic() + _FULL
             return
         if _peer_uid(bearer) != os.getuid() or len(self._waiting) == _MOST_WAITING:
             bearer.close()
@@ -117,6 +131,7 @@ class Door:
 
     def close(self) -> None:
         """Nobody may come any more."""
+        self._nobody.close()
         for bearer in (self._listener, *self._waiting):
             bearer.close()
         self._waiting.clear()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 
-from launcher.agent import kernel
 from launcher.agent.family import Family
-from launcher.agent.kernel import Process
 from launcher.agent.task import SIGKILL, Ending, Task
 from launcher.model.orders import Ladder
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
+from launcher.processes import kernel
+from launcher.processes.kernel import Process
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Tuple
@@ -100,6 +100,8 @@ class Endings:
 
     def _send(self, task: Task, ending: Ending, members: List[Process]) -> None:
         due = [] if ending.sent and ending.signal != SIGKILL else members
+        if ending.signal == SIGKILL:
+            kernel.kill_groups(due)
         for process in due:
             if ending.sent or process.group != ending.group:
                 self._send_one(task, process, ending.signal)

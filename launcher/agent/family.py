@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 
-from launcher.agent import kernel
-from launcher.agent.kernel import Process
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
+from launcher.processes import kernel
+from launcher.processes.kernel import Process
 
 if TYPE_CHECKING:
     from typing import Dict, List, Optional, Set, Tuple

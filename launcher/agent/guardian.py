@@ -1,9 +1,10 @@
 """The guardian: the agent's parent, whose only work is to outlive it.
 
 It adopts what an agent leaves that was killed, and ends it. It never reads the link (an end of the
-agent must be an end of the link), but sees when nobody holds its other end any more: an agent that is
-stopped or stuck then, and so does not end what it started, is killed. On another machine it also sees that a
-porter is stopped or stuck when its lease is over. While all is well it does nothing.
+agent must be an end of the link), but sees when nobody holds its other end any more, or when who started it
+is gone: an agent that is stopped or stuck then, and so does not end what it started, is killed. On another
+machine it also sees that a porter is stopped or stuck when its lease is over. While all is well it does
+nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import signal
 import sys
 import time
 
-from launcher.agent import kernel
 from launcher.model.records import TYPE_CHECKING
+from launcher.processes import kernel
 
 if TYPE_CHECKING:
     from typing import Callable, NoReturn, Optional
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 #: Seconds an agent has to end everything, and itself, once its launcher is gone: it gives tasks one of them.
 ALONE = 1.5
+#: Seconds between two looks whether an agent that was killed has ended.
+_LOOK = 0.1
 
 
 def guard(agent: Callable[[int], int], lease: Optional[Lease] = None) -> NoReturn:
@@ -45,9 +48,10 @@ def guard(agent: Callable[[int], int], lease: Optional[Lease] = None) -> NoRetur
     os.close(reading)
     kernel.become_subreaper("launch-guardian")
     launcher = _leave_link()
+    parent = _handle_of_parent()
     if os.getpid() == 1:
         _pass_on_sigterm(pid)
-    status = _await(pid, launcher, lease)
+    status = _await(pid, launcher, parent, lease)
     left = kernel.kill_descendants(PATIENCE, _reap)
     os._exit(0 if status == 0 and not left else 1)
 
@@ -84,7 +88,18 @@ def _leave_link() -> int:
     return launcher
 
 
-def _await(agent: int, launcher: int, lease: Optional[Lease]) -> int:
+def _handle_of_parent() -> int:
+    """Readable when whoever started us is gone; -1 where that can't be seen."""
+    parent = os.getppid()
+    if parent == 0 or not hasattr(os, "pidfd_open"):  # outside of our container; Python 3.8
+        return -1
+    try:
+        return os.pidfd_open(parent)
+    except OSError:  # gone already: then the link tells it
+        return -1
+
+
+def _await(agent: int, launcher: int, parent: int, lease: Optional[Lease]) -> int:
     """Wait for the agent's end; its status. Adopted orphans are reaped on the way."""
     waking, woken = os.pipe()
     for fd in (waking, woken):
@@ -94,23 +109,36 @@ def _await(agent: int, launcher: int, lease: Optional[Lease]) -> int:
     poll = select.poll()
     poll.register(waking, select.POLLIN)
     poll.register(launcher, 0)  # POLLHUP is told anyway
+    if parent >= 0:
+        poll.register(parent, select.POLLIN)
     until: Optional[float] = None
+    give_up: Optional[float] = None
     look_at: Optional[float] = None if lease is None else 0.0
     while True:
         status = _reap(agent)
         if status is not None:
             return status
         if until is not None and time.monotonic() >= until:
+            if give_up is not None and (_has_ended(agent) or time.monotonic() >= give_up):
+                return 1  # who traces it keeps it from us, and is among those to be ended
             os.kill(agent, signal.SIGKILL)  # not reaped: it is nobody else
-            until += PATIENCE
+            give_up = give_up or time.monotonic() + PATIENCE
+            until = time.monotonic() + _LOOK
         if lease is not None and look_at is not None and time.monotonic() >= look_at:
             look_at = lease.look(time.monotonic())
         came = poll.poll(_milliseconds(until, look_at))
-        if until is None and any(fd == launcher for fd, _ in came):
+        if until is None and any(fd in (launcher, parent) for fd, _ in came):
             poll.unregister(launcher)
+            if parent >= 0:
+                poll.unregister(parent)
             until = time.monotonic() + ALONE
         if any(fd == waking for fd, _ in came):
             os.read(waking, 4096)
+
+
+def _has_ended(agent: int) -> bool:
+    found = kernel.look_at(agent)
+    return found is None or found.ended
 
 
 def _milliseconds(*dues: Optional[float]) -> Optional[float]:

@@ -12,8 +12,8 @@ import signal
 import struct
 import time
 
-from launcher.agent import kernel
 from launcher.model.records import TYPE_CHECKING
+from launcher.processes import kernel
 
 if TYPE_CHECKING:
     from typing import Optional

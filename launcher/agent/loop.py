@@ -13,7 +13,6 @@ import signal
 import time
 
 from launcher import wire
-from launcher.agent import kernel
 from launcher.agent.deaths import Deaths
 from launcher.agent.ending import Endings
 from launcher.agent.family import Family
@@ -24,12 +23,13 @@ from launcher.agent.limits import Limits
 from launcher.agent.oom import OomWatch
 from launcher.agent.outputs import Outputs
 from launcher.agent.pipe import Pipe
-from launcher.agent.ports import PortKeeper
+from launcher.agent.ports import PortKeeper, refusal
 from launcher.agent.spawn import CannotStart, Spawner
 from launcher.agent.task import SIGKILL, Task
 from launcher.model import facts, orders
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
+from launcher.processes import kernel
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Sequence
@@ -60,13 +60,13 @@ class Agent:
         self._pipe = Pipe(writing)
         self._selector = selectors.DefaultSelector()
         self._outputs = Outputs(self._selector, self._pipe, self._gone_if_done)
-        self._ports = PortKeeper()
+        self._limits = Limits(number)
+        self._ports = PortKeeper(self._limits.keep)
         self._family = Family()
         self._endings = Endings(self._family, self._tell_signal)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
         self._oom = OomWatch()
-        self._limits = Limits(number)
         self._deaths = Deaths(self._limits.keep)
         self._spawner = Spawner(self._limits)
         self._inquiries = Inquiries(self._selector, self._family.ignore)
@@ -200,7 +200,7 @@ class Agent:
         except OSError as error:
             for task in order.tasks:
                 self._ports.release(task)
-            self._pipe.fact(facts.PortsRefused(self._host, time.time(), error.strerror or str(error)))
+            self._pipe.fact(facts.PortsRefused(self._host, time.time(), refusal(error)))
             return
         self._pipe.fact(facts.PortsHeld(self._host, time.time(), ports))
 

@@ -27,11 +27,12 @@ import select
 import time
 from functools import partial
 
-from launcher.agent import attach, daemon, kernel, sweep
+from launcher.agent import attach, daemon
 from launcher.agent.door import Connection, Door
 from launcher.agent.ward import Ward
 from launcher.errors import WireError
 from launcher.model.records import TYPE_CHECKING
+from launcher.processes import kernel, sweep
 from launcher.stream import Stream, refusal
 
 if TYPE_CHECKING:
@@ -259,6 +260,10 @@ class Porter:
         if data and not self._gave_up:
             self._stream.write(data)
 
+    def _pass_on(self, remark: bytes) -> None:
+        if remark and not self._gave_up:
+            self._stream.write(remark)
+
     def _give_orders(self, now: float) -> None:
         """Hand on what came; after the last of it the agent is to end."""
         stream = self._stream
@@ -287,13 +292,20 @@ class Porter:
 
     def _look_at_agent(self, now: float) -> None:
         """Notice its end, end what it left, and tell the launcher when all it said is on its way."""
-        if self._how_it_ended is None and self._ward.over():
-            self._end_rest(self._ward.last_words())
-        elif self._how_it_ended is None and self._force_at is not None and now >= self._force_at:
-            self._end_rest("it did not end, so it and all it had started were killed")
+        if self._how_it_ended is None:
+            self._pass_on(self._ward.remark(now))
+            if self._ward.over():
+                self._end_rest()
+            elif self._is_to_be_forced(now):
+                self._end_rest(forced=True)
         if self._how_it_ended is not None and self._ward.facts < 0:
             self._stream.finish(self._how_it_ended)
 
-    def _end_rest(self, words: str) -> None:
+    def _is_to_be_forced(self, now: float) -> bool:
+        ending = self._force_at is not None
+        return (ending and now >= (self._force_at or 0.0)) or self._ward.is_deaf(now, ending)
+
+    def _end_rest(self, forced: bool = False) -> None:
         left = self._ward.kill()
+        words = self._ward.last_words(forced)
         self._how_it_ended = f"{words}; processes that can't be killed: {left}" if left else words

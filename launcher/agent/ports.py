@@ -8,20 +8,33 @@ is refused. Dual stack where there is IPv6, so the port is kept in both worlds.
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
 
 if TYPE_CHECKING:
-    from typing import Dict
+    from typing import Callable, Dict
+
+
+_ADVICE = {
+    errno.EMFILE: "`ulimit -n` there says how many there may be",
+    errno.EADDRINUSE: "none is free: `sysctl net.ipv4.ip_local_port_range` there says which there are",
+}
 
 
 class PortKeeper:
-    """The ports of the tasks of this host."""
+    """The ports of the tasks of this host.
 
-    def __init__(self) -> None:
-        self._held: Dict[TaskId, socket.socket] = {}
+    Args:
+        keep: where to keep a descriptor; see `launcher.agent.limits.Limits.keep`.
+    """
+
+    def __init__(self, keep: Callable[[int], int] = lambda fd: fd) -> None:
+        self._keep = keep
+        self._held: Dict[TaskId, int] = {}
 
     def hold(self, task: TaskId) -> int:
         """Take a port for ``task`` and keep it.
@@ -29,17 +42,17 @@ class PortKeeper:
         Raises:
             OSError: there is none to have.
         """
-        holder = _bind()
+        holder = in_both_worlds(lambda made, address: made.bind((address, 0)))
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._held[task] = holder
         port: int = holder.getsockname()[1]
+        self._held[task] = self._keep(holder.detach())
         return port
 
     def release(self, task: TaskId) -> None:
         """Let the port of ``task`` go; nothing if it holds none."""
         holder = self._held.pop(task, None)
         if holder is not None:
-            holder.close()
+            os.close(holder)
 
     def release_all(self) -> None:
         """Let every port go."""
@@ -47,24 +60,35 @@ class PortKeeper:
             self.release(task)
 
 
-def _bind() -> socket.socket:
-    try:
-        holder = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-    except OSError:  # a kernel without IPv6
-        return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0")
-    try:
-        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        holder.bind(("::", 0))
-    except OSError:  # IPv6 is switched off: "::" can't be bound
-        holder.close()
-        return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0")
-    return holder
+def refusal(error: OSError) -> str:
+    """Why there is no port, and what could be done."""
+    why = error.strerror or str(error)
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{why} ({advice})" if advice else why
 
 
-def _bound(holder: socket.socket, address: str) -> socket.socket:
+def in_both_worlds(ready: Callable[[socket.socket, str], None]) -> socket.socket:
+    """A TCP socket for IPv6 and IPv4, or for IPv4 alone where the other is not to be had.
+
+    Args:
+        ready: binds it to this address, which is all of the machine's.
+
+    Raises:
+        OSError: it can't be bound.
+    """
     try:
-        holder.bind((address, 0))
+        return _made(socket.AF_INET6, "::", ready)
+    except OSError:  # a kernel without IPv6; or it is switched off, and "::" can't be bound
+        return _made(socket.AF_INET, "0.0.0.0", ready)
+
+
+def _made(family: int, address: str, ready: Callable[[socket.socket, str], None]) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        ready(made, address)
     except OSError:
-        holder.close()
+        made.close()
         raise
-    return holder
+    return made

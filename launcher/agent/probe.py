@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from launcher.agent.answering import Answer, Step
 
 
-def main(arguments: Mapping[str, Any]) -> int:
+def main(_: object) -> int:
     """Answer requests until stdin ends.
-
-    Args:
-        arguments: ``host``: its name in the hostfile; for all else there are requests.
 
     Returns:
         0; 2 after a request that nobody understands.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
-from launcher.agent import kernel, sweep
+from launcher.agent.store.home import Failed, jobs, store_of_user
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import ordinal_of
+from launcher.processes import kernel, sweep
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-    from launcher.agent.kernel import Process
+    from launcher.processes.kernel import Process
 
     Json = Dict[str, Any]
 
@@ -50,9 +49,8 @@ def _name(pid: int) -> str:
 
 
 def _work_folders() -> List[str]:
-    """Folders of runs in the cache that ``--sync`` keeps here."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    """Runs that have folders in the cache that ``--sync`` keeps here."""
     try:
-        return sorted(os.listdir(os.path.join(cache, "tf-launcher", "work")))[:_MOST]
-    except OSError:
+        return jobs(store_of_user())[:_MOST]
+    except (OSError, Failed):
         return []

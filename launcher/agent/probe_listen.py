@@ -13,7 +13,7 @@ from __future__ import annotations
 import socket
 import threading
 
-from launcher.agent.ports import PortKeeper
+from launcher.agent.ports import PortKeeper, in_both_worlds
 from launcher.model.task import TaskId
 
 #: Connections that are answered at a time.
@@ -27,6 +27,8 @@ _LONGEST_LINE = 256
 
 class Listener:
     """Serves a port that is held as a task's is, beside the holder, as TensorFlow serves it.
+
+    It does until its process ends.
 
     Args:
         challenge: what a guest says first.
@@ -48,15 +50,6 @@ class Listener:
             self._keeper.release_all()
             raise
         threading.Thread(target=self._welcome, daemon=True).start()
-
-    def close(self) -> None:
-        """Serve nobody any more; whoever is being served may finish."""
-        try:
-            self._server.shutdown(socket.SHUT_RDWR)  # wakes the one that waits for guests
-        except OSError:  # it was closed before
-            return
-        self._server.close()
-        self._keeper.release_all()
 
     def _welcome(self) -> None:
         while True:
@@ -92,28 +85,13 @@ class Listener:
 
 def _serve_beside(port: int) -> socket.socket:
     """Listen on a port that is held: with SO_REUSEADDR, as gRPC's server does."""
-    try:
-        server = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        address = "::"
-    except OSError:  # a kernel without IPv6
-        return _listening(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0", port)
-    try:
-        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        return _listening(server, address, port)
-    except OSError:  # IPv6 is switched off
-        server.close()
-        return _listening(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0", port)
 
-
-def _listening(server: socket.socket, address: str, port: int) -> socket.socket:
-    try:
+    def listen(server: socket.socket, address: str) -> None:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((address, port))
         server.listen(_GUESTS)
-    except OSError:
-        server.close()
-        raise
-    return server
+
+    return in_both_worlds(listen)
 
 
 def read_line(line: socket.socket) -> bytes:

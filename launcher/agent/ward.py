@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import sys
 
-from launcher.agent import kernel
 from launcher.agent.__main__ import main as agent_main
 from launcher.agent.lease import Lease
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.words import signal_name
+from launcher.processes import kernel
 
 if TYPE_CHECKING:
     from typing import NoReturn, Optional, Sequence
@@ -110,14 +110,29 @@ class Ward:
         left = kernel.kill_descendants(_KILL_SECONDS, self._reap)
         return kernel.children_of(os.getpid()) if left else []
 
-    def last_words(self) -> str:
-        """What is to be said about its end; empty if all is well."""
+    def remark(self, now: float) -> bytes:
+        """What is to be passed on to the launcher besides what it says; empty: nothing."""
+        return b""
+
+    def is_deaf(self, now: float, ending: bool) -> bool:
+        """Whether it is to be ended by force: nothing gets to it any more, and nobody waits for a change.
+
+        Args:
+            now: the time (monotonic).
+            ending: it was to end by itself.
+        """
+        return False
+
+    def last_words(self, forced: bool = False) -> str:
+        """What is to be said about its end; empty if all is well. ``forced``: it did not end by itself."""
+        if forced:
+            return "it did not end, so it and all it had started were killed"
         said = self.said()
         status = self._status or 0
         if status == 0 and not said:
             return ""
         if os.WIFSIGNALED(status):
-            return f"its guardian was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+            return f"its guardian was killed by {signal_name(os.WTERMSIG(status))}"
         return f"the agent ended: {said.splitlines()[-1] if said else 'it was killed'}"
 
     def _reap(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import marshal
 import pkgutil
 import zlib
@@ -17,6 +18,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
 from launcher.errors import LaunchError
+from launcher.feed import arriving, keepalive, knock, ways
 
 #: Packages that travel whole, and single modules.
 _PACKAGES = ("launcher.model", "launcher.feed", "launcher.api", "cloudpickle")
@@ -34,6 +36,15 @@ def bundle() -> bytes:
     """
     found = {name: _module(name) for name in _names()}
     return zlib.compress(marshal.dumps(found, 2), _ZLIB_LEVEL)
+
+
+@functools.cache
+def arrival() -> str:
+    """The text that a task runs first: the modules of ours that it needs to come here, as one program."""
+    parts = [inspect.getsource(module) for module in (ways, keepalive, knock, arriving)]
+    ours = ("from launcher.", "from __future__")
+    lines = [line for part in parts for line in part.splitlines() if not line.startswith(ours)]
+    return "\n".join(["from __future__ import annotations", *lines, ""])
 
 
 def _names() -> Iterator[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from launcher.model.words import signal_name
 
 
 class End(NamedTuple):
@@ -16,6 +17,7 @@ class End(NamedTuple):
         code, signal: one of them; none: nobody saw its end.
         why: in words; empty: the status says it.
         failed: it was neither a success, nor ended by the launcher.
+        attempt: which start of it.
     """
 
     task: str
@@ -24,6 +26,7 @@ class End(NamedTuple):
     signal: int | None = None
     why: str = ""
     failed: bool = False
+    attempt: int = 1
 
     @property
     def text(self) -> str:
@@ -31,7 +34,7 @@ class End(NamedTuple):
         if self.why:
             return self.why
         if self.signal is not None:
-            return f"was killed by {_signal_name(self.signal)}"
+            return f"was killed by {signal_name(self.signal)}"
         return f"exited with code {self.code}"
 
 
@@ -47,7 +50,8 @@ class Ends:
     def __init__(self) -> None:
         self.first: End | None = None
         self.trouble = ""
-        self._where: dict[str, str] = {}
+        #: Where each task runs, and which start of it.
+        self._where: dict[str, tuple[str, int]] = {}
         self._over: set[str] = set()
         self.signalled: dict[str, float] = {}
 
@@ -63,7 +67,7 @@ class Ends:
     def _ends_of(self, event: Mapping[str, Any]) -> list[End]:
         kind, task = event["event"], event.get("task", "")
         if kind == "TaskStarted":
-            self._where[task] = event["host"]
+            self._where[task] = event["host"], event.get("attempt", 1)
             self._over.discard(task)
             self.signalled.pop(task, None)
         elif kind == "TaskSignalled":
@@ -71,9 +75,8 @@ class Ends:
         elif kind == "TaskExited":
             return [self._exited(event)]
         elif kind == "TaskNotStarted":
-            return [
-                End(task, event["host"], event["code"], None, f"could not be started: {event['why']}", True)
-            ]
+            why = f"could not be started: {event['why']}"
+            return [End(task, event["host"], event["code"], None, why, True, event.get("attempt", 1))]
         elif kind == "AgentLost":
             return self._lost(event)
         elif kind == "TimeUp" and event["timer"] == "job":
@@ -84,20 +87,14 @@ class Ends:
         task, code, number = event["task"], event["code"], event["signal"]
         oom = " (out of memory)" if event.get("oom") else ""
         failed = code != 0 and task not in self.signalled
-        end = End(task, event["host"], code, number, "", failed)
+        end = End(task, event["host"], code, number, "", failed, event.get("attempt", 1))
         return end._replace(why=end.text + oom) if oom else end
 
     def _lost(self, event: Mapping[str, Any]) -> list[End]:
         host = event["host"]
-        there = [task for task, where in self._where.items() if where == host and task not in self._over]
+        why = f"is lost with its host: {event.get('why', '')}"
         return [
-            End(task, host, None, None, f"is lost with its host: {event.get('why', '')}", True)
-            for task in there
+            End(task, host, None, None, why, True, attempt)
+            for task, (where, attempt) in self._where.items()
+            if where == host and task not in self._over
         ]
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

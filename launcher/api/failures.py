@@ -44,6 +44,14 @@ def task_failed(
     return error
 
 
+def explained(end: End, outcome: Said | None) -> End:
+    """The end of a task, in the words of what its function has raised, if it has."""
+    if outcome is None or outcome.word is not Word.RAISED or not end.failed:
+        return end
+    what = str(outcome.facts["what"]).partition("\n")[0]
+    return end if what.startswith("SystemExit") else end._replace(why=f"raised {what}")
+
+
 def launch_failed(code: int, said: str, run_dir: str, remarks: Container[str] = ()) -> LaunchError:
     """The exception for a launcher that ended without any failure of a task.
 
@@ -57,9 +65,3 @@ def launch_failed(code: int, said: str, run_dir: str, remarks: Container[str] = 
     lines = [line for line in shown if line not in remarks and not _OUTPUT.match(line)]
     text = "\n".join(lines[-LINES:]) or f"launch ended with {code}"
     return InputError([Fault("", text)]) if code == InputError.exit_code else JobFailed(text, run_dir, code)
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few of some names, for a message."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

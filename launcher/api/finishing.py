@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from launcher.api.failures import some
 from launcher.api.members import Member
-from launcher.feed.knock import SILENCE
+from launcher.feed.waiting import Waiting
+from launcher.model.words import listed
 
 #: Seconds that they may. With parameter servers they may be servers, too, and never return
 #: (``ParameterServerStrategy``); else they are just finishing.
@@ -32,15 +32,12 @@ def until_returned(
         hopeless: whether there is nothing to wait for any more.
         say: takes a remark, if it takes long.
     """
-    since = time.monotonic()
-    said = False
+    waiting = Waiting()
     while going := [one.name for one in workers if not (one.replied.is_set() or one.ended.is_set())]:
-        waited = time.monotonic() - since
-        left = patience() - waited
+        left = patience() - waiting.seconds
         if left < 0 or hopeless():
             return
-        if waited > SILENCE and not said:
-            said = True
+        if begun := waiting.due():
             more = "shutdown(grace_secs=) allows longer"
-            say(f"{chief} is done; waiting for {some(going)} to return (at most {left:.0f} s; {more})")
+            say(f"{chief} is done; {begun} {listed(going)} to return (at most {left:.0f} s; {more})")
         time.sleep(_LOOK)

@@ -1,8 +1,7 @@
 """A slot: a task that runs one instance of a function after another, each in a process of its own.
 
 The slot imports nothing of the user's, so an instance is a fork of it that takes a millisecond, and finds
-everything
-as a fresh process would: TensorFlow has no memory of the instance before.
+everything as a fresh process would: TensorFlow has no memory of the instance before.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 from launcher.api.context import TFNodeContext
 from launcher.api.runner import Reply, leave, work
 from launcher.api.talk import Said, Word, hear, say
-from launcher.feed.knock import Doors
+from launcher.feed.knock import PAUSE, Doors
 
 #: What a task of a cluster has in its environment, and an instance that is alone must not.
 _OF_CLUSTERS = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
@@ -44,6 +43,7 @@ class _Slot:
         self.line = line
         self._doors = doors
         self._last: Said | None = None
+        self._mended = -PAUSE
 
     def say(self, said: Said) -> None:
         """Tell the driver.
@@ -57,19 +57,24 @@ class _Slot:
         except OSError:
             self._mend()
 
-    def hear(self) -> Said | None:
-        """What the driver says next; ``None``: it is gone.
+    def hear(self) -> Said:
+        """What the driver says next. That a connection ends says nothing: one that is relayed ends so when
+        the way breaks.
 
         Raises:
-            OSError: it is gone for good.
+            OSError: the driver is gone for good.
         """
         try:
-            return hear(self.line)
-        except OSError:
-            self._mend()
-            return Said(Word.THANKS)
+            if (said := hear(self.line)) is not None:
+                return said
+        except OSError:  # it has broken
+            pass
+        self._mend()
+        return Said(Word.THANKS)
 
     def _mend(self) -> None:
+        time.sleep(max(0.0, self._mended + PAUSE - time.monotonic()))  # it may break as soon again
+        self._mended = time.monotonic()
         until = time.monotonic() + _PATIENCE
         while True:
             self.line.close()
@@ -96,6 +101,7 @@ def serve(line: socket.socket, doors: Doors, said: Said) -> None:
     slot = _Slot(line, doors)
     slot.say(Said(Word.ENDED, {"number": None, "code": None, "signal": None}))
     running: _Running | None = None
+    begun: set[int] = set()
     while True:
         if running is not None and _over(slot.line, running):
             end = _end_of(running)
@@ -103,12 +109,13 @@ def serve(line: socket.socket, doors: Doors, said: Said) -> None:
             slot.say(end)
             continue
         order = slot.hear()
-        if order is None:
-            return
         if order.word is Word.START and running is None:
-            if order.facts["number"] is None:
+            number = order.facts["number"]
+            if number is None:
                 return
-            running = _start(slot.line, doors, said, order)
+            if number not in begun:  # it answers each time that something is said again
+                begun.add(number)
+                running = _start(slot.line, doors, said, order)
 
 
 def _over(line: socket.socket, running: _Running) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from launcher.api.talk import Said, Word, hear, say
 from launcher.feed.door import Guest
+from launcher.feed.frames import hang_up
 
 
 class Member:
@@ -30,6 +31,8 @@ class Member:
         self._work = work
         self._on_said = on_said
         self._lock = threading.Lock()
+        #: Held while something is sent, which takes as long as the task likes; `come` and `close` end that.
+        self._sending = threading.Lock()
         self._line: socket.socket | None = None
         self._threads: list[threading.Thread] = []
         #: It has come in; it has said how its function went; its connection has ended; its process has.
@@ -51,7 +54,7 @@ class Member:
         with self._lock:
             old, self._line = self._line, guest.sock
         if old is not None:
-            _shut(old)
+            hang_up(old)
         self.silent.clear()
         thread = threading.Thread(target=self._talk, args=(guest,), name=f"launch-{self.name}", daemon=True)
         self._threads.append(thread)
@@ -63,17 +66,19 @@ class Member:
         Raises:
             OSError: its connection is gone.
         """
-        with self._lock:
-            if self._line is None:
+        with self._sending:
+            with self._lock:
+                line = self._line
+            if line is None:
                 raise ConnectionError(f"{self.name} has no connection")
-            say(self._line, said)
+            say(line, said)
 
     def close(self) -> None:
         """It is over."""
         with self._lock:
             line, self._line = self._line, None
         if line is not None:
-            _shut(line)
+            hang_up(line)
         for thread in self._threads:
             thread.join(5)
 
@@ -89,7 +94,8 @@ class Member:
                     self.replied.set()
                 self._on_said(self, said)
                 if said.word in (Word.DONE, Word.RAISED):
-                    say(line, Said(Word.THANKS))
+                    with self._sending:
+                        say(line, Said(Word.THANKS))
         except OSError:  # it has died, or comes again: its launcher knows
             pass
         finally:
@@ -128,11 +134,3 @@ def _loaded(data: Any) -> BaseException | None:
     except Exception:  # noqa: BLE001 - what unpickling it may raise nobody knows; there is the text
         return None
     return found if isinstance(found, BaseException) else None
-
-
-def _shut(line: socket.socket) -> None:
-    """End a connection that a thread may be reading from: closing alone would not wake it."""
-    try:
-        line.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass

@@ -12,6 +12,7 @@ import io
 
 from launcher.api.annotated import Pickler
 from launcher.errors import LaunchError
+from launcher.feed.frames import check_size
 from launcher.feed.ownmodules import by_value
 
 
@@ -56,7 +57,8 @@ def plain(value: object, what: str, where: str = "to another process", advice: s
     try:
         file = io.BytesIO()
         Pickler(file).dump(value)
-        return file.getvalue()
+        check_size([found := file.getvalue()], "it")
+        return found
     except Exception as error:
         text = f"{what} can't be carried {where}: {type(error).__name__}: {error}"
         raise LaunchError(f"{text}; {advice}") from error

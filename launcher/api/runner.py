@@ -1,4 +1,4 @@
-"""What a task does once it has our modules: is told what to run, runs it, says how that went."""
+"""How a function of the user's is run: in the process of a task, with word to the driver of how that went."""
 
 from __future__ import annotations
 
@@ -24,32 +24,6 @@ from launcher.feed.knock import Doors
 _PATIENCE = 60.0
 #: Seconds that a process may take to end when its function has returned.
 _LEAVING = 30.0
-#: Roles whose tasks serve the others until they are ended.
-_SERVERS = ("ps",)
-#: Functions of ours that are left out of tracebacks.
-_OURS = (__name__, "launcher.api.instances")
-
-
-def main(line: socket.socket, doors: Doors) -> None:
-    """Do what the driver says on this connection, then leave the process.
-
-    Raises:
-        SystemExit: always.
-    """
-    said = hear(line)
-    if said is None or said.word is not Word.WORK:
-        sys.exit(f"{doors.who['task']}: the program that drives the job has nothing to do for it")
-    prepare(said.facts)
-    if said.facts["slot"]:
-        from launcher.api.instances import serve
-
-        serve(line, doors, said)
-        sys.exit(0)
-    code = work(said, TFNodeContext.of_task(said.facts, doors), Reply(line, doors, {"again": True}))
-    if code == 0 and doors.who["task"].partition("/")[0] in _SERVERS:
-        while True:  # what serves the others stays until it is ended, even with nothing to do
-            signal.pause()
-    leave(code)
 
 
 def leave(code: int) -> None:
@@ -68,13 +42,6 @@ def _end(code: int) -> None:
     text = f"the function has returned {_LEAVING:g} s ago, and the process does not end"
     print(f"{text} (threads: {', '.join(threads)}): it is ended", file=sys.stderr, flush=True)
     os._exit(code)
-
-
-def prepare(facts: Mapping[str, Any]) -> None:
-    """Make this process like the driver's, as far as its function may count on that."""
-    for folder in facts["path"]:
-        if folder not in sys.path and os.path.isdir(folder):
-            sys.path.append(folder)
 
 
 class Reply:
@@ -137,6 +104,7 @@ def work(said: Said, ctx: TFNodeContext, reply: Callable[[Said], None]) -> int:
         _end_feeds()
     except SystemExit as end:
         if end.code in (None, 0):
+            _end_feeds()
             reply(Said(Word.DONE))
             return 0
         return _failed(end, reply)
@@ -198,7 +166,7 @@ def _shown(error: BaseException) -> str:
 
 def _below_ours(frames: TracebackType | None) -> TracebackType | None:
     at = frames
-    while at is not None and at.tb_frame.f_globals.get("__name__") in _OURS:
+    while at is not None and at.tb_frame.f_globals.get("__name__") == __name__:
         at = at.tb_next
     return at or frames
 

@@ -7,23 +7,23 @@ import os
 import secrets
 import shutil
 import signal
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launcher.api.bundle import bundle
+from launcher.api import uncaught
+from launcher.api.bundle import arrival, bundle
 from launcher.api.ends import End
-from launcher.api.failures import some
+from launcher.api.launcheroutput import LauncherOutput
 from launcher.api.members import Member
-from launcher.api.relaying import Relay
+from launcher.api.remarks import remark
 from launcher.api.talk import Said
 from launcher.api.wanted import Place, command_line, goes_on
 from launcher.api.watch import Told, Watch
 from launcher.errors import JobFailed, LaunchError
-from launcher.feed import knock
 from launcher.feed.door import LONGEST_FOLDER, Door, Guest
+from launcher.feed.waiting import FIRST, Waiting
+from launcher.model.words import listed
 from launcher.runs.process import LauncherProcess
 
 #: Seconds between two looks at who has come in.
@@ -34,8 +34,6 @@ _KNOWN = 30.0
 #: other machines.
 _GRACE, _FETCHING = 10.0, 300.0
 _KEY_SIZE = 32
-#: How remarks begin that say who is waited for.
-_WAITING = "waiting for "
 #: What the tasks find in their environment.
 CARRIED = ("LAUNCH_FEED", "LAUNCH_FEED_KEY", "LAUNCH_KNOCK")
 
@@ -85,31 +83,35 @@ class Session:
         self.members = {name: Member(name, modules, work, self._said) for name in tasks}
         self._folder = _private_folder()
         self._door: Door | None = None
-        relay = Relay()
+        self._output = output = LauncherOutput(place.quiet)
         try:
             self._door = Door(key := secrets.token_bytes(_KEY_SIZE), self._folder, not place.is_here, remark)
             environ = {**os.environ, **place.env}
             words = command_line(roles, self._reachable(place, self._door), CARRIED, self._folder)
             secret = _environment(self._door, key)
-            process = LauncherProcess(words, {**environ, **secret}, relay.out, relay.err, self._folder)
+            process = LauncherProcess(words, {**environ, **secret}, output.out, output.err, self._folder)
         except BaseException as error:
-            relay.abandon()
+            output.abandon()
             self._clean()
             if isinstance(error, OSError):
                 raise LaunchError(f"the job can't be started: {error}") from error
             raise
-        relay.start()
+        output.start()
         run_dir = None if place.run_dir is None else os.path.abspath(place.run_dir)
         told = Told(handlers.ended, handlers.failed)
-        self._watch = Watch(process, relay, self.members, told, patient, environ, run_dir)
+        self._watch = Watch(process, output, self.members, told, patient, environ, run_dir)
         self._door.serve(self._come)
 
     def _reachable(self, place: Place, door: Door) -> Place:
-        """Containers of this machine see the door's folder; other machines have a way by their connection."""
+        """Containers of this machine see the door's folder; other machines have a way by their connection.
+
+        Containers there have it too, with their hosts' network (which is the default there); else they come
+        over the network, or not at all.
+        """
         more: list[str] = []
-        if place.docker is None:
+        if place.hosts is not None or place.docker is None:
             more = [] if place.is_here else ["--relay", door.path]
-        elif place.hosts is None and os.environ.get("DOCKER_HOST", "unix:").startswith("unix:"):
+        elif os.environ.get("DOCKER_HOST", "unix:").startswith("unix:"):
             more = ["--mount", self._folder]
         return place._replace(options=[*place.options, *more])
 
@@ -135,8 +137,8 @@ class Session:
         return self._watch.last_lines(task)
 
     def say(self, text: str) -> None:
-        """A remark; a job that is to be quiet has none of who is waited for."""
-        if not (self._quiet and text.startswith(_WAITING)):
+        """Who is waited for, or what there is: a job that is to be quiet does not say it."""
+        if not self._quiet:
             remark(text)
 
     def check(self) -> None:
@@ -148,6 +150,10 @@ class Session:
         if self._watch.error is not None:
             raise self._watch.error
 
+    def raising(self, error: BaseException | None) -> None:
+        """The program gets this; if it lets it end it, what was shown above need not be shown again."""
+        uncaught.expect(error, self._output.shown)
+
     # ------------------------------------------------------------------ waiting
 
     def until_here(self, seconds: float) -> None:
@@ -156,17 +162,14 @@ class Session:
         Raises:
             LaunchError: the job has failed, or it takes longer.
         """
-        since = time.monotonic()
-        said = False
+        waiting = Waiting()
         while missing := self._missing():
             self.check()
-            names = some([one.name for one in missing])
-            waited = time.monotonic() - since
-            if waited > seconds:
+            names = listed([one.name for one in missing])
+            if (waited := waiting.seconds) > seconds:
                 raise JobFailed(f"after {waited:.0f} s there is still nothing of {names}", self.run_dir)
-            if waited > knock.SILENCE and not said:
-                said = True
-                self.say(f"{_WAITING}{names} to come up")
+            if begun := waiting.due():
+                self.say(f"{begun} {names} to come up (at most {seconds:g} s: reservation_timeout=)")
             missing[0].here.wait(_LOOK)
         self.check()
         refused = [f"{one.name}: {one.refused}" for one in self.members.values() if one.refused]
@@ -217,16 +220,17 @@ class Session:
             self._clean()
             for member in self.members.values():
                 member.close()
+            self.raising(self.error)
 
     def _until_ended(self) -> None:
         """Let the launcher end the job in its own way; with the grace that it gives to tasks, and what they
         have left on other machines."""
         if not self._watch.ends_itself:
             self._watch.send(signal.SIGTERM)
-        if not self._watch.over.wait(knock.SILENCE):
+        if not self._watch.over.wait(FIRST):
             more = "Ctrl-C ends it at once"
             self.say(
-                f"{_WAITING}the job to end, and for what it has left (at most {self._ending:g} s; {more})"
+                f"waiting for the job to end, and for what it has left (at most {self._ending:g} s; {more})"
             )
             self._watch.over.wait(self._ending)
 
@@ -267,13 +271,4 @@ def _private_folder() -> str:
 
 def _environment(door: Door, key: bytes) -> dict[str, str]:
     """What the tasks find in their environment: where the door is, the key, and how to knock."""
-    with open(knock.__file__, encoding="utf-8") as file:
-        text = file.read()
-    return dict(zip(CARRIED, (json.dumps(door.addresses), key.hex(), text), strict=True))
-
-
-def remark(text: str) -> None:
-    """Tell the user, as ``launch`` does."""
-    stream = sys.stderr
-    if stream is not None:
-        print(f"launch: {text}", file=stream, flush=True)
+    return dict(zip(CARRIED, (json.dumps(door.addresses), key.hex(), arrival()), strict=True))

@@ -5,34 +5,28 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.api.arguments import check, names_faults, place_faults, seconds_faults
+from launcher.api.feeding import Feeding
 from launcher.api.finishing import WITH_PS, WITHOUT_PS, until_returned
 from launcher.api.inputmode import InputMode, mode_faults
 from launcher.api.members import Member
 from launcher.api.payload import dumps
+from launcher.api.remarks import remark
 from launcher.api.roles import Roles, count_roles, role_faults, tensorboard_url
-from launcher.api.session import Handlers, Session, remark
+from launcher.api.session import Handlers, Session
 from launcher.api.talk import Said, Word
 from launcher.api.wanted import Path_, Place
-from launcher.errors import Fault, InputError, JobFailed, LaunchError
-
-if TYPE_CHECKING:
-    from launcher.api.ends import End
-    from launcher.feed.door import Guest
-    from launcher.feed.feeder import Feeder
+from launcher.errors import Fault, InputError, JobFailed
 
 #: Seconds after which `shutdown` gives up, as TensorFlowOnSpark has it: three days.
 _THREE_DAYS = 259200.0
 #: Who speaks of wrong arguments.
 _RUN = "TFCluster.run"
-#: Names of TensorFlowOnSpark that no rows come by.
-_OTHER_QUEUES = ("output", "error", "control")
 #: Those that were not shut down yet.
 _RUNNING: weakref.WeakSet[TFCluster] = weakref.WeakSet()
 
@@ -46,16 +40,10 @@ class TFCluster:
         self, roles: Roles, place: Place, work: Said, queues: Sequence[str], exactly_once: bool
     ) -> None:
         self._roles = roles
-        self._queues = tuple(queues)
-        self._exactly_once = exactly_once
-        self._lock = threading.Lock()
-        self._feeder: Feeder | None = None
-        #: What has become of nodes, and of the job, while there was no feeder to be told.
-        self._gone: list[End] = []
-        self._failure: LaunchError | None = None
         self._closed = False
         self._patience = WITH_PS if "ps" in roles.described else WITHOUT_PS
-        handlers = Handlers(self._feed, self._said, self._ended, self._failed)
+        self._feeding = Feeding(roles.fed, queues, exactly_once, self._last_lines, self._say)
+        handlers = Handlers(self._feeding.come, self._said, self._feeding.ended, self._feeding.failed)
         self._session = Session(roles.described, place, work, handlers, roles.alien)
         self._process = os.getpid()
         _RUNNING.add(self)
@@ -117,7 +105,8 @@ class TFCluster:
             on_failure: ``"stop"`` (default): all ends when one node fails; ``"continue"``: the others go on.
             grace, timeout: seconds from SIGTERM to harder signals; and for the whole job.
             run_dir: the folder for logs and report; default: among the runs of ``launch ps``.
-            quiet: show failures only.
+            quiet: show nothing: a failure is an exception that says all. What goes wrong and raises nothing
+                is a line on stderr.
             exactly_once: rows of a node that is lost are not fed again to another: feeding fails instead.
             options: more options of ``launch``, as its command line has them.
 
@@ -148,7 +137,7 @@ class TFCluster:
         try:
             cluster._session.until_here(reservation_timeout)
             if tensorboard:
-                remark(f"TensorBoard: {cluster.tensorboard_url()}")
+                cluster._session.say(f"TensorBoard: {cluster.tensorboard_url()}")
         except BaseException:
             cluster._close()
             raise
@@ -188,7 +177,7 @@ class TFCluster:
             raise InputError(
                 [Fault("TFCluster.train", what, "expected 1 or more (TensorFlowOnSpark made 10 of 0)")]
             )
-        self._fed().train(
+        self._feeding.feeder.train(
             data,
             epochs=num_epochs,
             feed_timeout=feed_timeout,
@@ -205,7 +194,7 @@ class TFCluster:
             TaskFailed, FeedTimeout, FeedError: as `train`; raised while the results are taken.
         """
         self._usable()
-        return iter(self._fed().inference(data, feed_timeout=feed_timeout, qname=qname))
+        return iter(self._feeding.feeder.inference(data, feed_timeout=feed_timeout, qname=qname))
 
     # ------------------------------------------------------------------ what is known of it
 
@@ -241,8 +230,7 @@ class TFCluster:
             return
         self._patience = max(self._patience, grace_secs)
         try:
-            if self._feeder is not None:
-                self._feeder.finish()
+            self._feeding.finish()
             if not self._session.wait(None if timeout < 0 else timeout):
                 self._session.end()
                 raise JobFailed(
@@ -272,38 +260,14 @@ class TFCluster:
         try:
             self._session.close(at_once)
         finally:
-            if self._feeder is not None:
-                self._feeder.close()
+            self._feeding.close()
 
     def _usable(self) -> None:
         self._session.check()
         if self._closed:
             raise JobFailed("the cluster has been shut down", self.run_dir)
 
-    # ------------------------------------------------------------------ called by the session's threads
-
-    def _fed(self) -> Feeder:
-        """The feeder, made when the first row or the first node asks for it, whichever thread that is."""
-        with self._lock:
-            if self._feeder is None:
-                self._feeder = self._new_feeder()
-                for end in self._gone:
-                    self._feeder.lost(end.task, end.text)
-                if self._failure is not None:
-                    self._feeder.fail(self._failure)
-            return self._feeder
-
-    def _new_feeder(self) -> Feeder:
-        from launcher.feed.feeder import Feeder
-
-        feeds = [name for name in self._queues if name not in _OTHER_QUEUES] or ["input"]
-        return Feeder(
-            self._roles.fed,
-            feeds,
-            exactly_once=self._exactly_once,
-            last_lines=self._last_lines,
-            say=self._say,
-        )
+    # ------------------------------------------------------------------ called by a thread of the session
 
     def _say(self, text: str) -> None:
         self._session.say(text)
@@ -311,33 +275,15 @@ class TFCluster:
     def _last_lines(self, task: str) -> Sequence[str]:
         return self._session.last_lines(task)
 
-    def _feed(self, guest: Guest) -> None:
-        self._fed().add(guest)
-
     def _said(self, member: Member, said: Said) -> None:
         """When the chief ends the job is done; so it is kept until the workers have returned, too."""
         if said.word is not Word.DONE or member.name not in ("chief/0", "master/0"):
             return
         workers = [self._session.members[task] for task in self._roles.fed if task != member.name]
-        until_returned(member.name, workers, lambda: self._patience, self._is_over, remark)
+        until_returned(member.name, workers, lambda: self._patience, self._is_over, self._session.say)
 
     def _is_over(self) -> bool:
         return self._session.over or self._session.error is not None
-
-    def _ended(self, end: End) -> None:
-        if end.task not in self._roles.fed:
-            return
-        with self._lock:
-            if self._feeder is None:
-                self._gone.append(end)
-                return
-        self._feeder.lost(end.task, end.text)
-
-    def _failed(self, error: LaunchError) -> None:
-        with self._lock:
-            self._failure = self._failure or error
-        if self._feeder is not None:
-            self._feeder.fail(error)
 
 
 @atexit.register

@@ -107,7 +107,11 @@ def _slots(hosts: Path_ | None) -> int:
     if hosts is None:
         return len(os.sched_getaffinity(0))
     words = [sys.executable, "-m", "launcher", "hosts", "--json", str(hosts)]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=_READING, check=False)
+    try:
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=_READING, check=False)
+    except subprocess.TimeoutExpired as error:
+        expected = "is its file on a network that does not answer?"
+        raise InputError([Fault(str(hosts), f"not read within {_READING:g} s", expected)]) from error
     if ended.returncode:
         raise InputError([Fault("", ended.stderr.strip().removeprefix("launch: "))])
     return sum(host["slots"] or _SLOTS for host in json.loads(ended.stdout))
@@ -162,6 +166,7 @@ class _Search:
             for member in self._instances.values():
                 member.close()
         if self._failure is not None:
+            self._session.raising(self._failure)
             raise self._failure
         return [self._outcomes[number] for number in range(len(self._arguments))]
 

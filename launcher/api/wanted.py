@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import Fault, JobError
-from launcher.feed.knock import KNOCK
+from launcher.feed.arriving import KNOCK
 
 Path_ = str | os.PathLike[str]
 
@@ -29,7 +29,7 @@ class Place(NamedTuple):
         on_failure: ``stop`` or ``continue``.
         grace, timeout: seconds from SIGTERM to harder signals; and for the whole job.
         run_dir: the folder for its files; must be new or empty.
-        quiet: show failures only.
+        quiet: show nothing; failures are exceptions.
         options: more options of ``launch``, as its command line has them.
     """
 
@@ -107,7 +107,8 @@ def _settings(place: Place) -> list[str]:
         "--timeout": place.timeout,
         "--run-dir": place.run_dir,
     }
-    words = [*place.options, "--output-dirs", *(["-q"] if place.quiet else [])]
+    # The exception has the last lines of the task that failed.
+    words = [*place.options, "--output-dirs", "--no-last-lines", *(["-q"] if place.quiet else [])]
     for option, value in given.items():
         if value is not None:
             words += [option, str(value)]
@@ -162,12 +163,15 @@ def _read(path: Path_) -> dict[str, Any]:
     return {key: _rooted(key, value, folder) for key, value in job.items()}
 
 
+def _below(folder: str, path: Any) -> Any:
+    """Of a path that is relative to a folder; who reads the setting knows where ``~`` is."""
+    return os.path.join(folder, path) if isinstance(path, str) and not path.startswith("~") else path
+
+
 def _rooted(key: str, value: Any, folder: str) -> Any:
     """A setting; a path in it is relative to the file that it is in."""
-    if key in ("workdir", "run_dir") and isinstance(value, str):
-        return os.path.join(folder, os.path.expanduser(value)) if not value.startswith("~") else value
-    if key == "python" and isinstance(value, str) and "/" in value and not value.startswith("~"):
-        return os.path.join(folder, value)
+    if key in ("workdir", "run_dir") or (key == "python" and "/" in str(value)):
+        return _below(folder, value)
     if key == "sync":
         return [os.path.join(folder, each) for each in ([value] if isinstance(value, str) else value)]
     if key == "hosts" and isinstance(value, str) and os.path.exists(os.path.join(folder, value)):

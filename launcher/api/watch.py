@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from launcher.api.ends import End, Ends
-from launcher.api.failures import LINES, launch_failed, task_failed
+from launcher.api.failures import LINES, explained, launch_failed, task_failed
+from launcher.api.launcheroutput import LauncherOutput
 from launcher.api.members import Member
-from launcher.api.relaying import Relay
 from launcher.api.talk import Word
 from launcher.errors import JobFailed, LaunchError
+from launcher.feed.waiting import FIRST
 from launcher.runs.growing import Events, last_lines, run_of
 from launcher.runs.process import LauncherProcess
 
@@ -41,7 +42,7 @@ class Watch:
 
     Args:
         process: the launcher.
-        relay: its output.
+        output: its own.
         members: its tasks.
         told: who is told.
         patient: the job goes on without tasks that have failed.
@@ -52,7 +53,7 @@ class Watch:
     def __init__(
         self,
         process: LauncherProcess,
-        relay: Relay,
+        output: LauncherOutput,
         members: Mapping[str, Member],
         told: Told,
         patient: bool,
@@ -60,7 +61,7 @@ class Watch:
         run_dir: str | None,
     ) -> None:
         self._process = process
-        self._relay = relay
+        self._output = output
         self._members = members
         self._told = told
         self._patient = patient
@@ -70,6 +71,7 @@ class Watch:
         self._events: Events | None = None
         #: Read, and not yet looked at.
         self._coming: deque[Mapping[str, Any]] = deque()
+        self._since = time.monotonic()
         #: What the launcher has said that is no failure.
         self._remarks: set[str] = set()
         self._lock = threading.Lock()
@@ -159,6 +161,8 @@ class Watch:
         if self._events is None and self.run_dir:
             self._events = Events(self.run_dir)
         self._coming += self._events.more() if self._events else ()
+        if self._coming or time.monotonic() > self._since + FIRST:
+            self._output.show()
         while self._coming:
             event = self._coming.popleft()
             if event["event"] == "Tell":
@@ -176,7 +180,7 @@ class Watch:
         if member is not None:
             member.ended.set()
         self._judge()  # first, so that who waits for this task is told why it is gone
-        self._told.ended(end)
+        self._told.ended(explained(end, member.outcome if member is not None else None))
 
     def _until_gone(self, task: str) -> None:
         """Wait, not long, until the launcher says that a task's output is complete: its last lines are to be
@@ -190,12 +194,14 @@ class Watch:
 
     def _last_words(self, code: int) -> None:
         """The launcher has ended."""
-        self._relay.finish()
+        self._output.finish()
         self._patient = False
         self._judge()
         self._judge_late_words()
-        if code and self.error is None and not self.asked:
-            self._fail(launch_failed(code, self._relay.said, self.run_dir, self._remarks))
+        only_launch = bool(code) and self.error is None and not self.asked
+        if only_launch:
+            self._fail(launch_failed(code, self._output.said, self.run_dir, self._remarks))
+        self._output.settle(told=only_launch, raised=self.error is not None or self.asked)
         for member in self._members.values():
             member.ended.set()
 

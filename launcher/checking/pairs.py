@@ -6,7 +6,8 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcher.checking.records import Finding, Pair, Reach, Severity, listed
+from launcher.checking.records import Finding, Pair, Reach, Severity
+from launcher.model.words import listed
 
 #: Up to so many hosts everybody tries everybody.
 ALL_UP_TO = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from launcher.model.host import Host
@@ -113,12 +113,6 @@ def offset_of(samples: Iterable[tuple[float, float, float]]) -> Offset | None:
 def count(number: int, noun: str, plural: str = "") -> str:
     """``1 host``, ``2 hosts``; ``2 processes`` where another plural is given."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
-
-
-def listed(items: Sequence[str], most: int = 8) -> str:
-    """The items with commas; of a long list the first and how many more there are."""
-    more = f" and {len(items) - most} more" if len(items) > most + 1 else ""
-    return ", ".join(items[:most] if more else items) + more
 
 
 def odd_ones(values: Mapping[str, str]) -> tuple[str, dict[str, list[str]]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.checking.records import Finding, Severity, Sight, count, listed
+from launcher.checking.records import Finding, Severity, Sight, count
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.words import listed
 
 if TYPE_CHECKING:
     from typing import Any

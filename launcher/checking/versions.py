@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcher.checking.records import Finding, Severity, Sight, listed, odd_ones
+from launcher.checking.records import Finding, Severity, Sight, odd_ones
+from launcher.model.words import listed
 
 #: What TensorFlow takes for yes (``tensorflow/python/util/tf2.py`` and keras' lazy loader).
 _YES = ("1", "true", "True")

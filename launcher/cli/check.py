@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import sys
 from collections.abc import Mapping, Sequence
 
 from launcher.checking.findings import findings
@@ -16,6 +15,7 @@ from launcher.cli.inventory import read_hosts
 from launcher.cli.places import is_here
 from launcher.cli.request import this_machine
 from launcher.cli.sshoptions import add_ssh_options, seconds, ssh_settings
+from launcher.cli.telling import tell
 from launcher.errors import Fault, HostsError, JobError, TransportError
 from launcher.model.host import Host
 from launcher.model.records import TYPE_CHECKING
@@ -98,10 +98,6 @@ def _hosts(args: argparse.Namespace) -> tuple[Host, ...]:
     return (this_machine(os.environ),) if text is None else read_hosts(text)
 
 
-def _tell(text: str) -> None:
-    print(f"launch: {text}", file=sys.stderr, flush=True)
-
-
 class _Unreached:
     """Stands for what runs programs on a host that can't be reached."""
 
@@ -118,19 +114,19 @@ def _examined(hosts: Sequence[Host], args: argparse.Namespace, wishes: Wishes) -
     local = LocalErrands()
     remote = [host for host in hosts if not is_here(host)]
     if not remote:
-        return examine(hosts, lambda _: local, wishes, _tell)
+        return examine(hosts, lambda _: local, wishes, tell)
     from launcher.transport.ssh import lean
 
     lean.fetch()
     from launcher.transport.ssh.fleet import Fleet
 
-    with Fleet(remote, ssh_settings(args), _tell) as fleet:
+    with Fleet(remote, ssh_settings(args), tell) as fleet:
         nobody = _Unreached(_unreached(fleet))
         return examine(
             hosts,
             lambda host: local if is_here(host) else nobody if host.name in nobody.why else fleet,
             wishes,
-            _tell,
+            tell,
         )
 
 

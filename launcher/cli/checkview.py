@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 
 from launcher.checking.pairs import milliseconds
-from launcher.checking.records import Finding, Pair, Reach, Severity, Sight, count, listed
+from launcher.checking.records import Finding, Pair, Reach, Severity, Sight, count
 from launcher.cli.examining import Examined
-from launcher.cli.tables import print_table, printable, size
+from launcher.cli.tables import print_table, size
 from launcher.model.host import Host
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.words import listed, printable
 
 if TYPE_CHECKING:
     from typing import Any

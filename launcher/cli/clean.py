@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 
+from launcher.cli.removed import show
 from launcher.cli.sshoptions import add_ssh_options
 from launcher.errors import LaunchError
 
@@ -39,13 +39,14 @@ def run(args: argparse.Namespace) -> int:
 
         return dockerclean.run(args)
     from launcher.cli.dockerowner import is_dead
+    from launcher.cli.telling import tell
     from launcher.transport.docker import lean
 
     lean.fetch()
     from launcher.transport.docker import leftovers
     from launcher.transport.docker.engine import connect
 
-    engine = connect(os.environ)
+    engine = connect(os.environ, tell)
     try:
         found = [thing for thing in leftovers.things(engine) if is_dead(thing.labels)]
         left = [] if args.dry_run else leftovers.remove(engine, found)
@@ -55,18 +56,3 @@ def run(args: argparse.Namespace) -> int:
     if left:
         raise LaunchError("; ".join(left))
     return 0
-
-
-def show(dry_run: bool, found: Sequence[tuple[str, str]], faults: Sequence[str]) -> None:
-    """Say what is gone now, or would be.
-
-    Args:
-        dry_run: nothing was removed.
-        found: what there was, and whose faults would keep it: they begin with that and a colon.
-        faults: those.
-    """
-    for thing, whose in found:
-        if not any(fault.startswith(f"{whose}:") for fault in faults):
-            print(f"{'would remove' if dry_run else 'removed'} {thing}")
-    if not found:
-        print("nothing is left")

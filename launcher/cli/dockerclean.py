@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from launcher.cli import travelling
-from launcher.cli.clean import show
-from launcher.cli.dockerhosts import Ways
 from launcher.cli.dockyards import Dockyards
+from launcher.cli.everywhere import Everywhere
 from launcher.cli.inventory import read_hosts
 from launcher.cli.places import is_here
+from launcher.cli.removed import show
 from launcher.cli.sshoptions import ssh_settings
+from launcher.cli.telling import tell
 from launcher.errors import HostsError
 
 
@@ -26,10 +26,9 @@ def run(args: argparse.Namespace) -> int:
     from launcher.transport.ssh.fleet import Fleet
 
     hosts = read_hosts(args.hosts)
-    here = [host.name for host in hosts if is_here(host)]
-    with Fleet([host for host in hosts if not is_here(host)], ssh_settings(args), travelling.tell) as fleet:
+    with Fleet([host for host in hosts if not is_here(host)], ssh_settings(args), tell) as fleet:
         fleet.connect()
-        with Dockyards(hosts, Ways(here, fleet), travelling.tell) as yards:
+        with Dockyards(hosts, Everywhere(hosts, fleet), tell) as yards:
             yards.look()
             dead = yards.dead()
             faults = [] if args.dry_run else yards.remove(dead)

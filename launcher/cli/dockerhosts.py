@@ -11,20 +11,19 @@ from launcher.cli import travelling
 from launcher.cli.containers import containers, job_in_image, with_output_mounts
 from launcher.cli.dockerowner import labels
 from launcher.cli.dockyards import Dockyards, engine_variables
+from launcher.cli.everywhere import Everywhere
 from launcher.cli.journey import Journey
-from launcher.cli.places import is_here
 from launcher.cli.request import Request
 from launcher.cli.sshoptions import ssh_settings
+from launcher.cli.telling import tell
 from launcher.errors import HostsError, TransportError
 from launcher.model.host import Host
 from launcher.model.plan import Placed, Placement
 from launcher.model.records import TYPE_CHECKING
 from launcher.planning import place
 from launcher.transport import Transport
-from launcher.transport.base import Errand
 from launcher.transport.docker.command import run_command
-from launcher.transport.docker.settings import JOB, KEPT, Container, Mount
-from launcher.transport.localerrand import LocalErrands
+from launcher.transport.docker.settings import JOB, KEPT, Container, Mount, container_name
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -90,26 +89,6 @@ class _Nowhere:
         raise TransportError(f"{host.name}: its agent belongs into a container")
 
 
-class Ways:
-    """Errands on all hosts of a launch; see `launcher.transport.ssh.redial.Dialling`."""
-
-    def __init__(self, here: Sequence[str], fleet: Fleet) -> None:
-        self._here = frozenset(here)
-        self._local = LocalErrands()
-        self._fleet = fleet
-
-    def errand(self, host: str, entry: str, arguments: object) -> Errand:
-        """See `launcher.transport.base.Errands.errand`."""
-        if host in self._here:
-            return self._local.errand(host, entry, arguments)
-        return self._fleet.errand(host, entry, arguments)
-
-    def redial(self, host: str) -> None:
-        """See `launcher.transport.ssh.redial.Dialling.redial`; this machine is always there."""
-        if host not in self._here:
-            self._fleet.redial(host)
-
-
 class DockerJourney(Journey):
     """One launch; see `Journey`.
 
@@ -121,20 +100,22 @@ class DockerJourney(Journey):
         super().__init__(*others)  # type: ignore[arg-type]  # as they came
         self._made = {container.host: container for container in made}
         self._berths: dict[str, Berth] = {}
-        self._ways: Ways
+        self._ways: Everywhere
         self._yards: Dockyards
 
     def make(self, placement: Placement, fleet: Fleet | None) -> int:
         """See `Journey.make`; the engines are looked at before anything is brought anywhere."""
         assert fleet is not None
         hosts = placement.hosts()
-        self._ways = Ways([host.name for host in hosts if is_here(host)], fleet)
-        with Dockyards(hosts, self._ways, travelling.tell) as self._yards:
+        self._ways = Everywhere(hosts, fleet)
+        with Dockyards(hosts, self._ways, tell) as self._yards:
             self._yards.look()
             self._yards.sweep()
             remarks = self._yards.provide(self._args.docker, self._args.pull or "missing")
             self._made = {host: self._there(one, remarks[host]) for host, one in self._made.items()}
             code = super().make(placement, fleet)
+        for remark in self._voice.take():  # of the very end: the job's own console was closed by then
+            tell(remark)
         if self._args.keep:
             self._tell_kept()
         return code
@@ -200,7 +181,7 @@ class DockerJourney(Journey):
         return tuple({mount.target: mount for mount in (*usual, *asked)}.values())
 
     def _name(self, host: str) -> str:
-        return f"tf-launcher-{self._job}-{_UNFIT.sub('-', host)}"
+        return container_name(self._job, _UNFIT.sub("-", host))
 
     def _over(self, fleet: Fleet) -> Transport:
         from launcher.transport.docker.remote import RemoteTransport
@@ -215,8 +196,8 @@ class DockerJourney(Journey):
 
     def _tell_kept(self) -> None:
         names = ", ".join(f"{berth.there['name']} on {host}" for host, berth in self._berths.items())
-        travelling.tell(f"kept, as --keep asks: {names}")
-        travelling.tell("remove them:          launch clean --hosts ...")
+        tell(f"kept, as --keep asks: {names}")
+        tell("remove them:          launch clean --hosts ...")
 
 
 def _full(mount: Mount, found: Mapping[str, str]) -> Mount:

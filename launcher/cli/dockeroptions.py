@@ -25,11 +25,14 @@ _OURS = {
     "--mount": "mount", "--no-mount": "no_mount", "--read-only": "read_only", "--memory": "memory",
     "--cpus": "cpus", "--user": "user", "--pull": "pull", "--keep": "keep",
 }  # fmt: skip
-#: Options of other machines: none of them means anything in a container.
+#: Options about connections to other machines. Not ``--relay``: programs always give it, they can't know
+#: where a job file has its hosts.
 _OF_OTHERS = {
-    "--sync": "sync", "--collect": "collect", "--lease": "lease", "--fanout": "fanout",
-    "--connect-timeout": "connect_timeout", "--accept-new-host-keys": "accept_new_host_keys",
+    "--lease": "lease", "--fanout": "fanout", "--connect-timeout": "connect_timeout",
+    "--accept-new-host-keys": "accept_new_host_keys", "--no-check": "no_check",
 }  # fmt: skip
+#: Files travel to other machines, and to another folder of this one, but not into containers of it.
+_OF_FILES = {"--sync": "sync", "--collect": "collect"}
 
 
 def add_docker_options(parser: argparse.ArgumentParser) -> None:
@@ -75,21 +78,35 @@ def on_machines(args: argparse.Namespace, hosts: Sequence[Host]) -> bool:
 
 
 def conflicts(args: argparse.Namespace, hosts: Sequence[Host]) -> Iterator[Fault]:
-    """Options that have nothing to act on: none is dropped in silence."""
+    """Options that have nothing to act on: none is dropped in silence.
+
+    Where hosts are named, what is said of connections holds for those that need one, though it be none: a
+    script, or a list from a scheduler, must not become wrong because all of it is this machine once.
+
+    Args:
+        args: the options.
+        hosts: where the job may run; none: they have faults of their own.
+    """
     if args.docker is None:
-        for option, name in _OURS.items():
-            if getattr(args, name):
-                yield Fault(option, "there is no container to use it for", "expected --docker IMAGE")
+        for option in _given(args, _OURS):
+            yield Fault(option, "there is no container to use it for", "expected --docker IMAGE")
+        if hosts and args.hosts is None and not any(host.source for host in hosts):
+            for option in _given(args, _OF_OTHERS):
+                yield Fault(option, "this is about other machines, and none is named", "expected --hosts")
         return
     if not args.docker or args.docker.startswith("-"):
         yield Fault("--docker", f"{args.docker!r} is no name of an image")
     if args.no_mount and args.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
-    if on_machines(args, hosts):
+    if not hosts or on_machines(args, hosts):
         return
-    for option, name in _OF_OTHERS.items():
-        if getattr(args, name):
-            yield Fault(option, "this is about other machines, and --docker uses none")
+    for option in _given(args, {**_OF_FILES, **_OF_OTHERS}):
+        yield Fault(option, "this is about other machines, and --docker uses none")
+
+
+def _given(args: argparse.Namespace, options: Mapping[str, str]) -> list[str]:
+    """Those of the options that are set."""
+    return [option for option, name in options.items() if getattr(args, name)]
 
 
 def mounts(words: Sequence[str], here: bool = True) -> tuple[list[Mount], list[Fault]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher.cli.dockerowner import is_dead
 from launcher.cli.probing import Probes
 from launcher.errors import HostsError, TransportError
 from launcher.model.host import Host
 from launcher.model.records import TYPE_CHECKING, NamedTuple
+from launcher.model.words import listed
 from launcher.transport.base import Errand, Errands
 from launcher.transport.docker.faults import mismatch
 from launcher.transport.docker.settings import KEPT, MACHINE, OWNER
@@ -159,7 +160,7 @@ class Dockyards:
         return {host: str(said["architecture"]) for host, said in answers.items()}
 
     def _pull(self, hosts: Sequence[str], image: str) -> None:
-        self._tell(f"pulling the image {image} on {_some(hosts)}")
+        self._tell(f"pulling the image {image} on {listed(hosts)}")
         answers = self._ask(hosts, {"do": "pull", "image": image}, _PULL, f"the image {image} to be pulled")
         faults = {host: said["fault"] for host, said in answers.items() if said["fault"]}
         self._check({host: f"the image {image} can't be pulled: {_bare(it)}" for host, it in faults.items()})
@@ -211,6 +212,8 @@ def _unreachable(said: Mapping[str, Any]) -> str:
     text = _bare(str(said["fault"]))
     if said["state"] == "missing":
         return f"there is no docker command there (looked for in {said['path']}): is Docker installed?"
+    if said["state"] == "slow":
+        return text
     if _NOT_ALLOWED.search(text):
         return (
             "you may not use the Docker engine there: `sudo usermod -aG docker $USER` and a new login would "
@@ -232,13 +235,3 @@ def _bare(text: str) -> str:
 
 def _remark(image: str, architecture: str, seen: Seen) -> str:
     return mismatch({"Architecture": architecture, "RepoTags": [image]}, seen.architecture)
-
-
-def _some(hosts: Sequence[str]) -> str:
-    return ", ".join(_first(hosts))
-
-
-def _first(hosts: Sequence[str], most: int = 5) -> Iterator[str]:
-    yield from hosts[:most]
-    if len(hosts) > most:
-        yield f"and {len(hosts) - most} more"

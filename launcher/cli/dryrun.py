@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from launcher.cli.planfile import OWN_VARIABLES, plan_as_dict
 from launcher.model.job import JobSpec
 from launcher.model.plan import Placement, Plan, TaskPlan
+from launcher.model.words import printable
 from launcher.planning import assemble
 
 #: Ports of a dry run are examples: real ones are taken when the job starts.
@@ -48,7 +49,7 @@ def show(job: JobSpec, placement: Placement, as_json: bool, luggage: Sequence[st
 def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
     """A shell that is given all of them starts one task after the other."""
     yield "# Nothing is started. Ports are examples: real ones are taken, and held, when the job starts."
-    yield from (f"# {line}" for note in notes for line in note.splitlines())
+    yield from (f"# {printable(line)}" for note in notes for line in note.splitlines())
     yield ""
     yield "# ClusterSpec"
     for role, addresses in plan.cluster.items():
@@ -64,10 +65,25 @@ def _task_lines(task: TaskPlan) -> Iterator[str]:
         yield f"  cd {_folder(task.workdir)} &&"
     names = [name for name in OWN_VARIABLES if name in task.env]
     for name in [*names, *sorted(task.env.keys() - set(OWN_VARIABLES))]:
-        yield f"  {name}={shlex.quote(task.env[name])} \\"
-    yield f"  {shlex.join(task.argv)}"
+        yield f"  {name}={_quoted(task.env[name])} \\"
+    yield f"  {' '.join(map(_quoted, task.argv))}"
 
 
 def _folder(path: str) -> str:
     """Quoted, but for the home that is the host's."""
-    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
+    return f"~/{_quoted(path[2:])}" if path.startswith("~/") else _quoted(path)
+
+
+def _quoted(word: str) -> str:
+    """A word for a shell. What a terminal would obey is spelled out as bash, zsh and ksh read it."""
+    if all(char.isprintable() or char in "\n\t" for char in word):
+        return shlex.quote(word)
+    return f"$'{''.join(map(_spelled, word))}'"
+
+
+def _spelled(char: str) -> str:
+    if char in "\\'":
+        return f"\\{char}"
+    if char.isprintable():
+        return char
+    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))

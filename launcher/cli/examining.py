@@ -81,7 +81,7 @@ def _begin(
     failed: dict[str, str] = {}
     for host in hosts:
         try:
-            begun[host.name] = errands(host).errand(host.name, ENTRY, {"host": host.name})
+            begun[host.name] = errands(host).errand(host.name, ENTRY, {})
         except TransportError as error:
             failed[host.name] = str(error).removeprefix(f"{host.name}: ")
     return begun, failed

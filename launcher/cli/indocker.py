@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from launcher import runs
@@ -14,6 +13,7 @@ from launcher.cli.containers import containers, folders_of, job_in_image, with_o
 from launcher.cli.dockeroptions import on_machines
 from launcher.cli.dockerowner import is_dead, labels
 from launcher.cli.request import Request, this_machine
+from launcher.cli.telling import tell
 from launcher.cli.voice import Voice
 from launcher.errors import Fault, JobError, PlacementError
 from launcher.model.host import Host
@@ -21,7 +21,8 @@ from launcher.model.job import JobSpec, Role
 from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
 from launcher.planning import place
-from launcher.transport.docker.settings import KEPT, Container
+from launcher.planning.wording import count
+from launcher.transport.docker.settings import JOB, KEPT, Container
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -85,7 +86,7 @@ def _launch(
     job = runs.new_job_id()
     with Voice() as voice, _Signals() as signals:
         tell = _Teller()
-        engine = connect(os.environ)
+        engine = connect(os.environ, tell)
         _sweep(engine, tell)
         image = images.provide(engine, args.docker, args.pull or images.MISSING, tell)
         odd = mismatch(image, str(engine.info.get("Architecture", "")))
@@ -121,7 +122,7 @@ class _Teller:
         if self.voice is not None:
             self.voice.tell(text)
         else:
-            print(f"launch: {text}", file=sys.stderr, flush=True)
+            tell(text)
 
 
 class _Signals:
@@ -193,7 +194,7 @@ def _own_hosts(job: JobSpec) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...
     free = list(this_machine(os.environ).gpus or ())
     asked = sum((role.gpus or 0) * role.count for role in job.roles)
     if asked > len(free):
-        what = f"the tasks ask for {asked} GPUs, this machine has {len(free)}"
+        what = f"the tasks ask for {count(asked, 'GPU')}, this machine has {len(free)}"
         raise PlacementError([Fault("", what, "ask for fewer with --gpus")])
     hosts: list[Host] = []
     given: dict[str, tuple[str, ...]] = {}
@@ -235,7 +236,7 @@ def _sweep(engine: Engine, tell: _Teller) -> None:
 
 
 def _tell_kept(job: str, names: Sequence[str], tell: _Teller) -> None:
-    tell(f"kept, as --keep asks: docker ps -a --filter label=tf-launcher.job={job}")
+    tell(f"kept, as --keep asks: docker ps -a --filter label={JOB}={job}")
     tell(f"look at one:          docker diff {names[0]}; docker cp {names[0]}:/PATH .")
     tell(f"a shell in it:        docker commit {names[0]} look && docker run -it --rm --entrypoint sh look")
     tell("remove them:          launch clean")

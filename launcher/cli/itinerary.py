@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from launcher.luggage.progress import counted, human, listed, shortened
+from launcher.luggage.packing import Packed
+from launcher.luggage.progress import counted, human, shortened
 from launcher.luggage.requests import CollectRequest, SyncRequest
-from launcher.luggage.sync import Packed
 from launcher.model.luggage import OUTPUTS
 from launcher.model.task import TaskId
+from launcher.model.words import listed
 
 #: Stands for the run's name, which a dry run has not.
 _JOB = "JOB"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from launcher import runs
 from launcher.cli.planfile import write_plan
 from launcher.cli.request import Request
-from launcher.errors import LaunchError
+from launcher.errors import JobError, LaunchError
 from launcher.model.facts import StopAsked
 from launcher.model.host import Host
 from launcher.model.plan import Placement, Plan
@@ -66,22 +66,25 @@ def launch(
     started = time.time()
     job = job or runs.new_job_id()
     tmux = _tmux(job) if args.tmux else None
-    paths = paths or runs.create(wanted.run_dir, job, _agents_here(transport, placement))
+    paths = paths or _folder(wanted, job, _agents_here(transport, placement))
     if wanted.job.output_dirs:
         from launcher.cli.outputs import make_here
 
         placement = make_here(placement, paths)
     display = _Display(lambda: _screen(args, show, paths, tmux))
     sources: list[Source] = [display]
-    remarks = [_announcement(job, placement, paths), *placement.notes]
+    remarks = [_announcement(job, placement, paths), *wanted.notes, *placement.notes]
     if tmux is not None:
         sources.append(tmux)
         remarks.append(f"a pane for each task: {tmux.how_to_attach}")
     plans: list[Plan] = []
 
+    unwritten: list[str] = []
+
     def planned(plan: Plan) -> str:
         plans.append(plan)
-        return "\n".join(filter(None, (write_plan(plan, paths, job), _sweep_others(job))))
+        unwritten.append(write_plan(plan, paths, job))
+        return "\n".join(filter(None, (unwritten[0], _sweep_others(job))))
 
     orchestrator = Orchestrator(
         wanted.job,
@@ -101,7 +104,7 @@ def launch(
     display.close()
     afterwards(plans[0] if plans else None, paths)
     code = report.exit_code if args.report is None else write_report(report, args.report)
-    return code or (LaunchError.exit_code if display.unreported else 0)
+    return code or _code_of_lost(display.unwritten or any(unwritten))
 
 
 class _Display:
@@ -135,9 +138,9 @@ class _Display:
             self._screen.writer.flush(asked=asked)
 
     @property
-    def unreported(self) -> bool:
-        """Whether the run's report could not be written: that is no success."""
-        return self._screen is not None and self._screen.files.unreported
+    def unwritten(self) -> bool:
+        """Whether something could not be written; to be asked once it is closed."""
+        return self._screen is not None and self._screen.unwritten
 
     def close(self) -> None:
         """Say what could not be shown."""
@@ -145,10 +148,35 @@ class _Display:
             self._screen.close()
 
 
-def _agents_here(transport: Callable[[Host], Transport], placement: Placement) -> list[int]:
-    """The numbers of the agents that were started on this machine already."""
+def _agents_here(transport: Callable[[Host], Transport], placement: Placement) -> list[tuple[int, int]]:
+    """The agents that were started on this machine already: number and guardian."""
     ways = {id(way): way for way in map(transport, placement.hosts())}
-    return [number for way in ways.values() for number in getattr(way, "numbers", ())]
+    return [agent for way in ways.values() for agent in getattr(way, "agents", ())]
+
+
+def _folder(wanted: Request, job: str, agents: list[tuple[int, int]]) -> RunPaths:
+    """Make the run's folder; a job file that names one names the same for each of its runs.
+
+    Raises:
+        JobError: it is in use.
+    """
+    try:
+        return runs.create(wanted.run_dir, job, agents)
+    except JobError as error:
+        if wanted.run_dir_source == "--run-dir":
+            raise
+        advice = "expected a new or an empty folder: remove it, or give this run another with --run-dir"
+        faults = [fault._replace(where=wanted.run_dir_source, expected=advice) for fault in error.faults]
+        raise JobError(faults) from error
+
+
+def _code_of_lost(unwritten: bool) -> int:
+    """What a job exits with that is ok: what could not be written is lost, and that is no success."""
+    if not unwritten:
+        return 0
+    text = "the job is ok, but not everything could be written, as said above"
+    print(f"launch: exit code {LaunchError.exit_code}: {text}", file=sys.stderr)
+    return LaunchError.exit_code
 
 
 def _sweep_others(job: str) -> str:
@@ -173,9 +201,10 @@ def _tmux(job: str) -> Tmux:
     Raises:
         LaunchError: there is no tmux.
     """
-    from launcher.output.tmux import Tmux
+    from launcher.output import renderer
 
-    return Tmux(job, attach=all(map(os.isatty, (0, 1, 2))))
+    session: Tmux = renderer("tmux")(job, attach=all(map(os.isatty, (0, 1, 2))))
+    return session
 
 
 def _collect_garbage_again() -> None:
@@ -203,11 +232,11 @@ def _plural(role: str, count: int) -> str:
 
 def write_report(report: Report, path: str) -> int:
     """Write ``--report``; a report that can't be written is no success."""
-    from launcher.output.files import write_json
+    from launcher.output.files import write_json_for_user
     from launcher.output.reportjson import report_as_dict
 
     try:
-        write_json(path, report_as_dict(report), private=False)
+        write_json_for_user(path, report_as_dict(report))
     except OSError as error:
         print(f"launch: can't write the report to {path!r}: {error.strerror}", file=sys.stderr)
         return report.exit_code or LaunchError.exit_code

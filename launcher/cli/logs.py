@@ -11,19 +11,18 @@ from collections.abc import Sequence
 from launcher.cli.tail import Log, copy, follow
 from launcher.errors import Fault, InputError
 from launcher.model.task import TaskId
+from launcher.output.labels import labels
 from launcher.runs.progress import tasks
-from launcher.runs.registry import Run, RunState, find, load
+from launcher.runs.registry import find
+from launcher.runs.run import Run, RunState, load
 
 SUMMARY = "print what the tasks of a run printed"
 
 EXAMPLES = """\
 launch logs                        the newest run, every line with its task (when there are several)
-launch logs worker/0               one task of it, byte for byte
+launch logs worker/0 > FILE        one task of it, byte for byte (a terminal gets no escapes but colours)
 launch logs -f ps worker/1         all ps and one worker, until the run has ended
 launch logs --lines 20 k3f9m       the last lines of each task of another run"""
-
-#: Labels are padded to the longest, but not beyond this.
-_LABEL_WIDTH = 40
 
 _TASK = re.compile(r"[^/]+/\d+")
 
@@ -75,19 +74,11 @@ class _Selection:
         if not self._planned:
             self._planned = _tasks(self._run)
             chosen = _chosen(self._run, self._planned, self._selectors) if self._planned else []
-            labels = _labels(self._planned, chosen)
+            said = labels(self._planned, chosen)
             for task in chosen:
-                label = labels[task].encode(errors="surrogateescape") if len(chosen) > 1 else b""
+                label = said[task].encode(errors="surrogateescape") if len(chosen) > 1 else b""
                 self._logs[task] = Log(self._run.paths.log(task), label, self._lines, sys.stdout.isatty())
         return list(self._logs.values())
-
-
-def _labels(planned: dict[TaskId, str], chosen: Sequence[TaskId]) -> dict[TaskId, str]:
-    """What stands before each task's bar, as on the console: its name, perhaps its host; equally long."""
-    several = len(set(planned.values())) > 1
-    names = {task: f"{planned[task]} {task}" if several else str(task) for task in chosen}
-    width = min(_LABEL_WIDTH, max(map(len, names.values()), default=0))
-    return {task: name.ljust(width) for task, name in names.items()}
 
 
 def _run_and_selectors(words: Sequence[str]) -> tuple[Run, Sequence[str]]:
@@ -116,9 +107,10 @@ def _tasks(run: Run) -> dict[TaskId, str]:
     if planned:
         return planned
     try:
-        stems = [name[:-4].rpartition("-") for name in os.listdir(run.paths.logs) if name.endswith(".log")]
+        names = [name for name in os.listdir(run.paths.logs) if name.endswith(".log") and name.isprintable()]
     except OSError:
         return {}
+    stems = [name[:-4].rpartition("-") for name in names]
     found = sorted((role, int(index)) for role, _, index in stems if index.isdigit())
     return {TaskId.of(role, index): "" for role, index in found}
 
@@ -138,11 +130,7 @@ def _chosen(run: Run, planned: dict[TaskId, str], selectors: Sequence[str]) -> l
 
 
 def _count(text: str) -> int:
-    """A number of lines; argparse reports what is wrong with another."""
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
-
-
-_count.__name__ = "number of lines"  # argparse: "invalid number of lines value: 'x'"
+    """A number of lines."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of lines")
+    return int(text)

@@ -11,8 +11,9 @@ from types import ModuleType
 
 from launcher.cli.commands import COMMANDS
 from launcher.cli.parser import Parser
-from launcher.errors import HostsError, InputError, LaunchError
+from launcher.errors import HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.words import printable
 
 if TYPE_CHECKING:
     from typing import Any
@@ -44,10 +45,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def print_error(error: LaunchError) -> None:
-    """Each fault on a line of its own."""
-    faults = error.faults if isinstance(error, (InputError, HostsError)) else (error,)
+    """Each fault on a line of its own, and nothing in it that a terminal would act on."""
+    faults: Sequence[object] = (error,)
+    if isinstance(error, (InputError, HostsError)):
+        faults = error.faults
+    elif isinstance(error, (ProgramError, NotRunnableError)):
+        faults = str(error).split("\n")  # a line for each program
     for fault in faults:
-        print(f"launch: {fault}", file=sys.stderr)
+        text = "\n".join(map(printable, str(fault).split("\n")))
+        print(f"launch: {text}", file=sys.stderr)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def mask_command_line() -> None:
     """Write over them where the kernel keeps our arguments; where that may not be, they stay."""
@@ -12,19 +14,23 @@ def mask_command_line() -> None:
             memory.seek(start)
             said = memory.read(end - start)
             memory.seek(start)
-            memory.write(masked(said).ljust(len(said), b"\0"))
+            memory.write(overwritten(said))
     except (OSError, ValueError):
         return
 
 
-def masked(said: bytes) -> bytes:
-    """The same arguments, each ended by a zero, without those values; never longer."""
-    words = said.split(b"\0")
-    return b"\0".join(_masked(word, before) for before, word in zip([b"", *words], words, strict=False))
+def overwritten(said: bytes) -> bytes:
+    """The same arguments, each ended by a zero, without those values: just as long in all."""
+    words = said.decode("latin-1").split("\0")  # a byte is a character: no word grows
+    shown = [mask[: len(word)] for word, mask in zip(words, masked(words), strict=True)]
+    return "\0".join(shown).encode("latin-1").ljust(len(said), b"\0")
 
 
-def _masked(word: bytes, before: bytes) -> bytes:
-    name, equals, value = word.partition(b"=")
-    if not equals or not (before == b"-x" or word.startswith(b"-x")):
-        return word
-    return name + equals + b"..."[: len(value)]
+def masked(words: Sequence[str]) -> list[str]:
+    """The words of a command line without those values."""
+    return [_masked(word, before) for before, word in zip(["", *words], words, strict=False)]
+
+
+def _masked(word: str, before: str) -> str:
+    name, equals, _ = word.partition("=")
+    return f"{name}=..." if equals and (before == "-x" or word.startswith("-x")) else word

@@ -7,12 +7,10 @@ import sys
 
 from launcher.cli.dockeroptions import add_docker_options
 from launcher.cli.sshoptions import add_ssh_options, seconds
+from launcher.model.job import MOST_TASKS
 
 #: Where a fault is that no single option has; and the source of roles that options made.
 COMMAND_LINE = "command line"
-
-#: Tasks one role may have.
-MOST_TASKS = 10_000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +24,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument(
         "--hosts", action=_Once, metavar="X", help="a hostfile, or host[:slots],... (default: this machine)"
     )
+
+    program = parser.add_argument_group("program")
+    program.add_argument(
+        "--flags", action="store_true", help="append --ps_hosts= --worker_hosts= --job_name= --task_index="
+    )
+    program.add_argument(
+        "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
+        help="environment for the tasks; NAME alone and PRE* carry what is set here; repeatable",
+    )  # fmt: skip
+    program.add_argument(
+        "--python", metavar="PATH", help="the Python of .py programs and modules (default: launch's own)"
+    )
+    program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
 
     others = parser.add_argument_group("other machines")
     others.add_argument(
@@ -49,19 +60,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_ssh_options(others)
     add_docker_options(parser)
 
-    program = parser.add_argument_group("program")
-    program.add_argument(
-        "--flags", action="store_true", help="append --ps_hosts= --worker_hosts= --job_name= --task_index="
-    )
-    program.add_argument(
-        "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
-        help="environment for the tasks; NAME alone and PRE* carry what is set here; repeatable",
-    )  # fmt: skip
-    program.add_argument(
-        "--python", metavar="PATH", help="the Python of .py programs and modules (default: launch's own)"
-    )
-    program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
-
     end = parser.add_argument_group("how it ends")
     end.add_argument(
         "--on-failure",
@@ -69,9 +67,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="what one failed task means for the others (default: stop)",
     )
     end.add_argument(
-        "--grace", metavar="S", help="from SIGTERM to harder signals: seconds, or 10s, 5m (default: 10)"
+        "--grace",
+        metavar="S",
+        help="from SIGTERM to harder signals: seconds, or 10s, 5m, 0 (default: 10)",
     )
-    end.add_argument("--timeout", metavar="S", help="limit for the whole job: seconds, or 90s, 5m, 2h")
+    end.add_argument(
+        "--drain", action="append", default=[], metavar="[ROLE=]S",
+        help="for workers and evaluator, or a role, to end by themselves when the job is done: 60s, 5m "
+        "(default: 0); repeatable",
+    )  # fmt: skip
+    end.add_argument("--timeout", metavar="S", help="limit for the job: seconds, or 90s, 5m, 2h; 0: none")
 
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -86,6 +91,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--show", metavar="TASKS", help="show only these tasks' output: worker,ps/0,worker/2-5"
     )
     output.add_argument("-q", "--quiet", action="store_true", help="show failures only")
+    output.add_argument(
+        "--no-last-lines", action="store_true",
+        help="for programs: why a job failed is said without the last lines of the task that failed",
+    )  # fmt: skip
     output.add_argument("--json", action="store_true", help="events and output as JSON lines on stdout")
     output.add_argument(
         "--tmux", action="store_true", help="a tmux pane for each task; closing the session ends the job"

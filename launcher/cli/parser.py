@@ -3,48 +3,83 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import NoReturn
+    from typing import Any, NoReturn
+
+    from _typeshed import SupportsWrite
 
 #: How argparse begins to tell of words that nobody takes.
 _NOBODY = "unrecognized arguments: "
 
-#: Options of the launchers that start containers; ours does not.
-_CONTAINERS = ("--docker", "--container", "--image")
+#: Other launchers' names for options of ours.
+_ALIASES = {"--container": "--docker", "--image": "--docker"}
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but for its errors: four lines of usage would hide the one that says what is wrong."""
+    """argparse, but for its errors: all of them, and without the usage, whose four lines would hide them."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._wrong: list[str] = []
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """See argparse; a value that is wrong is kept for later, that others may be found too."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            self._wrong.append(str(error))
+            return None
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """See `_get_value`."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            self._wrong.append(str(error))
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See argparse."""
+        found = super().parse_args(args, namespace)
+        if self._wrong:
+            self.error("")
+        return found
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """See argparse, which would hide that a help could not be written."""
+        if file is not None and file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, on a line for each fault; leave with exit code 2."""
+        faults = [fault.removeprefix("argument ") for fault in self._wrong]
         if message.startswith(_NOBODY):
-            faults = list(_unknown(message.removeprefix(_NOBODY).split(), self._option_string_actions))
-        else:
-            faults = [message.removeprefix("argument ")]
+            faults += _unknown(message.removeprefix(_NOBODY).split(), self._option_string_actions)
+        elif message:
+            faults.append(message.removeprefix("argument "))
         more = f"({self.prog.removesuffix(' JOB.yaml')} --help shows all)"
         self.exit(2, "".join(f"launch: {_on_one_line(fault)} {more}\n" for fault in faults))
 
 
 def _unknown(words: list[str], known: Iterable[str]) -> Iterator[str]:
     """What to say of words that nobody takes; those after an unknown option may be its value."""
-    options = [word.partition("=")[0] for word in words if word.startswith("-")]
+    options = [word.partition("=")[0] for word in words if word.startswith("-") and word != "--"]
     if not options:
-        yield f"nothing takes {' '.join(words)!r}; expected options only"
+        yield f"nothing takes {' '.join(word for word in words if word != '--')!r}; expected options only"
     for option in options:
         yield f"unrecognized option {option}{_meant(option, known)}"
 
 
 def _meant(option: str, known: Iterable[str]) -> str:
-    if option in _CONTAINERS:
-        return "; containers are not in this version"
     from launcher.planning.wording import nearest
 
-    near = nearest(option, known)
+    near = nearest(_ALIASES.get(option, option), known)
     return f"; did you mean {near}?" if near else ""
 
 

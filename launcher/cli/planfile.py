@@ -46,10 +46,11 @@ def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
 
 def _shown_command(words: Sequence[str]) -> list[str]:
     """The command line without the values that ``-x NAME=VALUE`` gives: they may be secret."""
-    return [
-        f"{word.partition('=')[0]}=..." if "=" in word and (word.startswith("-x") or before == "-x") else word
-        for before, word in zip(["", *words], words, strict=False)
-    ]
+    if not any(word.startswith("-x") for word in words):
+        return list(words)
+    from launcher.cli.masking import masked  # not on the way of a plain launch
+
+    return masked(words)
 
 
 #: Variables of a task that are ours, in the order shown.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.errors import TransportError
 from launcher.model.records import TYPE_CHECKING, NamedTuple
+from launcher.model.words import listed
 from launcher.transport.base import Errand
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ _LOOK = 0.05
 _SIZE = 256 * 1024
 #: Bytes an answer may have.
 _LONGEST = 4 * 1024 * 1024
+#: Bytes of what can't be understood that are quoted.
+_MOST_QUOTED = 200
 
 
 class Answer(NamedTuple):
@@ -53,11 +56,6 @@ class Probes:
     def __exit__(self, *_: object) -> None:
         for talk in self._talks.values():
             talk.errand.close()
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Those that have answered everything so far."""
-        return tuple(host for host in self._talks if host not in self.failed)
 
     def ask(self, questions: Mapping[str, Mapping[str, Any]], seconds: float, what: str) -> dict[str, Answer]:
         """Ask each host something of its own and wait for all answers.
@@ -129,7 +127,17 @@ class _Talk:
             self._kept += data
             if b"\n" in data:
                 line, _, self._kept = self._kept.partition(b"\n")
-                self.answer = Answer(self._asked, json.loads(line), time.time())
+                self.answer = Answer(self._asked, _understood(line), time.time())
+
+
+def _understood(line: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise TransportError(f"the probe there said what can't be understood: {line[:_MOST_QUOTED]!r}")
+    return found
 
 
 def _last_line(said: str) -> str:
@@ -151,8 +159,7 @@ class _Patience:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _UNTIL_SAID_AGAIN
-            some = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
-            self._tell(f"waiting for {some}: {self._what}")
+            self._tell(f"waiting for {listed(hosts)}: {self._what}")
         return now >= self._end
 
     def until_next(self) -> float:

@@ -7,7 +7,7 @@ would have for it. What is on other machines only their agents can tell.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from launcher.cli.options import COMMAND_LINE
 from launcher.cli.places import is_here
@@ -18,6 +18,8 @@ from launcher.planning.assembly import DEFAULT_PYTHON, VENV_PYTHON
 
 if TYPE_CHECKING:
     from launcher.cli.request import Request
+    from launcher.model.host import Host
+    from launcher.model.job import Program
     from launcher.model.plan import Placed, Placement
 
 
@@ -26,23 +28,35 @@ def check_programs(wanted: Request, placement: Placement) -> None:
 
     Raises:
         JobError: working folders that are not there, all of them.
-        ProgramError, NotRunnableError: the first program that is not there, or can't be run.
+        ProgramError, NotRunnableError: programs that are not there, or can't be run: all of them, in the
+            class of the first.
     """
     here = [placed for placed in placement.tasks if is_here(placed.host)]
     _check_folders(wanted, here)
-    seen = set()
-    for placed in here:
-        alike = (placed.role.name, placed.host)  # hundreds of tasks, few that differ
-        if alike not in seen:
-            seen.add(alike)
-            _check_task(wanted, placed)
+    differing: dict[tuple[str, Host], Placed] = {}
+    for placed in here:  # hundreds of tasks, few that differ
+        differing.setdefault((placed.role.name, placed.host), placed)
+    found = [trouble for placed in differing.values() for trouble in _troubles(wanted, placed)]
+    if found:
+        from launcher.cli.missing import Trouble, all_of
+
+        raise all_of([Trouble(*trouble) for trouble in found])
 
 
 def _check_folders(wanted: Request, here: Sequence[Placed]) -> None:
-    folders = dict.fromkeys(_folder(wanted, placed) for placed in here)
-    absent = [(where, folder) for where, folder in folders if not os.path.isdir(folder)]
-    if absent:
-        raise JobError([Fault(where, f"there is no working folder {folder!r}") for where, folder in absent])
+    folders = dict.fromkeys([*(_folder(wanted, placed) for placed in here), *([("", ".")] if here else [])])
+    faults = [Fault(where, text) for where, folder in folders if (text := _fault_of(folder))]
+    if faults:
+        raise JobError(faults)
+
+
+def _fault_of(folder: str) -> str:
+    """Why no task can work in it; empty: they can."""
+    if not os.path.isdir(folder):
+        return f"there is no working folder {folder!r}"
+    if not os.access(folder, os.X_OK):
+        return f"the working folder {folder!r} can't be entered: permission denied"
+    return ""
 
 
 def _folder(wanted: Request, placed: Placed) -> tuple[str, str]:
@@ -54,22 +68,41 @@ def _folder(wanted: Request, placed: Placed) -> tuple[str, str]:
     return wanted.workdir_source, os.path.expanduser(wanted.job.workdir or ".")
 
 
-def _check_task(wanted: Request, placed: Placed) -> None:
-    """Look for what the words of a task's command name."""
+def _troubles(wanted: Request, placed: Placed) -> Iterator[tuple[str, str, LaunchError]]:
+    """Look for what the words of a task's command name.
+
+    Yields:
+        Who names it, the task if it is only its role's, and what is wrong.
+    """
     role, folder = placed.role, _folder(wanted, placed)[1]
     path = dict(wanted.job.env + placed.host.env + role.env + wanted.job.said_env).get(
         "PATH", os.environ.get("PATH", os.defpath)
     )
-    name = role.program.name
     by_hand = role.source == COMMAND_LINE
-    whose = "" if by_hand else f"{role.source}: {placed.task}: "
     if role.program.kind is ProgramKind.EXECUTABLE:
-        _check_runnable(whose, name, folder, path, by_hand)
-        return
-    where, python = _python(wanted, placed)
-    _check_runnable(f"{where}: " if where else "", python, folder, path, False)
-    if role.program.kind is ProgramKind.SCRIPT and not os.path.exists(os.path.join(folder, name)):
-        raise ProgramError(f"{whose}{_not_in(name, folder)}")
+        wrong = _fault_of_runnable(role.program.name, folder, path, by_hand)
+    else:
+        where, python = _python(wanted, placed)
+        unable = _fault_of_runnable(python, folder, path, False)
+        if unable is not None:
+            yield where, "", unable
+        wrong = _fault_of_script(role.program, folder)
+    if wrong is not None:
+        whose = ("", "") if by_hand else (role.program_source or role.source, str(placed.task))
+        yield (*whose, wrong if by_hand else _advised(wrong, wanted, placed, folder))
+
+
+def _advised(wrong: LaunchError, wanted: Request, placed: Placed, folder: str) -> LaunchError:
+    from launcher.cli.missing import beside_the_file
+
+    advice = beside_the_file(wanted, placed, folder) if isinstance(wrong, ProgramError) else ""
+    return type(wrong)(f"{wrong}{advice}")
+
+
+def _fault_of_script(program: Program, folder: str) -> LaunchError | None:
+    if program.kind is not ProgramKind.SCRIPT or os.path.exists(os.path.join(folder, program.name)):
+        return None
+    return _not_in(program.name, folder)
 
 
 def _python(wanted: Request, placed: Placed) -> tuple[str, str]:
@@ -81,23 +114,20 @@ def _python(wanted: Request, placed: Placed) -> tuple[str, str]:
     return wanted.python_source, wanted.job.python or DEFAULT_PYTHON
 
 
-def _check_runnable(whose: str, name: str, folder: str, path: str, by_hand: bool) -> None:
+def _fault_of_runnable(name: str, folder: str, path: str, by_hand: bool) -> LaunchError | None:
     """Find an executable as execvp(3) does.
 
     Args:
-        whose: what an error begins with.
         name: a path, relative to ``folder``; or a name, looked up along ``path``.
         by_hand: it is the first word of a command line, so it may have been meant for a command of ours.
     """
-    why = _fault_of_path(name, folder) if "/" in name else _fault_along(name, folder, path, by_hand)
-    if why is not None:
-        raise type(why)(f"{whose}{why}")
+    return _fault_of_path(name, folder) if "/" in name else _fault_along(name, folder, path, by_hand)
 
 
 def _fault_of_path(name: str, folder: str) -> LaunchError | None:
     file = os.path.join(folder, os.path.expanduser(name))
     if not os.path.exists(file):
-        return ProgramError(_not_in(name, folder))
+        return _not_in(name, folder)
     if os.path.isdir(file):
         return NotRunnableError(f"{name!r} is a folder, not a program")
     if not os.access(file, os.X_OK):
@@ -112,20 +142,12 @@ def _fault_along(name: str, folder: str, path: str, by_hand: bool) -> LaunchErro
         return None
     if found:
         return NotRunnableError(f"{found[0]!r} is not executable")
-    hint = ""
-    if os.path.exists(os.path.join(folder, name)):
-        hint = " (a file of that name is in the working folder: write ./ before it)"
-    elif by_hand:
-        hint = _meant(name)
-    return ProgramError(f"program not found: {name!r} is nowhere along PATH{hint}")
+    from launcher.cli.missing import nowhere
+
+    return ProgramError(nowhere(name, folder, by_hand))
 
 
-def _not_in(name: str, folder: str) -> str:
-    return f"program not found: {name!r} (looked in {os.path.abspath(folder)!r})"
+def _not_in(name: str, folder: str) -> ProgramError:
+    from launcher.cli.missing import not_in
 
-
-def _meant(name: str) -> str:
-    from launcher.cli.commands import meant_command
-
-    meant = meant_command(name)
-    return f"; did you mean {meant}?" if meant else ""
+    return ProgramError(not_in(name, folder))

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from launcher.cli.remains import sweep_died
 from launcher.cli.tables import duration, print_table, size
 from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.runs.registry import Run, RunState, all_runs
+from launcher.runs.progress import exit_code_of, tasks_of
+from launcher.runs.registry import all_runs
+from launcher.runs.run import Run, RunState
 
 if TYPE_CHECKING:
     from typing import Any
@@ -54,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the runs, the newest last."""
     runs = all_runs()
     swept = sweep_died(runs)
-    if swept:
-        print(f"launch: {swept}", file=sys.stderr)
+    if swept.text:
+        print(f"launch: {swept.text}", file=sys.stderr)
     records = [_record(run, state) for run in runs if (state := run.state) is RunState.RUNNING or args.all]
     if args.json:
         print(json.dumps(records, indent=2))
@@ -70,17 +72,18 @@ def run(args: argparse.Namespace) -> int:
 def _record(run: Run, state: RunState) -> dict[str, Any]:
     """All there is to know about a run, as ``--json`` prints it."""
     plan, report = run.plan(), run.report()
+    tasks = tasks_of(plan)
     running = state is RunState.RUNNING and run.owner is not None
     pid = run.owner.pid if running and run.owner else None
     usage = None if pid is None else _usage(pid)
     return {
         "run": run.job,
         "state": state.value,
-        "exit_code": report.get("exit_code"),
+        "exit_code": exit_code_of(report),
         "started_at": run.started_at,
         "seconds": _seconds(run, state, report),
-        "tasks": _roles(plan),
-        "hosts": list(dict.fromkeys(str(task["host"]) for task in plan.get("tasks", ()))),
+        "tasks": dict(Counter(task.role for task in tasks)),
+        "hosts": list(dict.fromkeys(filter(None, tasks.values()))),
         "pid": pid,
         **(usage or Usage(0, 0.0, 0))._asdict(),
         "machine": run.owner.machine if run.owner else None,
@@ -134,14 +137,10 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
         return None
 
 
-def _roles(plan: Mapping[str, Any]) -> dict[str, int]:
-    """How many tasks of each role, in the order of the plan."""
-    return dict(Counter(str(task["task"]).rpartition("/")[0] for task in plan.get("tasks", ())))
-
-
 def _command(plan: Mapping[str, Any]) -> list[str]:
     """The words that started it; where our own program lies is left out."""
-    words = [str(word) for word in plan.get("command") or ()]
+    said = plan.get("command")
+    words = [str(word) for word in said] if isinstance(said, list) else []
     ours = words and os.path.basename(words[0]) in ("launch", "__main__.py")
     return ["launch", *words[1:]] if ours else words
 

@@ -17,6 +17,7 @@ from launcher.errors import Fault, InputError, JobError
 from launcher.model.host import Host
 from launcher.model.job import SERVICE_ROLES, JobSpec, OnFailure, Program, Role
 from launcher.model.records import TYPE_CHECKING, NamedTuple
+from launcher.model.task import OUTPUT_DIR, RELAY
 from launcher.planning import check_program_args
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class Request(NamedTuple):
     #: The same of what travels.
     sync_source: str = "--sync"
     collect_source: str = "--collect"
+    #: And of where its files go.
+    run_dir_source: str = "--run-dir"
+    #: Remarks for the user.
+    notes: tuple[str, ...] = ()
 
 
 def understand(args: argparse.Namespace) -> Request:
@@ -62,12 +67,13 @@ def understand(args: argparse.Namespace) -> Request:
     else:
         job = _with_options(_job(args, words, faults), args, faults)
         request = Request(job, _hosts_given(args, faults), args.run_dir, *_sources(args))
+        request = request._replace(notes=tuple(_misplaced(args, words)))
     _collected(faults, lambda: check_program_args(request.job), None)
     faults += _relay_faults(args.relay)
     faults += [*_conflicts(args), *conflicts(args, request.hosts), *_report_faults(args.report)]
     if faults:
         raise JobError(faults)
-    return request
+    return request._replace(notes=(*request.notes, *getattr(args, "notes", ())))
 
 
 def _sources(args: argparse.Namespace, workdir: str = "", python: str = "") -> tuple[str, str]:
@@ -82,6 +88,23 @@ def _collected(faults: list[Fault], read: Callable[[], _T], instead: _T) -> _T:
     except InputError as error:
         faults += error.faults
         return instead
+
+
+#: Options that say what a launch is.
+_SHAPING = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
+
+
+def _misplaced(args: argparse.Namespace, words: Sequence[str]) -> Iterator[str]:
+    """Remarks on words after the program that would be options of ours before it, and are not there.
+
+    A program may well have options of these names: who writes a ``--`` before it knows of that.
+    """
+    if args.program[:1] == ["--"]:
+        return
+    for word in words[1:]:
+        option = word.partition("=")[0]
+        if option in _SHAPING and not getattr(args, option[2:]):
+            yield f"{option} is given to {words[0]}: the options of launch go before the program"
 
 
 def _conflicts(args: argparse.Namespace) -> Iterator[Fault]:
@@ -151,14 +174,17 @@ def _role(name: str, count: int, program: Program, gpus: int | None) -> Role:
 
 def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
     """The job with what the options say about it: they win over a file."""
-    said = _environment(args.env, os.environ, faults)
+    said = _environment(args, job.output_dirs or args.output_dirs, faults)
     policy = job.policy
     if args.on_failure:
         policy = policy._replace(on_failure=OnFailure(args.on_failure))
     if args.grace is not None:
         policy = policy._replace(grace=_duration("--grace", args.grace, faults))
     if args.timeout is not None:
-        policy = policy._replace(timeout=_duration("--timeout", args.timeout, faults) or None)
+        timeout = _duration("--timeout", args.timeout, faults) or None
+        policy = policy._replace(timeout=timeout, timeout_said=args.timeout if timeout else "")
+    if args.drain:
+        job = _draining(job, args, faults)
     return job._replace(
         said_env=tuple(said.items()),
         flags=job.flags or args.flags,
@@ -167,6 +193,14 @@ def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -
         python=_python(args.python or job.python),
         workdir=_absolute(args.workdir or job.workdir or "."),
     )
+
+
+def _draining(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
+    """With ``--drain``; what is to be said of it goes to ``args.notes``."""
+    from launcher.cli.drain import drained
+
+    args.notes = [*getattr(args, "notes", ())]
+    return job._replace(roles=drained(job.roles, args.drain, faults, args.notes))
 
 
 def _absolute(path: str) -> str:
@@ -181,26 +215,15 @@ def _python(path: str | None) -> str:
     return _absolute(path) if "/" in path else path
 
 
-def _environment(words: Sequence[str], here: Mapping[str, str], faults: list[Fault]) -> dict[str, str]:
-    """What the ``-x`` options carry, as Open MPI's ``-x`` does."""
-    carried: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name or "\0" in word:
-            faults.append(Fault(f"-x {word}", "no variable is named", "expected NAME, NAME=VALUE or PRE*"))
-        elif equals:
-            carried[name] = value
-        elif name.endswith("*"):
-            carried.update((key, here[key]) for key in here if key.startswith(name[:-1]))
-        elif name in here:
-            carried[name] = here[name]
-        else:
-            faults.append(
-                Fault(
-                    f"-x {word}", f"{name} is not set here", "expected NAME=VALUE, or a variable that is set"
-                )
-            )
-    return carried
+def _environment(args: argparse.Namespace, output_dirs: bool, faults: list[Fault]) -> dict[str, str]:
+    """What the ``-x`` options carry; what is to be said of them goes to ``args.notes``."""
+    if not args.env:
+        return {}
+    from launcher.cli.variables import carried
+
+    taken = [name for name, said in ((OUTPUT_DIR, output_dirs), (RELAY, args.relay)) if said]
+    args.notes = []
+    return carried(args.env, os.environ, taken, faults, args.notes)
 
 
 def _duration(option: str, text: str, faults: list[Fault]) -> float:
@@ -224,20 +247,23 @@ def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Faul
     found, wrong = (jobfile.JobFile(JobSpec(())), ()) if text is None else jobfile.examine(text, path)
     faults += wrong
     folder = os.path.dirname(os.path.abspath(path))
-    travelling = [
+    travelling = (
         "--sync" if args.sync else found.sync_source,
         "--collect" if args.collect else found.collect_source,
-    ]
+    )
     args.sync = args.sync or [os.path.join(folder, directory) for directory in found.sync]
     args.collect = args.collect or list(found.collect)
     add_from_file(args, found.docker, folder)
     if text is None or wrong:
         _with_options(JobSpec(()), args, faults)
-        return Request(JobSpec(()), _hosts_of_job(args, found, folder, faults))
+        says_where = any(said is not None for said in (args.hosts, found.hosts, found.hosts_ref))
+        return Request(JobSpec(()), _hosts_of_job(args, found, folder, faults) if says_where else ())
     job = _with_options(_recounted(_beside_file(found.job, folder), args, faults), args, faults)
     run_dir = args.run_dir if args.run_dir is not None else _joined(folder, found.run_dir)
     sources = _sources(args, found.workdir_source, found.python_source)
-    return Request(job, _hosts_of_job(args, found, folder, faults), run_dir, *sources, *travelling)
+    hosts = _hosts_of_job(args, found, folder, faults)
+    told_by = found.run_dir_source if args.run_dir is None else ""
+    return Request(job, hosts, run_dir, *sources, *travelling, told_by or "--run-dir")
 
 
 def _beside_file(job: JobSpec, folder: str) -> JobSpec:
@@ -280,13 +306,10 @@ def _told_by(source: str, fault: Fault) -> Fault:
 
 
 def _parse_more(args: argparse.Namespace, rest: Sequence[str]) -> None:
+    """What was said before the file stays, unless it is said again: argparse leaves alone what is there."""
     parser = Parser(prog="launch JOB.yaml", allow_abbrev=False)
     add_options(parser)
-    said = {name: value for name, value in vars(args).items() if name in vars(parser.parse_args([]))}
     parser.parse_args(list(rest), namespace=args)
-    for name, value in said.items():  # what was said before the file stays, unless it is said again
-        if getattr(args, name) == parser.get_default(name):
-            setattr(args, name, value)
 
 
 def _beside(folder: str, reference: str) -> str:

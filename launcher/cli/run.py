@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         from launcher.cli import dryrun
 
+        placement = placement._replace(notes=(*wanted.notes, *placement.notes))
         if not args.sync and not args.collect and not wanted.job.output_dirs:
             return dryrun.show(wanted.job, placement, as_json=args.json)
         from launcher.cli.trip import Trip
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         return dryrun.show(wanted.job, trip.expected(), args.json, trip.itinerary)
     show = _selection(args.show, placement)
     here = [host for host in placement.hosts() if is_here(host)]
-    with EarlyAgents(transport_named("fork"), here) as local:
+    with EarlyAgents(transport_named("local"), here) as local:
         if len(here) < len(placement.hosts()):
             from launcher.cli import travelling
 

@@ -12,11 +12,12 @@ from launcher.model.facts import StopAsked
 from launcher.model.orders import Tell
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.rundir import RunPaths
+from launcher.output import renderer
 from launcher.output.base import Renderer
-from launcher.output.files import Files
 from launcher.output.writer import Writer
 
 if TYPE_CHECKING:
+    from launcher.output.files import Files
     from launcher.output.selection import Selection
     from launcher.output.tmux import Tmux
 
@@ -38,10 +39,12 @@ class Screen:
     ) -> None:
         self._paths = paths
         self._asked = False
+        #: Something that was to be written is not.
+        self.unwritten = False
         self.writer = Writer(logs=paths.logs, notice=_notice(args))
         shown = _shown(args, show, self.writer)
         around = [shown] if tmux is None else tmux.around(shown)
-        self.files = Files(self._warn)
+        self.files: Files = renderer("files")(self._warn)
         self.renderers: Sequence[Renderer] = [self.files, *around]
 
     def stop_wanted(self) -> StopAsked | None:
@@ -49,7 +52,7 @@ class Screen:
         if self._asked or not isinstance(self.writer.broken(_STDOUT), BrokenPipeError):
             return None
         self._asked = True
-        return StopAsked(time.time(), _SIGPIPE, "the end of whoever read the output")
+        return StopAsked(time.time(), _SIGPIPE, "a closed pipe (nobody reads the output any more)")
 
     def close(self) -> None:
         """Say so where the output could not be written (not to who has stopped reading, or closed it)."""
@@ -57,6 +60,8 @@ class Screen:
         if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
             text = f"the output could not be written: {error.strerror}; it is complete in {self._paths.logs}"
             self._warn(Tell(text, urgent=True))
+            self.unwritten = True
+        self.unwritten = self.unwritten or self.files.unwritten
         self.writer.close()
 
     def _warn(self, tell: Tell) -> None:
@@ -76,10 +81,9 @@ def _notice(args: argparse.Namespace) -> Callable[[int], bytes] | None:
 def _shown(args: argparse.Namespace, show: Selection | None, writer: Writer) -> Renderer:
     """The renderer for whoever looks at stdout."""
     if args.json:
-        from launcher.output.jsonl import Jsonl
-
-        return Jsonl(writer)
-    from launcher.output.console import Console, Options, wants_colour
+        jsonl: Renderer = renderer("jsonl")(writer)
+        return jsonl
+    from launcher.output.console import Options, wants_colour
     from launcher.output.selection import Selection
 
     terminal = os.isatty(_STDOUT)
@@ -91,5 +95,7 @@ def _shown(args: argparse.Namespace, show: Selection | None, writer: Writer) -> 
         colour=wants_colour(terminal, os.environ),
         show=Selection(frozenset()) if show is None and args.tmux and terminal else show or Selection(),
         quiet=args.quiet,
+        last_lines=not args.no_last_lines,
     )
-    return Console(writer, options)
+    console: Renderer = renderer("console")(writer, options)
+    return console

@@ -43,16 +43,21 @@ def ssh_settings(args: argparse.Namespace) -> SshSettings:
 
 
 def seconds(text: str) -> float:
-    """How ``type=`` of an option reads a time: seconds, or ``10s``, ``5m``; more than none."""
-    from launcher.jobfile.durations import parse_duration
-
-    try:
-        found = parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration: {error}") from None
+    """A time that is more than none; see `duration`."""
+    found = duration(text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r}: expected more than no time at all")
     return found
+
+
+def duration(text: str) -> float:
+    """How ``type=`` of an option reads a time: seconds, or ``10s``, ``5m``."""
+    from launcher.jobfile.durations import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: {error}") from None
 
 
 def _at_once(text: str) -> int:

@@ -10,10 +10,13 @@ import sys
 import time
 
 from launcher.cli.remains import sweep_died
+from launcher.cli.sshoptions import duration
 from launcher.errors import Fault, InputError, LaunchError
+from launcher.model.words import printable
 from launcher.runs.owner import attach, send
-from launcher.runs.progress import unfinished
-from launcher.runs.registry import Run, RunState, all_runs, find
+from launcher.runs.progress import exit_code_of, remaining
+from launcher.runs.registry import all_runs, find
+from launcher.runs.run import Run, RunState
 
 SUMMARY = "end a run: its tasks first, then its launcher"
 
@@ -32,6 +35,9 @@ _BETWEEN = 0.25
 #: Seconds after which we say whom we wait for.
 _PATIENCE = 2.0
 
+#: Seconds for the agents of a launcher that was killed to end its tasks, and themselves.
+_ALONE = 8.0
+
 _TIMED_OUT = 124
 
 
@@ -41,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_id", metavar="RUN", nargs="?", help=which)
     parser.add_argument("--now", action="store_true", help="kill its tasks at once")
     parser.add_argument(
-        "--timeout", metavar="S", type=_positive, default=60.0,
-        help="how many seconds to wait for its end (default: 60)",
+        "--timeout", metavar="S", type=duration, default=60.0,
+        help="how long to wait for its end: seconds, or 90s, 5m (default: 60)",
     )  # fmt: skip
 
 
@@ -55,16 +61,13 @@ def run(args: argparse.Namespace) -> int:
     """
     found = find(args.run_id) if args.run_id else _only_one()
     if found.state is RunState.ELSEWHERE:
-        machine = found.owner.machine if found.owner else "another machine"
+        machine = printable(found.owner.machine) if found.owner else "another machine"
         raise LaunchError(f"{found.job} runs on {machine}: stop it there")
     pidfd = attach(found.owner) if found.owner else None
     if pidfd is None:
-        swept = sweep_died([found])
-        if swept:
-            print(f"launch: {swept}", file=sys.stderr)
-        print(f"{found.job} {_end(found, 'had already ended')}")
-        return 0
+        return _sweep(found, args)
     try:
+        _check_record(found)
         return _stop(found, pidfd, args)
     finally:
         os.close(pidfd)
@@ -79,6 +82,37 @@ def _only_one() -> Run:
         raise InputError([Fault("", "nothing is running", "`launch ps --all` lists earlier runs")])
     names = ", ".join(run.job for run in running[-5:])
     raise InputError([Fault("", f"{len(running)} runs are running", f"say which: {names}")])
+
+
+def _check_record(run: Run) -> None:
+    """Whoever can write to a folder could name any process in it.
+
+    Raises:
+        LaunchError: the record is neither ours nor of the user whose process it names.
+    """
+    if run.owner is not None and not run.is_believed:
+        raise LaunchError(
+            f"can't stop {run.job}: {run.paths.owner!r} is user {run.written_by}'s and names process "
+            f"{run.owner.pid}, which is another user's; if that is its launcher, end it with kill"
+        )
+
+
+def _sweep(run: Run, args: argparse.Namespace) -> int:
+    """Nobody is there to be asked: end what is left, if its agent does not.
+
+    Raises:
+        LaunchError: that can't be done.
+    """
+    if run.state is RunState.DIED and run.agents and not run.is_ours:
+        who = f"its record is user {run.written_by}'s, who can end what it may have left"
+        raise LaunchError(f"the launcher of {run.job} died, and {who}")
+    swept = sweep_died([run], 0.0 if args.now else min(_ALONE, args.timeout))
+    if swept.left:
+        raise LaunchError(swept.text)
+    if swept.text:
+        print(f"launch: {swept.text}", file=sys.stderr)
+    print(f"{run.job} {_end(run, 'had already ended')}")
+    return 0
 
 
 def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
@@ -112,7 +146,7 @@ def _ended(pidfd: int, seconds: float) -> bool:
 
 def _awaited(run: Run) -> str:
     """``worker/0, worker/1 and 3 more tasks``, or the launcher itself."""
-    tasks = unfinished(run)
+    tasks = remaining(run)
     if not tasks:
         return f"the launcher of {run.job}"
     more = f" and {len(tasks) - 4} more tasks" if len(tasks) > 4 else ""
@@ -121,16 +155,5 @@ def _awaited(run: Run) -> str:
 
 def _end(run: Run, verb: str) -> str:
     """How it ended, as far as anybody wrote it down."""
-    code = run.report().get("exit_code")
+    code = exit_code_of(run.report())
     return f"{verb} without a report: its launcher died" if code is None else f"{verb} with exit code {code}"
-
-
-def _positive(text: str) -> float:
-    """A number of seconds; argparse reports what is wrong with another."""
-    seconds = float(text)
-    if not 0 <= seconds < 1e9:
-        raise ValueError(text)
-    return seconds
-
-
-_positive.__name__ = "number of seconds"  # argparse: "invalid number of seconds value: 'x'"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
+from launcher.model.words import printable
+
 #: Columns that are read by their last digit.
 RIGHT = frozenset({"slots", "max slots", "port", "pid", "processes", "CPU", "memory", "time"})
 
@@ -57,13 +59,6 @@ def _crop(cells: list[list[str]], headers: Sequence[str], others: Sequence[int],
         text = Text(row[last])
         text.truncate(room, overflow="ellipsis")
         row[last] = text.plain
-
-
-def printable(text: str) -> str:
-    """The text on one line, with escapes for what a terminal would act on."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def duration(seconds: float) -> str:

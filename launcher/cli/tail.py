@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from launcher.errors import LaunchError
 from launcher.model.records import TYPE_CHECKING
 from launcher.output.lines import LineCutter
+from launcher.runs.owner import open_regular
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -21,27 +23,28 @@ _CHUNK = 1 << 18
 class Log:
     """A log file that may not exist yet.
 
-    Copied, it is its bytes, with a label before each line. Followed with a label, its lines take
-    turns with others', so they are cut as the console does: a progress bar, which has no newline
-    for hours, is shown now and then.
+    Copied into a file or a pipe, it is its bytes, with a label before each line. For a terminal its lines
+    are cut as the console does: nothing in them moves its cursor, sets its title or fills its clipboard, only
+    colours are let through. So are those that are followed with a label, as they take turns with others': a
+    progress bar, which has no newline for hours, is shown now and then.
 
     Args:
         path: the file.
-        label: what to put before the bar in front of each line; empty: the bytes as they are.
+        label: what to put before the bar in front of each line; empty: nothing.
         lines: start with the last so many lines; ``None``: at the beginning.
-        keep_colours: let the colours of lines through where they are cut.
+        terminal: it is written to one.
     """
 
-    def __init__(self, path: str, label: bytes, lines: int | None, keep_colours: bool = False) -> None:
+    def __init__(self, path: str, label: bytes, lines: int | None, terminal: bool = False) -> None:
         self._path = path
         self._prefix = label and label + b" | "
         self._lines = lines
         self._file: BinaryIO | None = None
         #: Whether the last byte written was within a line.
         self._within = False
-        self._cutter = LineCutter(label + b" | ", label + b" + ", keep_colours)
-        #: Whether it was followed: then the rest of it goes the same way.
-        self._followed = False
+        self._cutter = LineCutter(self._prefix, label and label + b" + ", terminal)
+        #: Whether its lines are cut; once they are, all are.
+        self._cut = terminal
 
     def close(self) -> None:
         """Let go of the file."""
@@ -50,13 +53,11 @@ class Log:
 
     def write_all(self, out: BinaryIO) -> None:
         """Write all there is, the last line too if it is not whole."""
-        if self._followed:
-            while self.write_new(out):
-                pass
-            out.write(self._cutter.end())
-            return
         while data := self._read():
             self._write(data, out)
+        if self._cut:
+            out.write(self._cutter.end())
+            return
         if self._within and self._prefix:
             out.write(b"\n")
             self._within = False
@@ -64,21 +65,21 @@ class Log:
     def write_new(self, out: BinaryIO) -> bool:
         """Write what is new, as whole lines if they have a label; ``False`` if nothing is."""
         data = self._read()
-        if not self._prefix:
-            self._write(data, out)
-            return bool(data)
-        self._followed = True
-        now = time.monotonic()
-        out.write(self._cutter.feed(data, now) if data else self._cutter.snapshot(now))
+        self._cut = self._cut or bool(self._prefix)
+        if self._cut and not data:
+            out.write(self._cutter.snapshot(time.monotonic()))
+        self._write(data, out)
         return bool(data)
 
     def _read(self) -> bytes:
         """The next bytes; empty if there are none now."""
         if self._file is None:
             try:
-                self._file = open(self._path, "rb")  # noqa: SIM115 - open as long as we follow it
+                self._file = open_regular(self._path)  # open as long as we follow it
             except FileNotFoundError:
                 return b""
+            except OSError as error:
+                raise LaunchError(f"can't read {self._path!r}: {error.strerror}") from error
             if self._lines is not None:
                 self._file.seek(start_of_last(self._lines, self._file))
         return self._file.read(_CHUNK)
@@ -86,6 +87,9 @@ class Log:
     def _write(self, data: bytes, out: BinaryIO) -> None:
         """Write bytes, with the prefix before each line that begins in them."""
         if not data:
+            return
+        if self._cut:
+            out.write(self._cutter.feed(data, time.monotonic()))
             return
         if self._prefix:
             ends = data.endswith(b"\n")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import sys
 import time
 
 from launcher.cli.places import is_here
 from launcher.cli.request import Request
 from launcher.cli.sshoptions import ssh_settings
+from launcher.cli.telling import tell
 from launcher.cli.voice import Voice
 from launcher.errors import HostsError, TransportError
 from launcher.model.plan import Placement
 from launcher.model.records import TYPE_CHECKING
-from launcher.planning.wording import listed
+from launcher.model.words import listed
 from launcher.transport import Transport
 
 if TYPE_CHECKING:
@@ -130,8 +130,3 @@ def _trip(wanted: Request, placement: Placement, args: argparse.Namespace) -> Tr
     for text in trip.remarks:
         tell(text)
     return trip
-
-
-def tell(text: str) -> None:
-    """Before the job has a console of its own."""
-    print(f"launch: {text}", file=sys.stderr, flush=True)

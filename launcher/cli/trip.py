@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 
 from launcher.cli import itinerary, outputs
+from launcher.cli.everywhere import Everywhere
 from launcher.cli.places import is_here
 from launcher.cli.request import Request
-from launcher.errors import LaunchError, TransportError
-from launcher.luggage.progress import Progress, Silent, listed, shown
+from launcher.cli.telling import tell
+from launcher.errors import LaunchError
+from launcher.luggage.packing import Packed, left_out, pack
+from launcher.luggage.progress import Progress, Silent, shown
 from launcher.luggage.requests import Wanted, parse_collects, parse_syncs, wanted_of
 from launcher.luggage.sharing import sharing_remark
-from launcher.luggage.sync import Packed, finish, left_out, pack, sync
-from launcher.model.host import Host
+from launcher.luggage.sync import finish, sync
 from launcher.model.plan import Placed, Placement, Plan
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.rundir import RunPaths
 from launcher.model.task import TaskId
-from launcher.transport.localerrand import LocalErrands
+from launcher.model.words import listed
 
 if TYPE_CHECKING:
-    from launcher.luggage.base import Errand, Errands
+    from launcher.luggage.base import Errands
 
 
 class Trip:
@@ -59,11 +60,13 @@ class Trip:
         self._arrived: set[str] = set()
         #: Hosts from which something that must be fetched was not; ``None``: nobody knows.
         self._failed: Sequence[str] | None = None
+        #: Where the folder of this run is, by host, as far as something was to be fetched from there.
+        self._run_folders: dict[str, str] = {}
         self._errands: Errands | None = None
 
     def errands(self, others: Errands | None) -> Errands:
         """Errands on all hosts of the launch; ``others`` runs those on other machines."""
-        self._errands = Everywhere([host for host in self._placement.hosts() if is_here(host)], others)
+        self._errands = Everywhere(self._placement.hosts(), others)
         return self._errands
 
     @property
@@ -185,6 +188,7 @@ class Trip:
         from launcher.luggage.collect import collect
 
         wanted = self._wanted_of(plan, paths)
+        self._run_folders.update((one.host, top) for one in wanted if (top := _run_folder(one.base, job)))
         try:
             done = collect(errands, wanted, job, self._progress, self._fanout)
         except LaunchError as error:
@@ -203,7 +207,7 @@ class Trip:
         return [*wanted_of(self._collects, tasks, paths.root, _filled), *spared]
 
     def _say_of_fetching(self, text: str) -> None:
-        _say(f"{'--collect' if self._collects else '--output-dirs'}: {text}")
+        tell(f"{'--collect' if self._collects else '--output-dirs'}: {text}")
 
     @property
     def _with_folders(self) -> list[str]:
@@ -217,10 +221,17 @@ class Trip:
             return
         kept = [host for host in self._with_folders if self._failed is None or host in self._failed]
         if kept:
-            where = f"~/.cache/tf-launcher/work/{job} on {listed(kept)}"
-            self._say_of_fetching(f"what was not fetched is still in {where}")
+            self._say_of_fetching(f"what was not fetched is still in {self._where(kept, job)}")
         if self._errands is not None:
             self._remove(self._errands, [host for host in self._with_folders if host not in kept], job)
+
+    def _where(self, hosts: Sequence[str], job: str) -> str:
+        """The folders of this run on these hosts, in words."""
+        found: dict[str, list[str]] = {}
+        for host in hosts:
+            folder = self._run_folders.get(host, f"~/.cache/tf-launcher/work/{job}")
+            found.setdefault(folder, []).append(host)
+        return "; ".join(f"{folder} on {listed(names)}" for folder, names in found.items())
 
     def finish(self, errands: Errands, job: str) -> None:
         """Remove the run's folders from the other machines.
@@ -233,7 +244,7 @@ class Trip:
     def _remove(self, errands: Errands, hosts: Sequence[str], job: str) -> None:
         for host, text in finish(errands, hosts, job, self._fanout).items() if hosts else ():
             if host in self._arrived:
-                _say(f"the folder of this run could not be removed: {text}")
+                tell(f"the folder of this run could not be removed: {text}")
 
 
 def _filled(path: str, task: TaskId) -> str:
@@ -241,38 +252,7 @@ def _filled(path: str, task: TaskId) -> str:
     return path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
 
 
-def _say(text: str) -> None:
-    print(f"launch: {text}", file=sys.stderr, flush=True)
-
-
-class Everywhere:
-    """Errands on this machine and on others.
-
-    Args:
-        hosts: of this machine, by the names they have in the plan.
-        others: runs errands on all others; ``None``: there are none.
-    """
-
-    def __init__(self, hosts: Sequence[Host], others: Errands | None) -> None:
-        self._here = frozenset(host.name for host in hosts)
-        self._local = LocalErrands()
-        self._others = others
-
-    def errand(self, host: str, entry: str, arguments: object) -> Errand:
-        """See `launcher.transport.base.Errands`."""
-        return self._by(host).errand(host, entry, arguments)
-
-    def redial(self, host: str) -> None:
-        """See `launcher.luggage.base.Errands`."""
-        self._by(host).redial(host)
-
-    def patience(self, host: str) -> float:
-        """See `launcher.luggage.base.Errands`."""
-        return self._by(host).patience(host)
-
-    def _by(self, host: str) -> Errands:
-        if host in self._here:
-            return self._local
-        if self._others is None:
-            raise TransportError(f"{host}: there is no connection to it")
-        return self._others
+def _run_folder(path: str, job: str) -> str:
+    """The folder of a run that a path of its host is in; empty: it is in none."""
+    head, found, _ = path.partition(f"/work/{job}/")
+    return f"{head}{found}".rstrip("/") if found else ""

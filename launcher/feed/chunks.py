@@ -80,8 +80,18 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
     return [head, *buffers]
 
 
-def decode(buffers: Sequence[Buffer]) -> Block:
+#: What is said of rows that can't be read where they came; ``{why}`` is Python's word.
+_UNREADABLE = (
+    "rows that came can't be read here ({why}): what they are made of must be there, too; "
+    "define it in a module that they can import, or feed plain rows (tuples, lists, dicts, arrays)"
+)
+
+
+def decode(buffers: Sequence[Buffer], unreadable: str = _UNREADABLE) -> Block:
     """The block; its arrays live in the memory of the buffers.
+
+    Args:
+        unreadable: the message, if they can't be read.
 
     Raises:
         FeedError: its rows need something that is not there, say a module.
@@ -89,10 +99,7 @@ def decode(buffers: Sequence[Buffer]) -> Block:
     try:
         return pickle.loads(buffers[0], buffers=buffers[1:])
     except Exception as error:
-        raise FeedError(
-            f"rows that came can't be read here ({error}): what they are made of must be there, too; "
-            "define it in a module that they can import, or feed plain rows (tuples, lists, dicts, arrays)"
-        ) from error
+        raise FeedError(unreadable.replace("{why}", str(error))) from error
 
 
 def _stacked(rows: list[Any]) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 
+from launcher.feed.waiting import Waiting
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from launcher.feed.flow import Flow
 
-#: Seconds after which it is said what is awaited; between two looks.
-_SILENCE, _LOOK = 2.0, 0.25
+#: Seconds between two looks.
+_LOOK = 0.25
 
 
 class Closing:
@@ -63,16 +63,15 @@ class Closing:
         return bool(self._going())
 
     def _run(self) -> None:
-        since, said = time.monotonic(), False
+        waiting = Waiting()
         with self._changed:
             while not self._over and self._look():
-                if not said and time.monotonic() - since > _SILENCE:
-                    said = True
-                    self._remark()
+                if begun := waiting.due():
+                    self._remark(begun)
                 self._changed.wait(_LOOK)
 
-    def _remark(self) -> None:
+    def _remark(self, begun: str) -> None:
         for name, flow in self._going():
             what = "takes results" if flow.terms.inference else "feeds rows"
             bound = f" (at most {flow.terms.timeout:g} s without any)"
-            self._say(f"shutdown waits for {flow.taker.name}, which still {what} of the feed {name!r}{bound}")
+            self._say(f"shutdown: {begun} {flow.taker.name}, which still {what} of the feed {name!r}{bound}")

@@ -7,6 +7,7 @@ from itertools import chain
 
 from launcher.feed.blocks import join, part, size
 from launcher.feed.chunks import Encoded, encode
+from launcher.feed.frames import check_size
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from launcher.feed.blocks import Block
     from launcher.feed.partitions import Partition
 
-#: Bytes and rows that a chunk should have at most; rows of the first one, when their size is not known yet.
+#: Bytes and rows that a chunk should have at most; rows that are asked for when their size is not known yet.
 CHUNK, MOST_ROWS, FIRST_ROWS = 1 << 20, 16384, 64
+#: Bytes of a chunk that is cut once more: its rows were much bigger than those before.
+FAR_TOO_BIG = 64 << 20
 #: How many times as many rows the next chunk may have: the first rows may have been small ones.
 _GROWTH = 8
 #: How much more or less than that a chunk may have if this saves cutting or joining.
@@ -29,7 +32,7 @@ class Cutter:
     """Knows how many rows make a chunk, and learns it from every chunk. May be used by several threads."""
 
     def __init__(self) -> None:
-        self.rows = FIRST_ROWS
+        self.rows = 1  # the first one may be as big as it likes
 
     def cut(self, partition: Partition) -> Iterator[Encoded]:
         """The rows of a partition, encoded.
@@ -37,18 +40,28 @@ class Cutter:
         Raises:
             FeedError: they can't be sent. Whatever the partition raises.
         """
-        for block in self._gathered(partition.blocks(self.rows)):
+        for block in self._gathered(partition.blocks(max(self.rows, FIRST_ROWS))):
             at, total = 0, size(block)
             while at < total:
                 stop = total if total - at <= self.rows * _ROUGHLY else at + self.rows
-                yield self._encoded(block if stop - at == total else part(block, at, stop), stop - at)
+                yield from self._encoded(block if stop - at == total else part(block, at, stop), stop - at)
                 at = stop
 
-    def _encoded(self, block: Block, rows: int) -> Encoded:
+    def _encoded(self, block: Block, rows: int) -> Iterator[Encoded]:
         encoded = Encoded(rows, encode(block))
+        self._learn(rows, encoded)
+        if rows > 1 and encoded.size > FAR_TOO_BIG:
+            del encoded
+            half = rows // 2
+            yield from self._encoded(part(block, 0, half), half)
+            yield from self._encoded(part(block, half, rows), rows - half)
+            return
+        check_size(encoded.buffers, "a row" if rows == 1 else f"{rows} rows")
+        yield encoded
+
+    def _learn(self, rows: int, encoded: Encoded) -> None:
         fitting = rows * CHUNK // max(1, encoded.size)
         self.rows = max(1, min(fitting, rows * _GROWTH, MOST_ROWS))
-        return encoded
 
     def _gathered(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """Small blocks together, unless they come so slowly that their rows would wait."""

@@ -7,6 +7,7 @@ import threading
 from launcher.feed.blocks import as_rows
 from launcher.feed.chunks import encode
 from launcher.feed.columns import columns
+from launcher.feed.frames import check_size
 from launcher.feed.intake import Intake
 from launcher.feed.supply import Supply
 from launcher.model.records import TYPE_CHECKING
@@ -119,6 +120,7 @@ class DataFeed:
             )
         if block:
             buffers = encode(block, named=True)
+            check_size(buffers, f"{len(block):,} results")
             stream.returned += len(block)
             stream.intake.give(buffers, len(block))
 

@@ -3,6 +3,7 @@ key."""
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
@@ -18,8 +19,15 @@ from launcher.feed.keepalive import keep_alive
 #: task needs milliseconds. And the seconds that anybody may need.
 MOST_STRANGERS, PATIENCE = 64, 10.0
 
+#: Seconds for which nobody is let in when there is no descriptor for whoever knocks.
+_FULL = 0.2
+
 #: The longest path of the folder of a unix socket, in bytes.
 LONGEST_FOLDER = 90
+
+
+#: What `accept` says when there is no descriptor, or no memory for one.
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Guest(NamedTuple):
@@ -99,6 +107,8 @@ class Door:
         self._remark = remark
         self._said = False
         self._visits: dict[socket.socket, _Visit] = {}
+        #: When it is listened again, if it is not.
+        self._listen_at: float | None = None
         self._on_guest: Callable[[Guest], None] = lambda guest: guest.sock.close()
         self.path = os.path.join(folder, "door")
         if len(os.fsencode(folder)) > LONGEST_FOLDER:
@@ -110,7 +120,7 @@ class Door:
             self._listening.append(both or _listening(socket.AF_INET, ("0.0.0.0", 0)))
             self.port = self._listening[-1].getsockname()[1]
         self._waking, self._wake = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="launch-door", daemon=True)
+        self._thread: threading.Thread | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -120,14 +130,22 @@ class Door:
         return (f"unix:{self.path}", *(f"tcp:{host}:{self.port}" for host in own_addresses()))
 
     def serve(self, on_guest: Callable[[Guest], None]) -> None:
-        """Let tasks in from now on, in a thread; each is given to ``on_guest``, which must be quick."""
+        """Let tasks in from now on, in a thread; each is given to ``on_guest``, which must be quick.
+
+        Raises:
+            OSError: there is no descriptor to be had.
+        """
         self._on_guest = on_guest
+        selector = selectors.DefaultSelector()
+        for sock in (*self._listening, self._waking):
+            selector.register(sock, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, args=(selector,), name="launch-door", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Nobody comes in any more; those who are in stay."""
         self._wake.close()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
         for sock in (*self._listening, self._waking, *self._visits):
             sock.close()
@@ -136,11 +154,10 @@ class Door:
         except OSError:  # somebody has cleaned up before us
             pass
 
-    def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for sock in (*self._listening, self._waking):
-                selector.register(sock, selectors.EVENT_READ)
+    def _run(self, selector: selectors.BaseSelector) -> None:
+        with selector:
             while True:
+                self._listen_again(selector)
                 for key, _ in selector.select(self._next_end()):
                     if key.fileobj is self._waking:
                         return
@@ -149,6 +166,7 @@ class Door:
 
     def _next_end(self) -> float | None:
         ends = [visit.until for visit in self._visits.values()]
+        ends += [] if self._listen_at is None else [self._listen_at]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _happened(self, selector: selectors.BaseSelector, sock: Any) -> None:
@@ -162,7 +180,9 @@ class Door:
             sock, _ = listening.accept()
             sock.setblocking(False)
             keep_alive(sock)
-        except OSError:  # it has left again; or there are no descriptors, and others will go
+        except OSError as error:  # it has left again; or there are no descriptors, and others will go
+            if error.errno in _NO_ROOM:
+                self._listen_later(selector)
             return
         if len(self._visits) >= MOST_STRANGERS:
             self._drop(selector, next(iter(self._visits.values())), "others are waiting")
@@ -172,6 +192,19 @@ class Door:
         except (OSError, Stranger):
             self._visits.pop(sock, None)
             sock.close()
+
+    def _listen_later(self, selector: selectors.BaseSelector) -> None:
+        """Whoever knocks stays, and would be seen again and again."""
+        for sock in self._listening:
+            if sock in selector.get_map():
+                selector.unregister(sock)
+        self._listen_at = time.monotonic() + _FULL
+
+    def _listen_again(self, selector: selectors.BaseSelector) -> None:
+        if self._listen_at is not None and time.monotonic() >= self._listen_at:
+            self._listen_at = None
+            for sock in self._listening:
+                selector.register(sock, selectors.EVENT_READ)
 
     def _talk(self, selector: selectors.BaseSelector, visit: _Visit) -> None:
         try:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.feed.link import Link
     from launcher.feed.partitions import Partition
     from launcher.feed.patience import Terms
+    from launcher.feed.roll import Roll
 
 #: Bytes of partitions that can't be iterated again, kept in case that a task is lost.
 MOST_KEPT = 512 << 20
@@ -36,7 +37,7 @@ class Flow:
         feed: its name.
         lock: the feeder's.
         source: partitions; read lazily, by one thread at a time.
-        tasks: those that are alive, by name; changed by the feeder.
+        roll: the tasks.
         links: of those tasks that have opened the feed; changed by the feeder.
         terms: what is agreed.
     """
@@ -46,7 +47,7 @@ class Flow:
         feed: str,
         lock: threading.RLock,
         source: Iterator[Partition],
-        tasks: Mapping[str, object],
+        roll: Roll,
         links: Mapping[str, Link],
         terms: Terms,
     ) -> None:
@@ -57,8 +58,8 @@ class Flow:
         #: Whether the source has nothing more.
         self.exhausted = False
         self._source = source
-        self._tasks = tasks
-        self._order = list(tasks)
+        self._tasks = roll.alive
+        self._order = list(roll.alive)
         self._links = links
         self._cutter = Cutter()
         self._fetching = False
@@ -68,7 +69,7 @@ class Flow:
         self._again: list[tuple[int, Share]] = []
         self._unfinished: dict[int, Share] = {}
         self._answers = Answers()
-        self._patience = Patience(feed, tasks, links, terms)
+        self._patience = Patience(feed, roll, links, terms)
         self._loss = "a task is lost"
         #: Whether a task has said that it wants no more.
         self._refused = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 
+from launcher.errors import FeedError
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 31
 #: Buffers that one frame may have.
 MOST_BUFFERS = 1 << 16
+#: Bytes that may stand before those of the user in a frame.
+_WORDS = 1 << 16
 #: Buffers that one ``sendmsg`` takes (IOV_MAX).
 _AT_ONCE = 1024
 #: ``MSG_WAITALL`` of Linux; `socket` is not imported for a number.
@@ -31,7 +34,11 @@ _HEAD = struct.Struct("<BI")
 
 
 class FeedBroken(ConnectionError):
-    """The connection ended in the middle of a frame, or what came is none of ours."""
+    """The connection ended in the middle of a frame."""
+
+
+class FeedRefused(FeedBroken):
+    """What came is no frame that can be: it would come again over another connection."""
 
 
 class Kind(IntEnum):
@@ -79,20 +86,20 @@ def send_frame(
 
 
 def recv_frame(
-    sock: socket.socket | ReadAhead, limit: int = MOST_BYTES
+    sock: socket.socket | ReadAhead, limit: int | None = None
 ) -> tuple[int, list[memoryview]] | None:
     """Wait for one frame.
 
     Args:
         sock: a socket, or what reads ahead of it.
-        limit: bytes that its buffers may have together.
+        limit: bytes that its buffers may have together; default: `MOST_BYTES`.
 
     Returns:
         Its kind and buffers (writable memory, contiguous bytes); ``None`` if the other side has ended in an
         orderly way.
 
     Raises:
-        FeedBroken: it ended within a frame, or sent what can't be a frame.
+        FeedBroken: it ended within a frame. FeedRefused: it sent what can't be a frame.
         OSError: the connection is gone, or its timeout is over.
     """
     head = bytearray(_HEAD.size)
@@ -100,12 +107,28 @@ def recv_frame(
         return None
     kind, count = _HEAD.unpack(head)
     if count > MOST_BUFFERS:
-        raise FeedBroken(f"a frame of {count} buffers can't be")
-    sizes = _sizes(sock, count, limit)
+        raise FeedRefused(f"a frame of {count} buffers can't be")
+    sizes = _sizes(sock, count, MOST_BYTES if limit is None else limit)
     buffers = [memoryview(bytearray(size)) for size in sizes]
     for buffer in buffers:
         _fill(sock, buffer)
     return kind, buffers
+
+
+def check_size(buffers: Sequence[bytes | bytearray | memoryview], what: str) -> None:
+    """See to it that `recv_frame` takes these at the other end, with some words of ours before them.
+
+    Args:
+        what: they are, for the message.
+
+    Raises:
+        FeedError: they are too many, or too big.
+    """
+    size = sum(map(len, buffers))
+    if size > MOST_BYTES - _WORDS or len(buffers) > MOST_BUFFERS - 1:
+        pieces = f" in {len(buffers):,} pieces" if len(buffers) > 1 else ""
+        most = f"at most {MOST_BYTES - _WORDS:,} bytes in {MOST_BUFFERS - 1:,} pieces can be sent at once"
+        raise FeedError(f"{what} would have {size:,} bytes{pieces}; {most}")
 
 
 class ReadAhead:
@@ -155,7 +178,7 @@ def _sizes(sock: socket.socket | ReadAhead, count: int, limit: int) -> tuple[int
     _fill(sock, memoryview(words))
     sizes = struct.unpack(f"<{count}Q", words)
     if sum(sizes) > limit:
-        raise FeedBroken(f"a frame of {sum(sizes):,} bytes; at most {limit:,} can be")
+        raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {limit:,} can be")
     return sizes
 
 
@@ -174,3 +197,11 @@ def _fill(sock: socket.socket | ReadAhead, view: memoryview, may_end: bool = Fal
             raise FeedBroken("the connection ended within a frame")
         at += got
     return True
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Let whoever waits at a connection see its end: to close it would wake nobody."""
+    try:
+        sock.shutdown(2)
+    except OSError:  # it has ended already
+        pass

@@ -12,7 +12,7 @@ import uuid
 from collections import deque
 
 from launcher.errors import FeedError, LaunchError
-from launcher.feed.frames import FeedBroken, Kind, ReadAhead, recv_frame, send_frame
+from launcher.feed.frames import FeedBroken, FeedRefused, Kind, ReadAhead, hang_up, recv_frame, send_frame
 from launcher.feed.keepalive import keep_alive
 from launcher.feed.messages import RETURNED, ChunkHead, Opening, Progress, counted, number, only, to_number
 from launcher.model.records import TYPE_CHECKING, NamedTuple
@@ -162,12 +162,8 @@ class Intake:
 
     def _hang_up(self) -> None:
         """Let the thread see the end of the connection."""
-        sock = self._sock
-        if sock is not None:
-            try:
-                sock.shutdown(2)
-            except OSError:  # it has ended already
-                pass
+        if (sock := self._sock) is not None:
+            hang_up(sock)
 
     # The thread.
 
@@ -177,8 +173,11 @@ class Intake:
             sock = self._connected(away_since)
             if sock is None:
                 return
+            since = time.monotonic()
             self._listen(sock)
             away_since = time.monotonic()
+            if away_since - since < _PAUSE and self._closed_within(_PAUSE):  # the next may break as soon
+                return
 
     def _over(self) -> bool:
         with self._changed:
@@ -196,9 +195,12 @@ class Intake:
                 if time.monotonic() - since > MOST_AWAY:
                     self._fail(f"the driver can't be reached any more: {error}", error)
                     return None
-            with self._changed:
-                if self._closed or self._changed.wait_for(lambda: self._closed, _PAUSE):
-                    return None
+            if self._closed_within(_PAUSE):
+                return None
+
+    def _closed_within(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed, seconds)
 
     def _welcomed(self, sock: socket.socket) -> socket.socket:
         """Say how far this end has come, and hear how far the other."""
@@ -246,6 +248,8 @@ class Intake:
             ahead = ReadAhead(sock)
             while (frame := recv_frame(ahead)) is not None:
                 self._came(*frame)
+        except FeedRefused as error:
+            self._fail(f"what the driver sends can't be understood: {error}", error)
         except OSError:
             pass
         finally:

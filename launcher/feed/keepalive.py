@@ -1,4 +1,7 @@
-"""Connections whose other end has vanished without a word must break by themselves."""
+"""Connections whose other end has vanished without a word must break by themselves.
+
+Part of what a task runs before anything of ours is there: see `launcher.feed.arriving`.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 
-from launcher.feed.frames import FeedBroken
+from launcher.feed.frames import FeedRefused
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Opening(NamedTuple):
             counted = {int(number): int(rows) for number, rows in fields["counted"]}
             return cls(session, received, progress, bool(fields["terminated"]), counted)
         except (ValueError, KeyError, TypeError) as error:
-            raise FeedBroken(f"a feed that was opened in a way that can't be: {error}") from error
+            raise FeedRefused(f"a feed that was opened in a way that can't be: {error}") from error
 
 
 def number(value: int) -> bytes:
@@ -126,7 +126,7 @@ def to_counted(buffer: memoryview) -> tuple[int, int]:
 def only(buffers: Sequence[memoryview]) -> memoryview:
     """The buffer of a frame that has one."""
     if len(buffers) != 1:
-        raise FeedBroken(f"{len(buffers)} buffers where one was expected")
+        raise FeedRefused(f"{len(buffers)} buffers where one was expected")
     return buffers[0]
 
 
@@ -134,4 +134,4 @@ def _unpacked(form: struct.Struct, buffer: memoryview) -> tuple[Any, ...]:
     try:
         return form.unpack(buffer)
     except struct.error as error:
-        raise FeedBroken(f"a frame that can't be: {error}") from error
+        raise FeedRefused(f"a frame that can't be: {error}") from error

@@ -10,11 +10,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from launcher.feed.blocks import Block
-from launcher.feed.pieces import Piece, Rows, Source, refused
+from launcher.feed.pieces import Piece, Rows, refused
 from launcher.feed.sources import Partitions, is_many, source_of
 
 __all__ = ["Partition", "partitions", "partitions_of", "rows"]
@@ -83,7 +84,47 @@ def partitions(data: Iterable[Any]) -> Partitions:
     return Partitions(data)
 
 
-def partitions_of(data: Any, workers: int, epochs: int = 1) -> Iterator[Partition]:
+class Drawn(Iterator[Partition]):
+    """Partitions, drawn by one thread at a time, and left by any: what reads ahead for them ends then.
+
+    Args:
+        pieces: what they are made of; a generator.
+    """
+
+    def __init__(self, pieces: Generator[Piece]) -> None:
+        self._pieces = pieces
+        self._count = 0
+        self._lock = threading.Lock()
+        self._busy = self._left = False
+
+    def __next__(self) -> Partition:
+        """The next one; runs the user's code."""
+        with self._lock:
+            self._busy = not self._left
+            if self._left:
+                raise StopIteration
+        try:
+            found = _Numbered(self._count, next(self._pieces))
+        finally:
+            self._drawn()
+        self._count += 1
+        return found
+
+    def _drawn(self) -> None:
+        with self._lock:
+            self._busy, left = False, self._left
+        if left:
+            self._pieces.close()
+
+    def leave(self) -> None:
+        """No more are wanted. If a thread is about to draw one, that thread ends what reads ahead."""
+        with self._lock:
+            self._left, busy = True, self._busy
+        if not busy:
+            self._pieces.close()
+
+
+def partitions_of(data: Any, workers: int, epochs: int = 1) -> Drawn:
     """The partitions of some data, as often as there are epochs; nothing is read before it is asked for.
 
     Args:
@@ -103,7 +144,7 @@ def partitions_of(data: Any, workers: int, epochs: int = 1) -> Iterator[Partitio
             f"what can be read only once (an iterator) for {epochs} epochs",
             "a list, arrays, files, or callables that read it; or one epoch",
         )
-    return _numbered(source, workers, epochs)
+    return Drawn(piece for _ in range(epochs) for piece in source.pieces(workers))
 
 
 def _check(data: Any, word: str) -> None:
@@ -111,8 +152,3 @@ def _check(data: Any, word: str) -> None:
         raise refused(
             f"{word}() of a {type(data).__name__}", "a list, a generator, anything that is iterated"
         )
-
-
-def _numbered(source: Source, workers: int, epochs: int) -> Iterator[Partition]:
-    pieces = (piece for _ in range(epochs) for piece in source.pieces(workers))
-    return (_Numbered(number, piece) for number, piece in enumerate(pieces))

@@ -9,15 +9,20 @@ import time
 
 from launcher.errors import FeedError, FeedTimeout
 from launcher.feed.intake import MOST_AWAY
+from launcher.feed.waiting import ODD, Waiting
 from launcher.model.records import TYPE_CHECKING, NamedTuple
+from launcher.model.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.feed.link import Link
+    from launcher.feed.roll import Roll
 
-#: Seconds after which it is said what is awaited; in which all tasks should open their feeds.
-_SILENCE, GATHERING = 2.0, 10.0
+#: Seconds in which all tasks should open their feeds.
+GATHERING = 10.0
+#: Seconds without any task, in which the job should be known to have failed, and of what: that says more.
+LONELY = 1.0
 
 
 class Terms(NamedTuple):
@@ -42,20 +47,20 @@ class Patience:
 
     Args:
         feed: its name.
-        tasks: those that are alive, by name; changed by the feeder.
+        roll: the tasks.
         links: of those tasks that have opened the feed; changed by the feeder.
         terms: what is agreed.
     """
 
-    def __init__(
-        self, feed: str, tasks: Mapping[str, object], links: Mapping[str, Link], terms: Terms
-    ) -> None:
+    def __init__(self, feed: str, roll: Roll, links: Mapping[str, Link], terms: Terms) -> None:
         self._feed = feed
-        self._tasks = tasks
+        self._roll = roll
+        self._tasks = roll.alive
         self._links = links
         self._terms = terms
-        self._began = self._moved = time.monotonic()
-        self._said = False
+        self._moved = time.monotonic()
+        self._lonely_since: float | None = None
+        self._waiting = Waiting()
 
     def moved(self) -> None:
         """A task took rows, or gave results; or there are rows again."""
@@ -79,12 +84,11 @@ class Patience:
             FeedTimeout: no task takes a row. FeedError: no task gives results, or nobody is left.
         """
         now = time.monotonic()
-        self._remark(now)
+        self._remark()
         for link in list(self._links.values()):
             if link.away_for(now) > MOST_AWAY:
                 link.lose(f"its connection broke and was not back within {MOST_AWAY:g} s")
-        if not self._tasks:
-            raise FeedError(f"feed {self._feed!r}: no task is left to take its rows")
+        self._look_for_tasks(now)
         if self._terms.inference and self.unwanted():
             raise FeedError(f"feed {self._feed!r}: all tasks have called terminate(): no results will come")
         late = self._late()
@@ -93,14 +97,29 @@ class Patience:
         elif now - self._moved > self._terms.timeout:
             raise self._too_late(late)
 
-    def _remark(self, now: float) -> None:
-        if self._said or now - self._began < _SILENCE or (self._links and self.gathered()):
+    def _look_for_tasks(self, now: float) -> None:
+        if self._tasks:
+            self._lonely_since = None
+        elif self._lonely_since is None:
+            self._lonely_since = now
+        elif now - self._lonely_since > LONELY:
+            raise FeedError(f"feed {self._feed!r}: no task is left to take its rows: {self._roll.losses}")
+
+    def _remark(self) -> None:
+        """Say who has not opened the feed, while that holds anybody up."""
+        missing = [name for name in self._tasks if name not in self._links]
+        if not missing or (self._links and self.gathered() and not self._terms.in_step):
             return
-        missing = ", ".join(name for name in self._tasks if name not in self._links)
-        if not missing:
-            return
-        self._said = True
-        self._terms.say(f"waiting for {missing} to open the feed {self._feed!r}")
+        if begun := self._waiting.due():
+            what = f"to ask for rows of the feed {self._feed!r}"
+            self._terms.say(f"{begun} {listed(missing)} {what} ({self._perhaps(missing)})")
+
+    def _perhaps(self, missing: Sequence[str]) -> str:
+        """Why they do not come: mostly they import something."""
+        if self._waiting.seconds < ODD:
+            return "importing TensorFlow takes seconds"
+        lines = self._terms.last_lines(missing[0])
+        return f"{missing[0]} has printed last: {lines[-1]}" if lines else f"{missing[0]} has printed nothing"
 
     def _late(self) -> list[str]:
         """The tasks that should do something; none where only the source of the rows is awaited."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from launcher.errors import Fault, InputError
 from launcher.feed.blocks import Block, lengths, parts, size
+from launcher.feed.grouping import groups
 
 #: Pieces that a worker gets of what can be cut anywhere: enough that a fast worker can take more of them.
 PIECES_A_WORKER = 4
-#: Bytes and rows of a piece made of rows that come one by one; how many of them are weighed by one.
-_BYTES, _ROWS, _STEP = 2 << 20, 16384, 64
-#: Seconds after which rows that come slowly are a piece, however few they are.
-_SECONDS = 1.0
 
 
 class Piece(NamedTuple):
@@ -61,8 +56,9 @@ class Rows:
         return self._grouped(iter(self._data))
 
     def _grouped(self, rows: Iterator[Any]) -> Iterator[Piece]:
-        while group := list(islice(rows, self._many)) if self._many else _group(rows):
-            yield of_sequence(group, 0, len(group))
+        many = self._many
+        found = groups(rows) if many is None else iter(lambda: list(islice(rows, many)), [])
+        return (of_sequence(group, 0, len(group)) for group in found)
 
 
 class Columns:
@@ -113,24 +109,3 @@ def refused(what: str, expected: str) -> InputError:
 def _evenly(rows: int, workers: int) -> int:
     """How many rows a piece has, if a few of them go to each worker."""
     return max(1, -(-rows // (workers * PIECES_A_WORKER)))
-
-
-def _group(rows: Iterator[Any]) -> list[Any]:
-    """Rows for a piece of moderate size; one in some is weighed, and then the time is looked at."""
-    group: list[Any] = []
-    weight, since, step = 0, time.monotonic(), 1
-    while some := list(islice(rows, min(step, _ROWS - len(group)))):
-        group += some
-        weight += len(some) * _weight(some[-1])
-        if weight >= _BYTES or time.monotonic() - since >= _SECONDS:
-            break
-        step = min(2 * step, _STEP)
-    return group
-
-
-def _weight(row: Any) -> int:
-    """How many bytes it has, about, on its way; it may have other means to travel if there is no saying."""
-    try:
-        return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
-    except (pickle.PicklingError, TypeError, AttributeError):
-        return _BYTES // _STEP

@@ -57,7 +57,7 @@ class TextReader(NamedTuple):
 
     def _lines(self) -> Iterator[list[str]]:
         with _text(self.span.path) as file:
-            for piece in _pieces(file, self.span, self.encoding):
+            for piece in _pieces(file, self.span):
                 lines = decoded(piece, self.encoding, self.span.path).split("\n")
                 if not lines[-1]:
                     del lines[-1]
@@ -90,13 +90,20 @@ class CsvReader(NamedTuple):
             yield from self._rows(names, self._even(records, len(names)))
 
     def names(self) -> list[str]:
-        """Those of the first line."""
+        """Those of the first line.
+
+        Raises:
+            BrokenFile: it is no CSV, or no text.
+        """
         with _text(self.span.path) as file:
             return next(self._records(iter(file.readline, b"")), [])
 
     def _records(self, lines: Iterable[bytes]) -> Iterator[list[str]]:
         texts = (decoded(line, self.encoding, self.span.path) for line in lines)
-        return filter(None, csv.reader(texts, delimiter=self.delimiter, strict=True))
+        try:
+            yield from filter(None, csv.reader(texts, delimiter=self.delimiter, strict=True))
+        except csv.Error as error:
+            raise BrokenFile(f"{self.span.path}: no CSV: {error}") from error
 
     def _rows(self, names: list[str], records: Iterator[list[str]]) -> Iterator[Any]:
         if self.columns:
@@ -105,15 +112,12 @@ class CsvReader(NamedTuple):
         return (dict(zip(names, record, strict=True)) for record in records) if names else map(tuple, records)
 
     def _even(self, records: Iterator[list[str]], width: int) -> Iterator[list[str]]:
-        try:
-            for record in records:
-                width = width or len(record)
-                if len(record) != width:
-                    what = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
-                    raise BrokenFile(f"{self.span.path}: {what}; is {self.delimiter!r} what separates them?")
-                yield record
-        except csv.Error as error:
-            raise BrokenFile(f"{self.span.path}: no CSV: {error}") from error
+        for record in records:
+            width = width or len(record)
+            if len(record) != width:
+                what = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
+                raise BrokenFile(f"{self.span.path}: {what}; is {self.delimiter!r} what separates them?")
+            yield record
 
 
 class RecordReader(NamedTuple):
@@ -153,7 +157,7 @@ def _text(path: str) -> IO[bytes]:
     return file
 
 
-def _pieces(file: IO[bytes], span: Span, encoding: str) -> Iterator[bytes]:
+def _pieces(file: IO[bytes], span: Span) -> Iterator[bytes]:
     """Whole lines, many at once."""
     if span.start:
         file.seek(span.start)

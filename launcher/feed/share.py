@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.errors import FeedError
 from launcher.feed.chunks import Encoded, by_value, encode
+from launcher.feed.frames import check_size
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Share:
     def _begin(self) -> Iterator[Made]:
         if self._partition.remote is not None:
             code = by_value(self._partition.remote)
+            check_size([code], f"the callable of partition {self.number}")
             yield Made(0, [code], len(code) + REMOTE_WEIGHT, last=True, remote=True)
             return
         yield from list(self._kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from launcher.hostfile.names import Word, host_name
 from launcher.hostfile.ranges import Pattern
@@ -89,6 +89,21 @@ class Inventory:
         self._hosts[host.name] = host
         self._lines[host.name] = (line, bare)
         return True
+
+
+def said_twice(word: Word, lines: Mapping[str, int], faults: Faults) -> bool:
+    """Whether ``user@`` or ``:slots`` of a name is said again by a setting; that is a fault.
+
+    Args:
+        word: what the name says.
+        lines: the settings that the entry has besides, and the line of each.
+    """
+    said = {"user": word.user, "slots": word.slots}
+    again = [key for key, value in said.items() if value is not None and key in lines]
+    for key in again:
+        what = f"{key} is said twice, as {quoted(str(said[key]))} with the name"
+        faults.add(lines[key], what, "expected it once")
+    return bool(again)
 
 
 def slots_agree(settings: Settings, line: int, faults: Faults) -> bool:

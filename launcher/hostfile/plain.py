@@ -19,8 +19,8 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from launcher.hostfile.inventory import Inventory
-from launcher.hostfile.names import Word, parse_word
+from launcher.hostfile.inventory import Inventory, said_twice
+from launcher.hostfile.names import parse_word
 from launcher.hostfile.settings import MANY, ONE, Settings, read_text
 from launcher.marked.faults import Faults, quoted
 from launcher.model.host import Host
@@ -58,18 +58,9 @@ def _read_line(line: str, number: int, inventory: Inventory, faults: Faults) -> 
     word = faults.check(number, "host", name, lambda text: parse_word(text, bare_ipv6=True))
     before = len(faults)
     settings = _settings(line[first.end() :] if first else "", number, faults)
-    if word is not None and len(faults) == before and not _twice(word, settings, number, faults):
-        inventory.add(name, word, settings, number, repeatable=True)
-
-
-def _twice(word: Word, settings: Settings, number: int, faults: Faults) -> bool:
-    """Whether ``user@`` or ``:slots`` repeats a setting of the line."""
-    said = [("user", word.user), ("slots", word.slots)]
-    again = [key for key, value in said if value is not None and key in settings]
-    for key in again:
-        what = f"{key} is said twice, as {quoted(str(dict(said)[key]))} with the name"
-        faults.add(number, what, "expected it once")
-    return bool(again)
+    if word is not None and not said_twice(word, dict.fromkeys(settings, number), faults):
+        good = {key: value for key, value in settings.items() if value is not None}
+        inventory.add(name, word, good, number, repeatable=len(faults) == before)
 
 
 def _settings(text: str, number: int, faults: Faults) -> Settings:

@@ -23,7 +23,8 @@ from launcher.model.records import NamedTuple
 
 MOST_GPUS = 256
 
-_GPU_ID = re.compile("[A-Za-z0-9][A-Za-z0-9_.:/-]*")
+#: As ``CUDA_VISIBLE_DEVICES`` takes them: an index, or (the beginning of) a UUID.
+_GPU_ID = re.compile(r"\d{1,6}|(GPU|MIG)-[A-Za-z0-9/-]+", re.ASCII)
 
 #: Fields of ``Host`` (``address`` still a pattern), by name.
 Settings = dict[str, Any]

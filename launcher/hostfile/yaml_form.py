@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from launcher.hostfile.inline import add_entry
-from launcher.hostfile.inventory import MOST_HOSTS, Inventory, slots_agree
-from launcher.hostfile.names import Word, parse_word
+from launcher.hostfile.inventory import MOST_HOSTS, Inventory, said_twice, slots_agree
+from launcher.hostfile.names import parse_word
 from launcher.hostfile.settings import MANY, ONE, Settings, each_once
 from launcher.marked.checks import label
-from launcher.marked.faults import Faults, quoted
+from launcher.marked.faults import Faults
 from launcher.marked.fields import Fields, as_table, as_text, wrong_kind
 from launcher.marked.nodes import Items, Node, Table
 from launcher.marked.yaml_nodes import compose
@@ -78,26 +78,16 @@ def _add(inventory: Inventory, entry: Node, defaults: Settings, faults: Faults) 
 
 
 def _add_table(inventory: Inventory, fields: Fields, defaults: Settings) -> None:
-    before = len(fields.faults)
     if fields.node("name") is None:
         fields.faults.add(fields.line, 'a host without "name"', "expected name: and its name or address")
     word = fields.read("name", lambda text: parse_word(text, bare_ipv6=True))
     settings = _settings(fields)
-    if word is None or _twice(word, fields) or len(fields.faults) > before:
+    lines = {key: fields.line_of(key) for key in _SETTINGS if fields.node(key) is not None}
+    if word is None or said_twice(word, lines, fields.faults):
         return
     env = {**dict(defaults.get("env", ())), **dict(settings.get("env", ()))}
     merged = {**defaults, **settings, "env": tuple(env.items())}
     inventory.add(fields.read("name", str) or "", word, merged, fields.line)
-
-
-def _twice(word: Word, fields: Fields) -> bool:
-    """Whether ``user@`` or ``:slots`` of the name is said again by a key."""
-    said = {"user": word.user, "slots": word.slots}
-    again = [key for key, value in said.items() if value is not None and fields.node(key) is not None]
-    for key in again:
-        what = f"{key} is said twice, as {quoted(str(said[key]))} with the name"
-        fields.faults.add(fields.line_of(key), what, "expected it once")
-    return bool(again)
 
 
 def _settings(fields: Fields) -> Settings:

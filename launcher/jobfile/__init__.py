@@ -8,38 +8,10 @@ from __future__ import annotations
 from launcher.errors import Fault, JobError
 from launcher.jobfile.docker_keys import DockerKeys
 from launcher.jobfile.durations import parse_duration
+from launcher.jobfile.record import JobFile
 from launcher.marked.faults import Faults
-from launcher.model.host import Host
-from launcher.model.job import JobSpec
-from launcher.model.records import NamedTuple
 
 __all__ = ["DockerKeys", "JobFile", "examine", "parse", "parse_duration"]
-
-
-class JobFile(NamedTuple):
-    """What a job file says. ``None`` means "not said"."""
-
-    job: JobSpec
-    #: Hosts written out in the file.
-    hosts: tuple[Host, ...] | None = None
-    #: Or what ``--hosts`` would take: a hostfile's path or an inline list, unread.
-    hosts_ref: str | None = None
-    #: ``file:line`` of ``hosts:``, for messages about ``hosts_ref``.
-    hosts_source: str = ""
-    run_dir: str | None = None
-    #: What ``--sync`` and ``--collect`` would take, unread.
-    sync: tuple[str, ...] = ()
-    collect: tuple[str, ...] = ()
-    #: ``file:line`` of ``workdir:`` and ``python:``, for messages; empty where they are not said.
-    workdir_source: str = ""
-    python_source: str = ""
-    #: The same of ``sync:`` and ``collect:``.
-    sync_source: str = ""
-    collect_source: str = ""
-    #: What it has at ``docker:``.
-    docker: DockerKeys = DockerKeys()
-    #: The file's name.
-    source: str = ""
 
 
 def parse(text: str, source: str) -> JobFile:

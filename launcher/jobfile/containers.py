@@ -44,7 +44,7 @@ def read_docker(top: Fields, roles: Sequence[str]) -> DockerKeys:
 
     Args:
         top: the fields of the whole file.
-        roles: the names of its roles.
+        roles: the names below its ``roles:``; none, and nobody can say which are wrong.
     """
     node = top.node("docker")
     if node is None:
@@ -69,7 +69,7 @@ def read_docker(top: Fields, roles: Sequence[str]) -> DockerKeys:
 def _read(fields: Fields, roles: Sequence[str]) -> DockerKeys:
     return DockerKeys(
         image=fields.read("image", image) or "",
-        mounts=fields.words("mounts", one_line, _one) or (),
+        mounts=fields.words("mounts", one_line) or (),
         no_mount=bool(fields.read("no_mount", flag)),
         read_only=bool(fields.read("read_only", flag)),
         memory=_limits(fields, "memory", memory, roles),
@@ -114,11 +114,6 @@ def _pull(text: str) -> str:
     return text
 
 
-def _one(text: str) -> tuple[str, ...]:
-    """A path may have any character in it: what is no list is one."""
-    return (text,)
-
-
 def _limits(fields: Fields, key: str, check: Callable[[str], N], roles: Sequence[str]) -> Limits[N]:
     """One limit for every role, or a mapping of roles to limits."""
     node = fields.node(key)
@@ -127,7 +122,7 @@ def _limits(fields: Fields, key: str, check: Callable[[str], N], roles: Sequence
         return () if found is None else (("", found),)
     said = []
     for word, value in node.entries:
-        if word.text not in roles:
+        if roles and word.text not in roles:
             what = f"{key}: there is no role {word.text!r}"
             fields.faults.add(word.line, what, expected_one_of(word.text, roles))
         text = as_text(value, f"{key} of {word.text}", fields.faults)
@@ -207,6 +202,6 @@ def _options(fields: Fields) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _values(fields: Fields, name: str) -> tuple[str, ...]:
     check, several = OPTIONS[name]
     if several:
-        return fields.words(name, check, _one) or ()
+        return fields.words(name, check) or ()
     value = fields.read(name, check)
     return () if value is None else (value,)

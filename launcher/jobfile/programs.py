@@ -22,6 +22,11 @@ def says_program(fields: Fields) -> bool:
     return any(fields.node(key) is not None for key in PROGRAM_KEYS)
 
 
+def program_line(fields: Fields) -> int:
+    """The line of it; that of the mapping, where none is written here."""
+    return next((fields.line_of(key) for key in PROGRAM_KEYS if fields.node(key) is not None), fields.line)
+
+
 def misspells(table: Table, known: Sequence[str], meant: Sequence[str]) -> bool:
     """Whether a key that nobody knows was probably meant to be one of ``meant``.
 

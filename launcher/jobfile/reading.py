@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from launcher.hostfile.yaml_form import read_hosts
-from launcher.jobfile import JobFile
 from launcher.jobfile.containers import read_docker
 from launcher.jobfile.durations import parse_duration
 from launcher.jobfile.programs import PROGRAM_KEYS, misspells
-from launcher.jobfile.roles import read_roles
-from launcher.marked.checks import flag, one_line, program_path
+from launcher.jobfile.record import JobFile
+from launcher.jobfile.roles import ROLE_KEYS, names, read_roles
+from launcher.marked.checks import flag, misspelt_role, one_line, program_path, tensorflow_role
 from launcher.marked.faults import Faults
 from launcher.marked.fields import Fields, as_table, wrong_kind
 from launcher.marked.nodes import Scalar, Table
 from launcher.marked.yaml_nodes import compose
-from launcher.model.job import JobSpec, OnFailure, Policy, Role
+from launcher.model.job import TENSORFLOW_ROLES, JobSpec, OnFailure, Policy, Role
 
 _KEYS = (
     *PROGRAM_KEYS,
@@ -39,15 +39,16 @@ def read(text: str, faults: Faults) -> JobFile:
     table = as_table(compose(text, faults), "the file", faults, "expected a mapping, with roles:")
     if table is None:
         return JobFile(JobSpec(()))
-    fields = Fields(table, _KEYS, faults)
+    fields = Fields(table, _KEYS, faults, _below_roles)
     job = _job(fields, table)
-    docker = read_docker(fields, tuple(role.name for role in job.roles))
+    docker = read_docker(fields, names(fields))
     found = JobFile(
         _with_gpus(job, docker.gpus),
         docker=docker,
         run_dir=fields.read("run_dir", one_line),
-        sync=fields.words("sync", one_line, _one) or (),
-        collect=fields.words("collect", one_line, _one) or (),
+        run_dir_source=_source("run_dir", fields),
+        sync=fields.words("sync", one_line) or (),
+        collect=fields.words("collect", one_line) or (),
         workdir_source=_source("workdir", fields),
         python_source=_source("python", fields),
         sync_source=_source("sync", fields),
@@ -57,16 +58,29 @@ def read(text: str, faults: Faults) -> JobFile:
     return _with_hosts(found, fields)
 
 
+def _below_roles(key: str) -> str:
+    """Where a key belongs that is none of a file's, but a role or what a role may have."""
+    if role := _role_meant(key):
+        return f"expected it below roles:, as in {role}: 1"
+    return "expected it in a role, below roles:" if key in ROLE_KEYS else ""
+
+
+def _role_meant(key: str) -> str:
+    """The role of TensorFlow's that a key of the file was probably to be; empty: none, or rather a key."""
+    role = misspelt_role(key)
+    if not role:
+        return tensorflow_role(key)
+    from difflib import get_close_matches  # only typos pay for it
+
+    near = get_close_matches(key.lower(), (*TENSORFLOW_ROLES, *_KEYS), 1)
+    return role if near in ([], [role]) else ""
+
+
 def _with_gpus(job: JobSpec, gpus: int | None) -> JobSpec:
     """Roles that say nothing of GPUs get what ``docker:`` says of them, as ``--gpus`` would give it."""
     asking = (role.gpus is None and role.name != "ps" and not role.sidecar for role in job.roles)
     roles = zip(job.roles, asking, strict=True)
     return job._replace(roles=tuple(role._replace(gpus=gpus) if asks else role for role, asks in roles))
-
-
-def _one(text: str) -> tuple[str, ...]:
-    """A path may have any character in it: what is no list is one."""
-    return (text,)
 
 
 def _source(key: str, fields: Fields) -> str:
@@ -87,7 +101,7 @@ def _job(fields: Fields, table: Table) -> JobSpec:
 
 def _roles(fields: Fields, table: Table) -> tuple[Role, ...]:
     """None, where their key has a fault: that there are no tasks would be no news."""
-    if misspells(table, _KEYS, ("roles",)):
+    if misspells(table, _KEYS, ("roles",)) or any(_role_meant(key.text) for key, _ in table.entries):
         return ()
     return read_roles(fields, misspells(table, _KEYS, PROGRAM_KEYS))
 
@@ -95,11 +109,13 @@ def _roles(fields: Fields, table: Table) -> tuple[Role, ...]:
 def _policy(fields: Fields) -> Policy:
     usual = Policy()
     grace = fields.read("grace", parse_duration)
+    # 0 is no limit, as with timeout(1).
+    timeout = fields.read("timeout", parse_duration) or usual.timeout
     return Policy(
         on_failure=fields.read("on_failure", _on_failure) or usual.on_failure,
         grace=usual.grace if grace is None else grace,
-        # 0 is no limit, as with timeout(1).
-        timeout=fields.read("timeout", parse_duration) or usual.timeout,
+        timeout=timeout,
+        timeout_said="" if timeout is None else fields.read("timeout", str) or "",
     )
 
 

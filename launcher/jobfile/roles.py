@@ -8,17 +8,25 @@ from launcher.hostfile.names import host_name, parse_address
 from launcher.hostfile.settings import MOST_GPUS
 from launcher.hostfile.yaml_form import read_words
 from launcher.jobfile.durations import parse_duration
-from launcher.jobfile.programs import PROGRAM_KEYS, misspells, read_program, says_program
+from launcher.jobfile.lives import check_drains, check_life
+from launcher.jobfile.programs import PROGRAM_KEYS, misspells, program_line, read_program, says_program
 from launcher.marked.checks import flag, one_line, role_name, whole
 from launcher.marked.faults import Faults, quoted
 from launcher.marked.fields import Fields, wrong_kind
 from launcher.marked.nodes import Node, Scalar, Table
-from launcher.model.job import SERVICE_ROLES, SINGLE_ROLES, TENSORFLOW_ROLES, Program, ProgramKind, Role
+from launcher.model.job import (
+    MOST_TASKS,
+    SERVICE_ROLES,
+    SINGLE_ROLES,
+    Program,
+    ProgramKind,
+    Role,
+)
 
 MOST_ROLES = 256
-MOST_TASKS = 10_000
 
-_KEYS = (
+#: What a role may have.
+ROLE_KEYS = (
     "count",
     *PROGRAM_KEYS,
     "env",
@@ -46,7 +54,8 @@ def read_roles(top: Fields, misspelt: bool) -> tuple[Role, ...]:
     program = read_program(top)
     excused = program is None and (misspelt or says_program(top))
     entries = _entries(top)
-    found = [_role(word, node, program, excused, top.faults) for word, node in entries]
+    line = program_line(top)
+    found = [_role(word, node, program, line, excused, top.faults) for word, node in entries]
     roles = tuple(role for role in found if role is not None)
     if roles and all(role.sidecar for role in roles) and len(top.faults) == before:
         wanted = "expected another role, whose end is the job's"
@@ -55,7 +64,15 @@ def read_roles(top: Fields, misspelt: bool) -> tuple[Role, ...]:
         top.faults.add(
             top.line_of("roles"), "no task in any role", "expected at least one below roles:, as in worker: 1"
         )
+    if len(top.faults) == before:
+        check_drains(roles, entries, top.faults)
     return roles
+
+
+def names(top: Fields) -> tuple[str, ...]:
+    """What is written below ``roles:``, with a task or without; nothing, where there is no such mapping."""
+    node = top.node("roles")
+    return tuple(word.text for word, _ in node.entries) if isinstance(node, Table) else ()
 
 
 def _entries(top: Fields) -> tuple[tuple[Scalar, Node], ...]:
@@ -67,11 +84,13 @@ def _entries(top: Fields) -> tuple[tuple[Scalar, Node], ...]:
     return table.entries[:MOST_ROLES]
 
 
-def _role(word: Scalar, node: Node, default: Program | None, excused: bool, faults: Faults) -> Role | None:
+def _role(
+    word: Scalar, node: Node, default: Program | None, default_line: int, excused: bool, faults: Faults
+) -> Role | None:
     """One role; ``None``: it has no task, or a fault keeps it from being one.
 
     Args:
-        default: the program of the job.
+        default: the program of the job, written at ``default_line``.
         excused: that one has a fault, so a role without a program is not blamed for it.
     """
     faults.check(word.line, "role", word.text, role_name)
@@ -80,7 +99,9 @@ def _role(word: Scalar, node: Node, default: Program | None, excused: bool, faul
         return None
     count = _read_count(word.text, fields)
     own = read_program(fields)
+    line = default_line if own is None else program_line(fields)
     role = Role(word.text, count, own or default or _NOTHING, source=faults.where(word.line))
+    role = role._replace(program_source=faults.where(line))
     role = _with_settings(role, fields)
     if role.program is _NOTHING and not excused and count:
         _check_has_program(word, node, fields)
@@ -89,7 +110,7 @@ def _role(word: Scalar, node: Node, default: Program | None, excused: bool, faul
 
 def _check_has_program(word: Scalar, node: Node, fields: Fields) -> None:
     """Note that a role has no program, unless one is written there with a fault of its own."""
-    if says_program(fields) or (isinstance(node, Table) and misspells(node, _KEYS, PROGRAM_KEYS)):
+    if says_program(fields) or (isinstance(node, Table) and misspells(node, ROLE_KEYS, PROGRAM_KEYS)):
         return
     what = f"role {quoted(word.text)} has no program"
     fields.faults.add(word.line, what, "expected command: in the role, or once for all roles")
@@ -104,7 +125,7 @@ def _fields(word: Scalar, node: Node, faults: Faults) -> Fields | None:
     if isinstance(node, Scalar) and not node.null:
         node = Table(((Scalar("count", node.line), node),), node.line)
     if isinstance(node, Table):
-        return Fields(node, _KEYS, faults)
+        return Fields(node, ROLE_KEYS, faults)
     wrong_kind(node, f"role {quoted(word.text)}", faults, "expected a count, or a mapping with count:")
     return None
 
@@ -123,7 +144,7 @@ def _with_settings(role: Role, fields: Fields) -> Role:
     said = fields.read("service", flag)
     service = (role.name in SERVICE_ROLES if said is None else said) or sidecar
     gpus = _gpus(fields)
-    _check_life(role.name, fields, service, sidecar)
+    check_life(role.name, fields, sidecar)
     if sidecar and gpus:
         what, wanted = '"gpus" and "sidecar" both', "expected one of them: a sidecar is given no GPU"
         fields.faults.add(fields.line_of("sidecar"), what, wanted)
@@ -133,30 +154,10 @@ def _with_settings(role: Role, fields: Fields) -> Role:
         hosts=_hosts(fields),
         labels=read_words(fields, "labels") or (),
         service=service,
-        drain=fields.read("drain", parse_duration) or 0.0,
+        drain=fields.read("drain", parse_duration),
         sidecar=sidecar,
         workdir=fields.read("workdir", one_line),
     )
-
-
-def _check_life(name: str, fields: Fields, service: bool, sidecar: bool) -> None:
-    """Note keys that say of a role's end what can't be together."""
-    if sidecar and name in TENSORFLOW_ROLES:
-        what, wanted = (
-            f"{name} as a sidecar",
-            "expected a role with a name of your own: the job needs this one",
-        )
-        fields.faults.add(fields.line_of("sidecar"), what, wanted)
-    if fields.node("drain") is None or (service and not sidecar):
-        return
-    if sidecar:
-        what, wanted = '"drain" and "sidecar" both', "expected one of them: a sidecar is stopped with the job"
-    else:
-        what, wanted = (
-            f'"drain" for {quoted(name)}',
-            "expected it in a service: the end of others is waited for",
-        )
-    fields.faults.add(fields.line_of("drain"), what, wanted)
 
 
 def _gpus(fields: Fields) -> int | None:

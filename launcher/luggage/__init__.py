@@ -11,9 +11,9 @@ names below from their own modules: `requests` is light, the others are imported
 
 ==============================================  ==============================================================
 `launcher.luggage.requests.parse_syncs`         ``--sync`` as written -> requests
-`launcher.luggage.sync.pack`                    look at the folders, before any host is there
+`launcher.luggage.packing.pack`                 look at the folders, before any host is there
 `launcher.luggage.sync.sync`                    bring them to all hosts; tells where the tasks run
-`launcher.luggage.sync.left_out`                what the ignore rules kept here, in words
+`launcher.luggage.packing.left_out`             what the ignore rules kept here, in words
 `launcher.luggage.requests.parse_collects`      ``--collect`` as written -> requests
 `launcher.luggage.sharing.sharing_remark`       whose results are one file, as they share a folder
 `launcher.luggage.requests.wanted_of`           what to fetch for each task

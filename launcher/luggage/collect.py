@@ -13,13 +13,13 @@ from launcher.luggage.fetch import Fetch
 from launcher.luggage.mending import persistently
 from launcher.luggage.meter import Meter
 from launcher.luggage.parallel import on_all
-from launcher.luggage.progress import Progress, counted, human, listed, shortened
+from launcher.luggage.progress import Progress, counted, human, shortened
 from launcher.luggage.requests import Wanted
 from launcher.luggage.talk import Conversation
+from launcher.model.shrinking import can_squeeze
+from launcher.model.words import listed
 
 _COLLECT = "launcher.agent.store.give:collect"
-#: Folders that the line at the end names.
-_MOST_NAMED = 2
 
 
 class Collected(NamedTuple):
@@ -51,7 +51,7 @@ def collect(
         fetch = fetches[host]
 
         def once() -> None:
-            arguments = {"job": job, "wanted": fetch.order()}
+            arguments = {"job": job, "squeeze": can_squeeze(), "wanted": fetch.order()}
             with Conversation(errands, host, _COLLECT, arguments, still_wanted) as talk, fetch:
                 fetch.take_all(talk)
 
@@ -86,7 +86,7 @@ def collect(
 
 def _summary(result: Collected, hosts: int, into: Iterable[str], seconds: float) -> str:
     what = f"{counted(result.files, 'file')} ({human(result.size)}) from {counted(hosts, 'host')}"
-    where = listed([shortened(path) for path in _tops(into)], _MOST_NAMED)
+    where = listed([shortened(path) for path in _tops(into)])
     return f"collected {what}{where and f' into {where}'} in {seconds:.1f} s"
 
 

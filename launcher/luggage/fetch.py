@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from launcher.luggage.landing import Arrival, Landing
-from launcher.luggage.meter import Meter, Share
-from launcher.luggage.progress import counted, listed
+from launcher.luggage.meter import Meter, VisitCount
+from launcher.luggage.progress import counted
 from launcher.luggage.requests import Wanted
 from launcher.luggage.talk import Conversation
-from launcher.model.luggage import FILE, PLAIN, Entry, Frames, LuggageError, understood, unpacked
-
-#: Things that were not fetched, and that a message names.
-_MOST_NAMED = 4
+from launcher.model.luggage import FILE, PLAIN, Entry, Frames, LuggageError, understood
+from launcher.model.shrinking import unpacked
+from launcher.model.words import listed
 
 
 class Said(NamedTuple):
@@ -35,7 +34,7 @@ class Fetch:
     def __init__(self, host: str, wanted: Sequence[Wanted], meter: Meter) -> None:
         self._host = host
         self._wanted = wanted
-        self._share = Share(meter)
+        self._visit_count = VisitCount(meter)
         self._frames = Frames()
         self._landing: Landing | None = None
         self._item = 0
@@ -80,7 +79,7 @@ class Fetch:
     def missing(self) -> str:
         """What was not fetched, in words."""
         left = [one for number, one in enumerate(self._wanted) if number not in self._done]
-        names = listed([f"{one.path!r} of {one.task}" for one in left], _MOST_NAMED)
+        names = listed([f"{one.path!r} of {one.task}" for one in left])
         came = f" ({counted(self.files, 'file')} came)" if self.files else ""
         return f"not fetched: {names}{came}" if left else ""
 
@@ -99,7 +98,7 @@ class Fetch:
             while not self._over:
                 for kind, payload in self._frames.feed(unpacked(*talk.hear())):
                     self._take(kind, payload)
-        except (LuggageError, KeyError, IndexError, TypeError, ValueError) as error:
+        except (LuggageError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise talk.broken(error) from error
         self._leave()
         self._done.update(range(len(self._wanted)))
@@ -115,7 +114,7 @@ class Fetch:
             self._end(said)
         elif "total" in said:
             self._enter(said["item"])
-            self._share.expect(said["total"][1])
+            self._visit_count.expect(said["total"][1])
         elif "entry" in said:
             self._enter(said["item"])
             self._begin(Entry(*said["entry"]))
@@ -145,6 +144,7 @@ class Fetch:
 
     def _begin(self, entry: Entry) -> None:
         assert self._landing is not None
+        self._abandon()  # of the one before nothing more comes
         self._skips = False
         self._entry = entry
         try:
@@ -157,7 +157,7 @@ class Fetch:
             self._skips = True
 
     def _content(self, data: bytes) -> None:
-        self._share.move(len(data))
+        self._visit_count.move(len(data))
         if self._skips:
             return
         if self._arrival is None:
@@ -215,7 +215,7 @@ class Fetch:
 
     def __exit__(self, *_: object) -> None:
         self._abandon()
-        self._share.drop()
+        self._visit_count.drop()
         if self._landing is not None:
             self._landing.__exit__()
             self._landing = None

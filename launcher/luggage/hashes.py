@@ -1,5 +1,7 @@
 """What the files of a folder hashed to the last time, so that only changed ones are read again.
 
+And what its manifests hashed to: a host that has an earlier one need only be told what has changed.
+
 A file counts as unchanged if size, times of change, inode and device are. Two changes can fall into the same
 tick of a file system's clock, so nothing is remembered of a file that was changed just before it was read
 (git calls such a file racy).
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from typing import NamedTuple
 
@@ -18,6 +21,10 @@ from launcher.model.luggage import digest_of
 _QUIET = 2_500_000_000
 #: How many folders are remembered, and how many files of one.
 _MOST_FOLDERS, _MOST_FILES = 64, 500_000
+#: How many of its manifests.
+_MOST_MANIFESTS = 8
+#: As `digest_of` gives it.
+_DIGEST = re.compile(r"[0-9a-f]{40}")
 _FORM = 1
 
 
@@ -48,13 +55,14 @@ class Hashes:
         self._folder = folder
         self._place = cache_folder()
         self._path = f"{self._place}/{digest_of(os.fsencode(folder))}.json"
-        self._known: dict[str, list[object]] = self._read() if trusted else {}
+        known, self.manifests = self._read()
+        self._known: dict[str, list[object]] = known if trusted else {}
         self._next: dict[str, list[object]] = {}
 
     def get(self, path: str, stamp: Stamp) -> str | None:
         """The digest of a file's content, if it is unchanged."""
         known = self._known.get(path)
-        if known is None or known[:-1] != list(stamp):
+        if not isinstance(known, list) or known[:-1] != list(stamp):
             return None
         self._next[path] = known
         return str(known[-1])
@@ -71,28 +79,36 @@ class Hashes:
         if max(stamp.mtime, stamp.ctime) < read_at - _QUIET and len(self._next) < _MOST_FILES:
             self._next[path] = [*stamp, content]
 
-    def save(self) -> None:
-        """Write down what is known now; what is not in the folder any more is forgotten."""
-        if self._next == self._known:
+    def save(self, manifest: str) -> None:
+        """Write down what is known now; what is not in the folder any more is forgotten.
+
+        Args:
+            manifest: the digest of what it is now.
+        """
+        manifests = [manifest, *(one for one in self.manifests if one != manifest)][:_MOST_MANIFESTS]
+        if (self._next, manifests) == (self._known, self.manifests):
             return
+        found = {"form": _FORM, "folder": self._folder, "files": self._next, "manifests": manifests}
         new = f"{self._path}.{os.getpid()}"
         try:
             os.makedirs(self._place, mode=0o700, exist_ok=True)
             with open(new, "w", encoding="ascii") as file:
-                json.dump({"form": _FORM, "folder": self._folder, "files": self._next}, file)
+                json.dump(found, file)
             os.replace(new, self._path)
             self._forget_others()
         except OSError:
             return
 
-    def _read(self) -> dict[str, list[object]]:
+    def _read(self) -> tuple[dict[str, list[object]], list[str]]:
+        """What is remembered of the files, and the digests of the manifests, the latest first."""
         try:
             with open(self._path, encoding="ascii") as file:
                 found = json.load(file)
             good = found["form"] == _FORM and found["folder"] == self._folder
-            return dict(found["files"]) if good else {}
+            manifests = [one for one in map(str, found.get("manifests", ())) if _DIGEST.fullmatch(one)]
+            return (dict(found["files"]), manifests) if good else ({}, [])
         except (OSError, ValueError, KeyError, TypeError):
-            return {}
+            return {}, []
 
     def _forget_others(self) -> None:
         """The folders that were synced longest ago, once there are too many; and what was half written."""

@@ -159,11 +159,13 @@ class Arrival:
         """
         try:
             if self._seen.hexdigest() != content:
-                self._drop()
                 raise LuggageError(f"{self._entry.path!r} was damaged on the way")
             os.fchmod(self._fd, stat.S_IMODE(self._entry.mode) & 0o777)
             os.utime(self._fd, ns=(self._entry.mtime, self._entry.mtime))
             self._keep()
+        except BaseException:
+            self._drop()
+            raise
         finally:
             self._close()
 

@@ -39,6 +39,11 @@ class Meter:
         with self._lock:
             self._moved += size
 
+    def again(self, hosts: Iterable[str]) -> None:
+        """These are visited once more."""
+        with self._lock:
+            self._waiting = dict.fromkeys(hosts)
+
     def done(self, host: str) -> None:
         """A host is done, or has failed."""
         with self._lock:
@@ -61,7 +66,7 @@ class Meter:
             return Reading(self._size, self._moved, tuple(self._waiting))
 
 
-class Share:
+class VisitCount:
     """What one visit to a host counts: the rest of it is expected no more if it breaks off.
 
     Args:

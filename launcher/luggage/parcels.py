@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from launcher.luggage.walk import Tree
-from launcher.model.luggage import CHUNK, packed
+from launcher.model.luggage import CHUNK
+from launcher.model.shrinking import can_squeeze, packed
 
 #: Bytes of frames that are kept for the hosts that come later.
 _KEPT = 64 * 1024 * 1024
@@ -34,6 +35,13 @@ class Parcel(NamedTuple):
     size: int
 
 
+class _Order(NamedTuple):
+    """What a parcel is to hold, and how it may be made."""
+
+    segments: tuple[Segment, ...]
+    squeeze: bool
+
+
 class Parcels:
     """Makes and keeps them. For several threads.
 
@@ -44,11 +52,20 @@ class Parcels:
     def __init__(self, trees: Sequence[Tree]) -> None:
         self._trees = trees
         self._lock = threading.Lock()
-        self._made: OrderedDict[tuple[Segment, ...], Future[bytes]] = OrderedDict()
+        self._made: OrderedDict[_Order, Future[bytes]] = OrderedDict()
         self._size = 0
+        self._can_squeeze = can_squeeze()
+        #: Shrinking takes a core, and some memory.
+        self._shrinking = threading.BoundedSemaphore(os.cpu_count() or 1)
 
-    def contents(self, tree: int, entries: Iterable[int]) -> Iterator[Parcel]:
-        """The contents of these entries of a tree, one after the other."""
+    def contents(self, tree: int, entries: Iterable[int], squeeze: bool = False) -> Iterator[Parcel]:
+        """The contents of these entries of a tree, one after the other.
+
+        Args:
+            tree, entries: their numbers.
+            squeeze: the host can unpack what is squeezed.
+        """
+        squeeze = squeeze and self._can_squeeze
         batch: list[Segment] = []
         room = CHUNK
         for index in entries:
@@ -59,28 +76,29 @@ class Parcels:
                 batch.append(Segment(tree, index, offset, piece))
                 left, offset, room = left - piece, offset + piece, room - piece
                 if not room:
-                    yield self._parcel(batch)
+                    yield self._parcel(batch, squeeze)
                     batch, room = [], CHUNK
         if batch:
-            yield self._parcel(batch)
+            yield self._parcel(batch, squeeze)
 
-    def _parcel(self, batch: Sequence[Segment]) -> Parcel:
-        return Parcel(self._frame(tuple(batch)), sum(segment.size for segment in batch))
+    def _parcel(self, batch: Sequence[Segment], squeeze: bool) -> Parcel:
+        return Parcel(self._frame(_Order(tuple(batch), squeeze)), sum(segment.size for segment in batch))
 
-    def _frame(self, batch: tuple[Segment, ...]) -> bytes:
+    def _frame(self, order: _Order) -> bytes:
         with self._lock:
-            made = self._made.get(batch)
+            made = self._made.get(order)
             mine = made is None
             if made is None:
-                made = self._made[batch] = Future()
-            self._made.move_to_end(batch)
+                made = self._made[order] = Future()
+            self._made.move_to_end(order)
         if mine:
-            self._make(batch, made)
+            self._make(order, made)
         return made.result()
 
-    def _make(self, batch: tuple[Segment, ...], made: Future[bytes]) -> None:
+    def _make(self, order: _Order, made: Future[bytes]) -> None:
         try:
-            frame = packed(b"".join(map(self._read, batch)))
+            with self._shrinking:
+                frame = packed(b"".join(map(self._read, order.segments)), order.squeeze)
         except BaseException as error:
             made.set_exception(error)
             raise
@@ -113,9 +131,3 @@ class Parcels:
         finally:
             os.close(fd)
         return data.ljust(segment.size, b"\0")
-
-
-def pieces(data: bytes) -> Iterator[bytes]:
-    """Frames with these bytes."""
-    for start in range(0, len(data), CHUNK):
-        yield packed(memoryview(data)[start : start + CHUNK])

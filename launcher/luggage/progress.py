@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
 from launcher.luggage.meter import Meter, Reading
+from launcher.model.words import listed, printable
 
 #: Seconds after which somebody wonders what is going on.
 _PATIENCE = 2.0
 #: Seconds before a bar appears: what is over at once needs none.
 _SHORT = 0.3
-_MOST_NAMED = 4
 
 
 class Progress(Protocol):
@@ -40,7 +40,7 @@ def shown(stream: TextIO | None = None, say: Callable[[str], None] | None = None
     out = sys.stderr if stream is None else stream
 
     def print_line(text: str) -> None:
-        out.write(f"launch: {text}\n")
+        out.write(f"launch: {printable(text)}\n")
         out.flush()
 
     lines = Lines(say or print_line)
@@ -201,14 +201,6 @@ def human(size: int) -> str:
 def counted(number: int, what: str) -> str:
     """``1 file``, ``2,013 files``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
-
-
-def listed(names: Sequence[str], most: int = _MOST_NAMED) -> str:
-    """``a``, ``a and b``, ``a, b, c, d and 36 more``."""
-    more = len(names) - most
-    if more > 0:
-        return f"{', '.join(names[:most])} and {more} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def shortened(path: str) -> str:

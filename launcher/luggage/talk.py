@@ -11,6 +11,7 @@ from typing import Any
 from launcher.errors import ConnectionLost, TransportError
 from launcher.luggage.base import Errand, Errands
 from launcher.model.luggage import PRESENT, TELL, Frames, LuggageError, understood
+from launcher.model.words import nothing_started
 
 #: Seconds without a sign that the work there goes on, after which it counts as stuck.
 _SILENCE = 60.0
@@ -18,10 +19,6 @@ _SILENCE = 60.0
 #: counts as lost; and for its first word, as it must get there and start.
 _LOST, _FIRST_WORD = 10.0, 20.0
 _NOTHING = f"no answer for {_LOST:.0f} s"
-_NOT_STARTED = (
-    f"nothing of ours has started there in {_FIRST_WORD:.0f} s; does a start-up file of its login shell "
-    "(~/.bashrc?) wait, or read standard input?"
-)
 #: Seconds between two tries to send, at least and at most: an errand does not say when it takes more.
 _SHORTEST, _LONGEST = 0.001, 0.02
 #: Seconds between two looks whether anybody still wants it.
@@ -175,7 +172,8 @@ class Conversation:
         self._check_wanted()
         now = time.monotonic()
         if now >= self._lost_at:
-            raise ConnectionLost(f"{self._host}: {_NOTHING if self.received else _NOT_STARTED}")
+            why = _NOTHING if self.received else nothing_started(_FIRST_WORD)
+            raise ConnectionLost(f"{self._host}: {why}")
         if now - self._moved_at > _SILENCE:
             raise TransportError(f"{self._host}: silent for {_SILENCE:.0f} s while files were copied")
         poll = select.poll()

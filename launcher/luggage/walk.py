@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from launcher.errors import Fault, JobError
 from launcher.luggage.copies import Copies
-from launcher.luggage.hashes import Hashes, Stamp, now, stamp_of
-from launcher.luggage.ignore import GIT_FOLDER, RULE_FILES, Rules, read_rules
+from launcher.luggage.hashes import Hashes, now, stamp_of
+from launcher.luggage.ignore import GIT_FOLDER, RULE_FILES
 from launcher.luggage.leftout import Ignored, is_worth_noting
+from launcher.luggage.reading import read_twice
+from launcher.luggage.rulefiles import RulesByKind, ignored_by, own_rules, rules_above
 from launcher.model.luggage import (
     FILE,
     FOLDER,
@@ -20,12 +22,10 @@ from launcher.model.luggage import (
     MAX_MANIFEST,
     SYNC_MARK,
     Entry,
-    digest,
     digest_of,
     manifest_of,
 )
 
-_PIECE = 1024 * 1024
 #: How many paths a message names.
 _MOST_NAMED = 20
 
@@ -47,6 +47,8 @@ class Tree(NamedTuple):
     copies: Copies | None = None
     #: Paths of what was there, and was gone when it was looked at.
     vanished: Sequence[str] = ()
+    #: Digests of other manifests that it had before, the latest first: a host may have one of them.
+    earlier: Sequence[str] = ()
 
     @property
     def files(self) -> int:
@@ -88,15 +90,14 @@ def walk(
         look.entries = [entry for entry in look.entries if entry.path not in look.vanished]
     if look.unreadable:
         raise _error(root, look.unreadable)
-    hashes.save()
     manifest = manifest_of(look.entries)
     if len(manifest) > MAX_MANIFEST:
         raise _too_many(root)
-    entries = sorted(look.entries)
-    vanished = sorted(look.vanished)
-    return Tree(
-        root, entries, manifest, digest_of(manifest), look.left_out, look.ignored, look.copies, vanished
-    )
+    name = digest_of(manifest)
+    earlier = [one for one in hashes.manifests if one != name]
+    hashes.save(name)
+    entries, vanished = sorted(look.entries), sorted(look.vanished)
+    return Tree(root, entries, manifest, name, look.left_out, look.ignored, look.copies, vanished, earlier)
 
 
 class _Look:
@@ -119,7 +120,7 @@ class _Look:
     def everywhere(self) -> None:
         """Look into the folder, and all that are in it and travel."""
         above, start = rules_above(self._root)
-        ahead: list[tuple[bytes, tuple[tuple[Rules, ...], ...]]] = [(b"", above)]
+        ahead: list[tuple[bytes, RulesByKind]] = [(b"", above)]
         while ahead:
             folder, rules = ahead.pop()
             try:
@@ -130,7 +131,7 @@ class _Look:
                 continue
             names = {item.name for item in items}
             rules = tuple(
-                (_own(self._root, folder, name, names, start), *known) if name in names else known
+                (own_rules(self._root, folder, name, start), *known) if name in names else known
                 for name, known in zip(map(str.encode, RULE_FILES), rules, strict=True)
             )
             for item in items:
@@ -140,9 +141,7 @@ class _Look:
             if len(self.entries) > MAX_ENTRIES:
                 raise _too_many(os.fsdecode(self._root))
 
-    def _take(
-        self, item: os.DirEntry[bytes], path: bytes, start: bytes, rules: tuple[tuple[Rules, ...], ...]
-    ) -> bool:
+    def _take(self, item: os.DirEntry[bytes], path: bytes, start: bytes, rules: RulesByKind) -> bool:
         """Note one thing that was found.
 
         Returns:
@@ -152,7 +151,7 @@ class _Look:
             return False
         is_folder = item.is_dir(follow_symlinks=False)
         name = os.fsdecode(path)
-        rule_file = _ignored_by(start + path, is_folder, rules)
+        rule_file = ignored_by(start + path, is_folder, rules)
         if rule_file:
             if is_worth_noting(name, len(self.ignored)):
                 self.ignored.append(Ignored(name, is_folder, rule_file))
@@ -182,103 +181,11 @@ class _Look:
         content = None if name in self._restless else self._hashes.get(name, stamp)
         if content is None:
             began = now()
-            found = None if name in self._restless else _read_twice(path)
+            found = None if name in self._restless else read_twice(path)
             stamp, content = found or self.copies.take(name, path)
             if found is not None:
                 self._hashes.put(name, stamp, content, began)
         return Entry(name, FILE, stat.S_IMODE(status.st_mode) & 0o777, stamp.size, stamp.mtime, content)
-
-
-def _read_twice(path: bytes) -> tuple[Stamp, str] | None:
-    """A file's digest; one that changes meanwhile gets a second chance.
-
-    Returns:
-        ``None``: it changed both times.
-
-    Raises:
-        OSError: it can't be read.
-    """
-    for _ in range(2):
-        before, content, after = _read(path)
-        if before == after:
-            return after, content
-    return None
-
-
-def _read(path: bytes) -> tuple[Stamp, str, Stamp]:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        before = stamp_of(os.fstat(fd))
-        seen = digest()
-        while piece := os.read(fd, _PIECE):
-            seen.update(piece)
-        return before, seen.hexdigest(), stamp_of(os.fstat(fd))
-    finally:
-        os.close(fd)
-
-
-def _ignored_by(path: bytes, is_folder: bool, rules: tuple[tuple[Rules, ...], ...]) -> str:
-    """The kind of rule file that leaves it out; empty: none does.
-
-    The last kind wins; of one kind, the file in the deepest folder.
-    """
-    for name, kind in zip(reversed(RULE_FILES), reversed(rules), strict=True):
-        for one in kind:
-            verdict = one.verdict(path, is_folder)
-            if verdict is not None:
-                return name if verdict else ""
-    return ""
-
-
-def _own(root: bytes, folder: bytes, name: bytes, names: set[bytes], start: bytes) -> Rules:
-    """The rules in a folder's own rule file."""
-    path = b"/".join(filter(None, (root, folder, name)))
-    depth = len(start) + (len(folder) + 1 if folder else 0)
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return Rules(depth)  # a link counts for nothing, as in git; what can't be read fails as a file
-    with open(fd, "rb") as file:
-        return read_rules(file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else b"", depth)
-
-
-def rules_above(root: bytes) -> tuple[tuple[tuple[Rules, ...], ...], bytes]:
-    """The rules in the folders above, up to the top of the git repository that the folder is in.
-
-    Returns:
-        For each kind of rule file, the deepest folder first; and what leads from the top of the repository
-        to the folder, with a slash at its end. Nothing, if it is in none, or is ignored itself.
-    """
-    none: tuple[tuple[tuple[Rules, ...], ...], bytes] = (tuple(() for _ in RULE_FILES), b"")
-    above = list(_up_to_repository(root))
-    if not above:
-        return none
-    top = above[-1]
-    rules: tuple[tuple[Rules, ...], ...] = none[0]
-    for folder in reversed(above):
-        inside = folder[len(top) + 1 :]
-        rules = tuple(
-            (_own(top, inside, name, {name}, b""), *known)
-            for name, known in zip(map(str.encode, RULE_FILES), rules, strict=True)
-        )
-        below = root[len(folder) + 1 :].split(b"/")[0]
-        if _ignored_by(inside + b"/" + below if inside else below, True, rules):
-            return none
-    return rules, root[len(top) + 1 :] + b"/"
-
-
-def _up_to_repository(root: bytes) -> Iterator[bytes]:
-    """The folders above, from the nearest to the top of the repository; none if there is no repository."""
-    if os.path.lexists(root + b"/" + GIT_FOLDER.encode()):
-        return
-    above: list[bytes] = []
-    folder = os.path.dirname(root)
-    while folder != b"/":
-        above.append(folder)
-        if os.path.lexists(folder + b"/" + GIT_FOLDER.encode()):
-            yield from above
-            return
-        folder = os.path.dirname(folder)
 
 
 def travels(tree: Tree, path: str) -> bool:

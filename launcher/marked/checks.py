@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 
+from launcher.model.job import TENSORFLOW_ROLES
+from launcher.model.task import RESERVED_VARIABLES
+
 #: Control characters and halves of surrogate pairs.
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _WHOLE = re.compile("0|[1-9][0-9]{0,17}")
@@ -50,14 +53,56 @@ def env_name(text: str) -> str:
     """The name of an environment variable."""
     if not _ENV_NAME.fullmatch(text):
         raise ValueError("expected a variable's name: letters, digits and _, not beginning with a digit")
+    if text in RESERVED_VARIABLES:
+        raise ValueError("expected another: launch sets this one, for each task its own")
     return text
 
 
 def role_name(text: str) -> str:
-    """The name of a role: it becomes part of file names and of ``TF_CONFIG``."""
+    """The name of a role: it becomes part of file names and of ``TF_CONFIG``.
+
+    One that only looks like a role of TensorFlow's would be one of the user's own, which no program expects.
+    """
     if not _ROLE.fullmatch(text):
         raise ValueError("expected a role: a letter, then letters, digits, _ or -, at most 64")
+    if (meant := tensorflow_role(text) or misspelt_role(text)) not in ("", text):
+        raise ValueError(f'did you mean "{meant}"?')
     return text
+
+
+def tensorflow_role(text: str) -> str:
+    """The role of TensorFlow's that is written here, perhaps in the plural or in capitals; empty: none."""
+    word = text.lower()
+    return next((role for role in TENSORFLOW_ROLES if word in (role, f"{role}s")), "")
+
+
+#: Of a shorter role any two letters are a near miss, and they may be somebody's name for one.
+_LONG = 4
+
+
+def misspelt_role(text: str) -> str:
+    """The role of TensorFlow's that this was probably to be, as in ``evaluater``; empty: none.
+
+    One letter is wrong, missing, too many or in the place of its neighbour. What begins or ends with the
+    role's whole name (``worker_gpu``, ``workerb``, ``coworker``) is a name of its own.
+    """
+    word = text.lower()
+    words = (word, word.removesuffix("s"))
+    return next((role for role in TENSORFLOW_ROLES if any(_one_slip(role, one) for one in words)), "")
+
+
+def _one_slip(role: str, word: str) -> bool:
+    """Whether a hand that meant ``role`` slipped once."""
+    pairs = enumerate(zip(role, word, strict=False))
+    same = next((at for at, (a, b) in pairs if a != b), min(len(role), len(word)))
+    meant, seen = role[same:], word[same:]
+    if not meant:
+        return seen == role[-1]  # doubled; whatever else follows makes a name of it
+    if seen[1::-1] + seen[2:] == meant:  # swapped
+        return True
+    if seen[1:] == meant:  # too many
+        return same > 0 and (len(role) >= _LONG or seen[0] == role[same - 1])
+    return len(role) >= _LONG and seen in (meant[1:], seen[:1] + meant[1:])
 
 
 def label(text: str) -> str:

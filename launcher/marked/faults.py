@@ -73,10 +73,10 @@ class Faults:
             self.add(line, f"{label} is {quoted(text)}", str(error))
             return None
 
-    def unknown(self, line: int, word: str, known: Sequence[str]) -> None:
-        """Note a key that nobody knows."""
+    def unknown(self, line: int, word: str, known: Sequence[str], elsewhere: str = "") -> None:
+        """Note a key that nobody knows, at least here: ``elsewhere`` says where it belongs."""
         # Nobody reads the suggestions of a file that is no such file at all, and they take time.
-        expected = expected_one_of(word, known) if len(self) < MOST_FAULTS else ""
+        expected = elsewhere or (expected_one_of(word, known) if len(self) < MOST_FAULTS else "")
         self.add(line, f"unknown key {quoted(word)}", expected)
 
     def all(self) -> tuple[Fault, ...]:

@@ -43,6 +43,11 @@ def as_text(node: Node, label: str, faults: Faults) -> str | None:
     return None
 
 
+def _alone(text: str) -> tuple[str, ...]:
+    """A path may have any character in it: what is no list is one."""
+    return (text,)
+
+
 class Fields:
     """The fields of one mapping. Whatever is wrong becomes a fault, and the field ``None``.
 
@@ -50,15 +55,22 @@ class Fields:
         table: the mapping.
         known: the keys it may have; any other is a fault.
         faults: where faults go.
+        elsewhere: of a key that it may not have, where it belongs; empty: nowhere.
     """
 
-    def __init__(self, table: Table, known: Sequence[str], faults: Faults) -> None:
+    def __init__(
+        self,
+        table: Table,
+        known: Sequence[str],
+        faults: Faults,
+        elsewhere: Callable[[str], str] = lambda key: "",
+    ) -> None:
         self.line = table.line
         self.faults = faults
         self._nodes = {key.text: node for key, node in table.entries}
         self._lines = {key.text: key.line for key, _ in table.entries}
         for key in [key for key in self._nodes if key not in known]:
-            faults.unknown(self._lines[key], key, known)
+            faults.unknown(self._lines[key], key, known, elsewhere(key))
 
     def node(self, key: str) -> Node | None:
         """What is written at ``key``, unread; ``None``: nothing."""
@@ -81,7 +93,7 @@ class Fields:
         return self.faults.check(node.line, key, text, check)
 
     def words(
-        self, key: str, check: Callable[[str], T], split: Callable[[str], Sequence[str]]
+        self, key: str, check: Callable[[str], T], split: Callable[[str], Sequence[str]] = _alone
     ) -> tuple[T, ...] | None:
         """A list of values, or one text that ``split`` makes several of; each as ``check`` reads it."""
         node = self.node(key)

@@ -26,6 +26,10 @@ TEXT_OF_A_NODE = 16
 
 _CORE = "tag:yaml.org,2002:"
 _TAGS = frozenset(["!", *(_CORE + name for name in ("str", "int", "float", "bool", "null", "seq", "map"))])
+#: How PyYAML begins to tell of one that stands where a key is expected.
+_A_TAB = r"character '\t'"
+#: And of a colon in the second line of what it takes for a text.
+_A_COLON = "mapping values are not allowed here"
 _LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 #: No program can be given these in an argument or its environment.
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
@@ -52,20 +56,35 @@ def compose(text: str, faults: Faults) -> Node | None:
 
 def _syntax_fault(text: str, error: Exception, faults: Faults) -> None:
     lines = _LINE_END.split(text)
-    line = min(_line_of(text, error), len(lines))
-    shown = lines[line - 1].strip()
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a number out of bounds"
+    line = min(_line_of(text, error), len(lines))
+    if problem == _A_COLON and (first := _text_before(lines, line)) < line:
+        line, problem = first, "could not find expected ':'"
+    shown = lines[line - 1].strip(" ")
     hint = 'expected quotes around text with brackets, as in "[fe80::1]:2"' if "[" in shown else ""
+    if _A_TAB in problem:
+        problem, hint = "it begins with a tab", "expected spaces"
     faults.add(line, f"{quoted(shown)} is not YAML: {problem}", hint)
 
 
+def _text_before(lines: list[str], line: int) -> int:
+    """The first of the lines just before this one that hold text without a colon: YAML reads them as one."""
+    while line > 1 and lines[line - 2].strip() and not set(lines[line - 2]) & set(":#"):
+        line -= 1
+    return line
+
+
 def _line_of(text: str, error: Exception) -> int:
-    """The line (from 1) to show for a syntax error; where the text just ends, the one that began it."""
+    """The line (from 1) to show for a syntax error: the one that began what could not be read to its end.
+
+    A block just goes on, to whatever is wrong in it, unless the text ends.
+    """
     if isinstance(error, yaml.reader.ReaderError):
         return 1 + len(_LINE_END.findall(text, 0, error.position))
     mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
-    if mark is not None and context is not None and mark.index >= len(text.rstrip()):
-        mark = context
+    if mark is not None and context is not None:
+        goes_on = str(getattr(error, "context", "")).startswith("while parsing a block")
+        mark = mark if goes_on and mark.index < len(text.rstrip()) else context
     return 1 if mark is None else 1 + int(mark.line)
 
 

@@ -19,6 +19,9 @@ SERVICE_ROLES = ("ps", "evaluator")
 #: Roles of which TensorFlow accepts one task at most.
 SINGLE_ROLES = ("chief", "evaluator")
 
+#: Tasks that one role may have.
+MOST_TASKS = 10_000
+
 
 class ProgramKind(enum.Enum):
     """How a program is started."""
@@ -80,14 +83,15 @@ class Role(NamedTuple):
     labels: Tuple[str, ...] = ()
     #: It never ends by itself: stopped, and counted as a success, when the job is done.
     service: bool = False
-    #: A service: seconds it may take to end by itself when the job is done, before it is stopped.
-    drain: float = 0.0
+    #: Seconds it may take to end by itself when the job is done, before it is stopped; ``None``: not said.
+    drain: Optional[float] = None
     #: It serves the job (TensorBoard): a service whose own end, however it comes, is none of the job's.
     sidecar: bool = False
     #: Where its tasks run; ``None``: the host's or the job's.
     workdir: Optional[str] = None
-    #: ``file:line`` where it was written, for messages.
+    #: ``file:line`` where it was written, for messages; and where its program was.
     source: str = ""
+    program_source: str = ""
 
 
 class OnFailure(enum.Enum):
@@ -105,6 +109,8 @@ class Policy(NamedTuple):
     grace: float = 10.0
     #: Seconds the whole job may take; ``None``: no limit.
     timeout: Optional[float] = None
+    #: The same as the user wrote it, ``2h``; empty: nobody did.
+    timeout_said: str = ""
 
 
 class JobSpec(NamedTuple):

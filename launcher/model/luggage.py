@@ -10,6 +10,7 @@ content in the same way.
     TELL:     JSON: what one end says to the other
     PLAIN:    bytes as they are          } together one long stream of bytes,
     DEFLATED: bytes that zlib shrank     } cut wherever it suits the sender
+    SQUEEZED: bytes that lzma shrank     } (see `launcher.model.shrinking`)
 
 Paths are strings in which bytes that are not UTF-8 are lone surrogates (PEP 383).
 """
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import json
 import struct
-import zlib
 from hashlib import blake2b
 
 from launcher.model.records import TYPE_CHECKING, NamedTuple
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Data = Union[bytes, bytearray, memoryview]
 
-TELL, PLAIN, DEFLATED = 1, 2, 3
+TELL, PLAIN, DEFLATED, SQUEEZED = 1, 2, 3, 4
 #: What a host says every second, in a TELL, whatever else it does: that it is there.
 PRESENT = b"{}"
 #: Bytes of the stream in one frame, at most.
@@ -45,10 +45,6 @@ OUTPUTS = ".tf-launcher-output"
 FILE, FOLDER, LINK = "f", "d", "l"
 
 _HEAD = struct.Struct("<IB")
-#: Bytes that an attempt to shrink looks at, and the part of the size it must save to be worth it.
-_PROBE, _WORTH = 32 * 1024, 0.95
-#: Level 1 takes a third of the time of level 6 for a tenth more bytes.
-_ZLIB_LEVEL = 1
 
 
 class LuggageError(Exception):
@@ -159,32 +155,6 @@ def framed(kind: int, payload: Data) -> bytes:
     return _HEAD.pack(len(payload), kind) + payload
 
 
-def packed(data: Data) -> bytes:
-    """A frame with a piece of the stream, shrunk where that is worth it."""
-    probe = memoryview(data)[:_PROBE]
-    if len(zlib.compress(probe, _ZLIB_LEVEL)) < len(probe) * _WORTH:
-        return framed(DEFLATED, zlib.compress(data, _ZLIB_LEVEL))
-    return framed(PLAIN, data)
-
-
-def unpacked(kind: int, payload: bytes) -> bytes:
-    """The piece of the stream in a frame.
-
-    Raises:
-        LuggageError: there is none in it, or more than `CHUNK`.
-    """
-    if kind == PLAIN and len(payload) <= CHUNK:
-        return payload
-    inflate = zlib.decompressobj()
-    try:
-        data = inflate.decompress(payload, CHUNK) if kind == DEFLATED else b""
-    except zlib.error as error:
-        raise LuggageError(f"damaged on the way: {error}") from error
-    if not inflate.eof:
-        raise LuggageError(f"a frame of kind {kind} and {len(payload)} bytes can't be")
-    return data
-
-
 class Frames:
     """Bytes in any pieces -> the frames in them."""
 
@@ -202,7 +172,7 @@ class Frames:
         at, end = 0, len(self._rest)
         while end - at >= _HEAD.size:
             size, kind = _HEAD.unpack_from(self._rest, at)
-            if size > MAX_FRAME or kind not in (TELL, PLAIN, DEFLATED):
+            if size > MAX_FRAME or kind not in (TELL, PLAIN, DEFLATED, SQUEEZED):
                 raise LuggageError(f"a frame of kind {kind} and {size} bytes can't be")
             if end - at - _HEAD.size < size:
                 break

@@ -60,6 +60,15 @@ else:
             """The same with other values for some fields."""
             return type(self)(**{**self._asdict(), **changed})
 
+        def __eq__(self, other):
+            """The same values, and a record of the same kind: an order to close is none to hang up."""
+            return type(self) is type(other) and tuple.__eq__(self, other)
+
+        def __ne__(self, other):
+            return not self == other
+
+        __hash__ = tuple.__hash__
+
         def __getnewargs__(self):
             """For copy and pickle."""
             return tuple(self)

@@ -57,10 +57,12 @@ class Failure(NamedTuple):
     task: Optional[TaskId]
     host: Optional[str]
     at: float
-    #: One sentence for the user.
+    #: One sentence for the user, which names task and host.
     text: str
     #: What the user could try; may be empty.
     hint: str = ""
+    #: If the time was up, the limit that was asked for, ``2h``; else empty.
+    limit: str = ""
 
 
 class Report(NamedTuple):

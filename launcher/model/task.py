@@ -8,6 +8,8 @@ TASK_MARK = "TF_LAUNCHER_TASK"
 OUTPUT_DIR = "OUTPUT_DIR"
 #: Where a task on another machine finds what leads to a program on the launcher's: ``host:port`` there.
 RELAY = "LAUNCH_RELAY"
+#: What each task finds in its environment, and nobody else can set.
+RESERVED_VARIABLES = ("TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", TASK_MARK)
 
 
 class TaskId(str):
@@ -38,3 +40,7 @@ class TaskId(str):
     def file_stem(self) -> str:
         """The name with a dash, ``worker-0``: what its log file is called."""
         return self.replace("/", "-")
+
+    def names(self, host: str) -> bool:
+        """Whether a host is called after this task, as a container of its own is (``worker-0``)."""
+        return host == self.file_stem.replace("_", "-").lower()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 from launcher.model import facts
 from launcher.model.orders import Tell
-from launcher.model.plan import Placed, Placement
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
@@ -15,6 +14,7 @@ from launcher.model.task import TaskId
 from launcher.output import escapes
 from launcher.output.base import Event, Opening
 from launcher.output.human import columns_of
+from launcher.output.labels import labels
 from launcher.output.lines import LineCutter
 from launcher.output.selection import Selection
 from launcher.output.tails import Tails
@@ -25,9 +25,6 @@ if TYPE_CHECKING:  # each is imported by what needs it: a plain launch that goes
 
 #: Colours of the tasks' names; none is red: red is for failures.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
-
-#: Names are padded to the longest, but not beyond this.
-_NAME_WIDTH = 40
 
 #: Seconds between two looks at lines that are not over: rewritten, or without an end for a while.
 _LOOK = 0.5
@@ -48,6 +45,8 @@ class Options(NamedTuple):
     show: Selection = Selection()
     #: Only what is urgent, and why it failed.
     quiet: bool = False
+    #: Whether the failure report has what the task printed last.
+    last_lines: bool = True
 
 
 def wants_colour(is_tty: bool, environ: Mapping[str, str]) -> bool:
@@ -92,7 +91,8 @@ class Console:
     def begin(self, opening: Opening) -> None:
         """Learn the names; nothing is printed."""
         self._paths = opening.paths
-        self._labels = labels(opening.placement)
+        hosts = {placed.task: placed.host.name for placed in opening.placement.tasks}
+        self._labels = labels(hosts, hosts)
         for place, task in enumerate(self._labels):
             self._colours[task] = _COLOURS[place % len(_COLOURS)]
         if self._options.live and not self._options.quiet:
@@ -203,7 +203,7 @@ class Console:
             return ""
         from launcher.output.failure import failure_report
 
-        text = failure_report(report, self._tails, self._paths)
+        text = failure_report(report, self._tails, self._paths, self._options.last_lines)
         return text.removeprefix(f"launch: {told}\n") if told else text
 
     def _table(self, report: Report) -> str:
@@ -217,16 +217,3 @@ class Console:
             return plain(report)
         width = self._options.width or columns_of(self._options.stdout) or 120
         return rich_text(report, width, self._options.colour)
-
-
-def labels(placement: Placement) -> dict[TaskId, str]:
-    """What stands before each task's bar: its name, with several hosts also the host's; equally long."""
-    several = len(placement.hosts()) > 1 and not all(_is_its_own(placed) for placed in placement.tasks)
-    names = {p.task: f"{p.host.name} {p.task}" if several else str(p.task) for p in placement.tasks}
-    width = min(_NAME_WIDTH, max(map(len, names.values()), default=0))
-    return {task: name.ljust(width) for task, name in names.items()}
-
-
-def _is_its_own(placed: Placed) -> bool:
-    """Whether the host is named after the task, as a container of its own is: once is enough then."""
-    return placed.host.name == str(placed.task).replace("/", "-").replace("_", "-").lower()

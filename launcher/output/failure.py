@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from launcher.model.report import Failure, Report, TaskReport
 from launcher.model.rundir import RunPaths
 from launcher.model.status import Reason, TaskState
+from launcher.model.words import listed, printable
 from launcher.output.hints import hints
 from launcher.output.human import shortened
 from launcher.output.lines import LineCutter
+from launcher.output.notices import without_notices
 from launcher.output.tails import Tails
 from launcher.output.tracebacks import Block, last_traceback
 
@@ -21,48 +23,54 @@ _LISTED = 10
 #: Characters of one of its lines; the line a traceback ends with is never cut.
 _LONGEST = 2000
 
+#: What Python writes before the stack of a thread, of a program that hung.
+_STACKS = b" (most recent call first):\n"
+
 _NOT_STARTED = (Reason.NOT_FOUND, Reason.NOT_RUNNABLE)
 _BY_ITSELF = (Reason.EXIT, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.NOT_FOUND, Reason.NOT_RUNNABLE)
 
 
-def failure_report(report: Report, tails: Tails, paths: RunPaths | None) -> str:
+def failure_report(report: Report, tails: Tails, paths: RunPaths | None, last_lines: bool = True) -> str:
     """The text for the user, ended by a newline; empty if there is nothing to say.
 
     Args:
         report: how the job ended.
         tails: what the tasks printed last.
         paths: where the logs are, if anywhere.
+        last_lines: whether it has what the task printed last; else it only says where that is.
     """
     lines: list[str] = []
     if report.failure is not None:
-        lines = [_headline(report, report.failure), *_task_part(report, report.failure, tails, paths)]
+        part = _task_part(report, report.failure, tails, paths, last_lines)
+        lines = [_headline(report, report.failure), *part]
         lines += _others(report, report.failure)
     return "".join(f"{line}\n" for line in lines + _unkillable(report))
 
 
 def _headline(report: Report, failure: Failure) -> str:
-    """Who, where and why; the sentence may name task and host itself."""
-    several = len({task.host for task in report.tasks}) > 1
-    where = failure.host if failure.host and several and failure.host not in failure.text else ""
+    """Who, where and why."""
     first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
-    if failure.task is None or failure.task in failure.text:
-        return f"launch: {first}{failure.text}" + (f" (on {where})" if where else "")
-    return f"launch: {first}{failure.task}{where and f' on {where}'}: {failure.text}"
+    return f"launch: {first}{failure.text}"
 
 
-def _task_part(report: Report, failure: Failure, tails: Tails, paths: RunPaths | None) -> list[str]:
+def _task_part(
+    report: Report, failure: Failure, tails: Tails, paths: RunPaths | None, last_lines: bool
+) -> list[str]:
     """What the task that is to blame said, what to try, where its log is."""
     if failure.task is None:
-        return [f"  hint: {failure.hint}"] if failure.hint else []
-    data, cut = tails.tail(failure.task)
-    lines = clean_lines(data, cut)
+        hung = _where_it_hung(report, tails) if failure.reason is Reason.TIMEOUT else ""
+        hint = hung or failure.hint
+        return [f"  hint: {hint}"] if hint else []
+    printed = clean_lines(*tails.tail(failure.task))
+    lines = without_notices(printed)
     block = last_traceback(lines)
     said = [*lines[-_LAST:], *(lines[block.end - 1 : block.end] if block else [])]
     tips = [f"  hint: {hint}" for hint in [*hints(said), failure.hint] if hint]
     if not lines and not _was_started(report, failure):
         return tips
-    log = [f"  log: {paths.log(failure.task)}"] if paths else []
-    return [*_said(lines, block), *tips, *log]
+    log = [f"  log: {printable(paths.log(failure.task))}"] if paths else []
+    what = " but TensorFlow's notices" if printed else ""
+    return [*(_said(lines, block, what) if last_lines else []), *tips, *log]
 
 
 def _was_started(report: Report, failure: Failure) -> bool:
@@ -71,10 +79,22 @@ def _was_started(report: Report, failure: Failure) -> bool:
     return started and failure.reason not in _NOT_STARTED
 
 
-def _said(lines: Sequence[str], block: Block | None) -> list[str]:
-    """The task's last lines, and before them its traceback unless they hold it."""
+def _where_it_hung(report: Report, tails: Tails) -> str:
+    """Whose stacks are to be seen, of a job that took too long."""
+    tasks = [task.task for task in report.tasks if _STACKS in tails.tail(task.task)[0]]
+    return f"stacks are at the end of what {listed(tasks)} printed" if tasks else ""
+
+
+def _said(lines: Sequence[str], block: Block | None, but: str = "") -> list[str]:
+    """The task's last lines, and before them its traceback unless they hold it.
+
+    Args:
+        lines: its own.
+        block: where its traceback is in them.
+        but: what else it printed, if it is that.
+    """
     if not lines:
-        return ["  it printed nothing"]
+        return [f"  it printed nothing{but}"]
     said: list[str] = []
     last = max(0, len(lines) - _LAST)
     shown = [
@@ -120,9 +140,13 @@ def _others(report: Report, failure: Failure) -> list[str]:
     others.sort(key=lambda task: task.ended_at or 0.0)
     if not others:
         return []
-    named = [f"{task.task} on {task.host} ({_why(task)})" for task in others[:_LISTED]]
+    named = [f"{task.task}{_on(task)} ({_why(task)})" for task in others[:_LISTED]]
     more = [f"{len(others) - _LISTED} more"] if len(others) > _LISTED else []
     return [f"  also failed: {', '.join([*named, *more])}"]
+
+
+def _on(task: TaskReport) -> str:
+    return "" if task.task.names(task.host) else f" on {task.host}"
 
 
 def _why(task: TaskReport) -> str:

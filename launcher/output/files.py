@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping
 
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 #: Log files open at a time; with more tasks the one opened first is closed, and opened again when needed.
 _OPEN = 256
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+# The folder of a run may be another user's, who may put a link or a pipe in the place of a file of ours.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Files:
@@ -46,8 +49,8 @@ class Files:
         self._events: list[bytes] = []
         self._dead: list[str] = []
         self._dead_set: set[str] = set()
-        #: There is no report where one should be.
-        self.unreported = False
+        #: A file of the run is not there, or not whole.
+        self.unwritten = False
 
     def begin(self, opening: Opening) -> None:
         """Create every file: who follows a log need not wait for its first line."""
@@ -74,16 +77,19 @@ class Files:
 
     def tick(self, now: float) -> float | None:
         """Write the events of this turn of the loop."""
+        self._write_events()
+        return None
+
+    def _write_events(self) -> None:
         if self._events and self._paths is not None:
             self._append(self._paths.events, b"".join(self._events))
             self._events.clear()
-        return None
 
     def close(self, report: Report) -> None:
         """Write the report, close the logs."""
         if self._paths is None:
             return
-        self.tick(report.ended_at)
+        self._write_events()
         self._warn_of_incomplete(self._paths)
         for fd in self._fds.values():
             _close(fd)
@@ -91,21 +97,38 @@ class Files:
         try:
             write_json(self._paths.report, report_as_dict(report))
         except OSError as error:
-            self.unreported = True
+            self.unwritten = True
             self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))
 
     def _create(self, path: str) -> None:
         try:
-            fd = os.open(path, _APPEND | os.O_CREAT, 0o600)  # it may hold what is nobody else's business
+            fd = self._opened(path, _APPEND | os.O_CREAT | os.O_EXCL)
         except OSError as error:
             self._give_up(path, error)
         else:
             self._keep(path, fd)
 
+    def _opened(self, path: str, flags: int) -> int:
+        """A descriptor of it; with none left to have, that of the file opened first.
+
+        Raises:
+            OSError: it can't be opened.
+        """
+        while True:
+            try:
+                return os.open(path, flags, 0o600)  # it may hold what is nobody else's business
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._fds:
+                    raise
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        _close(self._fds.pop(next(iter(self._fds))))
+
     def _keep(self, path: str, fd: int) -> None:
         self._fds[path] = fd
         if len(self._fds) > _OPEN:
-            _close(self._fds.pop(next(iter(self._fds))))
+            self._close_oldest()
 
     def _append(self, path: str, data: bytes) -> None:
         if path in self._dead_set:
@@ -113,7 +136,7 @@ class Files:
         try:
             fd = self._fds.get(path)
             if fd is None:  # never created here: what was deleted must not seem to begin anew
-                fd = os.open(path, _APPEND)
+                fd = self._opened(path, _APPEND)
                 self._keep(path, fd)
             rest = memoryview(data)
             while rest:
@@ -122,6 +145,7 @@ class Files:
             self._give_up(path, error)
 
     def _give_up(self, path: str, error: OSError) -> None:
+        self.unwritten = True
         self._dead.append(path)
         self._dead_set.add(path)
         if path in self._fds:
@@ -137,29 +161,52 @@ class Files:
             self._warn(Tell(f"not complete in {paths.root}: {named}{more}"))
 
 
-def write_json(path: str, value: Mapping[str, Any], private: bool = True) -> None:
-    """Write a JSON file so that it is there whole or not at all; into what is no file (a pipe), just write.
+def write_json(path: str, value: Mapping[str, Any]) -> None:
+    """Write a JSON file of a run so that it is there whole or not at all, for this user's eyes only.
 
-    A field is a line, and so is an item of a list: as good to read as indented all through, and written by
-    json's fast half (for 256 tasks the other one takes longer than starting them).
-
-    Args:
-        private: for this user's eyes only, as the other files of a run; else as the umask has it.
+    Whatever is in its place is replaced: a link that somebody has put there is not followed.
 
     Raises:
         OSError: it can't be written; what was there before is unchanged.
     """
+    _replace(path, _json(value), 0o600)
+
+
+def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
+    """Write a JSON file that the user has named: as the umask has it, along a link (which stays one).
+
+    It is there whole or not at all; into what is no file (a pipe), it is just written.
+
+    Raises:
+        OSError: it can't be written, or the system does not let us follow this link; what was there before is
+            unchanged.
+    """
+    try:
+        found = os.stat(path)  # by the system's own rules for links in folders that all may write to
+    except FileNotFoundError:
+        found = None
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        with open(path, "wb") as file:
+            file.write(_json(value))
+        return
+    _replace(os.path.realpath(path), _json(value), 0o666)
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    """An object as JSON.
+
+    A field is a line, and so is an item of a list: as good to read as indented all through, and written by
+    json's fast half (for 256 tasks the other one takes longer than starting them).
+    """
     fields = (f"{_compact(name)}: {_one_a_line(field)}" for name, field in sorted(value.items()))
     text = "{\n  " + ",\n  ".join(fields) + "\n}\n"
-    data = text.encode("utf-8", "backslashreplace")
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:
-            file.write(data)
-        return
-    path = os.path.realpath(path)  # a link stays one
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _replace(path: str, data: bytes, mode: int) -> None:
     new = f"{path}.{os.getpid()}.new"
     try:
-        with open(os.open(new, _NEW, 0o600 if private else 0o666), "wb") as file:
+        with open(_new(new, mode), "wb") as file:
             file.write(data)
         os.replace(new, path)
     except OSError:
@@ -168,6 +215,15 @@ def write_json(path: str, value: Mapping[str, Any], private: bool = True) -> Non
         except OSError:
             pass
         raise
+
+
+def _new(path: str, mode: int) -> int:
+    """A file that nobody else has open; what a killed launch has left there is removed."""
+    try:
+        return os.open(path, _NEW, mode)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, _NEW, mode)
 
 
 def _one_a_line(field: Any) -> str:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+#: A program that takes its cluster as flags, and one that does not: each got what the other wants.
+_TAKES_FLAGS = "the program wants flags: launch --flags appends these, {ps_hosts} and the like fill in others"
+_TAKES_NONE = "--flags added these: leave it out where the program does not know them"
+
 #: What a line holds (all of it), and what to say then.
 _HINTS = (
     (
@@ -19,13 +23,17 @@ _HINTS = (
         "the task's port is held for it: a server binds it only if it sets SO_REUSEADDR (see docs/tasks.md)",
     ),
     (
-        ("unrecognized arguments: ", "--ps_hosts"),
-        "--flags added these: leave it out where the program does not know them",
+        ("Attempt to convert a value (PerReplica:",),
+        "`model.fit` of Keras 3 can't do that: install tf_keras of TensorFlow's version, and launch with "
+        "-x TF_USE_LEGACY_KERAS=1 (`launch check` sees it beforehand)",
     ),
-    (
-        ("unrecognized arguments: ", "--worker_hosts"),
-        "--flags added these: leave it out where the program does not know them",
-    ),
+    (("arguments are required: ", "--ps_hosts"), _TAKES_FLAGS),
+    (("arguments are required: ", "--worker_hosts"), _TAKES_FLAGS),
+    (("arguments are required: ", "--job_name"), _TAKES_FLAGS),
+    (("flag --ps_hosts=None: ",), _TAKES_FLAGS),  # absl
+    (("flag --job_name=None: ",), _TAKES_FLAGS),
+    (("unrecognized arguments: ", "--ps_hosts"), _TAKES_NONE),
+    (("unrecognized arguments: ", "--worker_hosts"), _TAKES_NONE),
 )
 
 

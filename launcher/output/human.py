@@ -36,16 +36,6 @@ def clock(value: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
 
 
-def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 99`` for one without a name."""
-    import signal
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def shortened(line: str, width: int) -> str:
     """The line in at most ``width`` characters."""
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"

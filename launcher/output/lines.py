@@ -77,11 +77,6 @@ class LineCutter:
         return str(self._cells)
 
     @property
-    def rewriting(self) -> bool:
-        """Whether the line is a progress bar by now."""
-        return self._rewriting
-
-    @property
     def unfinished(self) -> bool:
         """Whether there is the start of a line to show before its end: ask for its ``snapshot`` soon."""
         return self._rewriting or (not self._looked and (self._open or bool(self._raw)))

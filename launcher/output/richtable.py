@@ -10,11 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.model.report import Report
-from launcher.output.table import HEAD, aligned, summary, table
+from launcher.model.status import TaskState
+from launcher.output.table import HEAD, RIGHT, aligned, summary, table
 
 _UNLIMITED = 100_000
 _BAD = "bold red"
-_STYLES = {"succeeded": "green", "failed": _BAD, "lost": _BAD, "stopped": "yellow", "cancelled": "dim"}
+_STYLES = {
+    TaskState.SUCCEEDED: "green",
+    TaskState.FAILED: _BAD,
+    TaskState.LOST: _BAD,
+    TaskState.STOPPED: "yellow",
+    TaskState.CANCELLED: "dim",
+}
 
 
 def rich_text(report: Report, width: int, colour: bool) -> str:
@@ -43,11 +50,11 @@ def _table(rows: list[list[str]], colour: bool) -> Table:
     remarks = any(row[-1] for row in rows)
     grid = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
     for name in [*HEAD, *([""] if remarks else [])]:
-        justify = "right" if name in ("PORT", "INDEX", "TIME", "PEAK MEM") else "left"
+        justify = "right" if name in RIGHT else "left"
         grid.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row in rows:
         cells = [*row[:-1], *([f"<- {row[-1]}" if row[-1] else ""] if remarks else [])]
-        style = _STYLES.get(row[4], "") if colour else ""
+        style = _STYLES.get(TaskState(row[4]), "") if colour else ""
         styles = [style if place in (4, 8) else "" for place in range(len(cells))]
         grid.add_row(*map(Text, cells, styles))
     return grid

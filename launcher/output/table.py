@@ -5,16 +5,24 @@ from __future__ import annotations
 from launcher.model.records import NamedTuple
 from launcher.model.report import Failure, Report, TaskReport
 from launcher.model.status import Reason, TaskState
+from launcher.model.words import printable, signal_name
 from launcher.output import human
 
 HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM"]
-_RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM")
+#: Columns of numbers.
+RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM")
 
 #: Up to so many tasks have a row each. Of more, those are counted whose row says nothing new.
 MANY = 40
 
 #: Ends that need no row of their own where there are many.
 _EXPECTED = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
+#: What is said of many; of the others it is the state itself.
+_WERE = {
+    TaskState.STOPPED: "were stopped",
+    TaskState.CANCELLED: "were never started",
+    TaskState.LOST: "were lost",
+}
 
 
 class Table(NamedTuple):
@@ -49,14 +57,16 @@ def summary(report: Report) -> list[str]:
         said = f"ended after {took} with exit code {report.exit_code}"
     else:
         said = f"ok in {took}"
-    return [f"job {report.job}: {said}", *([f"logs: {report.run_dir}"] if report.run_dir else [])]
+    logs = [f"logs: {printable(report.run_dir)}"] if report.run_dir else []
+    return [f"job {report.job}: {said}", *logs]
 
 
 def _outcome(report: Report, failure: Failure) -> str:
     """How it ended, in a few words: the failure report has said why."""
     code = f"exit code {report.exit_code}"
     if failure.reason is Reason.TIMEOUT:
-        return f"timed out after {human.seconds(max(0.0, failure.at - report.started_at))}, {code}"
+        after = failure.limit or human.seconds(max(0.0, failure.at - report.started_at))
+        return f"timed out after {after}, {code}"
     if failure.reason is Reason.INTERRUPTED:
         return f"{failure.text.rstrip('.')}, {code}"
     who = failure.task or failure.host
@@ -80,7 +90,7 @@ def aligned(rows: list[list[str]]) -> list[str]:
 
 def _aligned(row: list[str], widths: list[int]) -> str:
     cells = zip(HEAD, row, widths, strict=False)
-    shown = [text.rjust(width) if head in _RIGHT else text.ljust(width) for head, text, width in cells]
+    shown = [text.rjust(width) if head in RIGHT else text.ljust(width) for head, text, width in cells]
     return "  ".join([*shown, f"<- {row[-1]}" if row[-1] else ""]).rstrip()
 
 
@@ -99,7 +109,7 @@ def _exit(task: TaskReport) -> str:
     if signal is None:
         return "-"
     ours = task.state is TaskState.STOPPED or task.reason is Reason.STOPPED
-    return human.signal_name(signal) if ours else f"{human.signal_name(signal)} ({signal})"
+    return signal_name(signal) if ours else f"{signal_name(signal)} ({signal})"
 
 
 def _remark(task: TaskReport, report: Report) -> str:
@@ -122,13 +132,12 @@ def _counted(tasks: list[TaskReport]) -> list[str]:
 
 
 def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
-    verb = {"stopped": "were stopped", "cancelled": "were never started", "lost": "were lost"}
     times = [task.seconds for task in group if task.seconds is not None]
     sizes = [task.peak_rss for task in group if task.peak_rss is not None]
     shortest, longest = (human.seconds(min(times)), human.seconds(max(times))) if times else ("", "")
     facts = [shortest if shortest == longest else f"{shortest} to {longest}"] if times else []
     facts += [f"up to {human.size(max(sizes))}"] if sizes else []
     tasks = "1 task" if len(group) == 1 else f"{len(group)} tasks"
-    said = f"{tasks} of {role} {verb.get(state.value, state.value)}"
+    said = f"{tasks} of {role} {_WERE.get(state, state.value)}"
     said = said.replace(" were ", " was ") if len(group) == 1 else said
     return f"{said} ({', '.join(facts)})" if facts else said

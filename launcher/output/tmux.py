@@ -23,17 +23,20 @@ from launcher.model.report import Report
 from launcher.model.rundir import RunPaths
 from launcher.model.status import Reason
 from launcher.model.task import TaskId
+from launcher.model.words import signal_name
+from launcher.output import tmuxsocket
 from launcher.output.base import Event, Opening, Renderer
 
 #: Panes a window can show with room to read; more tasks get more windows.
 PANES = 9
 #: Seconds a tmux command may take, and between two looks at whether the session is still there.
-_LIMIT, _LOOK = 10.0, 0.2
+_LIMIT, _LOOK = 5.0, 0.2
+_STUCK = "tmux does not answer any more: its panes stay as they are, the job goes on without them"
 _SIGHUP = 1
 _SIZE = ("-x", "200", "-y", "50")
 _SETTINGS = (
     ("set", "-g", "pane-border-status", "top"),
-    ("set", "-g", "pane-border-format", " #{@task} #{@state} "),
+    ("set", "-g", "pane-border-format", " #{@task} #{@state}#{@host} "),
     ("set", "-g", "status-right", ""),
     ("set", "-g", "history-limit", "50000"),
     ("set", "-g", "mouse", "on"),
@@ -55,14 +58,18 @@ class Tmux:
 
     def __init__(self, job: str, attach: bool) -> None:
         self._program = _find_tmux()
-        self._socket = f"launch-{job}"
+        self._socket = f"{tmuxsocket.PREFIX}{job}"
         self._attach = attach
         self._panes: dict[TaskId, str] = {}
         self._last = ""
         self._alive: subprocess.Popen[bytes] | None = None
         self._client: subprocess.Popen[bytes] | None = None
-        self._told = False
         self._over = False
+        #: Its server does not answer: it is asked nothing more.
+        self.stuck = False
+        #: A handle of its server; -1: there is none. And where it listens.
+        self._server = -1
+        self._path = ""
         self._stopped: set[TaskId] = set()
 
     @property
@@ -86,10 +93,15 @@ class Tmux:
         if opening.paths is None:
             raise LaunchError("--tmux shows the logs of a run, and this one writes none")
         tasks = opening.placement.tasks
+        one_host = len(opening.placement.hosts()) == 1
         for number, placed in enumerate(tasks):
-            self._open_pane(number, placed, opening.paths)
+            self._open_pane(number, placed, opening.paths, "" if one_host else placed.host.name)
         for settings in _SETTINGS:
             self._run(*settings)
+        pid, _, self._path = self._run("display-message", "-p", "#{pid} #{socket_path}").partition(" ")
+        self._server = _handle(pid)
+        if self._path:
+            tmuxsocket.sweep(os.path.dirname(self._path))
         # Ctrl-C means what it means without tmux: once orderly, twice at once.
         self._run("bind", "-n", "C-c", "run-shell", "-b", f"kill -INT {os.getpid()}")
         # This command ends when somebody calls its name (nobody does) or with the server.
@@ -113,7 +125,7 @@ class Tmux:
         """How a task ended; a signal of ours is no news."""
         stopped = exited.task in self._stopped
         if exited.signal is not None:
-            return "stopped" if stopped else f"ended by signal {exited.signal}"
+            return "stopped" if stopped else f"killed by {signal_name(exited.signal)}"
         code = f"exit code {exited.code}"
         return f"stopped, {code}" if stopped else code
 
@@ -127,15 +139,25 @@ class Tmux:
         Who has asked for the end need not be told of it.
         """
         asked = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
-        if self._client is not None and self.attached and not asked:
+        if self._client is not None and self.attached and not asked and not self.stuck:
             with _Asked() as end:
                 self._tell_end(report)
                 while self.attached and not end.asked:
                     _wait(self._client, _LOOK)
-        self._run("kill-server")
+        self._end_server()
         for process in (self._client, self._alive):
             if process is not None:
                 _end(process)
+
+    def _end_server(self) -> None:
+        """It ends all of the session with it."""
+        self._run("kill-server")
+        if self._server >= 0:
+            if self.stuck:
+                signal.pidfd_send_signal(self._server, signal.SIGKILL)
+            tmuxsocket.remove(self._path, self._server)
+            os.close(self._server)
+            self._server = -1
 
     def _tell_end(self, report: Report) -> None:
         """That the job is over, and how to leave."""
@@ -158,7 +180,7 @@ class Tmux:
 
     # ------------------------------------------------------------------ tmux itself
 
-    def _open_pane(self, number: int, placed: Placed, paths: RunPaths) -> None:
+    def _open_pane(self, number: int, placed: Placed, paths: RunPaths, host: str) -> None:
         pid = str(os.getpid())
         view = (
             "-P",
@@ -180,7 +202,9 @@ class Tmux:
             pane = self._run("split-window", "-d", "-t", self._last, *view)
             self._run("select-layout", "-t", pane, "tiled")
         self._last = self._panes[placed.task] = pane
-        self._run("set", "-p", "-t", pane, "@task", f"{placed.task} on {placed.host.name}")
+        self._run("set", "-p", "-t", pane, "@task", placed.task)
+        if host and not placed.task.names(host):  # last: a narrow pane cuts the end of its title off
+            self._run("set", "-p", "-t", pane, "@host", f" on {host}")
 
     def _title(self, task: TaskId, state: str) -> None:
         if not self._over:
@@ -188,10 +212,18 @@ class Tmux:
 
     def _run(self, *words: str) -> str:
         """One tmux command; a session that is gone meanwhile is no fault (`stop_wanted` tells it)."""
+        if self.stuck:
+            return ""
         command = [self._program, "-L", self._socket, *words]
-        done = subprocess.run(
-            command, capture_output=True, timeout=_LIMIT, check=False, env=_environment(os.environ)
-        )
+        try:
+            done = subprocess.run(
+                command, capture_output=True, timeout=_LIMIT, check=False, env=_environment(os.environ)
+            )
+        except subprocess.TimeoutExpired as error:
+            if not self._panes:
+                raise LaunchError(f"tmux could not be started: no answer in {_LIMIT:.0f} s") from error
+            self.stuck = True
+            return ""
         if done.returncode and not self._panes:
             raise LaunchError(f"tmux could not be started: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout.decode().strip()
@@ -233,6 +265,7 @@ class Held:
         self._tmux = tmux
         self._inner = inner
         self._kept: list[Tell] = []
+        self._complained = False
 
     def begin(self, opening: Opening) -> None:
         """See `Renderer.begin`."""
@@ -240,6 +273,9 @@ class Held:
 
     def on(self, event: Event) -> None:
         """See `Renderer.on`."""
+        if self._tmux.stuck and not self._complained:
+            self._complained = True
+            self.on(Tell(_STUCK, urgent=True))
         if isinstance(event, Tell) and self._tmux.attached:
             self._kept.append(event)
             return
@@ -267,6 +303,14 @@ def _find_tmux() -> str:
     if path is None:
         raise LaunchError("--tmux needs tmux, and there is none along PATH (Debian: apt-get install tmux)")
     return path
+
+
+def _handle(pid: str) -> int:
+    """A handle of this process; -1 if it is gone, or nothing was said."""
+    try:
+        return os.pidfd_open(int(pid))
+    except (OSError, ValueError):
+        return -1
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -87,7 +87,7 @@ def check_program_args(job: JobSpec) -> None:
     for role in job.roles:
         for argument in role.program.args:
             for name, meant in _near_misses(argument, sorted(known)):
-                fault = _misspelt(role.source, argument, name, meant)
+                fault = _misspelt(role.program_source or role.source, argument, name, meant)
                 found.setdefault(fault.what, fault)
     if found:
         raise JobError(found.values())

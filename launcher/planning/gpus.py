@@ -8,7 +8,8 @@ from itertools import islice
 from launcher.model.host import Host
 from launcher.model.plan import Placed, Placement
 from launcher.model.task import TaskId
-from launcher.planning.wording import count, listed
+from launcher.model.words import listed
+from launcher.planning.wording import count
 
 #: What `launcher.model.plan.Placed.gpus` says.
 Ids = tuple[str, ...] | None

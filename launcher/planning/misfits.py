@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from launcher.errors import Fault
 from launcher.model.host import Host, is_loopback
 from launcher.model.job import Role
+from launcher.model.words import listed
 from launcher.planning.room import Room
 from launcher.planning.seating import Seating, asked_for
-from launcher.planning.wording import count, listed, nearest
+from launcher.planning.wording import count, nearest
 
 
 def unknown_bounds(role: Role, hosts: Sequence[Host]) -> list[Fault]:
@@ -37,13 +38,22 @@ def misfits(seating: Seating, tasks: int) -> list[Fault]:
 
     Args:
         seating: the search, done.
-        tasks: how many tasks the job has.
+        tasks: how many tasks of the job need a place.
     """
     return [
         _misfit(seating, role, tasks)
         for role in seating.roles.values()
         if len(seating.chosen[role.name]) < role.count
     ]
+
+
+def homeless(sidecars: Iterable[Role], rooms: Sequence[Room]) -> list[Fault]:
+    """One fault for every sidecar that no host has all the labels for.
+
+    Args:
+        rooms: of all hosts; sidecars need no place in them.
+    """
+    return [_not_admitted(role, rooms) for role in sidecars if not asked_for(role, rooms)]
 
 
 def _misfit(seating: Seating, role: Role, tasks: int) -> Fault:
@@ -72,7 +82,9 @@ def _no_gpus(role: Role, seated: int, places: Sequence[Room]) -> Fault:
     left = listed([f"{room.host.name} {_gpus_left(room)}" for room in places])
     needs = f"{role.name} needs {count(role.gpus or 0, 'GPU')} a task"
     what = f"{needs}, for {role.count - seated} of {role.count} there are none: {left}"
-    return Fault(role.source, what, "add hosts, ask for fewer, or list the ids as gpus:")
+    silent = [room.host.name for room in places if room.host.gpus is None]
+    say = f"; in a hostfile, as in {silent[0]} gpus=2" if silent else ""
+    return Fault(role.source, what, f"add hosts, ask for fewer, or say which there are{say}")
 
 
 def _gpus_left(room: Room) -> str:

@@ -8,7 +8,7 @@ from launcher.model.job import TENSORFLOW_ROLES, JobSpec, Role
 from launcher.model.plan import Placed, Placement
 from launcher.model.task import TaskId
 from launcher.planning.gpus import deal
-from launcher.planning.misfits import loopbacks, misfits, unknown_bounds
+from launcher.planning.misfits import homeless, loopbacks, misfits, unknown_bounds
 from launcher.planning.seating import Seating, asked_for, seat
 
 
@@ -35,16 +35,26 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
         raise PlacementError([Fault("", "there is no host to run on", "write at least one")])
     unknown = {role.name: unknown_bounds(role, hosts) for role in job.roles}
     known = [role for role in _in_table_order(job) if not unknown[role.name]]
+    sidecars = [role for role in known if role.sidecar]
     seating = seat([role for role in known if not role.sidecar], hosts)
     faults = [fault for of_role in unknown.values() for fault in of_role]
-    faults += dict.fromkeys(misfits(seating, sum(role.count for role in job.roles)))
+    faults += dict.fromkeys(misfits(seating, sum(role.count for role in job.roles if not role.sidecar)))
+    faults += homeless(sidecars, seating.rooms)
     faults += loopbacks(room.host for room in seating.rooms if room.taken)
     if faults:
         raise PlacementError(faults)
     tasks = _placed(seating)
-    return deal(
-        tasks + [placed for role in known if role.sidecar for placed in _beside(role, tasks, seating)]
-    )
+    dealt = deal(tasks + [placed for role in sidecars for placed in _beside(role, tasks, seating)])
+    return dealt._replace(notes=(*_endless(job), *dealt.notes))
+
+
+def _endless(job: JobSpec) -> list[str]:
+    """A remark on a job of services alone, which are there for others: it has no end of its own."""
+    names = [role.name for role in job.roles if not role.sidecar]
+    if not all(role.service for role in job.roles):
+        return []
+    what = f"there is nobody but {' and '.join(names)}, and a service does not end by itself"
+    return [f"{what}: the job lasts until Ctrl-C, --timeout or their own end; is a worker missing?"]
 
 
 def _in_table_order(job: JobSpec) -> list[Role]:
@@ -54,15 +64,8 @@ def _in_table_order(job: JobSpec) -> list[Role]:
 
 
 def _beside(role: Role, tasks: list[Placed], seating: Seating) -> list[Placed]:
-    """A sidecar on a host of its own if one was written for it, else beside the first task in the table.
-
-    Raises:
-        PlacementError: no host is all that it asks for.
-    """
+    """A sidecar on a host of its own if one was written for it, else beside the first task in the table."""
     may = [room.host for room in asked_for(role, seating.rooms)]
-    if not may:
-        what = f"{role.name}: none of the hosts that it names has all its labels"
-        raise PlacementError([Fault(role.source, what, "allow it more hosts")])
     used = dict.fromkeys(placed.host for placed in tasks)
     beside = next((host for host in used if host in may), may[0])
     own = [host for host in may if role.name in host.roles] or [beside]

@@ -1,23 +1,13 @@
-"""Small pieces of messages: counts, long lists, near misses."""
+"""Small pieces of messages: counts, near misses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-#: Longer lists are cut after so many items.
-SHOWN = 5
+from collections.abc import Iterable
 
 
 def count(number: int, noun: str) -> str:
     """``1 task``, ``2 tasks``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def listed(items: Sequence[str]) -> str:
-    """The items with commas; of a long list the first few and how many more there are."""
-    if len(items) <= SHOWN + 1:
-        return ", ".join(items)
-    return f"{', '.join(items[:SHOWN])} and {len(items) - SHOWN} more"
 
 
 def nearest(word: str, known: Iterable[str], ratio: float = 0.6) -> str:

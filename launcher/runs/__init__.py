@@ -1,8 +1,8 @@
 """The runs of this machine: the folder each leaves, and which launcher owns it.
 
 A launch needs these three and nothing else, so only they are imported here.
-``registry`` finds runs, ``owner`` deals with the launcher process of one, ``pruning`` forgets old
-ones: whoever needs them imports them.
+``registry`` finds runs, ``run`` says what became of one, ``pruning`` forgets old ones: whoever needs them
+imports them.
 """
 
 from __future__ import annotations

@@ -5,13 +5,14 @@ This lies on the way of every launch: only modules that Python has loaded anyway
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import Fault, JobError, LaunchError
 from launcher.model.rundir import RunPaths
+from launcher.model.words import listed
+from launcher.runs.owner import AGENTS, Keeper, read_record, start_ticks, this_process, write_record
 
 #: How many runs below the state folder are kept.
 KEPT_RUNS = 200
@@ -19,11 +20,11 @@ KEPT_RUNS = 200
 #: So many more are allowed before the oldest are forgotten: it takes time, and not every launch should.
 _SLACK = 20
 
-#: The field of ``launcher.json`` with the numbers of agents; gone once nothing of them is there any more.
-AGENTS = "agents"
-
 #: At how many of the newest runs a launch looks for some that died.
 _LOOKED_AT = 20
+
+#: Seconds for folders elsewhere to answer: that of a file server that is gone never does.
+_ANSWER = 0.5
 
 #: Without letters and digits that are mistaken for each other.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -57,19 +58,24 @@ def runs_folder(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.join(state, "tf-launcher", "runs")
 
 
-def create(run_dir: str | None, job: str, agents: Sequence[int] = ()) -> RunPaths:
+def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()) -> RunPaths:
     """Make the folder of a new run, owned by this process.
+
+    From now on what this process makes can be read and written by its user, whatever the umask: tasks have
+    that of the agents, which are on their way by now.
 
     Args:
         run_dir: where the user wants it; it must be new or empty. ``None``: among the runs of
             the state folder, which keeps the newest ``KEPT_RUNS``.
         job: the run's name.
-        agents: the numbers of its agents on this machine: what is to be looked for if all of it is killed.
+        agents: of its agents on this machine the number and the guardian's pid: what is to be looked for if
+            nothing of it can end its tasks any more.
 
     Raises:
         JobError: ``run_dir`` is in use; the message says what is in the way.
         LaunchError: it can't be made (full disk, no permission).
     """
+    os.umask(os.umask(0o077) & 0o077)
     if run_dir is None:
         return _among_the_runs(job, agents)
     if not run_dir:
@@ -81,7 +87,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[int] = ()) -> RunPath
     return paths
 
 
-def _among_the_runs(job: str, agents: Sequence[int]) -> RunPaths:
+def _among_the_runs(job: str, agents: Sequence[tuple[int, int]]) -> RunPaths:
     """A folder below the state folder; and the moment to forget old ones."""
     folder = runs_folder()
     paths = RunPaths(f"{folder}/{job}")
@@ -115,7 +121,7 @@ def _made_or_empty(root: str) -> bool:
     return False
 
 
-def _furnish(paths: RunPaths, job: str, agents: Sequence[int], made: bool) -> None:
+def _furnish(paths: RunPaths, job: str, agents: Sequence[tuple[int, int]], made: bool) -> None:
     """The folder of the logs and the owner's record; on failure, nothing of ours stays."""
     try:
         os.mkdir(paths.logs, 0o700)
@@ -127,27 +133,12 @@ def _furnish(paths: RunPaths, job: str, agents: Sequence[int], made: bool) -> No
         raise _cannot_make(paths.root, error) from error
 
 
-def _write_owner(paths: RunPaths, job: str, agents: Sequence[int]) -> None:
+def _write_owner(paths: RunPaths, job: str, agents: Sequence[tuple[int, int]]) -> None:
     """Record which process runs the job. No command line and no environment: they may hold secrets."""
-    from launcher.runs.owner import this_process
-
     record = {"schema": 1, "job": job, "started_at": time.time(), **this_process()._asdict()}
     if agents:
-        record[AGENTS] = list(agents)
+        record[AGENTS] = [Keeper(number, pid, start_ticks(pid) or 0) for number, pid in agents]
     write_record(paths, record)
-
-
-def write_record(paths: RunPaths, record: Mapping[str, object]) -> None:
-    """Write ``launcher.json``, whole or not at all.
-
-    Raises:
-        OSError: it can't be written.
-    """
-    temporary = f"{paths.owner}.{os.getpid()}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
-    os.rename(temporary, paths.owner)
 
 
 def unfinished(job: str) -> list[str]:
@@ -157,7 +148,14 @@ def unfinished(job: str) -> list[str]:
         names = sorted(os.listdir(folder))[-_LOOKED_AT:]
     except (OSError, LaunchError):
         return []
-    return [f"{folder}/{name}" for name in names if name != job and _may_have_left(f"{folder}/{name}")]
+    roots = [f"{folder}/{name}" for name in names if name != job]
+    elsewhere = [root for root in roots if os.path.islink(root)]
+    found = [root for root in roots if root not in elsewhere and _may_have_left(root)]
+    if elsewhere:
+        from launcher.runs.answers import answers
+
+        found += [root for root, left in answers(_may_have_left, elsewhere, _ANSWER).items() if left]
+    return found
 
 
 def _may_have_left(root: str) -> bool:
@@ -166,8 +164,7 @@ def _may_have_left(root: str) -> bool:
     if os.path.exists(paths.report):
         return False
     try:
-        with open(paths.owner, "rb") as file:
-            return AGENTS.encode() in file.read()
+        return AGENTS.encode() in read_record(paths)[0]
     except OSError:
         return False
 
@@ -211,8 +208,7 @@ def _prune(folder: str) -> None:
 
 def _some(names: list[str]) -> str:
     """The first few names of a list, for a message."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(map(repr, names[:3])) + more + (" is" if len(names) == 1 else " are")
+    return listed([repr(name) for name in names], 4) + (" is" if len(names) == 1 else " are")
 
 
 def _in_the_way(root: str, what: str) -> JobError:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.rundir import RunPaths
 from launcher.model.task import TaskId
 from launcher.runs.folder import runs_folder
+from launcher.runs.owner import open_regular
+from launcher.runs.run import json_of
+
+if TYPE_CHECKING:
+    from typing import Any
 
 #: At how many of the newest runs one looks for that of a launcher.
 _LOOKED_AT = 50
@@ -32,21 +37,32 @@ def run_of(launcher: int, environ: Mapping[str, str]) -> str | None:
         names = sorted(os.listdir(folder), reverse=True)[:_LOOKED_AT]
     except OSError:
         return None
-    for name in names:
-        record = json_of(RunPaths(f"{folder}/{name}").owner)
-        if record is not None and record.get("pid") == launcher and not os.path.islink(f"{folder}/{name}"):
-            return f"{folder}/{name}"
+    for root in [root for name in names if not os.path.islink(root := f"{folder}/{name}")]:
+        record = json_of(RunPaths(root).owner)
+        if record is not None and record.get("pid") == launcher:
+            return root
     return None
 
 
-def json_of(path: str) -> Mapping[str, Any] | None:
-    """The object in a file that is there whole or not at all; ``None``: it is not."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            found: Mapping[str, Any] = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return found
+class GrowingFile:
+    """A file that somebody else appends to; it may not be there yet."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._at = 0
+
+    def more(self) -> bytes:
+        """What has come since the last call."""
+        try:
+            if os.stat(self.path).st_size == self._at:
+                return b""
+            with open_regular(self.path) as file:
+                file.seek(self._at)
+                data = file.read()
+        except OSError:
+            return b""
+        self._at += len(data)
+        return data
 
 
 class Events:
@@ -57,33 +73,31 @@ class Events:
     """
 
     def __init__(self, root: str) -> None:
-        self._path = RunPaths(root).events
-        self._at = 0
+        self._file = GrowingFile(RunPaths(root).events)
         self._rest = b""
 
     def more(self) -> list[Mapping[str, Any]]:
         """Those that have come since the last call."""
-        try:
-            if os.stat(self._path).st_size == self._at:
-                return []
-            with open(self._path, "rb") as file:
-                file.seek(self._at)
-                data = file.read()
-        except OSError:
-            return []
-        self._at += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._rest = (self._rest + self._file.more()).split(b"\n")
         return [json.loads(line) for line in lines]
 
 
 def last_lines(root: str, task: str, count: int) -> list[str]:
     """The last lines that a task of the run in ``root`` has printed, fit to be shown."""
     try:
-        with open(RunPaths(root).log(TaskId(task)), "rb") as file:
+        with open_regular(RunPaths(root).log(TaskId(task))) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _SIZE))
             text = file.read(_SIZE).decode("utf-8", "replace")
     except OSError:
         return []
+    return shown_lines(text, count)
+
+
+def shown_lines(text: str, count: int) -> list[str]:
+    """The last lines of a text without what would move a terminal's cursor, too long ones shortened.
+
+    A line that a progress bar has written again and again is what it was at last.
+    """
     lines = text.rstrip().split("\n")[-count:] if text.strip() else []
     return [_shown(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
 

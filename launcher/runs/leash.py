@@ -12,8 +12,8 @@ import select
 import signal
 import sys
 
-#: A signal, and the seconds until the next.
-LADDER = ((signal.SIGTERM, 0.3), (signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0))
+#: A signal, and the seconds until the next: twice means "at once", for launchers.
+LADDER = ((signal.SIGTERM, 0.3), (signal.SIGTERM, 15.0), (signal.SIGKILL, 10.0))
 
 
 def wait(files: "list[int]", seconds: "float | None") -> "set[int]":

@@ -1,16 +1,32 @@
-"""The launcher process that owns a run: is it alive, and signals that reach nobody else.
+"""The launcher process that owns a run: the record of it, is it alive, and signals that reach nobody else.
 
 A pid alone names a process only until it ends; then the number is somebody else's. A pid, the
 moment the process started (in clock ticks since boot) and the boot itself name it for ever.
+
+A run's folder may be another user's, or have been one's with odd things in it: what is read there is opened
+so that nothing in it can hold us up, and whose word the record is counts before it is acted upon.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
+import stat
+from collections.abc import Mapping
 
 from launcher.errors import LaunchError
-from launcher.model.records import NamedTuple
+from launcher.model.records import TYPE_CHECKING, NamedTuple
+from launcher.model.rundir import RunPaths
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+#: The field of ``launcher.json`` with the agents; gone once nothing of them is there any more.
+AGENTS = "agents"
+#: Bytes of a ``launcher.json``; a longer one is not ours.
+RECORD_SIZE = 64 * 1024
 
 
 class Owner(NamedTuple):
@@ -23,6 +39,16 @@ class Owner(NamedTuple):
     #: Home folders are shared between machines, and with containers: whose pid it is.
     machine: str
     pid_namespace: str
+
+
+class Keeper(NamedTuple):
+    """An agent of this machine: what to look for if nobody ended what it started."""
+
+    #: The number in the watermarks of all that it started.
+    number: int
+    #: Its guardian, and when that started, in ticks since boot; it leads the session of both.
+    pid: int
+    start_ticks: int
 
 
 def this_process() -> Owner:
@@ -81,21 +107,6 @@ def attach(owner: Owner) -> int | None:
     return None
 
 
-def signal_owner(owner: Owner, signum: int) -> bool:
-    """Send a signal to this very process; ``False`` if it is over.
-
-    Raises:
-        LaunchError: it is not ours to signal.
-    """
-    pidfd = attach(owner)
-    if pidfd is None:
-        return False
-    try:
-        return send(pidfd, signum)
-    finally:
-        os.close(pidfd)
-
-
 def send(pidfd: int, signum: int) -> bool:
     """Send a signal through a pidfd; ``False`` if the process is over.
 
@@ -109,6 +120,63 @@ def send(pidfd: int, signum: int) -> bool:
     except PermissionError as error:
         raise LaunchError("can't stop it: the launcher of this run is another user's") from error
     return True
+
+
+def open_regular(path: str, links: bool = True) -> BinaryIO:
+    """Open a file for reading; whatever else lies there (a pipe, a device) is not waited for.
+
+    Args:
+        path: of the file.
+        links: whether the last part of the path may be a link.
+
+    Raises:
+        OSError: it is not there, or no regular file.
+    """
+    if not stat.S_ISREG(os.stat(path, follow_symlinks=links).st_mode):  # opening some devices does something
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
+    file = os.fdopen(os.open(path, flags), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no regular file", path)
+
+
+def read_record(paths: RunPaths) -> tuple[bytes, int]:
+    """What is in ``launcher.json``, and the user it belongs to. We write a file there: a link is not ours.
+
+    Raises:
+        OSError: there is none, or it is none of ours.
+    """
+    with open_regular(paths.owner, links=False) as file:
+        data, uid = file.read(RECORD_SIZE + 1), os.fstat(file.fileno()).st_uid
+    if len(data) > RECORD_SIZE:
+        raise OSError(errno.EFBIG, "it is too long", paths.owner)
+    return data, uid
+
+
+def user_of(pid: int) -> int | None:
+    """The (real) user a process runs for; ``None`` if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            uids = file.read().partition(b"\nUid:")[2].split(None, 1)
+    except OSError:
+        return None
+    return int(uids[0]) if uids else None
+
+
+def write_record(paths: RunPaths, record: Mapping[str, object]) -> None:
+    """Write ``launcher.json``, whole or not at all.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    temporary = f"{paths.owner}.{os.getpid()}"
+    # Where others may write, somebody may have put a link of this name: it is not followed.
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    os.rename(temporary, paths.owner)
 
 
 def _boot_id() -> str:

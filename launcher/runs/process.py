@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -12,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from launcher.errors import LaunchError
 from launcher.runs import leash
 
-#: A signal, and the seconds until the next: twice means "at once", for launchers.
-_LADDER = ((signal.SIGTERM, 0.3), (signal.SIGTERM, 15.0), (signal.SIGKILL, 10.0))
 #: Seconds that the leash may take to see that it is not needed any more.
 _LEASH_WAIT = 10.0
 
@@ -74,7 +71,7 @@ class LauncherProcess:
         Raises:
             LaunchError: somebody else has taken its end from us.
         """
-        if self._code is None and self._wait(0.0):
+        if self._code is None and leash.wait([self.handle], 0.0):
             try:
                 _, status = os.waitpid(self.pid, 0)
             except ChildProcessError as error:
@@ -95,18 +92,10 @@ class LauncherProcess:
 
     def end(self) -> None:
         """See to it that it is over, its tasks too: at once."""
-        for number, seconds in _LADDER:
-            self.send(number)
-            if self.exit_code is not None or self._wait(seconds):
-                break
+        if self.exit_code is None:
+            leash.end(self.handle)
         if self.exit_code is None:
             raise LaunchError(f"the launcher (pid {self.pid}) survived SIGKILL")
-
-    def _wait(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds."""
-        poll = select.poll()
-        poll.register(self.handle, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
 
 
 class _Leash:

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
+from launcher.model.records import TYPE_CHECKING
 from launcher.model.task import TaskId
-from launcher.runs.registry import Run
+from launcher.model.words import printable
+from launcher.runs.owner import open_regular
+from launcher.runs.run import Run
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def tasks(run: Run) -> dict[TaskId, str]:
     """The tasks of a run and the host of each, in the order of its plan; empty while there is none."""
-    planned = run.plan().get("tasks")
+    return tasks_of(run.plan())
+
+
+def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
+    """The same, of what ``plan.json`` holds; what is no task, or has no name fit to be shown, is left out."""
+    planned = plan.get("tasks")
     tasks = [task for task in planned if isinstance(task, dict)] if isinstance(planned, list) else []
-    named = [task for task in tasks if isinstance(task.get("task"), str) and "/" in task["task"]]
-    return {TaskId(task["task"]): str(task.get("host", "")) for task in named}
+    named = [task for task in tasks if _is_name(task.get("task"))]
+    return {TaskId(task["task"]): printable(str(task.get("host", ""))) for task in named}
 
 
-def unfinished(run: Run) -> list[TaskId]:
+def _is_name(found: object) -> bool:
+    return isinstance(found, str) and "/" in found and found.isprintable()
+
+
+def exit_code_of(report: Mapping[str, Any]) -> int | None:
+    """The exit code that ``report.json`` tells; ``None``: none."""
+    code = report.get("exit_code")
+    return code if isinstance(code, int) else None
+
+
+def remaining(run: Run) -> list[TaskId]:
     """The tasks of which no event says yet that they are gone."""
     gone = set()
     try:
-        with open(run.paths.events, encoding="utf-8", errors="replace") as lines:
-            gone = {_gone(line) for line in lines if "Gone" in line}
+        with open_regular(run.paths.events) as lines:
+            gone = {_gone(line) for line in lines if b"Gone" in line}
     except OSError:
         pass
     return [task for task in tasks(run) if task not in gone]
 
 
-def _gone(line: str) -> str | None:
+def _gone(line: bytes) -> str | None:
     """The task that this event says is gone, if it says so."""
     try:
         event = json.loads(line)

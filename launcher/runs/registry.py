@@ -2,100 +2,53 @@
 
 from __future__ import annotations
 
-import enum
-import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Sequence
 
 from launcher.errors import Fault, InputError
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.rundir import RunPaths
-from launcher.runs.folder import AGENTS, runs_folder, write_record
-from launcher.runs.owner import Owner, is_alive, is_elsewhere
-
-if TYPE_CHECKING:
-    from typing import Any
+from launcher.model.words import listed
+from launcher.runs.answers import answers
+from launcher.runs.folder import runs_folder
+from launcher.runs.run import Run, load
 
 #: The word for the newest run.
 LATEST = "latest"
 
-
-class RunState(enum.Enum):
-    """Where a run is in its life."""
-
-    RUNNING = "running"  #: its launcher is alive
-    ENDED = "ended"  #: there is a report
-    DIED = "died"  #: its launcher is gone and left no report
-    ELSEWHERE = "elsewhere"  #: its launcher is another machine's, and there is no report yet
-
-
-class Run(NamedTuple):
-    """One run: its name, its files, and its launcher (``None`` if nobody wrote it down)."""
-
-    job: str
-    paths: RunPaths
-    owner: Owner | None
-    #: Seconds since the epoch.
-    started_at: float
-    #: The numbers of agents on this machine of which something may be left if it died.
-    agents: tuple[int, ...] = ()
-
-    @property
-    def state(self) -> RunState:
-        """What is true of it now."""
-        alive = self.owner is not None and is_alive(self.owner)  # asked first: it may end in between
-        if os.path.exists(self.paths.report) and not alive:
-            return RunState.ENDED
-        if alive:
-            return RunState.RUNNING
-        elsewhere = self.owner is not None and is_elsewhere(self.owner)
-        return RunState.ELSEWHERE if elsewhere else RunState.DIED
-
-    def plan(self) -> Mapping[str, Any]:
-        """What ``plan.json`` holds; empty until there is one."""
-        return _json(self.paths.plan)
-
-    def report(self) -> Mapping[str, Any]:
-        """What ``report.json`` holds; empty until there is one."""
-        return _json(self.paths.report)
+#: Seconds for folders elsewhere (of a ``--run-dir``) to answer.
+_ANSWER = 2.0
 
 
 def all_runs() -> list[Run]:
-    """The runs of this user, the oldest first."""
+    """The runs of this user, the oldest first; those in folders that don't answer are named on stderr."""
     folder = runs_folder()
     try:
         names = os.listdir(folder)
     except OSError:
         return []
-    runs = [(name, load(f"{folder}/{name}")) for name in names]
+    runs = _loaded(folder, names)
     # A folder that was used again belongs to the later run only, though an old link still leads there.
     known = (run for name, run in runs if run is not None and run.job == name)
     return sorted(known, key=lambda run: (run.started_at, run.job))
 
 
-def load(path: str) -> Run | None:
-    """The run whose folder this is, or ``None`` if it is no run's folder."""
-    paths = RunPaths(os.path.realpath(path))
-    record = _json(paths.owner)
-    if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
-        return None
-    job = record.get("job")
-    return Run(
-        job if isinstance(job, str) else os.path.basename(paths.root),
-        paths,
-        _owner(record),
-        _seconds(record.get("started_at"), paths.root),
-        _numbers(record.get(AGENTS)),
-    )
+def _loaded(folder: str, names: Sequence[str]) -> list[tuple[str, Run | None]]:
+    """The entries of the state folder; a file server that is gone must not hide the runs of others."""
+    elsewhere = [name for name in names if os.path.islink(f"{folder}/{name}")]
+    here = [(name, load(f"{folder}/{name}")) for name in names if name not in elsewhere]
+    found = answers(lambda name: load(f"{folder}/{name}"), elsewhere, _ANSWER) if elsewhere else {}
+    silent = [f"{name} in {_target(f'{folder}/{name}')}" for name in elsewhere if name not in found]
+    if silent:
+        print(f"launch: left out, for its folder does not answer: {listed(silent)}", file=sys.stderr)
+    return [*here, *found.items()]
 
 
-def forget_agents(run: Run) -> None:
-    """Nothing of this run is left: nobody need look again."""
-    record = {name: value for name, value in _json(run.paths.owner).items() if name != AGENTS}
+def _target(link: str) -> str:
+    """Where a link leads, without going there."""
     try:
-        write_record(run.paths, record)
-    except OSError:  # then somebody looks again
-        return
+        return repr(os.readlink(link))
+    except OSError:
+        return "another folder"
 
 
 def find(text: str | None = None) -> Run:
@@ -142,41 +95,3 @@ def _named(text: str, runs: list[Run]) -> Run:
 
 def _fault(what: str, expected: str) -> InputError:
     return InputError([Fault("", what, expected)])
-
-
-#: Seconds since the epoch: a run of the year 5000 is no run.
-_FAR = 1e11
-
-
-def _json(path: str) -> Mapping[str, Any]:
-    """The object in a file; empty if it can't be had. Files are renamed into place, so never half of one."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _owner(record: Mapping[str, Any]) -> Owner | None:
-    """The process that a ``launcher.json`` names, if it names one."""
-    fields = [record.get(name) for name in Owner._fields]
-    kinds = (int, int, str, str, str)
-    if not all(isinstance(field, kind) for field, kind in zip(fields, kinds, strict=True)):
-        return None
-    return Owner._make(fields)
-
-
-def _numbers(found: object) -> tuple[int, ...]:
-    """The numbers in a list; none, if it is none."""
-    return tuple(n for n in found if isinstance(n, int)) if isinstance(found, list) else ()
-
-
-def _seconds(found: object, root: str) -> float:
-    """When a run was started; for a foreign record, when its folder was last touched."""
-    if isinstance(found, (int, float)) and 0 <= found < _FAR:
-        return float(found)
-    try:
-        return os.stat(root).st_mtime
-    except OSError:
-        return 0.0

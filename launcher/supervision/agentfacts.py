@@ -57,7 +57,7 @@ class AgentFacts:
             return []
         if self._gathering.failed():
             return self._ending.stop(told)
-        return told + (self._gathering.bound() if self._job.blame.failure else [])
+        return told + self._gathering.bound()
 
     def lost(self, fact: facts.AgentLost) -> list[Order]:
         """Nothing more will come from it, nor will its tasks be seen again."""

@@ -35,6 +35,11 @@ class Blame:
         """The last of them has ended: from then on an end is no failure."""
         self._done_at = self._last_decision
 
+    @property
+    def was_done(self) -> bool:
+        """Whether the job's end came because it was done, and well."""
+        return self._done_at is not None and self.failure is None
+
     def too_late(self, at: float) -> bool:
         """Whether the job was done by then."""
         return self._done_at is not None and at >= self._done_at

@@ -1,10 +1,12 @@
-"""Services that may go on to their own end when the job is done: an evaluator and its last evaluation."""
+"""Who may go on to its own end when the job is done: an evaluator, a worker that a chief has left."""
 
 from __future__ import annotations
 
 from launcher.model.status import TaskState
 from launcher.model.task import TaskId
+from launcher.model.words import listed
 from launcher.supervision import waiting, wording
+from launcher.supervision.record import Record
 from launcher.supervision.roster import Roster
 
 _WITH_A_PROCESS = (TaskState.STARTING, TaskState.RUNNING)
@@ -22,31 +24,46 @@ class Draining:
         #: Seconds since the job was done: those that are over, and those of which the user knows.
         self._over = 0.0
         self._told = 0.0
+        #: How many will be over when the timer that was set last fires.
+        self._until = 0.0
 
     def going_on(self) -> tuple[TaskId, ...]:
         """Those that have time left, and have not ended."""
-        return tuple(
-            task
-            for task, record in self._tasks.records.items()
-            if record.drain > self._over and record.state in _WITH_A_PROCESS
-        )
+        return tuple(task for task, record in self._tasks.records.items() if self._goes_on(record))
+
+    def _goes_on(self, record: Record) -> bool:
+        return record.drain > self._over and record.state in _WITH_A_PROCESS
+
+    def works(self) -> bool:
+        """Whether others than services are among them."""
+        return any(not record.service and self._goes_on(record) for record in self._tasks.records.values())
 
     def staying(self) -> frozenset[TaskId]:
-        """Those, and the sidecars, which serve them; nobody if it is only sidecars."""
-        going_on = self.going_on()
-        sidecars = (task for task, record in self._tasks.records.items() if record.sidecar)
-        return frozenset((*going_on, *sidecars)) if going_on else frozenset()
+        """Those, and who serves them: sidecars, and services while others than services go on.
+
+        A worker can't end well when its ps is stopped under it. Nobody, if it would be only those who serve.
+        """
+        going_on, works = self.going_on(), self.works()
+        records = self._tasks.records.items()
+        serving = (task for task, record in records if record.sidecar or (works and record.service))
+        return frozenset((*going_on, *serving)) if going_on else frozenset()
 
     def next_end(self) -> float:
-        """Seconds until the time of the next of them is over."""
-        return min(self._tasks.records[task].drain for task in self.going_on()) - self._over
+        """Seconds until the time of the next of them is over: for a timer that is set now."""
+        self._until = min(self._tasks.records[task].drain for task in self.going_on())
+        return self._until - self._over
 
     def time_up(self) -> str:
-        """The time of some is over; what is to be said of them."""
+        """The time of some is over; what is to be said of them: nothing of those who stay to serve others.
+
+        Whose time it was may have ended by itself meanwhile; the others have what is left of theirs.
+        """
         before = self.going_on()
-        self._over = min(self._tasks.records[task].drain for task in before)
-        late = wording.some(self._tasks.named({*before}.difference(self.going_on())))
-        return f"{late} did not finish within {wording.limit(self._over)} of the job's end: stopped"
+        self._over = self._until
+        late = self._tasks.named({*before}.difference(self.staying()))
+        if not late:
+            return ""
+        return f"{listed(late)} did not finish within {wording.limit(self._over)} of the job's end: stopped"
 
     def words(self) -> str:
         """``waiting for evaluator/0 to finish (58 s left)``; to be called when patience is at its end."""
@@ -54,4 +71,4 @@ class Draining:
         left = max((self._tasks.records[task].drain for task in self.going_on()), default=0.0) - self._told
         if left <= 0:
             return ""
-        return f"waiting for {wording.some(self._tasks.named(self.going_on()))} to finish ({left:.0f} s left)"
+        return f"waiting for {listed(self._tasks.named(self.going_on()))} to finish ({left:.0f} s left)"

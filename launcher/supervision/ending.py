@@ -32,10 +32,10 @@ class Ending:
         if self._job.phase not in _GOING:
             return told + self._close_if_empty()
         if self._goes_on():
-            return told
+            return told + self._stops_who_served()
         if self._job.phase is Phase.RUNNING and self._verdict() is policy.Verdict.DONE:
             self._job.blame.done()
-            if self._job.draining.going_on():
+            if self._will_drain():
                 return self._drain(told)
         return self.stop(told)
 
@@ -57,7 +57,18 @@ class Ending:
         if not others:
             return []  # the report is next, and says it
         rest = f"stopping the other {wording.tasks(others, many_only=True)}"
-        return [Tell(f"{text}; {wording.tasks(others)} left" if self._goes_on() else f"{text}; {rest}")]
+        some_go_on = self._goes_on() or self._will_drain()
+        return [Tell(f"{text}; {wording.tasks(others)} left" if some_go_on else f"{text}; {rest}")]
+
+    def _will_drain(self) -> bool:
+        """Whether the job is done, and some may take their time."""
+        return self._verdict() is policy.Verdict.DONE and bool(self._job.draining.going_on())
+
+    def _stops_who_served(self) -> list[Order]:
+        """While the job drains: end the services that stayed for the sake of those that have ended."""
+        if self._job.phase is not Phase.DRAINING or self._job.draining.works():
+            return []
+        return self._stops(self._job.draining.staying())
 
     def _drain(self, told: list[Order]) -> list[Order]:
         """The job is done: stop all but those that may take some time to end by themselves."""
@@ -70,7 +81,8 @@ class Ending:
 
     def drained(self) -> list[Order]:
         """The time that some were given is over."""
-        told: list[Order] = [Tell(self._job.draining.time_up())]
+        text = self._job.draining.time_up()
+        told: list[Order] = [Tell(text)] if text else []
         return told + self._stops_but_draining() if self._job.draining.going_on() else self.stop(told)
 
     def stop(self, told: list[Order]) -> list[Order]:

@@ -10,7 +10,7 @@ from launcher.model import facts, orders
 from launcher.model.orders import Order, Tell
 from launcher.model.report import Failure
 from launcher.model.status import Reason
-from launcher.supervision import wording
+from launcher.model.words import listed
 from launcher.supervision.blame import Blame
 from launcher.supervision.hosts import Agents, AgentState
 from launcher.supervision.roster import Roster
@@ -39,6 +39,7 @@ class Gathering:
         self._blame = blame
         self._check = check and len(agents) > 1
         self._trying: set[str] = set()
+        self._bounded = False
 
     def ready(self, fact: facts.AgentReady) -> list[Order]:
         """An agent has answered."""
@@ -92,7 +93,7 @@ class Gathering:
 
     def late(self) -> list[Order]:
         """The check takes too long: that is no reason not to start, if nothing else is."""
-        late, self._trying = wording.some(tuple(sorted(self._trying))), set()
+        late, self._trying = listed(tuple(sorted(self._trying))), set()
         if self._blame.failure is not None:
             return []
         return [Tell(f"going on without the check of the network on {late}: no answer"), *self._make_plan()]
@@ -106,8 +107,11 @@ class Gathering:
 
     def failed(self) -> bool:
         """Whether it can't go on, and everybody has been heard."""
-        return self._blame.failure is not None and not self._agents.awaited() and not self._trying
+        return self._blame.failure is not None and not self._agents.not_holding() and not self._trying
 
     def bound(self) -> list[Order]:
-        """How long the others may still take after a failure."""
-        return [orders.SetTimer("rest", REST_LIMIT)] if self._agents.awaited() else []
+        """How long the others may still take after the first failure."""
+        if self._bounded or self._blame.failure is None:
+            return []
+        self._bounded = True
+        return [orders.SetTimer("rest", REST_LIMIT)]

@@ -69,10 +69,6 @@ class Agents:
         """Every host."""
         return tuple(self._states)
 
-    def awaited(self) -> tuple[str, ...]:
-        """Hosts whose agent has not answered yet."""
-        return tuple(host for host, state in self._states.items() if state is AgentState.AWAITED)
-
     def not_holding(self) -> tuple[str, ...]:
         """Hosts that have not said yet that they hold their ports."""
         early = (AgentState.AWAITED, AgentState.READY)

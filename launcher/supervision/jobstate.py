@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.model.host import is_loopback
 from launcher.model.job import JobSpec
 from launcher.model.plan import Placement
-from launcher.supervision import wording
 from launcher.supervision.blame import Blame
 from launcher.supervision.draining import Draining
 from launcher.supervision.hosts import Agents
@@ -18,10 +18,9 @@ class JobState:
     Args:
         job: what was asked for.
         placement: who runs where.
-        named: a host has to be named even if it is the only one.
     """
 
-    def __init__(self, job: JobSpec, placement: Placement, named: bool) -> None:
+    def __init__(self, job: JobSpec, placement: Placement) -> None:
         self.policy = job.policy
         self.phase = Phase.GATHERING
         self.tasks = Roster(placement)
@@ -30,8 +29,16 @@ class JobState:
         self.draining = Draining(self.tasks)
         #: Nothing is waited for any more: somebody wants the end at once.
         self.hurried = False
-        self._named = named or len(placement.hosts()) > 1
+        self._hosts_tell = _hosts_tell(placement)
 
     def on(self, host: str) -> str:
-        """`` on node1`` where there are several hosts, else nothing."""
-        return wording.whose(host, self._named)
+        """`` on node1``; nothing where that is no news."""
+        return f" on {host}" if self._hosts_tell else ""
+
+
+def _hosts_tell(placement: Placement) -> bool:
+    """Whether it is news where a task is: not on this machine, nor in a container that is named after it."""
+    if all(placed.task.names(placed.host.name) for placed in placement.tasks):
+        return False
+    hosts = placement.hosts()
+    return len(hosts) > 1 or not all(is_loopback(host.name) for host in hosts)

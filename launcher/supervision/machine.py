@@ -7,7 +7,7 @@
                                   (all tasks are gone) ────┘
 
 GATHERING: agents come up and hold ports. RUNNING: until the policy, the user or the clock says stop.
-DRAINING: the job is done, but for services that were given time to end by themselves. STOPPING: until every
+DRAINING: the job is done, but for tasks that were given time to end by themselves. STOPPING: until every
 task is gone. CLOSING: until every agent is. Each fact gives a list of orders.
 """
 
@@ -49,7 +49,7 @@ class Machine:
 
     def __init__(self, job: JobSpec, placement: Placement, name: str, check: bool = False) -> None:
         self._name = name
-        self._job = JobState(job, placement, named=check)
+        self._job = JobState(job, placement)
         self._ending = Ending(self._job)
         agents = AgentFacts(self._job, self._ending, check)
         tasks = TaskFacts(self._job, self._ending, agents.leaves)

@@ -7,6 +7,7 @@ from collections import deque
 from launcher.model.plan import Placed
 from launcher.model.report import TaskReport
 from launcher.model.status import ExitStatus, Reason, TaskState
+from launcher.supervision.stopping import SIGKILL
 
 _S = TaskState
 #: Every move a task's state may make; anything else is a fault of ours.
@@ -55,7 +56,7 @@ class Record:
         self.sidecar = placed.role.sidecar
         self.service = placed.role.service or self.sidecar
         #: Seconds it may take to end by itself when the job is done.
-        self.drain = placed.role.drain if self.service and not self.sidecar else 0.0
+        self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0
         self.attempt = 1
         self.state = TaskState.PENDING
         #: What it will be when it is gone; set when its process ends.
@@ -75,6 +76,11 @@ class Record:
         self.leftovers = 0
         self.unkillable: tuple[int, ...] = ()
         self._story: deque[tuple[TaskState, TaskState, object]] = deque(maxlen=_STORY)
+
+    @property
+    def killed_by_us(self) -> bool:
+        """Whether it could not have ended its own processes: SIGKILL of ours ended it."""
+        return self.signalled and self.status.signal == SIGKILL
 
     @property
     def reached_at(self) -> str:

@@ -51,6 +51,24 @@ class Roster:
         """Their names, in the order of the table."""
         return tuple(str(task) for task in self.records if task in tasks)
 
+    def progress(self) -> tuple[list[tuple[str, float]], tuple[str, ...]]:
+        """Those that have ended by themselves and after how many seconds; and those that are waited for."""
+        own = [record for record in self.records.values() if not record.service]
+        times = ((record.task, record.started_at, record.ended_at) for record in own)
+        ended = [
+            (str(task), end - start) for task, start, end in times if start is not None and end is not None
+        ]
+        return ended, self.named(self.undecided)
+
+    def succeeded(self) -> dict[str, float]:
+        """Those that have ended well, services and sidecars excepted, and when."""
+        own = [record for record in self.records.values() if not record.service and not record.sidecar]
+        return {
+            str(record.task): record.ended_at
+            for record in own
+            if record.outcome is TaskState.SUCCEEDED and record.ended_at is not None
+        }
+
     def alive(self) -> int:
         """How many have a process of their own, as far as anybody said."""
         return sum(map(self._has_process, self.open))

@@ -15,6 +15,8 @@ from launcher.supervision.jobstate import JobState
 from launcher.supervision.record import Record
 from launcher.supervision.waiting import Phase
 
+#: Seconds after which TensorFlow's collectives miss a peer that has ended, and some more.
+_LATELY = 60.0
 #: How many tasks may each have a line of their own about not ending on SIGTERM.
 _TOLD = 3
 
@@ -35,6 +37,8 @@ class TaskFacts:
         self._ending = ending
         self._unasked = unasked
         self._stubborn = 0
+        #: Somebody was told of ``--drain``.
+        self._advised = False
 
     def _record(self, task: TaskId) -> Record:
         return self._job.tasks.records[task]
@@ -86,7 +90,15 @@ class TaskFacts:
         if self._stubborn > _TOLD + 1:
             return []
         who = "more tasks" if self._stubborn > _TOLD else str(fact.task)
-        return [Tell(wording.stubborn(who, record.status.known))]
+        return [Tell(wording.stubborn(who, record.status.known, self._drain_would_help(record)))]
+
+    def _drain_would_help(self, record: Record) -> bool:
+        """Whether it was stopped because the chief was done, it was given no time, and none was told so."""
+        cut_off = not (record.service or record.status.known or record.drain)
+        if self._advised or not (cut_off and self._job.blame.was_done):
+            return False
+        self._advised = True
+        return True
 
     def exited(self, fact: facts.TaskExited) -> list[Order]:
         """Its own process is over."""
@@ -116,15 +128,21 @@ class TaskFacts:
             return [Tell(text)] if early else []
         after = "" if record.started_at is None else f" after {wording.seconds(fact.at - record.started_at)}"
         text = f"{record.task} failed{self._job.on(record.host)}{after}: {record.detail}"
-        hint = wording.exit_hint(record.status, fact.oom)
+        hint = wording.exit_hint(record.status, fact.oom) or self._left_alone(record, fact.at)
         return self._failed(record, Failure(record.reason, record.task, record.host, fact.at, text, hint))
+
+    def _left_alone(self, record: Record, at: float) -> str:
+        """A word of those that had ended well: what is computed together is not without them."""
+        ended = {} if record.service else self._job.tasks.succeeded()
+        lately = {task: then for task, then in ended.items() if at - _LATELY <= then <= at}
+        return wording.ended_before([*lately], at - max(lately.values(), default=at))
 
     def gone(self, fact: facts.TaskGone) -> list[Order]:
         """All its processes are over, or nobody can end them."""
         record = self._record(fact.task)
         record.leftovers, record.unkillable = fact.leftovers, fact.unkillable
         told: list[Order] = []
-        if fact.leftovers:
+        if fact.leftovers and not record.killed_by_us:
             told.append(Tell(f"{fact.task} left {wording.processes(fact.leftovers)} behind: ended by us"))
         if fact.unkillable:
             text = wording.unkillable(fact.task, fact.unkillable) + self._job.on(fact.host)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from launcher.model import orders
+from launcher.model.words import listed
 from launcher.supervision import wording
 from launcher.supervision.hosts import Agents
 from launcher.supervision.roster import Roster
@@ -68,18 +69,18 @@ class Waiting:
         """``waiting for worker/0 to end``; empty: for nothing that has to come soon."""
         if phase is Phase.GATHERING:
             late = self._agents.not_holding()
-            return f"waiting for the agent on {wording.some(late)}" if late else _CHECKING
+            return f"waiting for the agent on {listed(late)}" if late else _CHECKING
         if phase is Phase.CLOSING:
-            return f"waiting for the agent on {wording.some(self._agents.open())} to close"
+            return f"waiting for the agent on {listed(self._agents.open())} to close"
         verb, tasks = ("start", self._tasks.starting) if phase is Phase.RUNNING else ("end", self._tasks.open)
-        return f"waiting for {wording.some(self._tasks.named(tasks))} to {verb}" if tasks else ""
+        return f"waiting for {listed(self._tasks.named(tasks))} to {verb}" if tasks else ""
 
     def late(self, timer: str) -> tuple[tuple[str, ...], str]:
         """Hosts that are behind when this timer runs out, and what is to be said of them."""
         if timer == "ready":
             return self._agents.not_holding(), f"no answer from its agent in {wording.limit(READY_LIMIT)}"
         if timer == "rest":
-            return self._agents.awaited(), "it had not answered yet when another host failed"
+            return self._agents.not_holding(), "it had not answered yet when another host failed"
         if timer == "start":
             late = self._tasks.hosts_of(self._tasks.starting)
             return late, f"its agent could not start a task in {wording.limit(START_LIMIT)}"

@@ -8,6 +8,7 @@ from launcher.model import facts, orders
 from launcher.model.orders import Order, Tell
 from launcher.model.report import Failure
 from launcher.model.status import Reason
+from launcher.model.words import listed
 from launcher.supervision import stopping, waiting, wording
 from launcher.supervision.agentfacts import AgentFacts
 from launcher.supervision.ending import Ending
@@ -15,6 +16,8 @@ from launcher.supervision.jobstate import JobState
 from launcher.supervision.waiting import Phase, Waiting
 
 _TIMED_OUT = 124
+#: What somebody can ask for once more; a terminal or a pipe is closed only once.
+_BY_HAND = (stopping.SIGINT, stopping.SIGTERM)
 
 
 class Wishes:
@@ -53,14 +56,14 @@ class Wishes:
         if self._job.phase is Phase.CLOSING:
             return self._leave_agents(fact.who + again)
         if self._job.phase is Phase.DRAINING:
-            return self._stop_in_order(f"{fact.who}: the job is done; ", fact.at)
+            return self._stop_in_order(f"{fact.who}: the job is done; ", fact)
         failure = Failure(Reason.INTERRUPTED, None, None, fact.at, f"stopped by {fact.who}")
         self._job.blame.fail(failure, 128 + fact.signal)
-        return self._stop_in_order(f"{fact.who}: ", fact.at)
+        return self._stop_in_order(f"{fact.who}: ", fact)
 
-    def _stop_in_order(self, why: str, now: float) -> list[Order]:
-        text = f"{why}{self._what_stops()}{self._how_long()}"
-        return [*self._ending.stop([Tell(text)]), *self._await_answers(now)]
+    def _stop_in_order(self, why: str, fact: facts.StopAsked) -> list[Order]:
+        text = f"{why}{self._what_stops()}{self._how_long(fact.signal)}"
+        return [*self._ending.stop([Tell(text)]), *self._await_answers(fact.at)]
 
     def _await_answers(self, now: float) -> list[Order]:
         """Who wants the end does not wait for the lease of a host from which nothing comes any more."""
@@ -69,11 +72,12 @@ class Wishes:
         self._job.agents.ask(self._job.tasks.hosts_of(self._job.tasks.open), now)
         return [self._waiting.for_answers(max(0.0, self._job.policy.grace) + waiting.LATE_ANSWER_LIMIT)]
 
-    def _how_long(self) -> str:
+    def _how_long(self, signal: int) -> str:
         grace = self._job.policy.grace
         if self._job.phase is Phase.GATHERING or grace <= 0:
             return ""
-        return f", up to {wording.limit(grace)}; once more kills them at once"
+        again = "once more" if signal in _BY_HAND else "Ctrl-C"
+        return f", up to {wording.limit(grace)}; {again} kills them at once"
 
     def _hurry(self, who: str, now: float) -> list[Order]:
         """Kill what is left; who asks a third time is told what we wait for."""
@@ -99,7 +103,7 @@ class Wishes:
         """Nothing of the job is left: agents that take their time to close need not be waited for."""
         self._job.hurried = True
         hosts = self._job.agents.lose_open()
-        text = f"{who}: not waiting for the agent on {wording.some(hosts)} to close"
+        text = f"{who}: not waiting for the agent on {listed(hosts)} to close"
         return [Tell(text), *map(orders.HangUp, hosts), *self._ending.finish_if_closed()]
 
     def time_up(self, fact: facts.TimeUp) -> list[Order]:
@@ -118,15 +122,16 @@ class Wishes:
         return self._lost(late, fact.at, why)
 
     def _job_took_too_long(self, fact: facts.TimeUp) -> list[Order]:
-        limit = wording.limit(self._job.policy.timeout or 0.0)
+        limit = wording.limit(self._job.policy.timeout or 0.0, self._job.policy.timeout_said)
         if self._job.phase is Phase.DRAINING:
             return self._ending.stop([Tell(f"the time limit of {limit} is over: {self._what_stops()}")])
         if self._job.phase not in (Phase.GATHERING, Phase.RUNNING):
             return []
-        text = f"the job took longer than its time limit of {limit}"
-        hint = "--timeout sets the limit; the logs show what each task was doing"
-        self._job.blame.fail(Failure(Reason.TIMEOUT, None, None, fact.at, text, hint), _TIMED_OUT)
-        return self._ending.stop([Tell(f"{text}; {self._what_stops()}")])
+        went_on = wording.went_on(*self._job.tasks.progress())
+        text = f"the job took longer than its time limit of {limit}{went_on}"
+        failure = Failure(Reason.TIMEOUT, None, None, fact.at, text, wording.STACKS, limit)
+        self._job.blame.fail(failure, _TIMED_OUT)
+        return self._ending.stop([Tell(f"the time limit of {limit} is over: {self._what_stops()}")])
 
     def _what_stops(self) -> str:
         if self._job.phase is Phase.GATHERING:

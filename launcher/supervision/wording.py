@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-from launcher.model.status import ExitStatus, Reason
-from launcher.supervision.stopping import SIGKILL
+from collections.abc import Sequence
 
-#: signal(7), x86 and ARM; others are called by their number.
-SIGNALS = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    4: "SIGILL",
-    5: "SIGTRAP",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    10: "SIGUSR1",
-    11: "SIGSEGV",
-    12: "SIGUSR2",
-    13: "SIGPIPE",
-    14: "SIGALRM",
-    15: "SIGTERM",
-    16: "SIGSTKFLT",
-    17: "SIGCHLD",
-    18: "SIGCONT",
-    19: "SIGSTOP",
-    20: "SIGTSTP",
-    21: "SIGTTIN",
-    22: "SIGTTOU",
-    23: "SIGURG",
-    24: "SIGXCPU",
-    25: "SIGXFSZ",
-    26: "SIGVTALRM",
-    27: "SIGPROF",
-    28: "SIGWINCH",
-    29: "SIGIO",
-    30: "SIGPWR",
-    31: "SIGSYS",
-}
+from launcher.model.status import ExitStatus, Reason
+from launcher.model.words import SIGNALS, listed, signal_name
+from launcher.supervision.stopping import SIGKILL
 
 _SIGNAL_HINTS = {
     4: "it used an instruction this CPU does not have: perhaps it was built for another one",
     7: "a mapped file was cut, or shared memory (/dev/shm) is full",
-    9: "nobody here sent it: an administrator, a batch system, or want of memory (`dmesg` may tell)",
+    9: "nobody here sent it: an administrator, a batch system, a limit of CPU time (`ulimit -t`), or want of "
+    "memory (`dmesg` may tell)",
     11: "it crashed in native code: a stack may be in its log (PYTHONFAULTHANDLER is set)",
+    24: "it has used the CPU time that it may (`ulimit -t`)",
+    25: "a file would have become larger than it may (`ulimit -f`)",
 }
 
+#: What to do about a task that hung until it was stopped: Python has no stacks for SIGTERM by itself.
+STACKS = (
+    "to see where a Python program hangs, let it call faulthandler.register(signal.SIGTERM, chain=True)"
+    " (after it made its tf.distribute strategy, which may take SIGTERM for itself): its stacks are in its"
+    " log then"
+)
 
 #: What is said of an agent that ends although we did not ask it to.
 LEFT = "its agent was ended from outside, and ends its tasks"
@@ -69,10 +46,15 @@ def lost_how(reached: bool) -> str:
     return "is lost" if reached else "can't be used"
 
 
-def stubborn(who: str, leftovers: bool) -> str:
-    """A task, or what is left of one, that SIGTERM did not end."""
+#: What to try with a task that holds SIGTERM when the chief is done, as TensorFlow's collectives do.
+_DRAIN = "; the job was done: where it ends by itself a little later, `--drain 60s` lets it"
+
+
+def stubborn(who: str, leftovers: bool, drain: bool = False) -> str:
+    """A task, or what is left of one, that SIGTERM did not end; ``drain``: say what would have let it end."""
     whom = f"what {who} left behind" if leftovers else who
-    return f"{whom} did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
+    what = "did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
+    return f"{whom} {what}{_DRAIN if drain else ''}"
 
 
 def unkillable(who: str, pids: tuple[int, ...]) -> str:
@@ -80,9 +62,17 @@ def unkillable(who: str, pids: tuple[int, ...]) -> str:
     return f"{who}: SIGKILL did not end pid {', '.join(map(str, pids))}"
 
 
-def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 40`` where it has no name."""
-    return SIGNALS.get(number, f"signal {number}")
+def went_on(ended: Sequence[tuple[str, float]], waited_for: Sequence[str]) -> str:
+    """Who had ended, after how many seconds, and who had not; empty if nobody had.
+
+    Args:
+        ended: names and seconds.
+        waited_for: those on whom the job's end hung.
+    """
+    if not ended:
+        return ""
+    names = listed([f"{who} ended after {seconds(after)}" for who, after in ended])
+    return f"; {names}, {listed(waited_for)} went on"
 
 
 def exit_reason(status: ExitStatus, oom: str) -> Reason:
@@ -116,21 +106,27 @@ def exit_hint(status: ExitStatus, oom: str) -> str:
     return ""
 
 
+def ended_before(peers: Sequence[str], after: float) -> str:
+    """What may have made a task fail: others had ended well, the last of them so many seconds earlier."""
+    if not peers:
+        return ""
+    who = f"{listed(peers)} had ended with 0, {seconds(after)} before"
+    return f"{who}: what meets in a collective must end together"
+
+
 def seconds(value: float) -> str:
     """``0.3 s``, ``12 s``."""
     return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
 
 
-def limit(value: float) -> str:
-    """A time that was given, as it was given: ``10 s``, ``0.5 s``."""
-    return f"{value:g} s"
+def limit(value: float, said: str = "") -> str:
+    """A time that was given, as it was given: ``10 s``, ``0.5 s``, ``2h``.
 
-
-def some(names: tuple[str, ...], most: int = 5) -> str:
-    """``a, b, c``; long lists are cut: ``a, b and 7 others``."""
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} others"
+    Args:
+        value: seconds.
+        said: what the user wrote, if anything; without a unit it is seconds.
+    """
+    return said if said[-1:].isalpha() else f"{value:.10g} s"
 
 
 def tasks(count: int, many_only: bool = False) -> str:
@@ -142,8 +138,3 @@ def tasks(count: int, many_only: bool = False) -> str:
 def processes(count: int) -> str:
     """``1 process``, ``3 processes``."""
     return "1 process" if count == 1 else f"{count} processes"
-
-
-def whose(host: str | None, several: bool) -> str:
-    """`` on node1`` where there are several hosts, else nothing."""
-    return f" on {host}" if host and several else ""

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from launcher.model.report import Report
 from launcher.model.task import TaskId
+from launcher.runs.growing import shown_lines
 from launcher.testing.containers import Containers
 from launcher.testing.launching import LauncherProcess
 from launcher.testing.reach import Here, InContainer, Reach
 from launcher.testing.record import RunRecord
-from launcher.testing.tails import shown_lines, tails
+from launcher.testing.tails import tails
 from launcher.testing.task import Task
 from launcher.testing.trouble import CannotStart, ClusterError, WaitFailed
 from launcher.testing.waiting import wait_for

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcher.model.status import ExitStatus, TaskState
+from launcher.model.words import signal_name
 
 _STATES = {
     "TaskStarted": TaskState.RUNNING,
@@ -52,11 +52,4 @@ def described(state: TaskState, status: ExitStatus | None) -> str:
         return state.value
     if status.signal is None:
         return f"{state.value}, exit code {status.code}"
-    return f"{state.value}, killed by {_named(status.signal)}"
-
-
-def _named(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return f"{state.value}, killed by {signal_name(status.signal)}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,25 +9,8 @@ from launcher.model.report import Failure, Report, TaskReport
 from launcher.model.rundir import RunPaths
 from launcher.model.status import ExitStatus, Reason, TaskState
 from launcher.model.task import TaskId
-
-
-class GrowingFile:
-    """A file that somebody else appends to; it may not be there yet."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._at = 0
-
-    def more(self) -> bytes:
-        """What has come since the last call."""
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self._at)
-                data = file.read()
-        except FileNotFoundError:
-            return b""
-        self._at += len(data)
-        return data
+from launcher.runs.growing import Events, GrowingFile
+from launcher.runs.run import json_of
 
 
 class RunRecord:
@@ -41,47 +22,26 @@ class RunRecord:
 
     def __init__(self, root: str) -> None:
         self.paths = RunPaths(root)
-        self._file = GrowingFile(self.paths.events)
-        self._rest = b""
+        self._coming = Events(root)
         self._events: list[Mapping[str, Any]] = []
 
     def events(self) -> list[Mapping[str, Any]]:
         """All so far, in the order they came: the lines of ``events.jsonl``."""
-        *lines, self._rest = (self._rest + self._file.more()).split(b"\n")
-        self._events += map(json.loads, lines)
+        self._events += self._coming.more()
         return self._events
 
     def plan(self) -> Mapping[str, Any] | None:
         """``plan.json``; ``None``: there is none yet."""
-        return _read_json(self.paths.plan)
+        return json_of(self.paths.plan)
 
     def report(self) -> Report | None:
         """``report.json`` as the record it was made from; ``None``: it has not ended, or nobody wrote it."""
-        found = _read_json(self.paths.report)
+        found = json_of(self.paths.report)
         return None if found is None else _report(found)
 
     def log(self, task: TaskId) -> bytes:
         """What the task has printed so far."""
         return GrowingFile(self.paths.log(task)).more()
-
-    def end_of_log(self, task: TaskId, size: int) -> bytes:
-        """The last ``size`` bytes of that, at most."""
-        try:
-            with open(self.paths.log(task), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-                return file.read(size)
-        except FileNotFoundError:
-            return b""
-
-
-def _read_json(path: str) -> Mapping[str, Any] | None:
-    """The object in a file that is there whole or not at all."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            found: Mapping[str, Any] = json.load(file)
-    except FileNotFoundError:
-        return None
-    return found
 
 
 def _report(found: Mapping[str, Any]) -> Report:

@@ -5,29 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.model.task import TaskId
+from launcher.runs.growing import last_lines, shown_lines
 from launcher.testing.record import RunRecord
 
-#: Bytes of a log that are looked at, characters of a line that are shown, and tasks of a job.
-_SIZE, _LONGEST, _TASKS = 64 * 1024, 500, 32
-
-
-def last_lines(record: RunRecord, task: TaskId, count: int) -> list[str]:
-    """The last lines that a task printed, fit to be shown."""
-    return shown_lines(record.end_of_log(task, _SIZE).decode("utf-8", "replace"), count)
-
-
-def shown_lines(text: str, count: int) -> list[str]:
-    """The last lines of a text without what would move a terminal's cursor, too long ones shortened.
-
-    A line that a progress bar has written again and again is what it was at last.
-    """
-    lines = text.rstrip().split("\n")[-count:] if text.strip() else []
-    return [_shown(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
-
-
-def _shown(line: str) -> str:
-    plain = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)
-    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}... ({len(plain)} characters)"
+#: Tasks of a job whose lines are shown.
+_TASKS = 32
 
 
 def tails(record: RunRecord, states: Sequence[tuple[TaskId, str]], said: str, count: int = 20) -> str:
@@ -41,7 +23,7 @@ def tails(record: RunRecord, states: Sequence[tuple[TaskId, str]], said: str, co
     """
     parts = [_part("launch", "", shown_lines(_remarks(said), count))]
     for task, state in states[:_TASKS]:
-        parts.append(_part(task, state, last_lines(record, task, count)))
+        parts.append(_part(task, state, last_lines(record.paths.root, task, count)))
     if len(states) > _TASKS:
         parts.append(f"... and {len(states) - _TASKS} more tasks")
     return "\n".join([*parts, f"all of it: {record.paths.root}"])

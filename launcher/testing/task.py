@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from launcher.model.status import ExitStatus, TaskState
 from launcher.model.task import TaskId
+from launcher.runs.growing import GrowingFile, last_lines
 from launcher.testing.progress import described, exit_status_of, state_of
-from launcher.testing.record import GrowingFile
-from launcher.testing.tails import last_lines
 from launcher.testing.trouble import ClusterError, JustEnded, WaitFailed
 from launcher.testing.waiting import wait_for
 
@@ -233,7 +232,7 @@ class Task:
             return "and it has ended" if too_late() else ""
 
         def failed(reason: str) -> WaitFailed:
-            said = last_lines(self._job.record, self.name, _LINES)
+            said = last_lines(self._job.record.paths.root, self.name, _LINES)
             tail = ["its last lines:", *(f"    {line}" for line in said)] if said else ["it printed nothing"]
             head = f"{self.name} ({self.described()}): waited for {wanted}: {reason}"
             return WaitFailed("\n".join([head, *tail]))

@@ -15,7 +15,6 @@ __all__ = ["TRANSPORTS", "Link", "Transport", "transport_named"]
 #: Name -> ``module:Class``, imported on use.
 TRANSPORTS = {
     "local": "launcher.transport.local:LocalTransport",
-    "fork": "launcher.transport.fork:ForkTransport",
 }
 
 

@@ -26,7 +26,7 @@ from launcher.errors import TransportError
 _FORM = 1
 _OPENING = b"\n<tf-launcher errand %d: " % _FORM
 _CLOSING = b">\n"
-#: How much a login shell may print before a mark, in bytes.
+#: How much a login shell may print, its end being a mark, in bytes.
 MAX_NOISE = 64 * 1024
 
 READY, NEEDS_SOURCE, TOO_OLD, MISSING = "ready", "needs source", "too old", "missing"
@@ -170,11 +170,13 @@ def _program(modules: bytes, entry: str) -> bytes:
 def find_mark(output: bytes) -> tuple[str, int] | None:
     """The first mark in what a host wrote: its word, and where it ends.
 
+    What lies beyond `MAX_NOISE` is not looked at, so that a noisy host is refused however the pieces come.
+
     Returns:
         ``None``: there is none yet.
     """
-    start = output.find(_OPENING)
-    end = output.find(_CLOSING, start + len(_OPENING)) if start >= 0 else -1
+    start = output.find(_OPENING, 0, MAX_NOISE)
+    end = output.find(_CLOSING, start + len(_OPENING), MAX_NOISE) if start >= 0 else -1
     if end < 0:
         return None
     return output[start + len(_OPENING) : end].decode("ascii", "replace"), end + len(_CLOSING)

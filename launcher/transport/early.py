@@ -39,10 +39,10 @@ class EarlyAgents:
         return found
 
     @property
-    def numbers(self) -> list[int]:
-        """What is in the watermarks of the agents that nobody has asked for yet, where it is known."""
-        found = (getattr(link, "number", None) for link in self._opened.values())
-        return [number for number in found if number is not None]
+    def agents(self) -> list[tuple[int, int]]:
+        """Of the agents that nobody has asked for yet what is in their watermarks, and the guardian's pid."""
+        links = [link for link in self._opened.values() if hasattr(link, "number") and hasattr(link, "pid")]
+        return [(link.number, link.pid) for link in links]
 
     def __enter__(self) -> EarlyAgents:
         return self

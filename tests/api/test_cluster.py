@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from launcher import LaunchError, TaskFailed, TFCluster
-from launcher.api import members
+from launcher.feed.frames import hang_up
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -221,7 +221,7 @@ def test_a_connection_that_breaks_costs_nothing(tmp_path: Path):
 
     go = tmp_path / "go"
     cluster = TFCluster.run(fun, str(go), 1, quiet=True)
-    members._shut(cluster._session.members["worker/0"]._line)  # type: ignore[arg-type]
+    hang_up(cluster._session.members["worker/0"]._line)  # type: ignore[arg-type]
     go.touch()
     with pytest.raises(TaskFailed, match="raised ValueError: said over another connection"):
         cluster.shutdown()

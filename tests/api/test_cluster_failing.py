@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launcher import InputError, InputMode, JobFailed, TaskFailed, TFCluster
-from launcher.runs.growing import json_of
+from launcher.runs.run import json_of
 from tests.local.seeing import soon
 
 pytestmark = pytest.mark.timeout(60)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher import FeedError, FeedTimeout, InputError, JobFailed, TaskFailed, TFCluster
-from launcher.feed import patience
+from launcher.feed import waiting
 from tests.local.seeing import soon
 
 pytestmark = pytest.mark.timeout(60)
@@ -127,7 +127,7 @@ def test_rows_and_results_of_classes_of_a_module_of_ones_own(
 def test_a_quiet_job_does_not_say_who_is_waited_for(
     quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(patience, "_SILENCE", 0.1)
+    monkeypatch.setattr(waiting, "FIRST", 0.1)
 
     def fun(args: Any, ctx: Any) -> None:
         time.sleep(0.7)
@@ -182,7 +182,7 @@ def test_two_feeds_at_once(tmp_path: Path):
         thread = Thread(target=cluster.train, args=[range(50)], kwargs={"qname": "check"})
         thread.start()
         cluster.train(range(100))
-        cluster._feeder.finish()  # type: ignore[union-attr]  # as shutdown does, so that the first loop ends
+        cluster._feeding.finish()  # as shutdown does, so that the first loop ends
         thread.join(30)
     assert out.read_text() == f"{sum(range(100))} {sum(range(50))}"
 

@@ -16,7 +16,8 @@ from launcher import TFCluster
 from launcher.feed import door as door_module
 from launcher.feed.door import MOST_STRANGERS, Door, Guest
 from launcher.feed.frames import recv_frame
-from launcher.feed.knock import GREETING, Closed, Doors
+from launcher.feed.knock import GREETING, Doors
+from launcher.feed.ways import Closed
 
 pytestmark = pytest.mark.timeout(60)
 KEY = b"k" * 32

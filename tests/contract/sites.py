@@ -120,7 +120,6 @@ def _in_docker(request: pytest.FixtureRequest) -> Iterator[Site]:
 #: What makes the site of each transport, for one test.
 SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]] = {
     "local": partial(_here, "local"),
-    "fork": partial(_here, "fork"),
     "ssh": _over_ssh,
     "docker": _in_docker,
 }

@@ -6,6 +6,8 @@ import hashlib
 import time
 from collections.abc import Callable
 
+import pytest
+
 from launcher.model import facts
 from tests.contract.driver import QUICK, Driver
 from tests.contract.sites import Eyes
@@ -82,6 +84,7 @@ def test_many_at_once_are_not_mixed(agent: Driver, eyes: Eyes):
         assert agent.output(f"worker/{index}") == b"".join(b"%d %d\n" % (index, i) for i in range(20000))
 
 
+@pytest.mark.timeout(200)
 def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], eyes: Eyes):
     """1 GB is printed, the link is not read for a while: the task waits, the agent stays small, all comes."""
     agent = open_agent()
@@ -112,7 +115,7 @@ def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], 
         agent.forget_output("worker/0", "worker/1")
         return agent.fact(facts.TaskGone, "worker/0") is not None
 
-    agent.until(drained, timeout=50)
+    agent.until(drained, timeout=150)
     assert total == size
     wanted = hashlib.sha256()
     for _ in range(size >> 20):

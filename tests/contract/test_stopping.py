@@ -13,6 +13,8 @@ from tests.contract.sites import Eyes
 
 #: SIGTERM, SIGABRT, SIGKILL.
 FULL = ((15, 0.3), (6, 0.5), (9, 5.0))
+#: The same, with time to write stacks on a busy machine.
+PATIENT = ((15, 0.3), (6, 20.0), (9, 5.0))
 
 #: Prints its pid, then does what a hostile child would, in a way chosen by its argument.
 ESCAPES = {
@@ -130,7 +132,7 @@ def test_a_hung_program_shows_its_stacks_and_leaves_no_core(agent: Driver, eyes:
     )
     agent.start("worker/0", [eyes.site.python, "-c", code], workdir=eyes.site.folder)
     agent.until(lambda: agent.output("worker/0").count(b"up") == 2)
-    agent.stopped("worker/0", ladder=FULL)
+    agent.stopped("worker/0", ladder=PATIENT)
     assert agent.wait(facts.TaskExited).signal == 6
     assert agent.output("worker/0").count(b"where_it_hangs") == 2
     assert b"Fatal Python error: Aborted" in agent.output("worker/0")
@@ -146,8 +148,8 @@ def test_only_sigkill_helps(agent: Driver, eyes: Eyes):
     assert agent.wait(facts.TaskExited).oom == ""
     told = agent.all(facts.TaskSignalled)
     assert [fact.signal for fact in told] == [15, 6, 9]
-    assert 0.25 < told[1].at - told[0].at < 2
-    assert 0.45 < told[2].at - told[1].at < 2
+    assert 0.25 < told[1].at - told[0].at < 5
+    assert 0.45 < told[2].at - told[1].at < 5
 
 
 def test_children_ignore_sigterm_while_the_main_process_ends(agent: Driver, eyes: Eyes):
@@ -203,17 +205,21 @@ def test_a_stop_at_the_moment_of_the_exit(agent: Driver):
         assert gone.leftovers == 0
 
 
+#: All begin at once: one that has begun takes the time that the others need to come up.
 BOMB = """
 import os, sys, time
 if sys.argv[1] == "ignore":
     import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)
-end = time.monotonic() + 20
+ready, go = os.pipe()
 for _ in range(200):
     if os.fork() == 0:
+        os.close(go); os.read(ready, 1)
+        end = time.monotonic() + 20
         while time.monotonic() < end:
             time.sleep(0.02)
             if os.fork(): os._exit(0)
         os._exit(0)
+os.close(go)
 os.write(1, b"up\\n")
 if sys.argv[2] == "leave": os._exit(0)
 while True:
@@ -222,22 +228,47 @@ while True:
 """
 
 
+#: Goes on as its child, again and again, without a pause.
+RELAY = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid(); os.write(1, b"up\\n")
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if os.fork(): os._exit(0)
+    os._exit(0)
+time.sleep(600)
+"""
+
+
+def test_a_daemon_that_forks_and_ends_without_a_pause(agent: Driver, eyes: Eyes):
+    """It is another process before a signal comes; its group is killed as a whole."""
+    agent.start("worker/0", [eyes.site.python, "-c", RELAY])
+    agent.prints("worker/0", b"up")
+    since = time.monotonic()
+    gone = agent.stopped("worker/0")
+    print(f"gone in {time.monotonic() - since:.2f} s, {gone.leftovers} leftovers")
+    assert gone.unkillable == ()
+
+
 @pytest.mark.parametrize("leave", ["stay", "leave"])
 @pytest.mark.parametrize("ignore", ["ignore", "obey"])
 def test_two_hundred_processes_that_fork_and_end(agent: Driver, eyes: Eyes, ignore: str, leave: str):
-    agent.start("worker/0", [eyes.site.python, "-c", BOMB, ignore, leave])
+    agent.start("worker/0", [eyes.site.python, "-c", BOMB, ignore, leave, eyes.site.folder])
     agent.started("worker/1", ["sleep", "600"])
     agent.prints("worker/0", b"up")
     since = time.monotonic()
-    gone = agent.stopped("worker/0", timeout=15)
+    gone = agent.stopped("worker/0", timeout=30)
     print(f"gone in {time.monotonic() - since:.2f} s, {gone.leftovers} leftovers")
     assert gone.unkillable == ()
     left = eyes.code(
-        "import os\n"
+        "import os, sys\n"
         "for name in filter(str.isdigit, os.listdir('/proc')):\n"
         "    try: command = open(f'/proc/{name}/cmdline', 'rb').read()\n"
         "    except OSError: continue\n"
-        "    if b'in range(200):' in command: print(name)"
+        "    if b'in range(200):' in command and sys.argv[1].encode() in command: print(name)",
+        eyes.site.folder,
     )
     assert eyes.alive(*map(int, left.split())) == []
     assert agent.fact(facts.TaskExited, "worker/1") is None

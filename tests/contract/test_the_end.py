@@ -55,7 +55,7 @@ def household(open_agent: Callable[[], Driver], eyes: Eyes) -> Household:
 def test_closing(household: Household):
     assert household.agent.close() == ""
     assert len(household.agent.all(facts.TaskGone)) == len(STUBBORN)
-    household.gone_within(0.5)
+    household.gone_within(2.5)
 
 
 def test_closing_when_all_is_over(agent: Driver):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,11 @@ _START = (
     "setsid --fork dockerd --data-root $0 --exec-root /run/docker-exec --pidfile /run/dockerd.pid "
     '--bridge=none --iptables=false --ip-forward=false "$@" >/run/dockerd.log 2>&1 </dev/null'
 )
+#: A ``docker`` that stops the engine, and then is the real one.
+_STICK = """#!/bin/sh
+[ "$1" != {word} ] || kill -STOP $(cat /run/dockerd.pid)
+exec {docker} "$@"
+"""
 
 
 class DockerHost:
@@ -59,6 +65,28 @@ class DockerHost:
     def kill(self) -> None:
         """End its engine by force, which leaves its containers as they are."""
         self._kill("-KILL", self._processes("dockerd"))
+
+    def stick(self) -> None:
+        """Have its engine keep all connections, and answer nothing."""
+        self._kill("-STOP", self._processes("dockerd"))
+
+    def stick_at(self, word: str) -> None:
+        """Have it stick when a login asks ``docker`` for this, before it is asked. Its home has that."""
+        program = self.host.home / "bin/docker"
+        program.parent.mkdir()
+        program.write_text(_STICK.format(word=word, docker=shutil.which("docker")))
+        program.chmod(0o755)
+        (self.host.home / ".bashrc").write_text('PATH="$HOME/bin:$PATH"\n')
+
+    def go_on(self) -> None:
+        """Have it answer again."""
+        self._kill("-CONT", self._processes("dockerd"))
+
+    def inside(self) -> list[str]:
+        """Command lines of what runs in its containers, which have pids of their own."""
+        proc = self.host.there("/proc")
+        own = ("", _pids_of(proc / "1"))
+        return [it.argv for it in self.host.processes() if _pids_of(proc / str(it.pid)) not in own]
 
     def _answers(self) -> bool:
         return self.engine.tried("version", timeout=20).returncode == 0
@@ -92,12 +120,21 @@ class DockerHost:
     def heal(self) -> None:
         """Its engine up, no container, no process, an empty home."""
         self.host.restore()
+        self.go_on()
         self.start()
         if found := self.engine.lines("ps", "-aq"):
             self.engine.tried("rm", "-f", *found)
         self._kill("-KILL", [it.pid for it in self.host.processes() if not _is_engine(it.argv)])
         self.host.kill_sshd_sessions()
         self.host.empty()
+
+
+def _pids_of(process: Path) -> str:
+    """The namespace of pids of a process, a folder of ``/proc``; empty: it has ended."""
+    try:
+        return os.readlink(process / "ns/pid")
+    except OSError:
+        return ""
 
 
 def _is_engine(argv: str, names: tuple[str, ...] = _ENGINE) -> bool:

@@ -26,7 +26,7 @@ if os.environ["JOB_NAME"] == "ps":
         print("met", flush=True)
         while data := line.recv(100):
             line.sendall(data)
-for _ in range(100):
+for _ in range(600):
     try:
         line = socket.create_connection((host, int(port)), 5)
         break

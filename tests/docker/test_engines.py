@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from launcher.model.host import Host
-from launcher.transport.docker import leftovers
+from launcher.transport.docker import leftovers, pulse
 from launcher.transport.docker.engine import connect
 from launcher.transport.docker.fleet import Fleet
+from launcher.transport.docker.link import DockerLink
 from launcher.transport.docker.settings import MACHINE, OWNER, Container
 from tests.conftest import Launch
 from tests.docker import engine as lab
@@ -63,6 +65,52 @@ def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], monkeypatch: pyt
     again = connect({"DOCKER_HOST": engine.host})
     assert leftovers.remove(again, leftovers.things(again, "hangs")) == []
     again.close()
+
+
+def test_an_engine_that_hangs_while_tasks_run(
+    short_lived: tuple[Engine, Path], monkeypatch: pytest.MonkeyPatch
+):
+    """That is told, and borne for a while; then every link is at its end, and nothing runs any more."""
+    for name, seconds in {"EVERY": 0.2, "PATIENCE": 1.0, "LONGER": 0.5, "LIMIT": 2.0}.items():
+        monkeypatch.setattr(pulse, name, seconds)
+    engine, folder = short_lived
+    found = connect({"DOCKER_HOST": engine.host})
+    containers = [Container(f"worker-{index}", BASE, "python3") for index in range(2)]
+    told: list[str] = []
+    dockerd = int((folder / "dockerd.pid").read_text())
+    try:
+        with Fleet(found, "sticks", containers, {OWNER: "a test", MACHINE: "a test"}, told.append) as fleet:
+            fleet.start()
+            links = [fleet.open(Host(one.host)) for one in containers]
+            for link in links:
+                assert _said(link), "its agent is there"
+            running = engine.lines("top", fleet.name("worker-0"), "-o", "pid")[1:]
+            os.kill(dockerd, signal.SIGSTOP)
+            for link in links:
+                while _said(link):
+                    pass
+            said = {link.wait(3) for link in links}
+    finally:
+        os.kill(dockerd, signal.SIGCONT)
+        found.close()
+    at = f"the Docker engine at {engine.host} does not answer"
+    assert told[0] == f"{at}; the tasks go on, unseen; waiting for 2 s"
+    assert said == {f"{at}: how its container is can't be known"}
+    assert "nothing runs in its containers any more" in told[-1]
+    assert running
+    assert not [pid for pid in running if Path(f"/proc/{int(pid)}").exists()]
+    again = connect({"DOCKER_HOST": engine.host})
+    assert leftovers.remove(again, leftovers.things(again, "sticks")) == []
+    again.close()
+
+
+def _said(link: DockerLink) -> bytes:
+    """The next that its agent says; empty at the end."""
+    while select.select([link.reading], [], [], 30)[0]:
+        data = link.read(1 << 16)
+        if data is not None:
+            return data
+    raise AssertionError("it says nothing")
 
 
 def test_an_engine_that_is_stopped(short_lived: tuple[Engine, Path], launch: Launch, tmp_path: Path):

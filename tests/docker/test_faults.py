@@ -126,7 +126,7 @@ def test_gpus_that_the_engine_can_not_give(docker: Engine, image: str, launch: L
     assert "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there" in ended.err
     ended = launch(*words, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": ""})
     assert ended.code == 2
-    assert "the tasks ask for 1 GPUs, this machine has 0" in ended.err
+    assert "the tasks ask for 1 GPU, this machine has 0" in ended.err
 
 
 def test_a_mount_that_is_not_there(docker: Engine, image: str, launch: Launch, tmp_path: Path):
@@ -192,38 +192,50 @@ def _docker(env: dict[str, str], *words: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "why"),
     [
-        ["--memory", "64m"],
-        ["--keep"],
-        ["--docker", "x", "--memory", "much"],
-        ["--docker", "x", "--memory", "boss=64m"],
-        ["--docker", "x", "--cpus", "0"],
-        ["--docker", "x", "--mount", ":/a"],
-        ["--docker", "x", "--mount", "/a:b:c:d"],
-        ["--docker", "x", "--sync", "."],
-        ["--docker", "x", "--hosts", "left,right", "--collect", "it"],
-        ["--docker", "x", "--no-mount", "--read-only"],
-        ["--docker", ""],
-        ["--docker", "x", "--workdir", "/"],
+        ("--memory 64m", "there is no container to use it for"),
+        ("--keep", "there is no container to use it for"),
+        ("--docker x --memory much", "expected a size such as 512m or 2g"),
+        ("--docker x --memory boss=64m", "there is no role 'boss'"),
+        ("--docker x --cpus 0", "expected a number of CPUs"),
+        ("--docker x --mount :/a", "this is no mount"),
+        ("--docker x --mount /a:b:c:d", "this is no mount"),
+        ("--docker x --sync .", "this is about other machines, and --docker uses none"),
+        ("--docker x --hosts left,right --collect it", "this is about other machines"),
+        ("--docker x --no-mount --read-only", "the working folder, which is not mounted"),
+        ("--docker=", "'' is no name of an image"),
+        ("--docker x --workdir /", "the root folder can't be mounted"),
     ],
-    ids=" ".join,
 )
-def test_bad_input(launch: Launch, words: list[str]):
-    ended = launch(*words, "true", env={"DOCKER_HOST": "unix:///no/engine"})
+def test_bad_input(launch: Launch, words: str, why: str):
+    ended = launch(*words.split(), "true", env={"DOCKER_HOST": "unix:///no/engine"})
     assert ended.code == 2, ended.err
+    assert why in ended.err
+    assert ended.err.count("\n") == 1, "and nothing else is wrong"
 
 
-JOBS = {
-    "limits": "roles:\n  worker: {program: [echo, x]}\ndocker: {image: x, memory: {wroker: 1g}}\n",
-    "same names": "roles:\n  a_b: {program: [echo, x]}\n  a-b: {program: [echo, x]}\n",
-    "sync": "roles:\n  worker: {program: [echo, x]}\nsync: [.]\n",
-}
-
-
-@pytest.mark.parametrize("case", JOBS)
-def test_job_files_that_can_not_be_followed(launch: Launch, tmp_path: Path, case: str):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "roles:\n  worker: {program: [echo, x]}\ndocker: {image: x, memory: {wroker: 1g}}\n",
+            "job.yaml:3: memory: there is no role 'wroker'",
+        ),
+        (
+            "roles:\n  a_b: {program: [echo, x]}\n  a-b: {program: [echo, x]}\n",
+            "the containers of 'a_b' and 'a-b' would have the same names",
+        ),
+        (
+            "roles:\n  worker: {program: [echo, x]}\nsync: [.]\n",
+            "--sync: this is about other machines, and --docker uses none",
+        ),
+    ],
+    ids=["limits", "same names", "sync"],
+)
+def test_job_files_that_can_not_be_followed(launch: Launch, tmp_path: Path, text: str, why: str):
     job = tmp_path / "job.yaml"
-    job.write_text(JOBS[case])
+    job.write_text(text)
     ended = launch("--docker", "x", job, env={"DOCKER_HOST": "unix:///no/engine"})
     assert ended.code == 2, ended.err
+    assert why in ended.err

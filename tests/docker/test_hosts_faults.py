@@ -151,22 +151,3 @@ def test_an_option_that_the_command_there_refuses(
     ended = launch(tmp_path / "job.yaml", cwd=tmp_path, timeout=60)
     assert ended.code == 125
     assert 'invalid argument "a:b" for "--add-host" flag' in ended.err
-
-
-def test_an_engine_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    """Its containers outlive it: that is said, and nothing is left once it is back and was cleaned."""
-    started = launch.start(
-        *words(hostfile, "--workers", "4", "--no-mount", "--", "sh", "-c", "echo up; exec sleep 600"),
-        cwd=tmp_path,
-    )
-    started.until(lambda it: it.out.count("up") == 4, 40)
-    hosts[0].kill()
-    try:
-        ended = started.wait(60)
-    finally:
-        hosts[0].start()
-    assert ended.code == 125
-    assert "host node1 is lost: its Docker engine has gone: was it stopped?" in ended.err
-    assert "what runs in its container may go on until the engine is back" in ended.err
-    assert launch("clean", "--hosts", hostfile, cwd=tmp_path, timeout=60).code == 0
-    assert [one.containers() for one in hosts] == [[], []]

@@ -29,7 +29,7 @@ while True:
 FETCH = """
 import json, os, socket, time
 host, port = json.loads(os.environ["CLUSTER_SPEC"])["ps"][0].rsplit(":", 1)
-for _ in range(200):
+for _ in range(600):
     try:
         line = socket.create_connection((host, int(port)), 5)
         break

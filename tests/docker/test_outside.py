@@ -26,7 +26,7 @@ class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = daemon_threads = True
 if flags["job_name"] == "ps":
     Server((host, int(port)), Answer).serve_forever()
-for _ in range(300):
+for _ in range(600):
     try:
         ps = socket.create_connection((host, int(port)), 5)
         break

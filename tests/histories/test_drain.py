@@ -1,10 +1,11 @@
-"""Services that may end by themselves when the job is done; sidecars, whose ends are none of the job's."""
+"""Who may end by itself when the job is done; sidecars, whose ends are none of the job's."""
 
 from __future__ import annotations
 
 import pytest
 
 from launcher.model import orders
+from launcher.model.status import Reason
 from tests.histories.script import Script, after, hosts, job, states
 
 DRAINING = ("worker 1", "evaluator 1 drain 60", "ps 1")
@@ -152,6 +153,123 @@ def test_a_failed_job_waits_for_nobody():
     assert set(stopped(*after(played))) == {"evaluator/0", "ps/0"}
 
 
+# ---------------------------------------------------------------------- workers that a chief leaves
+
+WORKING = ("chief 1", "worker 2 drain 60", "ps 1")
+
+CHIEF_DONE = """
+up
+chief/0 exits 0
+chief/0 gone
+"""
+
+
+def test_a_worker_goes_on_when_the_chief_is_done_and_keeps_its_ps():
+    played = Script(job(*WORKING)).play(CHIEF_DONE + "worker/1 exits 0\nworker/1 gone")
+    assert stopped(*played.orders) == []
+    played = Script(job(*WORKING)).play(CHIEF_DONE + "worker/1 exits 0\nworker/1 gone\nworker/0 exits 0")
+    assert stopped(*after(played)) == ["ps/0"]
+    ends = "worker/1 exits 0\nworker/1 gone\nworker/0 exits 0\nworker/0 gone\nps/0 ends\nclosed"
+    played = Script(job(*WORKING)).play(CHIEF_DONE + ends)
+    assert (played.exit_code, played.told) == (0, ())
+    assert states(played) == {
+        "chief/0": "succeeded: exit", "worker/0": "succeeded: exit", "worker/1": "succeeded: exit",
+        "ps/0": "stopped: stopped",
+    }  # fmt: skip
+
+
+def test_a_worker_of_another_host_that_ended_later_is_heard_earlier():
+    """Of the chief's end and its own, whichever is heard first, its exit code counts."""
+    for text in (
+        "worker/0 exits 0 @ 5.2\nchief/0 exits 0 @ 5.1",
+        "chief/0 exits 0 @ 5.1\nworker/0 exits 0 @ 5.2",
+    ):
+        played = Script(job("chief 1", "worker 1 drain 60"), hosts(2, slots=1)).play("up\n" + text)
+        assert played.report.tasks[1].reason is Reason.EXIT
+    late = "chief/0 exits 0 @ 5.1\nworker/0 exits 3 @ 5.2"
+    played = Script(job("chief 1", "worker 1 drain 60"), hosts(2, slots=1)).play("up\n" + late)
+    assert played.report.exit_code == 3
+
+
+def test_a_ps_stays_for_workers_though_its_own_time_is_over():
+    spec = job("chief 1", "worker 1 drain 60", "ps 1 drain 20", "evaluator 1 drain 90")
+    played = Script(spec).play(CHIEF_DONE + "time up drain")
+    assert (stopped(*played.orders), played.told, played.timers["drain"]) == ([], (), 40.0)
+    played = Script(spec).play(CHIEF_DONE + "time up drain\nworker/0 exits 0")
+    assert stopped(*after(played)) == ["ps/0"]  # the evaluator has more time
+    played = Script(spec).play(CHIEF_DONE + "time up drain\ntime up drain")
+    assert sorted(stopped(*after(played))) == ["ps/0", "worker/0"]
+    assert played.told == ("worker/0 did not finish within 60 s of the job's end: stopped",)
+
+
+def test_who_ends_early_takes_nothing_of_the_time_of_others():
+    spec = job("chief 1", "worker 1 drain 60", "evaluator 1 drain 300")
+    played = Script(spec).play(CHIEF_DONE + "worker/0 exits 0\nworker/0 gone\ntime up drain")
+    assert (stopped(*played.orders), played.told, played.timers["drain"]) == ([], (), 240.0)
+    played = Script(spec).play(CHIEF_DONE + "worker/0 exits 0\nworker/0 gone\ntime up drain\ntime up drain")
+    assert stopped(*after(played)) == ["evaluator/0"]
+    assert played.told == ("evaluator/0 did not finish within 300 s of the job's end: stopped",)
+
+
+def test_a_chief_that_fails_is_told_as_it_is():
+    spec = job("chief 1", "worker 1 drain 60", on_failure="continue")
+    played = Script(spec).play("up\nchief/0 exits 3")
+    assert stopped(*played.orders) == []
+    assert played.told == ("chief/0 failed on node1 after 0.0 s: exit code 3; 1 task left",)
+
+
+def test_a_worker_s_time_is_over():
+    played = Script(job(*WORKING)).play(
+        CHIEF_DONE + "time up drain\nworker/0 ends\nworker/1 ends\nps/0 ends\nclosed"
+    )
+    assert played.told == ("worker/0, worker/1 did not finish within 60 s of the job's end: stopped",)
+    assert (played.exit_code, states(played)["worker/0"]) == (0, "stopped: stopped")
+
+
+@pytest.mark.parametrize("who", ["worker/0", "ps/0"])
+def test_what_fails_while_workers_go_on_is_the_job_s_failure(who: str):
+    played = Script(job(*WORKING)).play(CHIEF_DONE + f"{who} exits 3")
+    assert sorted(stopped(*after(played))) == sorted({"worker/0", "worker/1", "ps/0"} - {who})
+    assert played.report.exit_code == 3
+
+
+def test_a_failed_chief_waits_for_no_worker():
+    played = Script(job(*WORKING)).play("up\nchief/0 exits 7")
+    assert set(stopped(*after(played))) == {"worker/0", "worker/1", "ps/0"}
+
+
+# ---------------------------------------------------------------------- what is said of --drain
+
+HOLDS = "worker/1 gets 15\nworker/0 gets 15\nps/0 gets 15\n"
+DRAIN = "`--drain 60s` lets it"
+
+
+def test_who_holds_sigterm_when_the_chief_is_done_is_told_of_drain_once():
+    history = CHIEF_DONE + HOLDS + "ps/0 gets 6\nworker/0 gets 6\nworker/1 gets 6"
+    played = Script(job("chief 1", "worker 2", "ps 1")).play(history)
+    assert [DRAIN in text for text in played.told] == [False, True, False]
+    assert played.told[1].startswith("worker/0 did not end on SIGTERM: sent SIGABRT")
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        "up\nCtrl-C\n" + HOLDS + "worker/0 gets 6",
+        "up\nchief/0 exits 7\n" + HOLDS + "worker/0 gets 6",
+        CHIEF_DONE + "worker/0 exits 0\n" + HOLDS + "worker/0 gets 6",  # what it left behind
+    ],
+)
+def test_where_drain_would_not_have_helped_it_is_not_told(history: str):
+    played = Script(job("chief 1", "worker 2", "ps 1")).play(history)
+    assert "sent SIGABRT" in played.told[-1]
+    assert not any(DRAIN in text for text in played.told)
+
+
+def test_who_had_time_is_not_told_of_drain():
+    played = Script(job(*WORKING)).play(CHIEF_DONE + "time up drain\n" + HOLDS + "worker/0 gets 6")
+    assert "sent SIGABRT" in played.told[-1] and DRAIN not in played.told[-1]
+
+
 # ---------------------------------------------------------------------- sidecars
 
 SIDECAR = ("worker 1", "board 1 sidecar")
@@ -165,8 +283,12 @@ def test_a_sidecar_is_stopped_with_the_job():
 @pytest.mark.parametrize(
     ("end", "told", "state"),
     [
-        ("exits 1", "board/0 failed after 0.0 s: exit code 1; it is a sidecar:", "failed: exit"),
-        ("dies 9", "board/0 failed after 0.0 s: killed by SIGKILL; it is a sidecar:", "failed: signal"),
+        ("exits 1", "board/0 failed on node1 after 0.0 s: exit code 1; it is a sidecar:", "failed: exit"),
+        (
+            "dies 9",
+            "board/0 failed on node1 after 0.0 s: killed by SIGKILL; it is a sidecar:",
+            "failed: signal",
+        ),
         ("exits 0", "board/0 ended by itself (exit code 0) before the job was done", "succeeded: exit"),
     ],
 )

@@ -83,28 +83,28 @@ ENDS = {
         """,
         7,
         "worker/0 stopped: stopped, worker/1 failed: exit, ps/0 stopped: stopped",
-        "worker/1 failed after 0.0 s: exit code 7",
+        "worker/1 failed on node1 after 0.0 s: exit code 7",
     ),
     "killed by SIGKILL": End(
         Script(job("worker 1")),
         "up\nworker/0 dies 9\nworker/0 gone\nclosed",
         137,
         "worker/0 failed: signal",
-        "worker/0 failed after 0.0 s: killed by SIGKILL",
+        "worker/0 failed on node1 after 0.0 s: killed by SIGKILL",
     ),
     "out of memory": End(
         Script(job("worker 1")),
         "up\nworker/0 dies 9 oom\nworker/0 gone\nclosed",
         137,
         "worker/0 failed: out of memory",
-        "worker/0 failed after 0.0 s: killed by SIGKILL, out of memory (oom_kill 1)",
+        "worker/0 failed on node1 after 0.0 s: killed by SIGKILL, out of memory (oom_kill 1)",
     ),
     "a ps dies before the end": End(
         Script(job(*PLAIN)),
         "up\nps/0 dies 11\nps/0 gone\nworker/0 ends\nworker/1 ends\nclosed",
         139,
         "worker/0 stopped: stopped, worker/1 stopped: stopped, ps/0 failed: signal",
-        "ps/0 failed after 0.0 s: killed by SIGSEGV",
+        "ps/0 failed on node1 after 0.0 s: killed by SIGSEGV",
     ),
     "a ps exits with 0 before the end": End(
         Script(job(*PLAIN)),
@@ -126,7 +126,7 @@ ENDS = {
         "up\nevaluator/0 exits 3\nevaluator/0 gone\nworker/0 ends\nclosed",
         3,
         "worker/0 stopped: stopped, evaluator/0 failed: exit",
-        "evaluator/0 failed after 0.0 s: exit code 3",
+        "evaluator/0 failed on node1 after 0.0 s: exit code 3",
     ),
     "by itself between our order and our signal": End(
         Script(job("worker 3")),
@@ -141,7 +141,7 @@ ENDS = {
         """,
         7,
         "worker/0 stopped: stopped, worker/1 failed: exit, worker/2 failed: exit",
-        "worker/1 failed after 0.0 s: exit code 7",
+        "worker/1 failed on node1 after 0.0 s: exit code 7",
     ),
     "the first by time is the cause, though reported second": End(
         Script(job("worker 3"), hosts(3)),
@@ -178,7 +178,7 @@ ENDS = {
         1,
         "worker/0 failed: exit, worker/1 stopped: stopped, worker/2 stopped: stopped, "
         "worker/3 stopped: stopped",
-        "worker/0 failed after 0.0 s: exit code 1",
+        "worker/0 failed on node1 after 0.0 s: exit code 1",
     ),
     "a ps that crashes after all was done": End(
         Script(job("worker 1", "ps 1")),
@@ -214,7 +214,7 @@ ENDS = {
         "ready node1\nheld node1\nworker/0 cannot start 127\nclosed",
         127,
         "worker/0 failed: not found",
-        "worker/0 could not be started: no such thing",
+        "worker/0 could not be started on node1: no such thing",
     ),
     "not runnable": End(
         Script(job("worker 2"), hosts(2)),
@@ -237,14 +237,14 @@ ENDS = {
         "ready node1\nheld node1\nworker/0 cannot start 125\nclosed",
         125,
         "worker/0 failed: launcher",
-        "worker/0 could not be started: no such thing",
+        "worker/0 could not be started on node1: no such thing",
     ),
     "none could be started": End(
         Script(job("worker 2")),
         "ready node1\nheld node1\nworker/0 cannot start 127\nworker/1 cannot start 127\nclosed",
         127,
         "worker/0 failed: not found, worker/1 failed: not found",
-        "worker/0 could not be started: no such thing",
+        "worker/0 could not be started on node1: no such thing",
     ),
     "continue: the others go on; the first failure's code": End(
         Script(job("worker 3", "ps 1", on_failure="continue")),
@@ -261,28 +261,28 @@ ENDS = {
         """,
         7,
         "worker/0 succeeded: exit, worker/1 failed: exit, worker/2 failed: exit, ps/0 stopped: stopped",
-        "worker/1 failed after 0.0 s: exit code 7",
+        "worker/1 failed on node1 after 0.0 s: exit code 7",
     ),
     "continue: the chief fails, and that is the end": End(
         Script(job("chief 1", "worker 1", on_failure="continue")),
         "up\nchief/0 exits 7\nchief/0 gone\nworker/0 ends\nclosed",
         7,
         "chief/0 failed: exit, worker/0 stopped: stopped",
-        "chief/0 failed after 0.0 s: exit code 7",
+        "chief/0 failed on node1 after 0.0 s: exit code 7",
     ),
     "continue: what crashes after the end has not failed": End(
         Script(job("worker 1", "ps 1", on_failure="continue")),
         "up\nworker/0 exits 7\nps/0 dies 6\nworker/0 gone\nps/0 gone\nclosed",
         7,
         "worker/0 failed: exit, ps/0 stopped: stopped",
-        "worker/0 failed after 0.0 s: exit code 7",
+        "worker/0 failed on node1 after 0.0 s: exit code 7",
     ),
     "continue: a ps fails, the workers finish": End(
         Script(job("worker 1", "ps 1", on_failure="continue")),
         "up\nps/0 exits 2\nps/0 gone\nworker/0 exits 0\nworker/0 gone\nclosed",
         2,
         "worker/0 succeeded: exit, ps/0 failed: exit",
-        "ps/0 failed after 0.0 s: exit code 2",
+        "ps/0 failed on node1 after 0.0 s: exit code 2",
     ),
 }
 
@@ -333,14 +333,14 @@ def test_a_failure_that_was_first_is_told_though_it_comes_late():
 
 def test_a_failure_that_only_follows_the_first_is_not_told():
     played = Script(job("worker 3")).play("up\nworker/0 exits 7\nworker/1 exits 1")
-    assert played.told == ("worker/0 failed after 0.0 s: exit code 7; stopping the other 2 tasks",)
+    assert played.told == ("worker/0 failed on node1 after 0.0 s: exit code 7; stopping the other 2 tasks",)
 
 
 def test_continue_says_who_is_left():
     played = Script(job("worker 3", on_failure="continue")).play("up\nworker/0 exits 7\nworker/1 exits 1")
     assert played.told == (
-        "worker/0 failed after 0.0 s: exit code 7; 2 tasks left",
-        "worker/1 failed after 0.0 s: exit code 1; 1 task left",
+        "worker/0 failed on node1 after 0.0 s: exit code 7; 2 tasks left",
+        "worker/1 failed on node1 after 0.0 s: exit code 1; 1 task left",
     )
     assert not played.all(orders.StopTasks)
 

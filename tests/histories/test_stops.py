@@ -30,7 +30,8 @@ def test_asked_once_ends_it_in_order(signal: str, code: int):
     assert played.report.failure is not None
     assert (played.report.failure.reason, played.report.failure.task) == (Reason.INTERRUPTED, None)
     assert played.report.failure.text == f"stopped by {signal}"
-    assert played.told == (f"{signal}: stopping 2 tasks, up to 10 s; once more kills them at once",)
+    again = "Ctrl-C" if signal == "SIGHUP" else "once more"  # a terminal is closed only once
+    assert played.told == (f"{signal}: stopping 2 tasks, up to 10 s; {again} kills them at once",)
 
 
 def test_asked_twice_kills_at_once():
@@ -173,14 +174,41 @@ def test_time_limit_while_it_runs():
     )
     assert played.exit_code == 124
     assert ladders(played) == [TERM_ABRT_KILL]
-    assert played.told == ("the job took longer than its time limit of 60 s; stopping 2 tasks",)
+    assert played.told == ("the time limit of 60 s is over: stopping 2 tasks",)
     assert played.report.failure is not None and played.report.failure.reason is Reason.TIMEOUT
+    assert played.report.failure.text == "the job took longer than its time limit of 60 s"
+
+
+def test_the_time_limit_tells_who_hung():
+    """Who waits for whom in a hang is half of its cause."""
+    played = Script(job("worker 3", "ps 1", timeout=60)).play("up\nworker/1 exits 0 @ 108.7\ntime up job")
+    assert played.report.failure is not None
+    text = "the job took longer than its time limit of 60 s; worker/1 ended after"
+    assert played.report.failure.text.startswith(text)
+    assert played.report.failure.text.endswith(" s, worker/0, worker/2 went on")
+    assert "faulthandler" in played.report.failure.hint
+
+
+def test_who_had_ended_before_the_first_that_failed():
+    """It may be the cause: what is computed together waits for all, for a while."""
+    history = "up\nps/0 exits 0\nworker/2 exits 0 @ 101\nworker/0 exits 0 @ 108.5\nworker/1 exits 1 @ 112"
+    played = Script(job("worker 3", "ps 1")).play(history)
+    assert played.report.failure is not None
+    assert played.report.failure.hint == (
+        "worker/0, worker/2 had ended with 0, 3.5 s before: what meets in a collective must end together"
+    )
+    crossed = Script(job("worker 2")).play("up\nworker/0 exits 0 @ 112\nworker/1 exits 1 @ 111")
+    assert crossed.report.failure is not None and crossed.report.failure.hint == ""
+    late = Script(job("worker 2")).play("up\nworker/0 exits 0 @ 112\nworker/1 exits 1 @ 4000")
+    assert late.report.failure is not None and late.report.failure.hint == ""
+    played = Script(job("worker 2", "ps 1")).play("up\nworker/0 exits 0\nps/0 exits 1")
+    assert played.report.failure is not None and played.report.failure.hint == ""
 
 
 def test_time_limit_while_agents_come_up():
     played = Script(job("worker 2", timeout=5), hosts(2)).play("ready node1\ntime up job\nclosed")
     assert played.exit_code == 124
-    assert played.told == ("the job took longer than its time limit of 5 s; no task was started yet",)
+    assert played.told == ("the time limit of 5 s is over: no task was started yet",)
 
 
 @pytest.mark.parametrize("end", ["worker/0 exits 0", "worker/0 exits 7", "Ctrl-C"])
@@ -231,7 +259,7 @@ def test_a_job_that_runs_is_not_waited_for():
 
 def test_many_are_not_all_named():
     played = Script(job("worker 9")).play("up\nCtrl-C\ntime up patience")
-    assert played.told[-1] == "waiting for worker/0, worker/1, worker/2, worker/3 and 5 others to end"
+    assert played.told[-1] == "waiting for worker/0, worker/1, worker/2, worker/3 and 5 more to end"
 
 
 # ---------------------------------------------------------------------- what does not go by itself
@@ -254,6 +282,14 @@ def test_leftovers_that_do_not_end_on_sigterm_are_told_as_such():
         "worker/0 left 1 process behind: ended by us",
     )
     assert states(played)["worker/0"] == "succeeded: exit"
+
+
+def test_whom_we_kill_leaves_nothing_behind():
+    """It had no time to end its own processes: that is no news of the program's."""
+    played = Script(job("worker 1", grace=0)).play(
+        "up\nCtrl-C\nworker/0 gets 9\nworker/0 dies 9\nworker/0 left 1"
+    )
+    assert played.told == ("Ctrl-C: stopping 1 task",)
 
 
 def test_an_unkillable_task_is_told_and_the_job_ends():

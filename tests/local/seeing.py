@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +183,7 @@ class Terminal:
         args: of the command.
         columns, lines: the size.
         env: added to its environment.
+        command: what runs there, before the arguments.
     """
 
     def __init__(
@@ -192,13 +193,14 @@ class Terminal:
         columns: int = 100,
         lines: int = 30,
         env: Mapping[str, str] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "launcher"),
     ) -> None:
         self._master, slave = os.openpty()
         self.resize(columns, lines)
         os.set_blocking(self._master, False)
         self.raw = b""
         self.process = subprocess.Popen(
-            ["setsid", "--ctty", sys.executable, "-m", "launcher", *args],
+            ["setsid", "--ctty", *command, *args],
             stdin=slave, stdout=slave, stderr=slave,
             env={**os.environ, **launch.environment(), "TERM": "xterm-256color", **(env or {})},
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ def _refused(launch: Launch, *words: str | Path, **settings: object) -> Ended:
         ([""], "expected a program"),
         (["-m"], "module"),
         (["--wrokers", "2", "true"], "--wrokers"),
+        (["--image", "tf:1", "true"], "did you mean --docker?"),
+        (["--no-check", "--lease", "30", "true"], "--no-check: this is about other machines, and none"),
         (["--workers", "-1", "true"], "-1"),
         (["--workers", "two", "true"], "two"),
         (["--workers", "1.5", "true"], "1.5"),
@@ -44,6 +47,9 @@ def _refused(launch: Launch, *words: str | Path, **settings: object) -> Ended:
         (["--on-failure", "panic", "true"], "panic"),
         (["-x", "NO_SUCH_VARIABLE", "true"], "NO_SUCH_VARIABLE"),
         (["-x", "=value", "true"], "-x"),
+        (["-x", "A B=3", "true"], "-x A B: 'A B' can't be set; expected a variable's name"),
+        (["-x", "TF_CONFIG={}", "true"], "launch sets this one, for each task its own"),
+        (["-x", "OUTPUT_DIR=/x", "--output-dirs", "true"], "an option of this launch sets it"),
         (["--show", "nobody", "true"], "nobody"),
         (["--show", "", "true"], "--show"),
         (["--hosts", "", "true"], "host"),
@@ -74,6 +80,16 @@ def test_all_faults_at_once(launch: Launch):
     for word in ("NO_SUCH_A", "NO_SUCH_B", "--grace", "--timeout", "none", "--report", "{ps_hosts}"):
         assert word in ended.err
     assert all(line.startswith("launch: ") for line in ended.err.splitlines())
+
+
+def test_all_faults_of_the_options_at_once(launch: Launch):
+    ended = _refused(launch, "--workers", "x", "--ps", "y", "--on-failure", "panic", "--chef", "true")
+    options = [line.split()[1] for line in ended.err.splitlines()]
+    assert options == ["--workers:", "--ps:", "--on-failure:", "unrecognized"]
+
+
+def test_a_secret_in_a_fault_stays_one(launch: Launch):
+    assert "s3cret" not in _refused(launch, "-x", "TASK_INDEX=s3cret", "-x", "A B=s3cret", "true").err
 
 
 def test_all_faults_of_a_hostfile(launch: Launch, tmp_path: Path):
@@ -146,6 +162,7 @@ def test_words_after_a_job_file_are_options(launch: Launch, tmp_path: Path):
     assert (ended.code, ended.out) == (0, "")
     assert "--wrokers" in _refused_after(launch, job, "--wrokers", "3").err
     assert "extra" in _refused_after(launch, job, "extra").err
+    assert "nothing takes 'extra'" in _refused_after(launch, job, "--", "extra").err
 
 
 def _refused_after(launch: Launch, *words: str | Path) -> Ended:
@@ -188,11 +205,11 @@ def test_a_misspelt_option_after_a_job_file(launch: Launch, tmp_path: Path):
 # ---------------------------------------------------------------------- programs
 
 
-def _never_began(launch: Launch, code: int, *words: str | Path) -> str:
-    ended = launch(*words)
+def _never_began(launch: Launch, code: int, *words: str | Path, lines: int = 1, **settings: object) -> str:
+    ended = launch(*words, **settings)  # type: ignore[arg-type]
     assert (ended.code, ended.out) == (code, ""), ended.err
     assert not launch.state.exists(), "nothing is left of what never began"
-    assert len(ended.err.splitlines()) == 1
+    assert len(ended.err.splitlines()) == lines, ended.err
     return ended.err
 
 
@@ -204,6 +221,7 @@ def _never_began(launch: Launch, code: int, *words: str | Path) -> str:
         (["nothing.py"], "'nothing.py' (looked in"),
         (["log"], "did you mean launch logs?"),
         (["help"], "did you mean launch --help?"),
+        (["--chief", "2", "true"], "'2' is nowhere along PATH; --chief and --evaluator take no number"),
         (
             ["--python", "no-python", "-m", "x"],
             "--python: program not found: 'no-python' is nowhere along PATH",
@@ -240,7 +258,59 @@ def test_a_role_whose_program_is_not_there(launch: Launch, tmp_path: Path):
     assert f"{job}:3: odd/0: program not found" in _never_began(launch, 127, job)
 
 
+def test_all_programs_that_are_not_there(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    (tmp_path / "plain").write_text("#!/bin/sh\n")
+    job.write_text(
+        "command: [train.py]\nroles:\n  chief: 1\n  worker: 2\n  ps: {count: 2, command: [serve.py]}\n"
+        f"  odd: {{command: [{tmp_path}/plain]}}\n  good: {{command: [true]}}\n"
+    )
+    said = _never_began(launch, 127, job, lines=3).splitlines()
+    assert said[0].startswith(f"launch: {job}:1: chief/0, worker/0: program not found: 'train.py' (looked")
+    assert said[1].startswith(f"launch: {job}:5: ps/0: program not found: 'serve.py' (looked in ")
+    assert said[2].startswith(f"launch: {job}:6: odd/0: ") and "chmod +x" in said[2]
+    both = _never_began(launch, 127, "--python", tmp_path / "no" / "python", "nothing.py", lines=2)
+    assert "--python: program not found: " in both and "program not found: 'nothing.py'" in both
+
+
+def test_a_program_that_lies_beside_the_job_file(launch: Launch, tmp_path: Path):
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    (tmp_path / "serve").touch(0o755)
+    (tmp_path / "sub").mkdir()
+    job, words = tmp_path / "job.yaml", "command: [train.py]\nroles: {worker: 1}\n"
+    beside = "it lies beside the job file: {} makes that its folder\n"
+    job.write_text(words)
+    assert _never_began(launch, 127, job, cwd=tmp_path / "sub").endswith(beside.format("`workdir: .` there"))
+    there = beside.format(f"--workdir {str(tmp_path)!r}")
+    assert _never_began(launch, 127, job, "--workdir", "/").endswith(there)
+    job.write_text(f"{words}workdir: .\n")
+    assert "trained" in launch(job, cwd=tmp_path / "sub").out
+    job.write_text("command: [serve]\nroles: {worker: {workdir: sub}}\n")
+    assert "`workdir: .` in its role makes that its folder, and ./ before the name" in launch(job).err
+    job.write_text("command: [nothing.py]\nroles: {worker: 1}\n")
+    assert "beside" not in launch(job).err
+
+
 # ---------------------------------------------------------------------- who says so
+
+
+def test_a_fault_of_a_command_is_where_the_command_is(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text("roles:\n  worker: 2\n  ps: {count: 1, command: [no.py]}\ncommand: no-such-program\n")
+    said = _never_began(launch, 127, job, lines=2)
+    assert f"{job}:4: worker/0: program not found" in said and f"{job}:3: ps/0: program not found" in said
+    job.write_text("roles: {worker: 2}\ncommand: 'echo {ps_host}'\n")
+    assert _refused(launch, job).err.startswith(f"launch: {job}:2: argument")
+
+
+def test_a_run_dir_of_a_job_file_serves_one_run(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text("roles: {worker: 1}\ncommand: 'true'\nrun_dir: run\n")
+    assert launch(job).code == 0
+    err = _refused_after(launch, job).err
+    assert err.startswith(f"launch: {job}:3: ") and "give this run another with --run-dir" in err
+    assert "--run-dir: " in _refused_after(launch, job, "--run-dir", tmp_path / "run").err
+    assert launch(job, "--run-dir", tmp_path / "other").code == 0
 
 
 def test_a_working_folder_has_a_source(launch: Launch, tmp_path: Path):
@@ -273,3 +343,13 @@ def test_what_was_given_as_hosts(launch: Launch, tmp_path: Path):
 def test_several_hosts_are_one_option(launch: Launch):
     ended = _refused(launch, "--hosts", "node1", "--hosts", "node2", "true")
     assert "--hosts: expected once; several hosts are host,host,..." in ended.err
+
+
+def test_a_working_folder_that_can_not_be_entered(launch: Launch, tmp_path: Path):
+    """Root may enter all: so as a user of a namespace who is not."""
+    (tmp_path / "closed").mkdir(mode=0o600)
+    (tmp_path / "closed").chmod(0o600)
+    command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "launcher")
+    ended = launch.start("--workdir", tmp_path / "closed", "true", command=command).wait(20)
+    assert ended.code == 2
+    assert f"the working folder '{tmp_path}/closed' can't be entered: permission denied" in ended.err

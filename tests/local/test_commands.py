@@ -206,14 +206,49 @@ printf '%s\\n' "${COMPREPLY[@]}"; }
         (["launch", "run", "--on-failure", ""], ["stop", "continue"]),
         (["launch", "--on-failure", ""], ["stop", "continue"]),
         (["launch", "stop", "--n"], ["--now"]),
+        (["launch", "st"], ["stop", "steps.py"]),  # a program may stand where a command may
+        (["launch", "ste"], ["steps.py"]),
+        (["launch", "run", "ste"], ["steps.py"]),
+        (["launch", "--hosts", "l"], ["lab.yaml"]),
+        (["launch", "--python", "l"], ["lab.yaml"]),
+        (["launch", "stop", ""], ["20261121-080000-bbbbb"]),
+        (["launch", "logs", "20261121-07"], ["20261121-070000-aaaaa"]),
+        (["launch", "logs", "w"], ["worker/0", "worker/1"]),
+        (["launch", "logs", "-f", "my"], ["my-role/0"]),
     ],
 )
 def test_bash_completes(launch: Launch, tmp_path: Path, words: list[str], expected: list[str]):
+    script, environ = _script_and_runs(launch, tmp_path)
+    command = ["bash", "--norc", "-c", _BASH, "bash", script, *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path / "here", env=environ
+    )
+    assert sorted(filter(None, done.stdout.split())) == sorted(expected), done.stderr
+
+
+def _script_and_runs(launch: Launch, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """The script; and two runs, the newer of which has not ended, and two files."""
     script = tmp_path / "launch.bash"
     script.write_bytes(launch("completion", "bash").stdout)
-    command = ["bash", "--norc", "-c", _BASH, "bash", str(script), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert sorted(filter(None, done.stdout.split())) == sorted(expected), done.stderr
+    runs = tmp_path / "state" / "tf-launcher" / "runs"
+    for name in ("20261121-070000-aaaaa", "20261121-080000-bbbbb"):
+        (runs / name / "logs").mkdir(parents=True)
+    (runs / "20261121-070000-aaaaa" / "report.json").touch()
+    for log in ("worker-0", "worker-1", "ps-0", "my-role-0"):
+        (runs / "20261121-080000-bbbbb" / "logs" / f"{log}.log").touch()
+    (tmp_path / "here").mkdir()
+    for name in ("steps.py", "lab.yaml"):
+        (tmp_path / "here" / name).touch()
+    return str(script), {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def test_bash_completes_all_else_with_names_of_files(launch: Launch):
+    """An argument of the program, say: bash does it where the function has nothing to say."""
+    script = launch("completion", "bash").out
+    shown = subprocess.run(
+        ["bash", "--norc", "-c", f"{script}\ncomplete -p launch"], capture_output=True, text=True, check=True
+    )
+    assert "-o default" in shown.stdout
 
 
 def test_zsh_script(launch: Launch, tmp_path: Path):
@@ -281,6 +316,17 @@ def test_five_hundred_tasks(launch: Launch):
     assert len(last_run(launch).states()) == 500
     assert set(last_run(launch).states().values()) == {"succeeded"}
     assert "500 tasks of worker succeeded" in ended.out
+
+
+def test_more_tasks_than_the_soft_limit_has_files(launch: Launch):
+    """Each has a port, a pipe and a log that are open: room for them is taken below the hard limit."""
+    command = ("sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", sys.executable, "-m", "launcher")
+    task = ["sh", "-c", "ulimit -S -n"]
+    ended = launch.start("--workers", "80", "--", *task, command=command).wait(50)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("| 64\n") == 80
+    assert "open files" not in ended.err
+    assert {last_run(launch).log(f"worker/{index}") for index in range(80)} == {b"64\n"}
 
 
 def test_a_task_that_launches(launch: Launch, family: Family):

@@ -59,8 +59,22 @@ def test_example_does_what_it_promises(example: Example, launch: Launch, tmp_pat
     assert done.returncode == example.code, done.stderr.decode()
 
 
+def job_file_of_the_documents() -> str:
+    return re.findall(r"^```yaml\n(.*?)^```", (TOP / "docs" / "jobfile.md").read_text(), re.M | re.S)[0]
+
+
 def test_the_job_file_in_the_documents_is_right():
-    text = re.findall(r"^```yaml\n(.*?)^```", (TOP / "docs" / "jobfile.md").read_text(), re.M | re.S)
-    found = jobfile.parse(text[0], "docs/jobfile.md")
+    found = jobfile.parse(job_file_of_the_documents(), "docs/jobfile.md")
     names = ["chief", "worker", "ps", "dispatcher", "evaluator", "board"]
     assert [role.name for role in found.job.roles] == names
+
+
+def test_the_job_file_in_the_documents_fits_its_hostfile(launch: Launch, tmp_path: Path):
+    """A reader copies both."""
+    (tmp_path / "hostfiles").symlink_to(TOP / "hostfiles")
+    (tmp_path / "here").mkdir()
+    job = tmp_path / "here" / "job.yaml"
+    job.write_text(job_file_of_the_documents())
+    ended = launch(job, "--dry-run")
+    assert ended.code == 0, ended.err
+    assert "# worker/2 on gpu01" in ended.out

@@ -277,10 +277,11 @@ def test_paths_in_a_job_file_are_relative_to_it(launch: Launch, tmp_path: Path):
 
 
 def test_timeout(launch: Launch, family: Family):
-    ended = launch("--workers", "2", "--timeout", "0.3", "--", "sleep", "60")
+    ended = launch("--workers", "2", "--timeout", "0.3s", "--", "sleep", "60")
     assert ended.code == 124
     assert ended.elapsed < 5
     assert last_run(launch).report["failure"]["reason"] == "timeout"
+    assert ": timed out after 0.3s, exit code 124\n" in ended.err + ended.out
     family.gone(0.5)
 
 

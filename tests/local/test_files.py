@@ -197,6 +197,26 @@ def test_a_full_disk_does_not_stop_the_job(launch: Launch, tmp_path: Path, code:
     assert re.fullmatch(rb"(z{99}\n)*z{0,99}", log), "what there is of it is what was printed first"
 
 
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_output_that_can_not_be_written_is_no_success(launch: Launch, words: list[str], code: int):
+    """One rule for all that is written; whose reader has gone is another matter."""
+    command = ("sh", "-c", '"$@" >/dev/full', "sh", *COMMAND)
+    ended = launch.start(*words, "--", "sh", "-c", f"echo hi; exit {code}", command=command).wait()
+    assert ended.code == (code or 125)
+    assert "the output could not be written: No space left on device" in ended.err
+    assert ("launch: exit code 125: the job is ok, but" in ended.err) == (code == 0)
+
+
+def test_a_log_that_is_not_whole_is_no_success(launch: Launch):
+    command = ("sh", "-c", 'ulimit -f 16; exec "$@"', "sh", *COMMAND)  # 8 kB or 16 kB, as the shell has it
+    script = "head -c 100000 /dev/zero | tr '\\0' x"
+    ended = launch.start("--", "sh", "-c", script, command=command).wait()
+    assert ended.code == 125
+    assert "worker-0.log can't be written: File too large" in ended.err
+    assert ended.err.splitlines()[-1].startswith("launch: exit code 125: the job is ok, but")
+
+
 def test_a_disk_that_is_full_from_the_start(launch: Launch, tmp_path: Path):
     """Not even the folder can be made: said before anything starts."""
     disk = tmp_path / "disk"

@@ -151,7 +151,7 @@ def test_a_second_ctrl_c_does_not_wait_for_an_agent_that_is_stopped(launch: Laun
     before = time.monotonic()
     started.send(signal.SIGINT)
     ended = started.wait(15)
-    assert time.monotonic() - before < 2.5
+    assert time.monotonic() - before < 8
     assert ended.code == 130
     assert "its agent did not answer in 1 s" in ended.err and "were killed" in ended.err
     assert set(last_run(launch).states().values()) == {"lost"}
@@ -174,14 +174,9 @@ def test_agent_and_guardian_killed_together(launch: Launch, family: Family):
     family.gone(1.0)
 
 
-@pytest.mark.parametrize("command", [["ps"], ["stop", "latest"], ["--", "true"]])
-def test_what_is_left_when_all_three_are_killed_is_swept_later(
-    launch: Launch, family: Family, command: list[str]
-):
-    """By the next command; another job that runs is left alone."""
-    other = launch.start("--workers", "1", "--", "sleep", "60")
-    (sleeper,) = soon(lambda: named(family.alive(), "sleep"))
-    others = family.alive()
+def _orphaned(launch: Launch, family: Family, others: set[int]) -> tuple[Path, set[int]]:
+    """The folder of a run whose launcher, guardian and agent were killed at once, and what is left of it."""
+    family.forget()
     started = launch.start("--workers", "2", "--", *stub("family", "child", "cleared", "daemon", "sleep"))
     started.until(lambda _: family.ready() == 2)
     doomed = family.alive() - others
@@ -195,7 +190,23 @@ def test_what_is_left_when_all_three_are_killed_is_swept_later(
     soon(lambda: not any(map(alive, helpers)))
     orphans = {pid for pid in doomed if alive(pid)}
     assert len(orphans) >= 2 * 4, "nobody has ended them"
-    ended = launch(*command)
+    return run, orphans
+
+
+@pytest.mark.parametrize("command", [["ps"], ["stop", "latest"], ["--", "true"]])
+def test_what_is_left_when_all_three_are_killed_is_swept_later(
+    launch: Launch, family: Family, command: list[str]
+):
+    """By the next command; another job that runs is left alone."""
+    other = launch.start("--workers", "1", "--", "sleep", "60")
+    (sleeper,) = soon(lambda: named(family.alive(), "sleep"))
+    others = family.alive()
+    for _ in range(3):  # any porter on this machine, of another test, may be first
+        run, orphans = _orphaned(launch, family, others)
+        ended = launch(*command)
+        if f"job {run.name} died" in ended.err:
+            break
+        assert not any(map(alive, orphans))
     assert f"job {run.name} died and had left {len(orphans)} processes here: killed" in ended.err
     assert alive(sleeper)
     other.send(signal.SIGTERM)
@@ -205,6 +216,43 @@ def test_what_is_left_when_all_three_are_killed_is_swept_later(
     assert "agents" not in json.loads((run / "launcher.json").read_text())
 
 
+@pytest.mark.parametrize("command", [["ps"], ["stop", "latest"], ["--", "true"]])
+def test_what_a_stopped_agent_and_guardian_keep_is_swept_later(
+    launch: Launch, family: Family, command: list[str]
+):
+    """Neither can end anything, and nobody tells them to go on: they go, too. Another job is left alone."""
+    other = launch.start("--workers", "1", "--", "sleep", "60")
+    soon(lambda: named(family.alive(), "sleep"))
+    others = family.alive()
+    started = launch.start("--workers", "2", "--", *stub("family", "child", "cleared", "daemon", "sleep"))
+    started.until(lambda _: family.ready() == 2)
+    doomed = family.alive() - others - {started.pid}
+    for pid in (*named(doomed, "launch-guardian"), *named(doomed, "launch-agent")):
+        os.kill(pid, signal.SIGSTOP)
+    run = last_run(launch).path
+    started.kill()
+    ended = launch(*command)
+    assert ended.code == 0
+    assert f"job {run.name} died and had left {len(doomed)} processes here: killed\n" in ended.err
+    assert others <= family.alive()
+    other.send(signal.SIGTERM)
+    assert other.wait(10).code == 143
+    family.gone(0.5)
+    assert "agents" not in json.loads((run / "launcher.json").read_text())
+
+
+def test_stopping_a_run_whose_launcher_was_killed_waits_for_its_agent(launch: Launch, family: Family):
+    started = launch.start(
+        "--workers", "2", "--grace", "30", "--", *stub("family", "ignore", "child", "sleep")
+    )
+    started.until(lambda _: family.ready() == 2)
+    started.kill()
+    ended = launch("stop", "latest")
+    assert not family.alive()
+    assert (ended.code, ended.err) == (0, "")
+    assert "had already ended without a report" in ended.out
+
+
 _TRACER = """
 import ctypes, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -212,6 +260,39 @@ seize = libc.ptrace(0x4206, int(sys.argv[1]), None, None)
 print("seized" if seize == 0 else "refused", flush=True)
 time.sleep(60)
 """
+
+
+#: A task that takes its agent prisoner: it stops it, holds the link's pipes, and survives SIGTERM.
+_CAPTOR = """
+import ctypes, os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+agent = os.getppid()
+for name in os.listdir(f"/proc/{agent}/fd"):
+    try:
+        os.open(f"/proc/{agent}/fd/{name}", os.O_RDWR)
+    except OSError:
+        pass
+if "trace" in sys.argv:
+    libc = ctypes.CDLL(None, use_errno=True)
+    print("seized" if libc.ptrace(0x10, agent, None, None) == 0 else "refused", flush=True)
+else:
+    os.kill(agent, signal.SIGSTOP)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["stop", "trace"])
+def test_a_task_that_holds_its_agent_prisoner(launch: Launch, family: Family, how: str):
+    """The guardian sees that its launcher is gone, whoever holds the link; a tracer is ended, too."""
+    started = launch.start("--workers", "1", "--", sys.executable, "-c", _CAPTOR, how)
+    (agent,) = soon(lambda: named(family.alive(), "launch-agent"))
+    soon(lambda: _state(agent) in "Tt")
+    started.kill()
+    family.gone(5)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_debugger_that_does_not_let_go_of_a_dead_task(launch: Launch, family: Family):

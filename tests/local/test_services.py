@@ -1,4 +1,4 @@
-"""Services that are given time, and sidecars: real tasks, from job files."""
+"""Tasks that are given time when the job is done, and sidecars."""
 
 from __future__ import annotations
 
@@ -19,6 +19,57 @@ roles:
   ps: {{count: 1, command: [sleep, '300']}}
   board: {{count: 1, sidecar: true, command: [sh, -c, "{board}"]}}
 """
+
+
+#: Every role's program: the chief ends as soon as all run; the worker, which ends on no SIGTERM, has still
+#: something to do then, for which it needs its ps.
+LEFT = """\
+test $JOB_NAME != worker || trap '' TERM
+echo $$ > $JOB_NAME.new && mv $JOB_NAME.new $JOB_NAME
+case $JOB_NAME in
+  chief) until test -e worker -a -e ps; do sleep 0.05; done;;
+  ps) exec sleep 300;;
+  worker)
+    until test -e chief -a -e ps; do sleep 0.05; done
+    while kill -0 $(cat chief) 2> /dev/null; do sleep 0.05; done
+    sleep $LAST
+    kill -0 $(cat ps) && echo last result > result;;
+esac
+"""
+LEFT_JOB = """\
+command: [sh, program]
+roles: {chief: 1, ps: 1, worker: {count: 1, drain: 30s}}
+"""
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    """The folder of a job whose chief leaves a worker behind."""
+    (tmp_path / "program").write_text(LEFT)
+    (tmp_path / "job.yaml").write_text(LEFT_JOB)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["job.yaml"], ["--chief", "--ps", "1", "--workers", "1", "--drain", "30s", "sh", "program"]],
+    ids=["file", "option"],
+)
+def test_a_worker_ends_by_itself_after_its_chief(launch: Launch, left: Path, words: list[str]):
+    """It has its ps until then."""
+    ended = launch("-x", "LAST=1", *words, cwd=left)
+    assert ended.code == 0, ended.err
+    assert (left / "result").read_text() == "last result\n"
+    assert states(ended.out) == {"chief": "succeeded", "worker": "succeeded", "ps": "stopped"}
+
+
+def test_who_is_stopped_hard_after_its_chief_is_told_of_drain(launch: Launch, left: Path):
+    words = ["--chief", "--ps", "1", "--workers", "1", "--grace", "0.2", "-x", "LAST=30"]
+    ended = launch(*words, "sh", "program", cwd=left)
+    assert ended.code == 0, ended.err
+    (told,) = (line for line in ended.err.splitlines() if "worker/0 did not end on SIGTERM" in line)
+    assert told.endswith("; the job was done: where it ends by itself a little later, `--drain 60s` lets it")
+    assert not (left / "result").exists()
 
 
 def written(folder: Path, evaluator: str, drain: str = "30s", board: str = "exec sleep 300") -> Path:

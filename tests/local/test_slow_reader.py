@@ -23,7 +23,7 @@ YES = "yes 'a line like any other of this job, with nothing in it to be seen'"
 ENDLESS = ["sh", "-c", YES]
 MEGABYTES = 50
 #: Seconds that the end of a launch may take beyond what its tasks take.
-SOON = 3.0
+SOON = 8.0
 
 
 class Reader(threading.Thread):
@@ -117,7 +117,7 @@ def test_the_time_limit_does_not_wait_for_a_slow_reader(launch: Launch, reader: 
     assert ended.code == 124
     assert ended.elapsed < 2 + 1 + SOON + 1
     report = last_run(launch).report
-    assert 1.9 < report["failure"]["at"] - report["started_at"] < 3.5
+    assert 1.9 < report["failure"]["at"] - report["started_at"] < 6
     slow.finish()
 
 
@@ -136,7 +136,7 @@ def test_a_failure_does_not_wait_for_a_slow_reader(
     assert ended.code == 7
     assert time.time() - before < 1 + SOON
     exits = [event for event in last_run(launch).events if event["event"] == "TaskExited"]
-    assert all(event["at"] - before < 2 for event in exits)
+    assert all(event["at"] - before < 6 for event in exits)
     slow.finish()
 
 
@@ -164,7 +164,7 @@ def test_of_a_job_that_is_done_a_slow_reader_gets_the_end(
     started.send(signal.SIGINT)
     before = time.monotonic()
     ended = started.wait(10)
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < SOON
     assert ended.code == 0
     shown = slow.finish().decode()
     assert re.search(r"launch: [\d,]+ lines were not shown here", shown)

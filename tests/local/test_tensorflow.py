@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(180)
 
 PYTHON = os.environ.get("LAUNCH_TEST_PYTHON", sys.executable)
 EXAMPLES = ROOT / "examples" / "mnist_dist"
+STRATEGIES = ROOT / "examples" / "strategies"
 CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 JOB = ["--ps", "2", "--workers", "2", "--python", PYTHON]
 
@@ -62,6 +64,32 @@ def test_the_same_with_placeholders(launch: Launch, family: Family):
 
 def test_the_synchronous_one_by_tf_config(launch: Launch, family: Family):
     _trained(launch, *JOB, str(EXAMPLES / "mnist_sync.py"))
+    family.gone(1.0)
+
+
+def test_in_step_and_on_from_the_last_checkpoint(launch: Launch, family: Family, tmp_path: Path):
+    words = ["--workers", "2", "--python", PYTHON, str(STRATEGIES / "in_step.py"), f"--folder={tmp_path}"]
+    for more in (["--steps=200", "--save_steps=100"], ["--steps=300", "--min_accuracy=0.9"]):
+        ended = launch(*words, *more, timeout=150, env={"XDG_CACHE_HOME": CACHE})
+        assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    assert ended.out.count("going on after step 200") == 2
+    assert ended.out.count("test accuracy: 0.9") == 2
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("*.index")) == [
+        "ckpt-2.index", "ckpt-3.index",
+    ]  # fmt: skip
+    family.gone(1.0)
+
+
+def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
+    launch: Launch, family: Family, tmp_path: Path
+):
+    roles = ["--chief", "--ps", "1", "--workers", "2", "--evaluator", "--drain", "evaluator=2m"]
+    program = [str(STRATEGIES / "coordinated.py"), f"--folder={tmp_path}", "--min_accuracy=0.9"]
+    ended = launch(*roles, "--python", PYTHON, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE})
+    assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
+    assert "evaluator/0 | test accuracy after step 600: 0.9" in ended.out
+    stopped = dict.fromkeys(("worker/0", "worker/1", "ps/0"), "stopped")
+    assert last_run(launch).states() == {"chief/0": "succeeded", "evaluator/0": "succeeded", **stopped}
     family.gone(1.0)
 
 

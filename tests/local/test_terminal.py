@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from tests.conftest import Launch
@@ -91,3 +92,11 @@ def test_a_table_in_colour_tells_what_failed(terminal: Open):
     assert it.wait() == 7
     assert b"\x1b[1;31mfailed" in it.raw and b"\x1b[33mstopped" in it.raw
     assert "first to fail" in it.text
+
+
+def test_in_the_background_of_a_terminal_that_stops_who_writes(terminal: Open, launch: Launch):
+    shell = ["sh", "-c", 'stty tostop; set -m; "$@" & wait $!', "sh", sys.executable, "-m", "launcher"]
+    it = terminal("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 60", command=shell)
+    it.until(lambda it: it.text.count("| up") == 2)
+    assert launch("stop").code == 0
+    assert it.wait() == 143

@@ -6,8 +6,12 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import time
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +55,10 @@ class Session:
         """Whether its server runs."""
         return bool(self("list-sessions"))
 
+    def socket(self) -> Path:
+        """Where its server listens, or did."""
+        return Path(os.environ.get("TMUX_TMPDIR", "/tmp"), f"tmux-{os.getuid()}", self._socket)
+
 
 def _started(launch: Launch, *words: str) -> tuple[Started, Session]:
     started = launch.start("--tmux", *words)
@@ -67,7 +75,8 @@ def test_a_pane_a_task_titled_and_live(launch: Launch, family: Family, tmp_path)
     started, session = _started(launch, "--ps", "1", "--workers", "2", "--", "sh", "-c", script)
     soon(lambda: sum("pid" in title for title in session.titles().values()) == 3)
     tasks = ("worker/0", "worker/1", "ps/0")
-    assert [title.partition(" on ")[0] for title in session.titles().values()] == [*tasks]
+    assert [title.partition(" ")[0] for title in session.titles().values()] == [*tasks]
+    assert session.socket().is_socket()
     soon(lambda: all(f"I am {task.replace('/', ' ')}" in session.pane(task) for task in tasks))
     go.touch()
     soon(lambda: "more" in session.pane("worker/0"))
@@ -75,7 +84,35 @@ def test_a_pane_a_task_titled_and_live(launch: Launch, family: Family, tmp_path)
     assert ended.code == 0
     assert last_run(launch).states() == {"worker/0": "succeeded", "worker/1": "succeeded", "ps/0": "stopped"}
     assert not session.is_there()
+    assert not session.socket().exists()
     family.gone(0.5)
+
+
+def test_dead_sockets_of_killed_launches_are_swept_by_the_next(launch: Launch, family: Family):
+    """A server that hangs is not dead, and a young one may be about to listen."""
+    started, session = _started(launch, "--", "sleep", "60")
+    folder = session.socket().parent
+    names = [folder / f"launch-{uuid.uuid4().hex}" for _ in range(3)] + [folder / f"x-{uuid.uuid4().hex}"]
+    dead, young, alive, foreign = names
+    with socket.socket(socket.AF_UNIX) as listening:
+        for name in (dead, young, foreign):
+            with socket.socket(socket.AF_UNIX) as gone:
+                gone.bind(str(name))
+        listening.bind(str(alive))
+        listening.listen()
+        long_ago = time.time() - 3600
+        for name in (dead, alive, foreign):
+            os.utime(name, (long_ago, long_ago))
+        try:
+            assert launch("--tmux", "--", "true").code == 0
+            assert [name.exists() for name in names] == [False, True, True, True]
+            assert session.is_there()
+        finally:
+            for name in names:
+                name.unlink(missing_ok=True)
+    session("kill-session")
+    assert started.wait(10).code == 129
+    assert not session.socket().exists()
 
 
 def test_exit_statuses_are_collected_all_the_same(launch: Launch, family: Family):
@@ -143,6 +180,19 @@ def test_a_killed_tmux_server_ends_the_job(launch: Launch, family: Family):
     family.gone(0.5)
 
 
+def test_a_tmux_that_is_stuck_holds_nothing_up(launch: Launch, family: Family):
+    started, session = _started(launch, "--workers", "2", "--", *stub("family", "child", "sleep"))
+    started.until(lambda _: family.ready() == 2)
+    server = int(session("display-message", "-p", "#{pid}"))
+    os.kill(server, signal.SIGSTOP)
+    started.process.terminate()
+    ended = started.wait(25)
+    assert ended.code == 143
+    assert "tmux does not answer any more" in ended.err
+    assert soon(lambda: not os.path.exists(f"/proc/{server}"))
+    family.gone(0.5)
+
+
 def test_weird_names_and_colours_do_no_harm(launch: Launch, weird_path):
     """The folder's name is in tmux's command line."""
     folder = weird_path / "run #{pid} 100%"
@@ -178,7 +228,7 @@ Open = Callable[..., Terminal]
 def test_attached(terminal: Open, launch: Launch, family: Family):
     """The session fills the terminal; when the job is over, q leaves it, and the table is printed."""
     it = terminal("--tmux", "--workers", "2", "--", "sh", "-c", "echo I am $TASK_INDEX; sleep 0.5")
-    it.until(lambda it: "I am 0" in it.text and "I am 1" in it.text and "worker/1 on localhost" in it.text)
+    it.until(lambda it: "I am 0" in it.text and "I am 1" in it.text and "worker/1 pid" in it.text)
     it.until(lambda it: "job over: ok" in it.text)
     assert it.process.poll() is None, "it stays until somebody has seen it"
     it.press("q")

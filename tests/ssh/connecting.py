@@ -44,7 +44,7 @@ def works(*hosts: Host, settings: SshSettings = QUICK) -> list[str]:
         fleet.connect()
         for host in hosts:
             assert fleet.is_alive(host.name)
-            errand = fleet.errand(host.name, "launcher.agent.kernel:descendants_of", 1)
+            errand = fleet.errand(host.name, "launcher.processes.kernel:descendants_of", 1)
             receive(errand)
             assert errand.wait(10) is not None, errand.said()
             errand.close()

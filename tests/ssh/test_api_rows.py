@@ -42,10 +42,14 @@ def uneven() -> Iterator[range]:
 
 
 def note(args: Any, ctx: Any) -> None:
-    """Write each batch down before the next one is asked for; ``args``: rows until worker/1 is killed."""
+    """Write each batch down before the next one is asked for; ``args``: rows until worker/1 is killed.
+
+    The other is in no hurry then, or it might have them all.
+    """
     import array
     import os
     import signal
+    import time
 
     feed, seen = ctx.get_data_feed(), 0
     with open(f"{ctx.output_dir}/rows", "ab", buffering=0) as file:
@@ -53,7 +57,9 @@ def note(args: Any, ctx: Any) -> None:
             rows = feed.next_batch(500)
             file.write(array.array("I", rows).tobytes())
             seen += len(rows)
-            if args and ctx.task_index == 1 and seen >= args:
+            if args and ctx.task_index == 0:
+                time.sleep(0.002)
+            elif args and seen >= args:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -80,12 +86,12 @@ def test_each_of_a_million_rows_arrives_exactly_once():
 @pytest.mark.slow
 def test_none_of_them_is_lost_when_a_worker_is_killed():
     cluster = TFCluster.run(
-        note, 200_000, 2, hosts="node1,node2", quiet=True, on_failure="continue", **HERE
+        note, 50_000, 2, hosts="node1,node2", quiet=True, on_failure="continue", **HERE
     )  # fmt: skip
     with pytest.raises(TaskFailed, match="worker/1 on node2 was killed by SIGKILL"), cluster:
         cluster.train(uneven())
     first, second = noted(cluster)
-    assert len(second) >= 200_000
+    assert len(second) >= 50_000
     assert sorted({*first, *second}) == list(range(ROWS))
 
 

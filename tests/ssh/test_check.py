@@ -40,7 +40,7 @@ def pairs(record: dict[str, Any]) -> dict[tuple[str, str], str]:
     return {(pair["from"], pair["to"]): pair["reach"] for pair in record["pairs"]}
 
 
-def test_four_whosein_good_health(ssh_launch: Launch):
+def test_four_in_good_health(ssh_launch: Launch):
     ended = ssh_launch("check", HOSTS)
     assert ended.code == 0, ended.err
     assert ended.err == ""

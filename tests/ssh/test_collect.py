@@ -64,7 +64,7 @@ def test_two_tasks_of_a_host_are_told_that_they_share(ssh_launch: Launch, tmp_pa
     words = ["--hosts", "node1:2", "--workers", "2", "--sync", ".", "--collect", "out:got"]
     ended = ssh_launch(*words, "--", "sh", "-c", "echo $TASK_INDEX >out", cwd=tmp_path / "code")
     assert ended.code == 0, ended.err
-    remark = "worker/0 and worker/1 share the folder on node1: results of the same name are the same file"
+    remark = "worker/0, worker/1 share the folder on node1: results of the same name are the same file"
     assert remark in ended.err
     assert ended.err.index(remark) < ended.err.index("synced 0 files (0 bytes) to 1 host, nothing sent, in ")
     folder = os.path.realpath(tmp_path / "code/got")

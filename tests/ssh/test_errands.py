@@ -178,7 +178,7 @@ def _send_until_stuck(errand: Errand) -> int:
 def _in_no_time(call: Callable[[], int]) -> int:
     began = time.monotonic()
     result = call()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     return result
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher.agent import kernel, sweep
 from launcher.model import facts
 from launcher.model.host import Host
+from launcher.processes import kernel, sweep
 from launcher.transport.ssh import carrier, entries
 from launcher.transport.ssh.link import SshLink, SshTransport
 from tests.conftest import MARK

@@ -164,7 +164,7 @@ def test_the_link_is_cut_for_good(reach: Callable[..., Reach]):
     here.host.cut()
     since = time.monotonic()
     said = here.agent.to_the_end(15)
-    assert 5.5 < time.monotonic() - since < 9
+    assert 5.5 < time.monotonic() - since < 12
     assert said is not None
     assert said.startswith("no answer for 8 s: ")
     assert said.endswith("; its agent ends the tasks there by itself")
@@ -180,7 +180,7 @@ def test_the_connections_on_the_host_are_killed(reach: Callable[..., Reach]):
         assert here.host.kill_sshd_sessions()
         since = time.monotonic()
         here.agent.prints("worker/0", b"line %d\n" % (number + 30))
-        assert time.monotonic() - since < 3
+        assert time.monotonic() - since < 8
     here.agent.wait(facts.TaskGone, "worker/0", timeout=30)
     assert here.agent.output("worker/0") == numbered(300)
     assert len(here.told) == 6

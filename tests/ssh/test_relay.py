@@ -9,6 +9,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -144,6 +145,22 @@ def echo(folder: str) -> Iterator[Echo]:
     made.close()
 
 
+@contextmanager
+def sshd_with(host: LabHost, setting: str) -> Iterator[None]:
+    """The host's SSH server with another line in its settings, for a while."""
+    config = host.folder / "etc/sshd_config"
+    before = config.read_text()
+    config.write_text(f"{before}{setting}\n")
+    try:
+        host.stop_sshd()
+        host.start_sshd()
+        yield
+    finally:
+        config.write_text(before)
+        host.stop_sshd()
+        host.start_sshd()
+
+
 def said_on(host: LabHost, code: str, *words: object) -> str:
     """What a program says there."""
     return host.run(["python3", "-c", code, *map(str, words)], check=False).stdout.decode().strip()
@@ -226,6 +243,14 @@ def test_keys_are_renewed_meanwhile(lab: Lab, fleet: Fleet, echo: Echo):
     assert fleet.is_alive("node1")
 
 
+def test_the_cipher_that_costs_least(lab: Lab, fleet: Fleet):
+    """Where the server has it; else another."""
+    assert {line.local_cipher for line in fleet._lines.values()} == {"aes128-gcm@openssh.com"}
+    with sshd_with(lab.hosts[1], "Ciphers aes256-ctr"):
+        fleet.redial("node2")
+        assert fleet._lines["node2"].local_cipher == "aes256-ctr"
+
+
 def test_nobody_listens(lab: Lab, fleet: Fleet, folder: str):
     told: list[str] = []
     port = fleet.relay(f"{folder}/nobody", told.append)["node1"]
@@ -234,19 +259,9 @@ def test_nobody_listens(lab: Lab, fleet: Fleet, folder: str):
 
 
 def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):
-    node = lab.hosts[1]
-    config = node.folder / "etc/sshd_config"
-    before = config.read_text()
-    config.write_text(before + "AllowTcpForwarding no\n")
-    try:
-        node.stop_sshd()
-        node.start_sshd()
-        words = ["--hosts", "node1,node2", "--workers", "2", "--relay", echo.path]
+    words = ["--hosts", "node1,node2", "--workers", "2", "--relay", echo.path]
+    with sshd_with(lab.hosts[1], "AllowTcpForwarding no"):
         ended = ssh_launch(*words, "--", "sh", "-c", 'echo "at <$LAUNCH_RELAY>"', cwd="/")
-    finally:
-        config.write_text(before)
-        node.stop_sshd()
-        node.start_sshd()
     assert ended.code == 0, ended.err
     assert re.search(r"^node1 worker/0 \| at <127\.0\.0\.1:\d+>$", ended.out, re.MULTILINE)
     assert "node2 worker/1 | at <>\n" in ended.out

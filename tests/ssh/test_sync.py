@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import HostsError
+from launcher.luggage.packing import pack
 from launcher.luggage.progress import Lines, Silent, human
 from launcher.luggage.requests import parse_syncs
-from launcher.luggage.sync import SyncResult, finish, pack, sync
+from launcher.luggage.sync import SyncResult, finish, sync
 from launcher.model.host import Host
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings
@@ -94,7 +95,8 @@ def test_to_a_place_that_stays(lab: Lab, fleet: Fleet, project: Path):
     node = lab.hosts[0].there(lab.hosts[0].home) / "code/mine"
     (node / "checkpoint").write_text("precious")
     (project / "run.sh").write_text("#!/bin/bash\n")
-    bring(fleet, lab.hosts, f"{project}:code/mine")
+    second = bring(fleet, lab.hosts, f"{project}:code/mine")
+    assert second.sent < len(lab.hosts) * 10_000, "the list of 2,000 files takes 80 kB"
     assert (node / "checkpoint").read_text() == "precious"
     assert (node / "run.sh").read_text() == "#!/bin/bash\n"
 

@@ -15,11 +15,11 @@ import pytest
 import launcher.testing
 from launcher import ExitStatus, Failure, Reason, Report, TaskId, TaskReport, TaskState
 from launcher.output.reportjson import report_as_dict
+from launcher.runs.growing import shown_lines
 from launcher.testing import inside
 from launcher.testing.command import Backend, Wanted, command_line
 from launcher.testing.progress import described, exit_status_of, state_of
 from launcher.testing.record import RunRecord
-from launcher.testing.tails import shown_lines
 
 W0 = TaskId("worker/0")
 

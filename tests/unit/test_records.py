@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 import typing
 
@@ -79,3 +80,11 @@ def test_the_records_know_their_fields():
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
                 assert kind is NamedTuple or kind._fields, kind
+
+
+def test_records_of_two_kinds_are_never_equal():
+    close, hang = orders.CloseAgent("node1"), orders.HangUp("node1")
+    assert close != hang  # type: ignore[comparison-overlap]  # that is the point
+    assert not operator.eq(close, hang)
+    assert close == orders.CloseAgent("node1") and hash(close) == hash(orders.CloseAgent("node1"))
+    assert close != orders.CloseAgent("node2")

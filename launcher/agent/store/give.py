@@ -1,8 +1,9 @@
 """Errand of a collect: find what is wanted, and send it.
 
-Arguments: ``{job, wanted: [{number, base, path, had: [[path, size, mtime]]}]}``; what it had before, over a
-connection that broke, does not come again unless it has changed. What goes to the launcher is a stream of
-frames within the stream, so that many small files are shrunk together:
+Arguments: ``{job, squeeze, wanted: [{number, base, path, had: [[path, size, mtime]]}]}``; whether the
+launcher can unpack what is squeezed; and what it had before, over a connection that broke, which does not
+come again unless it has changed. What goes to the launcher is a stream of frames within the stream, so that
+many small files are shrunk together:
 
 ::
 
@@ -39,6 +40,7 @@ from launcher.model.luggage import (
     tell,
 )
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.shrinking import can_squeeze
 
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Iterator, List, Set, Tuple
@@ -57,6 +59,7 @@ def collect(arguments: Dict[str, Any]) -> int:
 
 def _collect(talk: Talk, arguments: Dict[str, Any]) -> None:
     _stay(str(arguments["job"]))
+    talk.squeezes = bool(arguments["squeeze"]) and can_squeeze()
     for wanted in arguments["wanted"]:
         _Item(talk, wanted["number"], wanted["had"]).send(wanted["base"], wanted["path"])
     talk.put(tell(over=True))

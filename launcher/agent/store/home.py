@@ -8,17 +8,20 @@ import os
 import stat
 import time
 
-from launcher.agent.store.talk import Failed
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from typing import Callable, Optional
+    from typing import Callable, List, Optional
 
 #: Seconds to wait for another launch that is busy here, and between two looks.
 _PATIENCE, _LOOK = 600.0, 0.02
 _FULL = {errno.ENOSPC: "no space left", errno.EDQUOT: "the quota is used up"}
 _SHUT = (errno.EACCES, errno.EPERM, errno.EROFS)
 _IN_THE_WAY = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+
+
+class Failed(Exception):
+    """It can't be done; says why, to the user. The launcher puts the host's name before it."""
 
 
 class Store(NamedTuple):
@@ -79,6 +82,15 @@ def store_of_user() -> Store:
     """Where the user's cache is; nothing is made."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return Store(os.path.join(cache if os.path.isabs(cache) else f"{home()}/.cache", "tf-launcher"))
+
+
+def jobs(store: Store) -> List[str]:
+    """Names of runs that have a folder, or of which something is known.
+
+    Raises:
+        OSError: there are none, or nobody may look.
+    """
+    return sorted({name[1:] if name.startswith(".") else name for name in os.listdir(store.work)})
 
 
 def open_store() -> Store:

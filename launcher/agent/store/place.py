@@ -7,8 +7,7 @@ import errno
 import os
 import zlib
 
-from launcher.agent.store.home import Lock, home, resolved, store_of_user, worded
-from launcher.agent.store.talk import Failed
+from launcher.agent.store.home import Failed, Lock, home, resolved, store_of_user, worded
 from launcher.agent.store.tree import is_as_brought, keep, remove, set_folder_modes
 from launcher.model.luggage import MAX_MANIFEST, SYNC_MARK, LuggageError, digest_of, entries_of
 from launcher.model.records import TYPE_CHECKING, NamedTuple

@@ -4,9 +4,11 @@
 
     host                                          launcher
                                                   {job, limit, trees: [{number, manifest, size,
-                                                                      name, remote}]}
-    {need: "manifests", which: "0"}               stream: these manifests
-    {need: "contents", tree: 0, which: "0-7,9"}   stream: the contents of these entries
+                                                                      earlier, name, remote}]}
+    {need: "manifests", of: [[0, 16, signature]]} stream: these manifests, or what makes
+                                                  them of earlier ones (`luggage.manifests`)
+    {need: "contents", tree: 0, which: "0-7,9",   stream: the contents of these entries,
+     squeeze: true}                               squeezed if the host says that it can unpack that
     ...                                           (until nothing is missing)
     {done: paths}
 
@@ -20,18 +22,20 @@ import os
 
 from launcher.agent.store import place, spare
 from launcher.agent.store.blobs import Blobs
-from launcher.agent.store.home import Lock, Store, check_room, open_store
-from launcher.agent.store.talk import Failed, speak
+from launcher.agent.store.home import Failed, Lock, Store, check_room, open_store
+from launcher.agent.store.talk import speak
 from launcher.agent.store.tree import Sources, build, remove, set_folder_modes
 from launcher.agent.store.work import Run, clean_up
+from launcher.model.delta import Base
 from launcher.model.luggage import FILE, LuggageError, check_path, entries_of, spell
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.shrinking import can_squeeze
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
     from launcher.agent.store.talk import Talk
-    from launcher.model.luggage import Entry
+    from launcher.model.luggage import Data, Entry
 
 #: How often contents may turn out to be damaged or gone before it is the disk's fault.
 _ROUNDS = 4
@@ -79,17 +83,29 @@ class _Visit:
         self.took = False
 
     def trees(self, trees: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-        """The same, when their manifests are here."""
-        lacking = [i for i, one in enumerate(trees) if not self.blobs.has(one["manifest"], one["size"])]
-        if lacking:
-            self._talk.tell(need="manifests", which=spell(lacking))
-            for tree in (trees[index] for index in lacking):
-                self._take(tree["manifest"], tree["size"])
+        """The same, when their manifests are here: told as changes of earlier ones, or else as a whole."""
+        for base in (self._earlier, _nothing):
+            lacking = [one for one in trees if not self._is_known(one)]
+            if lacking:
+                self._take_manifests(lacking, [base(one) for one in lacking])
         return trees
 
-    def _take(self, content: str, size: int) -> bool:
+    def _is_known(self, tree: Dict[str, Any]) -> bool:
+        return self.blobs.has(tree["manifest"], tree["size"]) and bool(self.blobs.read(tree["manifest"]))
+
+    def _earlier(self, tree: Dict[str, Any]) -> Base:
+        """The latest of its earlier manifests that is here."""
+        return Base(next(filter(None, map(self.blobs.read, tree["earlier"])), b""))
+
+    def _take_manifests(self, trees: List[Dict[str, Any]], bases: List[Base]) -> None:
+        of = [[tree["number"], base.each, base.signature] for tree, base in zip(trees, bases)]
+        self._talk.tell(need="manifests", of=of)
+        for tree, base in zip(trees, bases):
+            self._take(tree["manifest"], base.patched(self._talk.stream, tree["size"]))
+
+    def _take(self, content: str, pieces: Iterable[Data]) -> bool:
         self.took = True
-        return self.blobs.add(content, self._talk.stream(size))
+        return self.blobs.add(content, pieces)
 
     def manifest(self, tree: Dict[str, Any]) -> Tuple[bytes, List[Entry]]:
         """A manifest as it is, and what it lists."""
@@ -129,10 +145,15 @@ class _Visit:
         wanted = [entries[index] for index in lacking.values()]
         check_room(self._store.root, sum(entry.size for entry in wanted))
         which = spell(lacking.values())
-        self._talk.tell(need="contents", tree=tree["number"], which=which)
-        bad = [entry.path for entry in wanted if not self._take(entry.content, entry.size)]
+        self._talk.tell(need="contents", tree=tree["number"], which=which, squeeze=can_squeeze())
+        stream = self._talk.stream
+        bad = [entry.path for entry in wanted if not self._take(entry.content, stream(entry.size))]
         if bad:
             raise _Changed(bad[:100])
+
+
+def _nothing(_: Dict[str, Any]) -> Base:
+    return Base(b"")
 
 
 class _Target:

@@ -7,8 +7,10 @@ import select
 import threading
 import time
 
-from launcher.model.luggage import CHUNK, PRESENT, TELL, Frames, LuggageError, framed, packed, tell, unpacked
+from launcher.agent.store.home import Failed, worded
+from launcher.model.luggage import CHUNK, PRESENT, TELL, Frames, LuggageError, framed, tell
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.shrinking import packed, unpacked
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Deque, Iterator, Tuple
@@ -26,10 +28,6 @@ _FAREWELL = 4.0
 #: Seconds between two signs of life.
 _PULSE = 1.0
 _PIECE = 256 * 1024
-
-
-class Failed(Exception):
-    """It can't be done; says why, to the user. The launcher puts the host's name before it."""
 
 
 class Hung(Exception):
@@ -50,6 +48,8 @@ class Talk:
         self._frames = Frames()
         self._heard: Deque[Tuple[int, bytes]] = deque()
         self._pending = bytearray()
+        #: Whether what is put may be squeezed: both ends can.
+        self.squeezes = False
         #: What came of the stream, and nobody has taken yet.
         self._rest = memoryview(b"")
         self._said_at = time.monotonic()
@@ -90,14 +90,14 @@ class Talk:
         """Add to the stream of bytes that goes to the launcher."""
         self._pending += data
         while len(self._pending) >= CHUNK:
-            self._write(packed(bytes(memoryview(self._pending)[:CHUNK])))
+            self._write(packed(bytes(memoryview(self._pending)[:CHUNK]), self.squeezes))
             del self._pending[:CHUNK]
         self.alive()
 
     def flush(self) -> None:
         """Send what of the stream was put together so far."""
         if self._pending:
-            self._write(packed(bytes(self._pending)))
+            self._write(packed(bytes(self._pending), self.squeezes))
             self._pending.clear()
 
     def stream(self, size: int) -> Iterator[memoryview]:
@@ -143,8 +143,6 @@ def speak(errand: Errand, arguments: Any) -> int:
     Returns:
         Its exit status.
     """
-    from launcher.agent.store.home import worded
-
     talk = Talk()
     threading.Thread(target=_stay_with_launcher, args=(talk,), name="launcher", daemon=True).start()
     try:

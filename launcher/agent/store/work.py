@@ -14,7 +14,7 @@ import time
 
 from launcher.agent.store import spare
 from launcher.agent.store.blobs import Blobs
-from launcher.agent.store.home import Lock, Store, open_store, store_of_user
+from launcher.agent.store.home import Lock, Store, jobs, open_store, store_of_user
 from launcher.agent.store.place import exchange, uses
 from launcher.agent.store.talk import speak
 from launcher.agent.store.tree import remove
@@ -22,7 +22,7 @@ from launcher.model.luggage import LuggageError, check_path, entries_of
 from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List
+    from typing import Any, Callable, Dict
 
     from launcher.agent.store.talk import Talk
 
@@ -145,16 +145,11 @@ def clean_up(store: Store, talk: Talk) -> None:
         remove(f"{store.tmp}/{name}", talk.alive)
     with Lock(store.place_lock) as lock:
         lock.take(talk.alive)
-        for job in _jobs(store):
+        for job in jobs(store):
             run = Run(store, job)
             if run.is_dead(time.time()):
                 run.remove(talk.alive)
             talk.alive()
-
-
-def _jobs(store: Store) -> List[str]:
-    """Names of runs that have a folder, or of which something is known."""
-    return sorted({name[1:] if name.startswith(".") else name for name in os.listdir(store.work)})
 
 
 def finish(arguments: Dict[str, Any]) -> int:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from launcher.errors import TransportError
+from launcher.model.watermark import agent_number
 from launcher.transport import bootstrap
 from launcher.transport.bundle import bundle
 from launcher.transport.docker.settings import Container
 
 #: The agent's way in.
-AGENT = "launcher.agent.__main__:main"
+AGENT = "launcher.agent.inside:main"
 #: What the image's Python is told on its command line.
 WORDS = ("-E", "-s", "-S", "-c", bootstrap.LOADER)
 
 
-def luggage(host: str) -> bytes:
+def new_mark() -> int:
+    """A number for the processes of one container, by which their host can tell them from all others."""
+    return agent_number(int.from_bytes(os.urandom(8), "little"))
+
+
+def luggage(host: str, mark: int) -> bytes:
     """All that goes down the pipe before the first order."""
-    return bootstrap.loaded(bundle(AGENT).compiled, AGENT, host)
+    return bootstrap.loaded(bundle(AGENT).compiled, AGENT, {"host": host, "mark": mark})
 
 
 def source() -> bytes:

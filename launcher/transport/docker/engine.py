@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import docker
@@ -25,6 +27,8 @@ OLDEST_API = (1, 30)
 _ANSWER, _SOON = 60, 15
 _CONNECTIONS = 64
 _DEFAULT = "unix:///var/run/docker.sock"
+#: Seconds without an answer before the user is told who is awaited.
+_PATIENCE = 2.0
 
 
 class Where(NamedTuple):
@@ -39,6 +43,10 @@ class Where(NamedTuple):
         """Whether a plain socket reaches it."""
         return self.address.startswith(("unix://", "tcp://", "http://")) and not self.tls
 
+    def late_words(self) -> str:
+        """What is said when its answer takes long."""
+        return f"waiting for the Docker engine at {self.address} to answer"
+
 
 class _Client(docker.APIClient):  # type: ignore[misc]  # the SDK has no types
     """One that, once it has had no answer in time, does not ask for more, if it was told so.
@@ -49,16 +57,38 @@ class _Client(docker.APIClient):  # type: ignore[misc]  # the SDK has no types
 
     asks_once = False
     gave_up = False
+    #: Told when an answer takes long.
+    late: Callable[[], None] | None = None
 
     def send(self, *args: Any, **more: Any) -> Any:
         """See `requests.Session.send`."""
         if self.gave_up:
             raise requests.Timeout("it has not answered before")
         try:
-            return super().send(*args, **more)
+            with _patience(self.late):
+                return super().send(*args, **more)
         except requests.Timeout:
             self.gave_up = self.asks_once
             raise
+
+    def ping(self, seconds: float) -> None:
+        """Ask for nothing at all, whatever was asked before; raises as `send` does."""
+        request = self.prepare_request(requests.Request("GET", self._url("/_ping", versioned_api=False)))
+        super().send(request, timeout=seconds)
+
+
+@contextmanager
+def _patience(late: Callable[[], None] | None) -> Iterator[None]:
+    """Have this called when what is done within takes long."""
+    timer = None if late is None else threading.Timer(_PATIENCE, late)
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 class Engine:
@@ -74,6 +104,8 @@ class Engine:
         self.client = client
         self.where = where
         self.info = info
+        #: It does not answer just now, see `launcher.transport.docker.pulse`.
+        self.stuck = False
 
     @property
     def is_here(self) -> bool:
@@ -110,30 +142,56 @@ class Engine:
         self.client.timeout = _SOON
         self.client.asks_once = True
 
+    def attend(self, tell: Callable[[str], None] | None) -> None:
+        """Have the user told when an answer takes long; ``None``: somebody else sees to that."""
+        late = self.where.late_words()
+        self.client.late = None if tell is None else lambda: tell(late)
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether there is no answer within so many seconds; one that refuses is not silent."""
+        try:
+            self.client.ping(seconds)
+        except (TimeoutError, requests.Timeout):
+            return True
+        except FAULTS:  # it has gone: whoever listens to it hears that
+            return False
+        return False
+
+    def give_up(self) -> None:
+        """It has not answered for so long that it is not asked any more."""
+        self.client.gave_up = True
+
     @property
     def hangs(self) -> bool:
-        """Whether it has not answered in time, since `hurry`."""
-        return bool(self.client.gave_up)
+        """Whether it does not answer just now, or has not answered in time since `hurry`."""
+        return self.stuck or bool(self.client.gave_up)
 
     def close(self) -> None:
         """Let go of all connections that are not in use."""
         self.client.close()
 
 
-def connect(environ: Mapping[str, str]) -> Engine:
+def connect(environ: Mapping[str, str], tell: Callable[[str], None] | None = None) -> Engine:
     """Reach the engine that the ``docker`` command would.
+
+    Args:
+        environ: says where it is.
+        tell: gets a line for the user when an answer takes long, now and later.
 
     Raises:
         TransportError: there is none, it may not be used, or it is too old.
     """
     where = find(environ)
-    if where.is_socket:
-        client = _met(where, lambda: _client(where.address, "auto"))
-    else:
-        client = _dialled(environ, where)
-    info = _met(where, client.info)
+    with _patience(None if tell is None else lambda: tell(where.late_words())):
+        if where.is_socket:
+            client = _met(where, lambda: _client(where.address, "auto"))
+        else:
+            client = _dialled(environ, where)
+        info = _met(where, client.info)
     _check(client.api_version, info, where)
-    return Engine(client, where, info)
+    engine = Engine(client, where, info)
+    engine.attend(tell)
+    return engine
 
 
 def _client(address: str, version: str) -> _Client:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.model.words import signal_name
 from launcher.transport.docker.settings import Container, End, size
 
 #: What the kernel's name of a machine is called in images.
@@ -67,7 +68,7 @@ def end_fault(end: End, container: Container, began: bool, said: str) -> str:
     if end.code is None:
         return "its container was removed by somebody else"
     if end.code - 128 in signal.valid_signals():
-        return f"its container was killed by {_signal(end.code - 128)}"
+        return f"its container was killed by {signal_name(end.code - 128)}"
     if not began:
         return _never_began(end.code, container, lines)
     return f"the agent ended: {lines[-1] if lines else 'it was killed'}"
@@ -79,13 +80,6 @@ def _never_began(code: int, container: Container, lines: list[str]) -> str:
         return _wrong_machine(last, container)
     what = f"{container.python} of the image {container.image} does not run our agent, and ended with {code}"
     return f"{what}: {last}" if last else what
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def mismatch(image: Mapping[str, Any], machine: str) -> str:

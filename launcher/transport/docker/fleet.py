@@ -11,12 +11,14 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from launcher.errors import HostsError, TransportError
 from launcher.model.host import Host
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.words import listed
 from launcher.transport.docker import leftovers, network
-from launcher.transport.docker.arrival import WORDS, luggage
+from launcher.transport.docker.arrival import WORDS, luggage, new_mark
 from launcher.transport.docker.engine import FAULTS, Engine
 from launcher.transport.docker.faults import start_fault
 from launcher.transport.docker.link import DockerLink
 from launcher.transport.docker.options import as_settings
+from launcher.transport.docker.pulse import Pulse
 from launcher.transport.docker.settings import (
     FIXED_ADDRESSES,
     JOB,
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 _AT_ONCE = 16
 #: Seconds: without a word, between two words, for all of them to be started, for the first bytes to be taken.
 PATIENCE, REPEAT, LIMIT, _FIRST = 2.0, 10.0, 300.0, 30.0
+#: Seconds without any answer after which an engine is not asked to remove anything.
+_HOPELESS = 10.0
+#: Ends what runs in containers of this machine without their engine, and seconds for that.
+_KILL, _KILLING = "launcher.agent.inside:kill", 8.0
 
 
 class Fleet:
@@ -66,7 +72,9 @@ class Fleet:
         self._keep = keep
         self.network = network_name(job)
         self._watch: Watch | None = None
+        self._pulse: Pulse | None = None
         self._links: dict[str, DockerLink] = {}
+        self._marks = {container.host: new_mark() for container in containers}
         self._given_up = False
 
     def name(self, host: str) -> str:
@@ -79,6 +87,11 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self._given_up = True
         self._engine.hurry()
+        self._engine.attend(self._tell)
+        if self._pulse is not None:
+            self._pulse.close()
+            if self._pulse.silent_for() >= _HOPELESS:
+                self._engine.give_up()
         if self._watch is not None:
             self._watch.attentive = False
         for link in self._links.values():
@@ -107,6 +120,7 @@ class Fleet:
             self._watch = Watch(self._engine, self._tell)
             self._watch.start()
             joined.result()
+            self._engine.attend(None)  # from here on we say ourselves whom we wait for
             begun = {pool.submit(self._begin, one): one.host for one in self._containers.values()}
             self._await(begun)
         finally:
@@ -115,6 +129,8 @@ class Fleet:
         self._check(begun)
         self._watch.attentive = True
         self._engine.hurry()
+        self._pulse = Pulse(self._engine, self._tell, self._cut_all)
+        self._pulse.start()
 
     def _await(self, begun: dict[Future[None], str]) -> None:
         """Until all are started, one can't be, or it takes too long; say so when it takes long."""
@@ -126,8 +142,8 @@ class Fleet:
                 return
             names = sorted(begun[future] for future in late)
             if time.monotonic() - began > LIMIT:
-                raise TransportError(f"{_some(names)}: not started by the engine within {LIMIT:.0f} s")
-            self._tell(f"waiting for the engine to start {_some(names)}")
+                raise TransportError(f"{listed(names)}: not started by the engine within {LIMIT:.0f} s")
+            self._tell(f"waiting for the engine to start {listed(names)}")
             seconds = REPEAT
 
     def _check(self, begun: Mapping[Future[None], str]) -> None:
@@ -140,7 +156,7 @@ class Fleet:
             elif error is not None:
                 raise error
         if faults:
-            raise HostsError(f"{_some(hosts)}: {fault}" for fault, hosts in faults.items())
+            raise HostsError(f"{listed(hosts)}: {fault}" for fault, hosts in faults.items())
 
     def _begin(self, container: Container) -> None:
         """In a thread of the pool: make one container, attach to it, start it, send its agent in."""
@@ -154,7 +170,7 @@ class Fleet:
         try:
             self._engine.client.start(made)
             line.settimeout(_FIRST)
-            line.sendall(luggage(container.host))
+            line.sendall(luggage(container.host, self._marks[container.host]))
         except FAULTS as error:
             line.close()
             raise TransportError(self._fault(error, container)) from error
@@ -226,6 +242,11 @@ class Fleet:
         """See `launcher.transport.base.Transport.open`: the agent is on its way already."""
         return self._links[host.name]
 
+    def _cut_all(self) -> None:
+        """The engine has not answered for too long: that is the end of every link. By another thread."""
+        for link in self._links.values():
+            link.cut()
+
     # ------------------------------------------------------------------ the end
 
     def _remove_all(self) -> None:
@@ -235,6 +256,8 @@ class Fleet:
             told = leftovers.remove(self._engine, left)
         except TransportError as error:
             told = [str(error)]
+        if told and self._engine.is_here:
+            told += _ended_here([self._marks[host] for host in self._links])
         if told:
             self._tell(f"not all of this job is removed ({'; '.join(told)}): `launch clean` does that later")
 
@@ -263,8 +286,17 @@ class _Hands:
         leftovers.remove(self._engine, found)
 
 
-def _some(hosts: Sequence[str], most: int = 5) -> str:
-    """``a, b, c``; long lists are cut: ``a, b and 7 others``."""
-    if len(hosts) <= most:
-        return ", ".join(hosts)
-    return f"{', '.join(hosts[: most - 1])} and {len(hosts) - most + 1} others"
+def _ended_here(marks: Sequence[int]) -> list[str]:
+    """End what runs in these containers, without their engine; what is to be said of it."""
+    from launcher.transport.localerrand import LocalErrands
+
+    try:
+        errand = LocalErrands().errand("this machine", _KILL, {"marks": marks})
+    except TransportError as error:
+        return [str(error)]
+    try:
+        code = errand.wait(_KILLING)
+    finally:
+        errand.close()
+    told = {0: ["but nothing runs in its containers any more"], 1: ["what runs there goes on"]}
+    return [] if code is None else told.get(code, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from docker.errors import APIError
 
@@ -64,27 +65,20 @@ def remove(engine: Engine, found: list[Thing], seconds: float = PATIENCE) -> lis
     Returns:
         What is still there, and why.
     """
+    remove_container = partial(engine.client.remove_container, force=True, v=True)
     deadline = time.monotonic() + seconds
     containers = [thing for thing in found if thing.kind == "container"]
     rest = [thing for thing in found if thing.kind != "container"]
     left: list[str] = []
     for group, request, look in (
-        (containers, lambda it: engine.client.remove_container(it, force=True, v=True), _container(engine)),
-        (rest, engine.client.remove_network, _network(engine)),
+        (containers, remove_container, engine.client.inspect_container),
+        (rest, engine.client.remove_network, engine.client.inspect_network),
     ):
         refused = {thing.id: _requested(engine, request, thing.id) for thing in group}
         for thing in group:
             why = _until_gone(engine, request, look, thing, refused[thing.id], deadline)
             left += [f"{thing.kind} {thing.name}: {why}"] if why else []
     return left
-
-
-def _container(engine: Engine) -> Callable[[str], object]:
-    return lambda it: engine.client.inspect_container(it)
-
-
-def _network(engine: Engine) -> Callable[[str], object]:
-    return lambda it: engine.client.inspect_network(it)
 
 
 def _requested(engine: Engine, request: Callable[[str], object], it: str) -> str:

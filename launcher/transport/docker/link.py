@@ -124,6 +124,13 @@ class DockerLink:
             except OSError:  # the other end is gone
                 return
 
+    def cut(self) -> None:
+        """Nothing more will come: have the reader see an end. May be called by another thread."""
+        try:
+            self._line.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it is at its end
+            return
+
     def close(self) -> None:
         """See `Link.close`."""
         self.hang_up()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from launcher.model.records import TYPE_CHECKING, NamedTuple
 
@@ -58,8 +58,3 @@ def as_words(options: Options) -> list[str]:
 def as_settings(options: Options) -> dict[str, Any]:
     """For the SDK."""
     return {OPTIONS[name].argument: OPTIONS[name].value(values) for name, values in options}
-
-
-def names() -> Iterable[str]:
-    """What a job file may have."""
-    return OPTIONS

@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from launcher.errors import TransportError
-from launcher.model.container import ENDED
+from launcher.model.container import ENDED, ENDED_THERE, GOES_ON, UNSEEN
 from launcher.model.host import Host
 from launcher.model.records import TYPE_CHECKING
 from launcher.transport.docker import arrival
 from launcher.transport.docker.arrival import Arrival
 from launcher.transport.docker.faults import end_fault, start_fault
+from launcher.transport.docker.frames import Demultiplexer
 from launcher.transport.docker.settings import Container, End
 from launcher.transport.ssh.link import SshLink, SshTransport
 
@@ -44,6 +45,16 @@ _GOES_ON = (
     "what runs in its container may go on until the engine is back: then the next launch there removes it, "
     "or `launch clean --hosts ...`"
 )
+_MADE_LATER = (
+    "what it may still make of the container is removed by the next launch there, or by "
+    "`launch clean --hosts ...`"
+)
+_NOT_KILLED = "some of what ran in its container can't be killed"
+_ENDED_THERE = "all that ran in its container was ended without it"
+_HANGS = "is it stopped, or stuck? `docker info` there waits, too, while it is"
+#: Characters of what can't be understood that are quoted; bytes of a remark that are kept.
+_MOST_QUOTED, _MOST_REMARKED = 200, 16 * 1024
+_BY_FORCE = "it did not end, so it and all it had started were killed"
 
 
 class Berth:
@@ -58,7 +69,8 @@ class Berth:
 
     def __init__(self, container: Container, run: list[str], name: str, env: Mapping[str, str]) -> None:
         self.container = container
-        self.there = {"run": run, "name": name, "env": dict(env)}
+        self.mark = arrival.new_mark()
+        self.there = {"run": run, "name": name, "env": dict(env), "mark": self.mark}
 
 
 class RemoteTransport:
@@ -83,7 +95,8 @@ class RemoteTransport:
     def open(self, host: Host) -> RemoteLink:
         """Start the container of ``host``; see `Transport.open`."""
         berth = self._berths[host.name]
-        return RemoteLink(self._ssh.open(host, berth.there), berth.container, self._tell)
+        link = self._ssh.open(host, berth.there)
+        return RemoteLink(link, berth.container, berth.mark, self._tell)
 
 
 class RemoteLink:
@@ -91,15 +104,19 @@ class RemoteLink:
 
     same_clock = False
 
-    def __init__(self, link: SshLink, container: Container, tell: Callable[[str], None]) -> None:
+    def __init__(self, link: SshLink, container: Container, mark: int, tell: Callable[[str], None]) -> None:
         self._link = link
         self._tell = tell
         self._passed_on: set[str] = set()
+        self._demultiplexer = Demultiplexer()
+        self._remarks = b""
+        #: Whoever reads has seen the end, and will ask for its reason.
+        self._at_end = False
         self.reading, self.writing = link.reading, link.writing
         self._container = container
         self._arrival = Arrival(container, lambda: self._send(arrival.source()))
         try:
-            self._send(arrival.luggage(container.host))
+            self._send(arrival.luggage(container.host, mark))
         except TransportError:
             link.close()
             raise
@@ -125,9 +142,19 @@ class RemoteLink:
         if self._arrival.fault:
             return b""
         if not data:
+            self._at_end = self._at_end or data == b""
             return data
-        out = self._arrival.feed(data)
+        said, remarks = self._demultiplexer.feed(data)
+        self._tell_remarks(remarks)
+        out = self._arrival.feed(said)
         return b"" if self._arrival.fault else out or None
+
+    def _tell_remarks(self, data: bytes) -> None:
+        """What the host has to say, a line each."""
+        *lines, rest = (self._remarks + data).split(b"\n")
+        self._remarks = rest[:_MOST_REMARKED]
+        for line in lines:
+            self._tell(f"{self._container.host}: {line.decode('utf-8', 'replace')}")
 
     def write(self, data: bytes | memoryview) -> int:
         """See `Link.write`."""
@@ -141,25 +168,49 @@ class RemoteLink:
     def _told(self, words: str) -> str:
         if not words.startswith(ENDED):
             return words
-        found: dict[str, Any] = json.loads(words[len(ENDED) :])
-        code, said = found["code"], self._without_warnings(str(found["said"]))
+        found: dict[str, Any]
+        try:
+            found, end = json.JSONDecoder().raw_decode(words[len(ENDED) :])
+        except ValueError:
+            return f"its container ended; how can't be understood: {words[len(ENDED) :][:_MOST_QUOTED]!r}"
+        said = self._without_warnings(str(found["said"]))
+        if not self._at_end and found["inside"] in (GOES_ON, UNSEEN):
+            self._tell_once(self._what_is_left(found["inside"]))
+        return self._how(found, said) + words[len(ENDED) + end :]
+
+    def _how(self, found: Mapping[str, Any], said: str) -> str:
+        code, left = found["code"], self._what_is_left(found["inside"])
+        if found["silent"]:
+            what = f"its Docker engine has not answered for {found['silent']:.0f} s: {_HANGS}"
+            return f"{what}; {left}"
+        if found["forced"]:
+            return f"{_BY_FORCE}{left and '; '}{left}"
         if code is None:
-            return "its `docker run` was killed"
+            return f"its `docker run` was killed{left and '; '}{left}"
         if code in _NOT_STARTED and self._arrival.ready:
-            return f"its Docker engine has gone: was it stopped? ({_last(said)}); {_GOES_ON}"
+            return f"its Docker engine has gone: was it stopped? ({_last(said)}); {left}"
         if code in _NOT_STARTED and (why := _refusal(code, said)):
             return start_fault(why, self._container)
         return end_fault(End(code), self._container, self._arrival.ready, said)
+
+    def _what_is_left(self, inside: str) -> str:
+        """What became of the processes that the engine did not end; empty: it did."""
+        if inside == UNSEEN and not self._arrival.ready:
+            return _MADE_LATER
+        return {ENDED_THERE: _ENDED_THERE, GOES_ON: _NOT_KILLED, UNSEEN: _GOES_ON}.get(inside, "")
 
     def _without_warnings(self, said: str) -> str:
         """What is left when the command's own remarks are passed on, each once."""
         lines = said.splitlines()
         warnings = [line for line in lines if line.startswith(_WARNING)]
-        for warning in dict.fromkeys(warnings):
-            if warning not in self._passed_on:
-                self._passed_on.add(warning)
-                self._tell(f"{self._container.host}: {warning.removeprefix(_WARNING)}")
+        for warning in warnings:
+            self._tell_once(warning.removeprefix(_WARNING))
         return "\n".join(line for line in lines if line not in warnings)
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._passed_on:
+            self._passed_on.add(text)
+            self._tell(f"{self._container.host}: {text}")
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`; the container is removed."""

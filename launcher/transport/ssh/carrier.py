@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from launcher.errors import ConnectionLost, TransportError, WireError
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.words import nothing_started
 from launcher.stream import Refused, Stream
 from launcher.transport.base import Errand
 from launcher.transport.ssh.entries import ATTACH, CARRYING, CONTAINER, PORTER
@@ -38,10 +39,6 @@ LAST_WORD = 1.0
 CLOSING = 10.0
 #: Seconds in which a connection that was lost may well be back.
 HOPE = 3.0
-_NOT_STARTED = (
-    f"nothing of ours has started there in {FIRST_ANSWER:.0f} s; does a start-up file of its login shell "
-    "(~/.bashrc?) wait, or read standard input?"
-)
 #: Bytes that wait for the connection, and for the reader.
 KEEP = 1024 * 1024
 TAKE = 8 * 1024 * 1024
@@ -222,7 +219,7 @@ class Carrier(threading.Thread):
         silent = self._errand is None or now >= self._silent_at()
         if silent:
             if self._errand is not None and not self._met:
-                self._why_not = _NOT_STARTED
+                self._why_not = nothing_started(FIRST_ANSWER)
             self._lose(f"no answer for {now - self._stream.heard_at:.0f} s" if self._met else self._why_not)
             if self._redial is None and not self._held and now >= self._tried_at + self._backoff:
                 self._begin_redial()

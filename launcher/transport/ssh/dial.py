@@ -92,6 +92,8 @@ class Dialer:
                 if not failure.may_pass or attempt == attempts:
                     tried = f" ({attempt} attempts)" if attempt > 1 else ""
                     raise TransportError(f"{host.name}: {failure}{tried}") from failure
+            except Exception as error:  # it is of this machine, or paramiko's own
+                raise TransportError(f"{host.name}: {failures.unforeseen(error)}") from error
             progress.doing = "pausing before the next attempt"
             if self._stopping.wait(_PAUSES[min(attempt, len(_PAUSES)) - 1]):
                 raise TransportError(f"{host.name}: {tcp.Stopped()}")
@@ -181,7 +183,7 @@ class Dialer:
         options, place = connection.ssh_config, Place(connection.host, connection.port)
         seconds = float(connection.connect_timeout or self._settings.connect_timeout)
         progress.where, progress.doing = place.where, "connecting"
-        queued = QueuedSocket(self._socket(options, place, before, gateway, seconds))
+        queued = _queued(self._socket(options, place, before, gateway, seconds))
         line = Line(queued, name)
         self._keep(line)
         try:
@@ -226,7 +228,7 @@ class Dialer:
         if command:
             proxy = tcp.Command(command)
             with self._lock:
-                self._commands.append(proxy)
+                self._commands = [old for old in self._commands if not old.ended] + [proxy]
             return proxy.socket
         return tcp.connect(place, options.get("addressfamily", ""), seconds, self._stopping)
 
@@ -274,6 +276,14 @@ def _way(options: Mapping[str, Any], before: tuple[str, ...]) -> str:
         return f"its gateway {before[-1]} (ProxyJump in ~/.ssh/config)"
     command = _proxy(options)
     return f"its ProxyCommand {command!r}: what does that say, run by hand?" if command else ""
+
+
+def _queued(under: socket.socket | Channel) -> QueuedSocket:
+    try:
+        return QueuedSocket(under)
+    except OSError:
+        under.close()
+        raise
 
 
 def _drop(line: Line) -> None:

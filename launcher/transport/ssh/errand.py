@@ -9,6 +9,7 @@ from paramiko import SSHException
 
 from launcher.errors import ConnectionLost, TransportError
 from launcher.transport import bootstrap
+from launcher.transport.ssh.failures import unforeseen
 from launcher.transport.ssh.line import Line, Session
 from launcher.transport.ssh.wake import Wake
 
@@ -43,7 +44,10 @@ class ChannelErrand:
         self._begun = self._ready = self._closed = False
         self._early = b""
         self._said = b""
-        self._wake = Wake()
+        try:
+            self._wake = Wake()
+        except OSError as error:
+            raise TransportError(f"{host}: {unforeseen(error)}") from error
         #: The program is started by whoever first can, this thread or the connection's.
         self._starting = threading.Lock()
         try:

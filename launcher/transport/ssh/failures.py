@@ -112,6 +112,13 @@ def of_gateway(place: Place, gateway: str, error: Exception) -> HostFailure:
     )
 
 
+def unforeseen(error: Exception) -> str:
+    """Whatever else may be: this machine has no descriptor left, say."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"no connection can be made here: {_plain(error).lower()} (`ulimit -n` allows how many)"
+    return f"no connection can be made: {type(error).__name__}: {_plain(error)}"
+
+
 def by_way_of(failure: HostFailure, way: str) -> HostFailure:
     """The same of a host that is reached through something, which may be what is wrong.
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable
 from launcher.errors import ConnectionLost, HostsError, TransportError
 from launcher.model.host import Host
 from launcher.model.records import TYPE_CHECKING
+from launcher.model.words import listed
 from launcher.transport import bootstrap
 from launcher.transport.bundle import Bundle, bundle
 from launcher.transport.ssh.dial import Dialer
 from launcher.transport.ssh.errand import ChannelErrand
+from launcher.transport.ssh.failures import unforeseen
 from launcher.transport.ssh.line import Line
 from launcher.transport.ssh.progress import Progress
 from launcher.transport.ssh.settings import SshSettings
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 #: Seconds until the user is told whom we wait for, and then between two such lines.
 _FIRST_WORD, _NEXT_WORD = 2.0, 5.0
-#: How many hosts such a line names.
-_NAMED = 3
+#: How many hosts such a line names at most.
+_NAMED = 4
 #: Seconds for threads that dial to end, once nobody wants what they do.
 _LAST_WAIT = 2.0
 #: What runs errands where the hostfile names no Python.
@@ -60,6 +62,7 @@ class Fleet:
         self._waiting: dict[str, ChannelErrand] = {}
         #: When hosts were first dialled anew that have not been reached since.
         self._away_since: dict[str, float] = {}
+        self._redialling = {host: threading.Lock() for host in self._hosts}
 
     def __enter__(self) -> Fleet:
         return self
@@ -101,7 +104,7 @@ class Fleet:
     def _await(self, dialling: _Dialling) -> None:
         next_word = time.monotonic() + _FIRST_WORD
         while not dialling.finished.wait(max(0.0, next_word - time.monotonic())):
-            self._tell(f"waiting for {_listed(dialling.awaited())}")
+            self._tell(f"waiting for {listed(dialling.awaited(), _NAMED)}")
             next_word += _NEXT_WORD
 
     def errand(self, host: str, entry: str, arguments: object) -> ChannelErrand:
@@ -157,9 +160,17 @@ class Fleet:
     def redial(self, host: str) -> None:
         """Connect anew, once; the old connection is ended without waiting. Any thread may.
 
+        Two that miss the same connection get the same new one.
+
         Raises:
             TransportError: it can't be connected to now.
         """
+        missed = self._lines.get(host)
+        with self._redialling[host]:
+            if self._lines.get(host) is missed or not self.is_alive(host):
+                self._redial(host)
+
+    def _redial(self, host: str) -> None:
         waiting = self._waiting.pop(host, None)
         if waiting is not None:
             waiting.close()
@@ -170,7 +181,7 @@ class Fleet:
         self._lines[host] = line = self._dialer.dial(self._hosts[host], Progress(host), attempts=1)
         if self._relays is not None:
             self._relays.renew(host, line)
-        del self._away_since[host]
+        self._away_since.pop(host, None)
 
     def patience(self, host: str) -> float:
         """Seconds for which it is worth trying to reach a host again: what is left of its lease."""
@@ -245,6 +256,8 @@ class _Dialling:
                 self._connected(host.name, found)
             except TransportError as error:
                 found = error
+            except Exception as error:  # noqa: BLE001 - other hosts wait for this thread
+                found = TransportError(f"{host.name}: {unforeseen(error)}")
             finally:
                 self._note(host.name, found)
 
@@ -258,11 +271,6 @@ class _Dialling:
         """Who is not connected yet, and what is being done about it."""
         with self._lock:
             return [str(progress) for name, progress in self._progress.items() if name not in self.found]
-
-
-def _listed(words: list[str]) -> str:
-    more = len(words) - _NAMED
-    return ", ".join(words[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _python_for(host: Host) -> str:

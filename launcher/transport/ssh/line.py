@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from paramiko import Channel, ChannelException, Transport
 from paramiko.common import MSG_CHANNEL_WINDOW_ADJUST, cMSG_CHANNEL_OPEN, cMSG_CHANNEL_REQUEST
@@ -16,6 +16,8 @@ from launcher.transport.ssh.sending import send_some
 
 #: Costs a tenth of what the next best does, in CPU of both ends.
 _KEX = "curve25519-sha256@libssh.org"
+#: Encrypts and signs in one go: a third less CPU for each byte than what paramiko would take.
+_CIPHER = "aes128-gcm@openssh.com"
 #: Where paramiko logs; what matters of it is in our messages.
 _LOG = "launcher.ssh"
 logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
@@ -66,8 +68,8 @@ class Line(Transport):
         #: What this connection's own thread has to say when keys are renewed.
         self._postponed: list[Message] = []
         options = self.get_security_options()
-        if _KEX in options.kex:
-            options.kex = (_KEX, *(name for name in options.kex if name != _KEX))
+        options.kex = _first(_KEX, options.kex)
+        options.ciphers = _first(_CIPHER, options.ciphers)
 
     def settle(self) -> None:
         """It is up: from now on its thread sleeps until there is something to do."""
@@ -162,6 +164,11 @@ class Line(Transport):
         self._roomy.set()
         for wake in tuple(self._wakes):
             wake()
+
+
+def _first(best: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The same names in order of preference; the best first, if this paramiko has it."""
+    return tuple(sorted(names, key=lambda name: name != best))
 
 
 class _Answer(threading.Event):

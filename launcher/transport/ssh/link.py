@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -17,10 +16,11 @@ from launcher.errors import TransportError
 from launcher.model.host import Host
 from launcher.model.watermark import agent_number
 from launcher.transport.base import Errand
+from launcher.transport.pipelink import PipeLink, enlarge
 from launcher.transport.ssh.carrier import Carrier
 from launcher.transport.ssh.redial import Dialling, await_errand
 
-KILL = "launcher.agent.sweep:kill"
+KILL = "launcher.processes.sweep:kill"
 #: The same of an agent in a container.
 KILL_CONTAINER = "launcher.agent.container:kill"
 
@@ -28,9 +28,6 @@ KILL_CONTAINER = "launcher.agent.container:kill"
 _NOTICE = 1.0
 #: Seconds between two looks whether an end is still to be waited for.
 _LOOK = 0.1
-#: Bytes a pipe of the link holds: output comes in big pieces.
-_PIPE_SIZE = 1024 * 1024
-_F_SETPIPE_SZ = 1031
 
 
 class SshTransport:
@@ -64,7 +61,7 @@ class SshTransport:
             raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error
 
 
-class SshLink:
+class SshLink(PipeLink):
     """One link; see `launcher.transport.base.Link`.
 
     Raises:
@@ -90,11 +87,12 @@ class SshLink:
         try:
             fds.extend(os.pipe())
             fds.extend(os.pipe())
-            self.reading, facts, orders, self.writing = fds
+            reading, facts, orders, writing = fds
+            super().__init__(reading, writing)
             for fd in fds:
                 os.set_blocking(fd, False)
             for fd in (facts, orders):
-                _enlarge(fd)
+                enlarge(fd)
             porter: dict[str, Any] = {
                 "host": host,
                 "agent": self._number,
@@ -111,20 +109,6 @@ class SshLink:
             for fd in fds:
                 os.close(fd)
             raise
-
-    def read(self, size: int) -> bytes | None:
-        """See `Link.read`."""
-        try:
-            return os.read(self.reading, size)
-        except BlockingIOError:
-            return None
-
-    def write(self, data: bytes | memoryview) -> int:
-        """See `Link.write`."""
-        try:
-            return os.write(self.writing, data)
-        except (BlockingIOError, BrokenPipeError):
-            return 0
 
     def wait(self, seconds: float) -> str | None:
         """See `Link.wait`."""
@@ -158,12 +142,6 @@ class SshLink:
         finally:
             errand.close()
 
-    def hang_up(self) -> None:
-        """See `Link.hang_up`."""
-        if self.writing >= 0:
-            os.close(self.writing)
-            self.writing = -1
-
     def close(self) -> None:
         """See `Link.close`. What is left to be said to the agent is said by the carrier, which ends soon."""
         self.hang_up()
@@ -183,10 +161,3 @@ def _status(errand: Errand, until: float) -> int | None:
     except TransportError:
         pass
     return None
-
-
-def _enlarge(fd: int) -> None:
-    try:
-        fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
-    except OSError:  # above what this user may have: it works with 64 KiB too
-        return

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from paramiko import Channel
+from paramiko import Channel, SSHException
 
 from launcher.transport.ssh.wake import Wake
 
@@ -25,6 +25,8 @@ _LITTLE = 64 * 1024
 _READ_SIZE = 128 * 1024
 #: Seconds between looks at a channel that takes nothing now: it does not tell when it does.
 _CHANNEL_LOOK = 0.02
+#: How a socket, or a channel, says that it is broken.
+_BROKEN = (OSError, EOFError, SSHException)
 
 
 class QueuedSocket:
@@ -39,7 +41,7 @@ class QueuedSocket:
         under.setblocking(False)
         #: Called, by any thread, when there is room again.
         self.drained: Callable[[], None] = lambda: None
-        #: Whether the other side has said that nothing more will come.
+        #: Whether the other side has said that nothing more will come, or has gone.
         self.ended = False
         self._timeout: float | None = None
         self._lock = threading.Lock()
@@ -130,6 +132,9 @@ class QueuedSocket:
                 return data
             except (BlockingIOError, TimeoutError):
                 pass
+            except ConnectionError:
+                self.ended = True
+                raise
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError
@@ -164,7 +169,7 @@ class QueuedSocket:
                 return
             try:
                 del self._queue[: self._write(self._queue)]
-            except OSError:  # it is broken: that is why it is closed
+            except _BROKEN:  # that is why it is closed
                 pass
             self._closed = True
             if self._reading:
@@ -173,5 +178,9 @@ class QueuedSocket:
                 self._release()
 
     def _release(self) -> None:
-        self._under.close()
-        self._alarm.close()
+        try:
+            self._under.close()
+        except _BROKEN:  # a channel says goodbye, through a gateway that may be gone
+            pass
+        finally:
+            self._alarm.close()

@@ -4,8 +4,9 @@
 
     task ══ 127.0.0.1:PORT on its host ══ ssh server ══ connection ══ pumps (here) ══ unix socket ══ program
 
-What is on its way is bounded: each direction of each way has a thread that reads the next piece when the last
-one was taken, by a channel's window (2 MiB) and by the connection's own queue.
+What is on its way is bounded, by a channel's window (2 MiB) and by the connection's own queue: the host sends
+more when the socket here has taken what came, and from the socket a thread reads the next piece when the last
+one was taken.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import partial
 
 from paramiko import Channel, SSHException
 
+from launcher.model.words import listed
 from launcher.transport.ssh.line import Line
 from launcher.transport.ssh.way import Way, thread
 
@@ -68,7 +70,7 @@ class Relays:
         ]
         began = time.monotonic()
         if late := _still(asked, began + _PATIENCE):
-            patience(f"waiting for the ssh server of {late[0]}{_more(late)} to open a port")
+            patience(f"waiting for the ssh server of {listed(late)} to open a port")
         for host in _still(asked, began + OPEN_LIMIT):
             self._tell_once(host, f"its ssh server opened no port for its tasks in {OPEN_LIMIT:.0f} s")
         with self._lock:
@@ -160,10 +162,6 @@ def _still(asked: Sequence[tuple[str, threading.Thread]], deadline: float) -> li
     for _, asking in asked:
         asking.join(max(0.0, deadline - time.monotonic()))
     return [host for host, asking in asked if asking.is_alive()]
-
-
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def _why(error: Exception) -> str:

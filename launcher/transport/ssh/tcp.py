@@ -122,6 +122,11 @@ class Command:
                 self.socket.close()
                 raise HostFailure(f"its ProxyCommand {command!r} can't be started: {error}") from error
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is over; one that is has been waited for."""
+        return self._process.poll() is not None
+
     def close(self, seconds: float) -> None:
         """End it, by force if it is not over in time."""
         self._process.terminate()

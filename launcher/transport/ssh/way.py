@@ -9,6 +9,7 @@ from functools import partial
 
 from paramiko import Channel, SSHException
 
+from launcher.transport.ssh.inflow import divert
 from launcher.transport.ssh.line import Line
 from launcher.transport.ssh.sending import send_all, send_end
 
@@ -25,11 +26,12 @@ def thread(work: Callable[[], object], name: str) -> threading.Thread:
 
 
 class Way:
-    """One connection from a host to the socket here."""
+    """One connection from a host to the socket here. Made by the connection's thread."""
 
     def __init__(self, line: Line, channel: Channel) -> None:
         self._line = line
         self._channel = channel
+        self._inflow = divert(line, channel)
         self._here: socket.socket | None = None
         self._closed = threading.Event()
         #: Both directions have ended.
@@ -70,8 +72,7 @@ class Way:
     def _in(self, here: socket.socket) -> None:
         """From the host to the socket here."""
         try:
-            while data := self._channel.recv(_PIECE):
-                here.sendall(data)
+            self._inflow.pass_on(here)
             if not self._channel.eof_received:
                 raise EOFError  # that was the connection's end
             here.shutdown(socket.SHUT_WR)

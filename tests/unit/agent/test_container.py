@@ -6,24 +6,38 @@ import json
 import os
 import select
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from launcher.agent import kernel
+from launcher.agent import inside, pulse
 from launcher.agent.container import ContainerWard, kill
-from launcher.model.container import ENDED
+from launcher.model.container import ENDED, ENDED_THERE, REMARK, SAID, UNSEEN, framed
+from launcher.processes import kernel
+from launcher.stream.frames import MOST_WORDS
 
-#: Notes its arguments; `run` says what it hears until that ends, `rm` ends `run` as the engine would.
+#: Notes its arguments; `run` says what it hears until that ends, `rm` ends `run` as the engine would. While
+#: there is a file `stuck`, `version` gets no answer; with one called `gone` there is no engine any more.
 DOCKER = """#!/bin/sh
 echo "$@" >>{folder}/asked
 case $1 in
-rm) kill -9 $(/bin/cat {folder}/pid) 2>/dev/null; echo gone; exit 0;;
+version) while [ -e {folder}/stuck ]; do /bin/sleep 0.02; done; [ ! -e {folder}/gone ]; exit $?;;
+rm) [ -e {folder}/gone ] && exit 1; kill -9 $(/bin/cat {folder}/pid) 2>/dev/null; echo gone; exit 0;;
 run) echo $$ >{folder}/pid; echo "for stderr $WHERE" >&2; {does};;
 esac
 """
+
+#: The number that the processes in these containers carry: nobody else's.
+MARK = os.getpid()
+#: Seconds that an engine which does not answer is waited for.
+PATIENCE = 0.5
+#: What the last words say where nothing went wrong.
+FINE = {"forced": False, "silent": 0.0, "inside": ""}
 
 
 class Yard:
@@ -38,12 +52,20 @@ class Yard:
         docker = self.folder / "docker"
         docker.write_text(DOCKER.format(folder=self.folder, does=does))
         docker.chmod(0o755)
-        there = {"run": ["docker", "run", "x y"], "name": "it", "env": {"WHERE": "here"}}
-        self.wards.append(ContainerWard(there, "node1", 1))
+        there = {"run": ["docker", "run", "x y"], "name": "it", "env": {"WHERE": "here"}, "mark": MARK}
+        self.wards.append(ContainerWard(there, PATIENCE, "node1", 1))
         return self.wards[-1]
 
+    def stick(self) -> None:
+        """The engine does not answer any more."""
+        (self.folder / "stuck").touch()
+
+    def come_back(self) -> None:
+        """It does again."""
+        (self.folder / "stuck").unlink()
+
     def kill_all(self, seconds: float, reap: Callable[[], None]) -> list[int]:
-        """See `launcher.agent.kernel.kill_descendants`."""
+        """See `launcher.processes.kernel.kill_descendants`."""
         for ward in self.wards:
             try:
                 os.killpg(ward._pid, signal.SIGKILL)
@@ -95,7 +117,8 @@ def facts_of(ward: ContainerWard) -> bytes:
         data = ward.read_facts(1 << 16)
         if not data:
             return said
-        said += data
+        assert data.startswith(framed(SAID, data[8:])[:8])
+        said += data[8:]
     raise AssertionError(said)
 
 
@@ -104,9 +127,18 @@ def test_its_pipes_are_those_of_the_container(yard: Yard):
     os.write(ward.orders, b"orders")
     ward.close_orders()
     assert facts_of(ward) == b"orders"
-    assert until_over(ward) == {"code": 7, "said": "for stderr here"}
+    assert until_over(ward) == {**FINE, "code": 7, "said": "for stderr here"}
     assert ward.kill() == []
     assert yard.asked == ["run x y"]
+
+
+def test_whatever_it_said_its_last_words_fit_in_a_frame(yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    ward = yard.ward("exit 7")
+    assert until_over(ward)["code"] == 7
+    monkeypatch.setattr(ward, "said", lambda: "\U0001f600" * 100_000)
+    words = ward.last_words()
+    assert len(words.encode()) < MOST_WORDS
+    assert str(json.loads(words[len(ENDED) :])["said"]).strip("\U0001f600") == ""
 
 
 def test_one_that_does_not_end_is_removed(yard: Yard):
@@ -137,17 +169,176 @@ def test_a_command_that_lost_its_engine(yard: Yard, does: str, removed: bool):
 
 def test_no_command(yard: Yard, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/no/such")
-    ward = ContainerWard({"run": ["docker", "run"], "name": "it", "env": {}}, "node1", 1)
+    there = {"run": ["docker", "run"], "name": "it", "env": {}, "mark": MARK}
+    ward = ContainerWard(there, PATIENCE, "node1", 1)
     yard.wards.append(ward)
-    assert until_over(ward) == {"code": 127, "said": "docker: No such file or directory"}
+    assert until_over(ward) == {**FINE, "code": 127, "said": "docker: No such file or directory"}
 
 
 def test_the_errand_that_kills_removes_the_container_too(yard: Yard):
     (yard.folder / "pid").write_text("")
     yard.ward("exit 0")
-    there = {"name": "it", "env": {}}
+    there = {"name": "it", "env": {}, "mark": MARK}
     assert kill({"agent": 2, "container": there}) == 0
     (yard.folder / "docker").write_text("#!/bin/sh\necho busy; exit 1\n")
     assert kill({"agent": 2, "container": there}) == 1
     (yard.folder / "docker").write_text("#!/bin/sh\necho Error: No such container: it; exit 1\n")
     assert kill({"agent": 2, "container": there}) == 0
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines are asked all the time."""
+    for name, seconds in {"FIRST": 0.02, "EVERY": 0.02, "PATIENCE": 0.1}.items():
+        monkeypatch.setattr(pulse, name, seconds)
+    monkeypatch.setattr("launcher.agent.container._ENDING", 0.2)
+
+
+def until_told(ward: ContainerWard) -> str:
+    """The next remark on its engine."""
+    deadline = time.monotonic() + 10
+    while not (found := ward.remark(time.monotonic())):
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.01)
+    assert found[:8] == framed(REMARK, found[8:])[:8]
+    return found[8:].decode()
+
+
+def until_deaf(ward: ContainerWard, ending: bool) -> float:
+    """Seconds until it counts as such."""
+    since = time.monotonic()
+    while not ward.is_deaf(time.monotonic(), ending):
+        assert time.monotonic() < since + 10
+        select.select([], [], [], 0.01)
+    return time.monotonic() - since
+
+
+def test_an_engine_that_sticks_for_a_while(yard: Yard, quick: None):
+    ward = yard.ward("echo facts; exec /bin/cat")
+    assert select.select([ward.facts], [], [], 10)[0]
+    assert ward.read_facts(100) == framed(SAID, b"facts\n")
+    assert ward.remark(time.monotonic()) == b""
+    yard.stick()
+    assert until_told(ward) == "its Docker engine does not answer; its tasks go on, unseen; waiting for 0 s\n"
+    assert until_deaf(ward, ending=True) < 1
+    yard.come_back()
+    assert until_told(ward).startswith("its Docker engine answers again after ")
+    assert not ward.is_deaf(time.monotonic() + 60, ending=True)
+    ward.close_orders()
+    assert until_over(ward)["code"] == 0
+
+
+def test_an_engine_that_sticks_for_good(yard: Yard, quick: None):
+    """Whoever waits for it gives up, and does not ask it for anything."""
+    ward = yard.ward("exec /bin/sleep 600")
+    yard.stick()
+    assert "it has not started the container yet" in until_told(ward)
+    assert until_deaf(ward, ending=False) > 0.2
+    assert ward.kill() == []
+    words = json.loads(ward.last_words(forced=True)[len(ENDED) :])
+    assert words["silent"] > PATIENCE - 0.1
+    assert (words["forced"], words["inside"]) == (True, UNSEEN)
+    assert "rm --force --volumes it" not in yard.asked
+
+
+def test_an_engine_that_refuses_is_not_silent(yard: Yard, quick: None):
+    (yard.folder / "gone").touch()
+    ward = yard.ward("exec /bin/sleep 600")
+    assert select.select([ward.errors], [], [], 10)[0]
+    deadline = time.monotonic() + 10
+    while yard.asked.count("version --format {{.Server.Version}}") < 3:
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.01)
+    assert not ward.is_deaf(time.monotonic() + 60, ending=True)
+
+
+#: A container: a process of nobody's, with a mark, and a child; `slow`: it takes its time to end.
+CONTAINER = """
+import os, signal, subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from launcher.processes import sweep
+sweep.carry_mark(int(sys.argv[2]))
+child = subprocess.Popen(["/bin/sleep", "600"])
+def end(*_):
+    child.terminate()
+    child.wait()
+    open(sys.argv[3], "w").close()
+    os._exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[4] == "stubborn" else end)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Starts one; it is ended after the test."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(how: str) -> subprocess.Popen[bytes]:
+        words = [str(Path(inside.__file__).parents[2]), str(MARK), str(tmp_path / "bye"), how]
+        process = subprocess.Popen([sys.executable, "-c", CONTAINER, *words], stdout=subprocess.PIPE)
+        made.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        return process
+
+    yield start
+    inside.end([MARK], farewell=0.0)
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", ["orderly", "stubborn"])
+def test_a_container_is_ended_without_its_engine(
+    container: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path, how: str
+):
+    process = container(how)
+    assert inside.is_seen(MARK)
+    assert not inside.is_seen(MARK + 1)
+    with Reaped(process):
+        assert inside.end([MARK, MARK + 1], farewell=2.0 if how == "orderly" else 0.2) == ENDED_THERE
+    assert (tmp_path / "bye").exists() is (how == "orderly")
+    assert inside.end([MARK]) == UNSEEN
+
+
+def test_the_errand_that_kills_does_not_need_the_engine(
+    yard: Yard, container: Callable[[str], subprocess.Popen[bytes]]
+):
+    process = container("stubborn")
+    with Reaped(process):
+        assert kill({"agent": 2, "container": {"name": "it", "env": {}, "mark": MARK}}) == 0
+    assert not (yard.folder / "asked").exists()
+
+
+def test_an_errand_ends_several(container: Callable[[str], subprocess.Popen[bytes]]):
+    with Reaped(container("orderly")):
+        assert inside.kill({"marks": [MARK, MARK + 1]}) == 0
+    assert inside.kill({"marks": [MARK, MARK + 1]}) == 2, "there is nothing any more"
+
+
+class Reaped:
+    """While it lasts somebody waits for this process, as the engine's shim does for a container."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._thread = threading.Thread(target=process.wait, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(10)
+
+
+def test_what_was_seen_and_is_no_more_has_ended(yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    """The engine ended it, and then itself: nobody is told that it may go on."""
+    monkeypatch.setattr("launcher.agent.container._LOOK_LATER", 0.0)
+    monkeypatch.setattr(inside, "is_seen", lambda mark: mark == MARK)
+    (yard.folder / "gone").touch()
+    ward = yard.ward("echo facts; exit 125")
+    facts_of(ward)
+    ward.remark(time.monotonic())
+    until_over(ward)
+    ward.kill()
+    assert json.loads(ward.last_words()[len(ENDED) :])["inside"] == ENDED_THERE

@@ -19,7 +19,8 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.yard = _Yard(Commands(), {**os.environ, "PATH": str(folder)})
+        self.commands = Commands()
+        self.yard = _Yard(self.commands, {**os.environ, "PATH": str(folder)})
 
     def docker(self, out: str, code: int = 0) -> None:
         """What it does from now on."""
@@ -52,6 +53,16 @@ def test_an_engine_and_what_is_left_there(host: Host):
     assert found["found"] == [["id1", "name1", "me", ""]]
     assert found["user"] == f"{os.getuid()}:{os.getgid()}"
     assert host.asked.startswith("ps -a --no-trunc --filter label=o --format {{.ID}}")
+
+
+def test_what_is_left_that_can_not_be_listed_is_not_nothing(host: Host, tmp_path: Path):
+    info = json.dumps({"ServerVersion": "24"})
+    script = f"#!/bin/sh\n[ $1 = info ] && echo '{info}' && exit\necho odd\nexit 1\n"
+    (tmp_path / "docker").write_text(script)
+    (tmp_path / "docker").chmod(0o755)
+    found = host.yard.look(LOOK)
+    assert (found["fault"], found["state"]) == ("odd", "failed")
+    assert "found" not in found
 
 
 def test_no_engine(host: Host):
@@ -106,3 +117,24 @@ def test_the_errand_ends_with_its_stdin(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(dockyard, "serve", served)
     assert dockyard.main({"env": {}}) == 0
     assert asked == [(["folders", "image", "look", "pull", "remove"], 0, 1)]
+
+
+def test_an_engine_that_does_not_answer(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nothing is asked for ever, nor is it pulled from for an hour."""
+    for name in ("_ANSWER", "_PULSE"):
+        monkeypatch.setattr(dockyard, name, 0.2)
+    (tmp_path / "docker").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    (tmp_path / "docker").chmod(0o755)
+    found = host.yard.look(LOOK)
+    assert found["state"] == "slow"
+    hangs = "its Docker engine does not answer: is it stopped, or stuck?"
+    for said in (found, host.yard.image({"image": "img"}), host.yard.pull({"image": "img"})):
+        assert said["fault"].startswith(hangs)
+    host.commands.end_all()
+
+
+def test_a_pull_that_takes_its_time(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dockyard, "_PULSE", 0.05)
+    (tmp_path / "docker").write_text("#!/bin/sh\n[ $1 = pull ] || exit 0\n/bin/sleep 0.4\necho no; exit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    assert host.yard.pull({"image": "img"}) == {"fault": "no"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.agent.door import Connection, Door, await_release, knock
+from tests.local.seeing import soon
 
 TOKEN = os.urandom(8).hex()
 
@@ -97,6 +99,22 @@ def test_who_does_not_know_the_token_or_brings_nothing_is_turned_away(door: Door
         stranger.connect(_name(door))
     assert answered(door) is None
     assert door.waiting() == []
+
+
+def test_it_does_not_spin_while_there_is_no_descriptor(door: Door, monkeypatch: pytest.MonkeyPatch):
+    class Full:
+        def accept(self) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        fileno = door._listener.fileno
+
+    with monkeypatch.context() as patch, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as comes:
+        comes.connect(_name(door))
+        patch.setattr(door, "_listener", Full())
+        assert select.select([door], [], [], 5)[0]
+        door.enter()
+        assert not select.select([door], [], [], 0)[0]
+    assert soon(lambda: select.select([door], [], [], 0)[0], 5), "then it lets in again"
 
 
 def test_file_descriptors_of_strangers_are_closed(door: Door):

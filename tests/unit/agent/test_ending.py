@@ -1,21 +1,18 @@
-"""The ladder of one task, by the clock; and watermarks, limits and the kernel's tables."""
+"""The ladder of one task, by the clock; and watermarks and limits."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
-import subprocess
-import sys
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.agent import kernel
 from launcher.agent.limits import Limits
 from launcher.agent.task import Ending
 from launcher.model.watermark import agent_number, is_of_agent, read_watermark, watermark
+from launcher.processes import kernel
 
 LADDER = ((15, 10.0), (6, 2.0), (9, 5.0))
 
@@ -60,6 +57,11 @@ def test_looks_are_slow_while_asking_and_never_late():
     assert ending.next_look(12.0, 0.01, 0.25) == 12.01
 
 
+def test_a_ladder_that_is_over_is_not_looked_at_all_the_time():
+    ending = Ending(LADDER, 0.0)
+    assert ending.next_look(1000.0, 0.01, 0.25) == 1000.01
+
+
 @given(st.integers(min_value=0), st.integers(min_value=0), st.integers(0, 1 << 24))
 def test_watermarks_tell_agents_apart(one: int, other: int, ordinal: int):
     one, other = agent_number(one), agent_number(other)
@@ -100,79 +102,3 @@ def test_limits_are_lent_and_taken_back():
     finally:
         for name, limit in before.items():
             resource.setrlimit(name, limit)
-
-
-def test_a_process_with_an_odd_name():
-    code = "import ctypes; ctypes.CDLL(None).prctl(15, b') Z 1 (\\n', 0, 0, 0); print(1, flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as it:
-        assert it.stdout
-        it.stdout.readline()
-        process = kernel.look_at(it.pid)
-        assert process is not None
-        assert (process.pid, process.parent) == (it.pid, os.getpid())
-        assert not process.ended
-        assert it.pid in kernel.children_of(os.getpid())
-        assert it.pid in [child.pid for child in kernel.descendants_of(os.getpid())]
-        assert it.pid in kernel._children_by_scan(os.getpid())
-        it.communicate(b"\n")
-
-
-@pytest.mark.parametrize("pidfd", [True, False])
-def test_a_signal_never_goes_to_a_later_process_of_that_number(pidfd: bool, monkeypatch: pytest.MonkeyPatch):
-    if not pidfd:
-        monkeypatch.delattr(os, "pidfd_open")
-    with subprocess.Popen(["sleep", "60"]) as it:
-        process = kernel.look_at(it.pid)
-        assert process is not None
-        assert not kernel.send(process._replace(start=process.start - 1), signal.SIGKILL)
-        assert it.poll() is None
-        assert kernel.send(process, signal.SIGTERM)
-        it.wait()
-        assert not kernel.send(process, signal.SIGTERM)
-        assert kernel.look_at(it.pid) is None
-
-
-def test_a_ladder_that_is_over_is_not_looked_at_all_the_time():
-    ending = Ending(LADDER, 0.0)
-    assert ending.next_look(1000.0, 0.01, 0.25) == 1000.01
-
-
-_WITHOUT_DESCRIPTORS = """
-import os, resource, signal, subprocess, sys
-from launcher.agent import kernel
-kernel.keep_reserve()
-child = subprocess.Popen(["sleep", "60"])
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-kept = []
-try:
-    while True:
-        kept.append(os.open(os.devnull, os.O_RDONLY))
-except OSError:
-    pass
-me = os.getpid()
-assert kernel.look_at(child.pid).parent == me
-assert kernel.children_of(me) == [child.pid]
-assert [found.pid for found in kernel.descendants_of(me)] == [child.pid]
-assert child.pid in [found.pid for found in kernel.all_processes()]
-assert kernel.watermark_of(child.pid) == 0
-assert kernel.send(kernel.look_at(child.pid), signal.SIGKILL)
-assert child.wait() == -signal.SIGKILL
-assert kernel.look_at(child.pid) is None
-print("all seen")
-"""
-
-
-def test_processes_are_seen_and_signalled_without_a_descriptor_left():
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_DESCRIPTORS], capture_output=True, timeout=20, check=False
-    )
-    assert done.stdout == b"all seen\n", done.stderr.decode()
-
-
-def test_not_to_know_is_not_to_have_seen_that_it_is_gone(monkeypatch: pytest.MonkeyPatch):
-    def no_descriptor(path: str) -> bytes:
-        raise OSError(24, "Too many open files", path)
-
-    monkeypatch.setattr(kernel, "_read", no_descriptor)
-    with pytest.raises(OSError, match="Too many open files"):
-        kernel.look_at(os.getpid())

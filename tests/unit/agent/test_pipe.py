@@ -138,5 +138,6 @@ def test_held_output_stays_and_facts_go(ends: tuple[int, int]):
     assert not pipe.waiting and pipe.pending > 0
     pipe.hold(False)
     assert not pipe.pending
-    decoder = wire.Decoder("here")
+    decoder = wire.Decoder("here", magic=True)
+    decoder.feed(wire.MAGIC)
     assert [type(m).__name__ for m in decoder.feed(os.read(reading, 1 << 16))] == ["TaskOutput", "TaskGone"]

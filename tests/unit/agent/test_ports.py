@@ -21,12 +21,12 @@ sys.path.insert(0, sys.argv[1])
 for setting in sys.argv[2:]:
     name, _, value = setting.partition("=")
     open("/proc/sys/net/" + name, "w").write(value)
-from launcher.agent.ports import PortKeeper
+from launcher.agent.ports import PortKeeper, refusal
 keeper = PortKeeper()
 try:
     ports = [keeper.hold(name) for name in ("worker/0", "worker/1")]
 except OSError as error:
-    print("refused:", error.strerror)
+    print("refused:", refusal(error))
     sys.exit()
 assert len(set(ports)) == 2
 for port in ports:
@@ -38,7 +38,7 @@ for port in ports:
         except OSError:
             pass
         other.close()
-print(*(holder.family.name for holder in keeper._held.values()))
+print(*(socket.socket(fileno=holder).family.name for holder in keeper._held.values()))
 """
 
 
@@ -77,9 +77,8 @@ def test_ipv6_can_not_be_bound(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_no_port_is_left():
-    assert in_a_namespace("ipv4/ip_local_port_range=60000 60000").startswith(
-        "refused: Address already in use"
-    )
+    said = in_a_namespace("ipv4/ip_local_port_range=60000 60000")
+    assert said.startswith("refused: Address already in use (none is free: `sysctl ")
 
 
 def test_a_kernel_without_ipv6(monkeypatch: pytest.MonkeyPatch):

@@ -15,8 +15,9 @@ import pytest
 
 from launcher.agent.store import home, work
 from launcher.agent.store.blobs import Blobs
-from launcher.agent.store.home import Lock, Store, open_store
-from launcher.agent.store.talk import Failed, Hung, Talk
+from launcher.agent.store.give import _collect
+from launcher.agent.store.home import Failed, Lock, Store, open_store
+from launcher.agent.store.talk import Hung, Talk
 from launcher.agent.store.tree import remove
 from launcher.agent.store.work import Run, clean_up
 from launcher.model.luggage import LuggageError, digest_of
@@ -102,10 +103,18 @@ def test_a_run_that_another_machine_uses_stays(store: Store, talk: Talk, monkeyp
 def test_a_collect_shows_that_it_is_wanted(store: Store, talk: Talk, monkeypatch: pytest.MonkeyPatch):
     run = run_of(store, "job1")
     clean_up(store, talk)
-    Run(store, "job1").used()
+    _collect(talk, {"job": "job1", "squeeze": False, "wanted": []})
     with at(monkeypatch, 2 * DAY):
         clean_up(store, talk)
     assert os.path.exists(run.folder)
+    with at(monkeypatch, 4 * DAY):
+        clean_up(store, talk)
+    assert not os.path.exists(run.folder), "nobody has collected anything since"
+
+
+def test_a_collect_brings_no_run_back(store: Store, talk: Talk):
+    _collect(talk, {"job": "job1", "squeeze": False, "wanted": []})
+    assert os.listdir(store.work) == []
 
 
 @pytest.mark.parametrize("job", ["", "..", "a/b", ".hidden", "/etc"])
@@ -218,9 +227,8 @@ def test_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 def test_a_launcher_that_is_gone_ends_the_errand(tmp_path: Path):
     """With the end of its stdin, in no time, and without a trace on stderr."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); from launcher.agent.store.receive import sync; "
-    code += (
-        "sys.exit(sync({'job': 'j', 'limit': 9, 'trees': [{'manifest': '0' * 40, 'size': 9, 'number': 0}]}))"
-    )
+    code += "tree = {'manifest': '0' * 40, 'size': 9, 'number': 0, 'earlier': ['1' * 40]}; "
+    code += "sys.exit(sync({'job': 'j', 'limit': 9, 'trees': [tree]}))"
     root = str(Path(__file__).resolve().parents[3])
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.api.ends import End
-from launcher.api.failures import launch_failed, task_failed
+from launcher.api.failures import explained, launch_failed, task_failed
 from launcher.api.talk import Said, Word
 from launcher.errors import InputError, JobFailed
 
@@ -18,6 +18,16 @@ def test_remarks_and_output_are_no_failures():
     assert str(error) == "--workdir: there is none\n  hint: make it"
     assert str(launch_failed(125, "launch: waiting\n", "", {"waiting"})) == "launch ended with 125"
     assert isinstance(launch_failed(2, said, ""), InputError)
+
+
+def test_an_end_in_the_words_of_what_was_raised():
+    end = End("worker/0", code=1, failed=True)
+    said = Said(Word.RAISED, {"what": "ValueError: no\nmore of it", "traceback": "", "code": 1})
+    assert explained(end, said).text == "raised ValueError: no"
+    assert explained(end, None) == end
+    assert explained(end._replace(failed=False), said).text == "exited with code 1", "it was stopped"
+    assert explained(end, said._replace(facts={"what": "SystemExit: 1"})) == end
+    assert explained(end, Said(Word.DONE)) == end
 
 
 def test_what_was_raised_is_told_once():

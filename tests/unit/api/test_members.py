@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from launcher.api.members import Member, raised
 from launcher.api.payload import dumps
 from launcher.api.talk import Said, Word, hear, say
+from launcher.feed.arriving import carried
 from launcher.feed.door import Guest
-from launcher.feed.knock import carried
+from tests.local.seeing import soon
 
 pytestmark = pytest.mark.timeout(20)
 OURS = list(sys.version_info[:2])
@@ -77,3 +79,30 @@ def test_it_comes_again_after_its_connection_has_broken(member: Member):
 def test_an_exception_that_can_not_be_made_here_is_none():
     assert raised(Said(Word.RAISED, {}, [b"no pickle"])) is None
     assert raised(Said(Word.DONE)) is None
+
+
+def test_a_task_that_reads_nothing_keeps_nobody_at_the_door(member: Member):
+    first = coming(member, again=True)
+    told: list[BaseException] = []
+
+    def tell() -> None:
+        try:
+            member.say(Said(Word.START, {"number": 1}, [bytes(5_000_000)]))
+        except OSError as error:
+            told.append(error)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    assert soon(lambda: member._sending.locked(), 5)
+    comes = threading.Thread(target=lambda: lines.append(coming(member, again=True)), daemon=True)
+    lines: list[socket.socket] = []
+    comes.start()
+    comes.join(5)
+    assert lines, "it comes in all the same"
+    teller.join(5)
+    assert told, "and what was being said has broken off"
+    member.say(Said(Word.START, {"number": 1}))
+    heard = hear(lines[0])
+    assert heard is not None and heard.facts == {"number": 1}
+    for line in (first, *lines):
+        line.close()

@@ -17,10 +17,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from launcher.api.bundle import bundle
+from launcher.api.bundle import arrival, bundle
 from launcher.api.payload import dumps
 from launcher.errors import LaunchError
-from launcher.feed.knock import install
 from launcher.feed.ownmodules import own_modules
 
 
@@ -112,16 +111,16 @@ def carried(function: Any) -> set[str]:
 def test_nothing_of_ours_need_be_installed_where_it_arrives(tmp_path: Path):
     """A Python that sees nothing but the standard library and what it was given."""
     word = "carried"
+    (tmp_path / "arrival").write_text(arrival())
     (tmp_path / "bundle").write_bytes(bundle())
     (tmp_path / "work").write_bytes(
         dumps(lambda: (word, __import__("launcher").TFNode.__name__), "a function")
     )
     code = (
-        f"import importlib.util, pickle, sys\n"
-        f"spec = importlib.util.spec_from_file_location('knock', {install.__code__.co_filename!r})\n"
-        f"knock = importlib.util.module_from_spec(spec); spec.loader.exec_module(knock)\n"
-        f"knock.install(open({str(tmp_path / 'bundle')!r}, 'rb').read())\n"
-        f"import launcher.api.runner, launcher.api.instances, launcher.feed.datafeed\n"
+        f"import pickle\n"
+        f"exec(open({str(tmp_path / 'arrival')!r}).read(), arrival := {{'__name__': 'arrival'}})\n"
+        f"arrival['install'](open({str(tmp_path / 'bundle')!r}, 'rb').read())\n"
+        f"import launcher.api.task, launcher.feed.datafeed\n"
         f"print(*pickle.load(open({str(tmp_path / 'work')!r}, 'rb'))())\n"
     )
     ended = subprocess.run(
@@ -143,7 +142,7 @@ def test_it_is_not_large():
 
 def test_a_task_with_an_old_python_can_say_so():
     """What a task runs first is understood by every Python since 3.8."""
-    text = Path(install.__code__.co_filename).read_text()
+    text = arrival()
     ast.parse(text, feature_version=(3, 8))
     used = {name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import) for name in node.names}
     assert {name.name.partition(".")[0] for name in used} <= sys.stdlib_module_names

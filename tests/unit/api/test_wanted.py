@@ -10,7 +10,7 @@ import pytest
 
 from launcher.api.wanted import Place, command_line, goes_on
 from launcher.errors import JobError
-from launcher.feed.knock import KNOCK
+from launcher.feed.arriving import KNOCK
 
 _HERE = Place()
 
@@ -21,15 +21,22 @@ def words(roles: dict[str, Any], place: Place = _HERE, folder: str = "/no/such")
 
 def test_what_options_can_say_needs_no_file():
     roles = {"ps": {"count": 1}, "chief": {"count": 1}, "worker": {"count": 2}}
-    assert words(roles) == [
-        "--output-dirs", "-x", "SECRET", "--ps", "1", "--chief", "--workers", "2", "-c", KNOCK
-    ]  # fmt: skip
+    counts = ["--ps", "1", "--chief", "--workers", "2"]
+    assert words(roles) == ["--output-dirs", "--no-last-lines", "-x", "SECRET", *counts, "-c", KNOCK]
 
 
 def test_no_value_of_the_environment_is_among_them():
     said = words({"worker": {"count": 1}}, Place(env={"TOKEN": "s3cret"}, hosts="a,b", grace=2.5, quiet=True))
     assert "TOKEN" in said and not any("s3cret" in word for word in said)
-    assert said[: said.index("-x")] == ["--output-dirs", "-q", "--hosts", "a,b", "--grace", "2.5"]
+    assert said[: said.index("-x")] == [
+        "--output-dirs",
+        "--no-last-lines",
+        "-q",
+        "--hosts",
+        "a,b",
+        "--grace",
+        "2.5",
+    ]
 
 
 def test_other_roles_need_a_file(tmp_path: Path):
@@ -70,3 +77,21 @@ def test_a_job_file_that_is_none(tmp_path: Path, text: str):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(JobError, match=r"job\.yaml"):
         words({"worker": {"count": 1}}, Place(job=path), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        ("workdir", "~/project", "~/project"),
+        ("python", "~/venv/bin/python", "~/venv/bin/python"),
+        ("python", "venv/bin/python", "{}/venv/bin/python"),
+        ("python", "python3.11", "python3.11"),
+        ("run_dir", "runs/one", "{}/runs/one"),
+    ],
+)
+def test_paths_of_a_job_file_are_relative_to_it(tmp_path: Path, setting: str, value: str, expected: str):
+    theirs = tmp_path / "theirs" / "job.yaml"
+    theirs.parent.mkdir()
+    theirs.write_text(f"{setting}: {value}\nroles: {{worker: 1}}\n")
+    job = json.loads(Path(words({"worker": {"count": 2}}, Place(job=theirs), str(tmp_path))[-1]).read_text())
+    assert job[setting] == expected.format(theirs.parent)

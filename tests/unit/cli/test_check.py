@@ -209,6 +209,13 @@ def test_one_that_ends_and_one_that_breaks():
     assert told == []
 
 
+@pytest.mark.parametrize("line", [b"Traceback (most recent call last):\n", b"[1]\n", b"[" * 100_000 + b"\n"])
+def test_one_that_says_what_is_no_answer(line: bytes):
+    failed, _ = probed({"a": Silent(line)}, 20)
+    assert failed["a"].startswith(f"the probe there said what can't be understood: b'{line[:3].decode()}")
+    assert len(failed["a"]) < 300
+
+
 def test_a_local_errand_that_cannot_even_begin(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("launcher.transport.localerrand._BOOTSTRAP", "raise SystemExit('no room')")
     errand = LocalErrands().errand("here", "launcher.agent.probe:main", {"long": "x" * 1_000_000})

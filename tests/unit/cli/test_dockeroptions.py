@@ -10,6 +10,7 @@ import pytest
 from launcher.cli.dockeroptions import (
     add_from_file,
     asked_mounts,
+    conflicts,
     mounts,
     on_machines,
     role_cpus,
@@ -183,3 +184,40 @@ def test_folders_in_memory_where_something_is():
     add_from_file(args, DockerKeys("img", options=(("tmpfs", ("/d/:size=1g", "/e", "/e:size=1g")),)), "/jobs")
     found = [fault.what for fault in tmpfs_faults(args, {"/d": Mount("/x", "/d")})]
     assert found == ["/x is to be mounted there, too", "there is one at this place already"]
+
+
+HERE = [Host("localhost")]
+CONNECTING = ("--lease=30", "--fanout=3", "--connect-timeout=5", "--accept-new-host-keys", "--no-check")
+
+
+@pytest.mark.parametrize("option", CONNECTING)
+def test_options_of_other_machines_where_there_are_none(option: str):
+    for words in ([option], [option, "--docker=img"]):
+        (fault,) = conflicts(arguments(*words), HERE)
+        assert fault.where == option.partition("=")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        (["--hosts=localhost"], HERE),  # a list of a scheduler, say
+        ([], [Host("localhost", source="job.yaml:3")]),
+        ([], []),  # they could not be read, which is said anyway
+        (["--docker=img"], []),
+        (["--docker=img"], [Host("a", source="job.yaml:3")]),
+    ],
+)
+def test_options_of_other_machines_that_may_have_a_meaning(words: list[str], hosts: list[Host]):
+    assert not list(conflicts(arguments(*CONNECTING, *words), hosts))
+
+
+def test_options_of_files_are_not_about_machines_alone():
+    travelling = ["--sync=.", "--collect=out"]
+    assert not list(conflicts(arguments(*travelling), HERE))
+    found = conflicts(arguments(*travelling, "--docker=img"), HERE)
+    assert [fault.where for fault in found] == ["--sync", "--collect"]
+
+
+def test_programs_can_give_a_relay_wherever_the_job_runs():
+    for words in ([], ["--docker=img"]):
+        assert not list(conflicts(arguments("--relay=/s", *words), HERE))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from launcher.cli import logs
-from launcher.cli.tail import Log, follow, start_of_last
-from launcher.errors import InputError
+from launcher.cli.tail import Log, copy, follow, start_of_last
+from launcher.errors import InputError, LaunchError
 from tests.unit.cli.conftest import Call, Runs
 
 OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"
@@ -51,6 +53,15 @@ def test_hosts_are_named_where_there_are_several(
     runs.made(NEW, {"worker/0": b"a\n", "worker/1": b"b\n"}, hosts=("n1", "n2"))
     call(logs)
     assert capfdbinary.readouterr().out == b"n1 worker/0 | a\nn2 worker/1 | b\n"
+
+
+def test_a_container_of_its_own_is_not_named_twice(
+    runs: Runs, call: Call, capfdbinary: pytest.CaptureFixture[bytes]
+):
+    hosts = ("my-role-0", "worker-1")
+    runs.made(NEW, {"my_role/0": b"a\n", "worker/1": b"b\n"}, hosts)
+    call(logs)
+    assert capfdbinary.readouterr().out == b"my_role/0 | a\nworker/1  | b\n"
 
 
 def test_without_a_plan_there_are_still_logs(
@@ -130,3 +141,49 @@ LONG = [b"x" * 300_000 + b"\ny\n", b"l\n" * 200_000]
 def test_the_last_lines(data: bytes, lines: int):
     expected = b"".join(data.splitlines(keepends=True)[-lines:] if lines else [])
     assert data[start_of_last(lines, io.BytesIO(data)) :] == expected
+
+
+#: A title, the clipboard, another screen, a cleared one; and a colour, which is harmless.
+HOSTILE = b"a\x1b]0;title\x07b\x1b]52;c;eA==\x07c\x1b[?1049hd\x1b[2Je\r\n\x1b[31mred\n\xc2\x9b2Jend"
+_TAMED = [b"abcde", b"\x1b[31mred\x1b[0m", b"end"]
+
+
+@pytest.mark.parametrize("label", [b"", b"worker/0"])
+@pytest.mark.parametrize("following", [False, True])
+def test_a_terminal_gets_nothing_to_obey(tmp_path: Path, label: bytes, following: bool):
+    (tmp_path / "log").write_bytes(HOSTILE)
+    out, log = io.BytesIO(), Log(str(tmp_path / "log"), label, None, terminal=True)
+    follow(lambda: [log], lambda: True, out) if following else copy([log], out)
+    prefix = label and label + b" | "
+    assert out.getvalue().splitlines() == [prefix + line for line in _TAMED]
+
+
+def test_only_a_terminal_is_spared(
+    runs: Runs, call: Call, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+):
+    runs.made(NEW, {"worker/0": HOSTILE})
+    call(logs)
+    assert capfdbinary.readouterr().out == HOSTILE
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    call(logs)
+    assert capfdbinary.readouterr().out.splitlines() == _TAMED
+
+
+def test_a_log_whose_name_a_terminal_would_obey(
+    runs: Runs, call: Call, capfdbinary: pytest.CaptureFixture[bytes]
+):
+    paths = runs.made(NEW, {"a/0": b"a\n", "b/0": b"b\n"})
+    Path(paths.plan).unlink()
+    Path(f"{paths.logs}/c\x1b[2J-0.log").write_bytes(b"c\n")
+    call(logs)
+    assert capfdbinary.readouterr().out == b"a/0 | a\nb/0 | b\n"
+
+
+@pytest.mark.timeout(10)
+def test_a_log_that_is_a_pipe(runs: Runs, call: Call):
+    paths = runs.made(NEW, {"worker/0": b""})
+    log = Path(f"{paths.logs}/worker-0.log")
+    log.unlink()
+    os.mkfifo(log)
+    with pytest.raises(LaunchError, match=r"can't read .*worker-0.log': it is no regular file"):
+        call(logs)

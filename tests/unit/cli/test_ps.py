@@ -54,3 +54,17 @@ def test_nothing(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str]):
     runs.made(OLD, {})
     assert call(ps) == 0
     assert capsys.readouterr() == ("", "nothing is running; `launch ps --all` lists 1 earlier\n")
+
+
+def test_a_plan_that_somebody_else_wrote(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str]):
+    plan = runs.made(OLD, {}).plan
+    with open(plan, "w") as file:
+        json.dump({"command": 7, "tasks": [{"task": "worker/0"}, {"host": "a"}, 1]}, file)
+    runs.made(NEW, {"ps/0": b""})
+    assert call(ps, "--all", "--json") == 0
+    old, new = json.loads(capsys.readouterr().out)
+    assert (old["tasks"], old["hosts"], old["command"]) == ({"worker": 1}, [], [])
+    assert (new["tasks"], new["hosts"]) == ({"ps": 1}, ["here"])
+    with open(plan, "w") as file:
+        file.write("[]")
+    assert call(ps, "--all") == 0

@@ -12,6 +12,7 @@ import pytest
 from launcher.cli import stop
 from launcher.errors import InputError, LaunchError
 from launcher.runs.owner import this_process
+from launcher.runs.run import Run
 from tests.unit.cli.conftest import Call, Runs
 
 JOB = "20261121-070912-bbbbb"
@@ -68,6 +69,12 @@ def test_it_does_not_end_in_time(
     assert late.startswith(f"launch: {JOB} has not ended within 0.2 s; `launch stop --now`")
 
 
+@pytest.mark.parametrize("time", ["0", "5m"])
+def test_a_timeout_is_written_as_everywhere(runs: Runs, call: Call, time: str):
+    runs.made(JOB, {})
+    assert call(stop, "--timeout", time, JOB) == 0
+
+
 def test_it_has_ended(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str]):
     paths = runs.made(JOB, {})
     assert call(stop, JOB) == 0
@@ -98,4 +105,39 @@ def test_another_machines_run(runs: Runs, call: Call):
 def test_a_timeout_is_a_number(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str], seconds: str):
     with pytest.raises(SystemExit, match="2"):
         call(stop, f"--timeout={seconds}")
-    assert "invalid number of seconds" in capsys.readouterr().err
+    assert "is no duration: expected seconds, or a number and s, m, h or d" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- records that others wrote
+
+
+def test_a_process_that_only_a_stranger_calls_a_launcher(
+    runs: Runs, call: Call, monkeypatch: pytest.MonkeyPatch
+):
+    paths = runs.made(JOB, {})
+    process = runs.running(paths)
+    monkeypatch.setattr(Run, "is_ours", False)
+    monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: 12345)
+    with pytest.raises(
+        LaunchError, match=f"can't stop {JOB}: .* names process {process.pid}, which is another"
+    ):
+        call(stop, paths.root)
+    assert process.poll() is None
+
+
+def test_agents_that_only_a_stranger_calls_lost(runs: Runs, call: Call, monkeypatch: pytest.MonkeyPatch):
+    paths = runs.made(JOB, {})
+    process = runs.running(paths, "setsid", "sleep", "60")
+    record = json.loads(Path(paths.owner).read_text())
+    agent = [1, process.pid, record["start_ticks"]]
+    Path(paths.owner).write_text(json.dumps({**record, "start_ticks": 1, "agents": [agent]}))
+    monkeypatch.setattr(Run, "is_ours", False)
+    with pytest.raises(LaunchError, match="its record is user"):
+        call(stop, paths.root)
+    assert process.poll() is None
+
+
+def test_an_exit_code_is_a_number(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str]):
+    Path(runs.made(JOB, {}).report).write_text('{"exit_code": "\\u001b[2J"}')
+    assert call(stop, JOB) == 0
+    assert capsys.readouterr().out == f"{JOB} had already ended without a report: its launcher died\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.cli.tables import duration, print_table, printable, size
+from launcher.cli.tables import duration, print_table, size
+from launcher.model.words import printable
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_of_a_lost_host_only_the_sidecars_need_not_come(
         launch.trip.keep("job1")
         said = capfd.readouterr().err
         assert said == (
-            "launch: --output-dirs: what was not fetched is still in ~/.cache/tf-launcher/work/job1 on b\n"
+            f"launch: --output-dirs: what was not fetched is still in {hosts.cache('b')}/work/job1 on b\n"
         )
         assert launch.left() == ["b"], "the others have nothing left to be fetched"
     assert len(list((tmp_path / "run").rglob("made"))) == len(came)
@@ -143,7 +143,7 @@ def test_of_a_lost_host_only_the_sidecars_need_not_come(
 def test_tasks_that_share_a_folder_are_told(project: Path):
     said = trip(4, collect=["model"]).remarks
     assert said == [
-        "--collect: worker/0 and worker/1 share the folder on a (and so on, on 1 more host): "
+        "--collect: worker/0, worker/1 share the folder on a (and so on, on 1 more host): "
         "results of the same name are the same file; use {task_index} in the path"
     ]
     assert list(trip(4, collect=["model-{task_index}"]).remarks) == []
@@ -163,11 +163,11 @@ def test_what_a_dry_run_says(project: Path, tmp_path: Path):
     (tmp_path / "data").mkdir()
     it = trip(3, sync=[".", "../data:/scratch/data"], collect=["model", "worker/0=log:logs"])
     assert list(it.itinerary)[:5] == [
-        "--sync: ~/project, 2 files (15 bytes), goes to ~/.cache/tf-launcher/work/JOB/project on a and b; "
+        "--sync: ~/project, 2 files (15 bytes), goes to ~/.cache/tf-launcher/work/JOB/project on a, b; "
         "removed when the job is over",
-        "--sync: ~/data, 0 files (0 bytes), goes to /scratch/data on a and b; it stays there",
+        "--sync: ~/data, 0 files (0 bytes), goes to /scratch/data on a, b; it stays there",
         "left out of project by .gitignore: data/ (1 byte); !data/ in project/.launchignore brings it back",
-        "--collect: model of worker/0, worker/1 and worker/2 comes to RUN_DIR/collected/TASK "
+        "--collect: model of worker/0, worker/1, worker/2 comes to RUN_DIR/collected/TASK "
         "when the job is over",
         "--collect: log of worker/0 comes to ~/project/logs when the job is over",
     ]
@@ -192,8 +192,8 @@ def test_a_dry_run(launch: Launch, tmp_path: Path):
     words = ["--hosts", "nowhere1,nowhere2", "--workers", "2", "--dry-run", "--collect", "model:out"]
     shown = launch(*words, "--sync", ".:my code", "train.py", cwd=tmp_path)
     assert shown.code == 0, shown.err
-    assert "# --sync: " in shown.out and "goes to ~/my code on nowhere1 and nowhere2" in shown.out
-    assert "# --collect: model of worker/0 and worker/1 comes to " in shown.out
+    assert "# --sync: " in shown.out and "goes to ~/my code on nowhere1, nowhere2" in shown.out
+    assert "# --collect: model of worker/0, worker/1 comes to " in shown.out
     assert shown.out.count("  cd ~/'my code' &&") == 2
 
 

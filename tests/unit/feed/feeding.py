@@ -35,7 +35,8 @@ class Tasks:
     def __init__(self, workers: int = 2, feeds: tuple[str, ...] = ("input",), **settings: Any) -> None:
         self.names = [f"worker/{number}" for number in range(workers)]
         self.said: list[str] = []
-        self.feeder = Feeder(self.names, feeds, say=self.said.append, **settings)
+        say = self.said.append
+        self.feeder = Feeder(self.names, feeds, say=say, warn=say, **settings)
         self.links: list[socket.socket] = []
         self.faults: list[BaseException] = []
         self._threads: list[threading.Thread] = []

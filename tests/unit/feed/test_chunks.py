@@ -173,7 +173,7 @@ def test_small_blocks_travel_together_and_slow_ones_do_not_wait():
                 yield [number]
 
     sizes = [chunk.rows for chunk in Cutter().cut(Slow())]
-    assert sum(sizes) == 40 and sizes[0] > 30 and sizes[-1] == 1
+    assert sum(sizes) == 40 and len(sizes) < 6 and sizes[-1] == 1
 
 
 def test_partitions_of_arrays_are_cut_into_views():

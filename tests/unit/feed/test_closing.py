@@ -79,7 +79,9 @@ def test_what_another_thread_still_takes_is_awaited():
         begun.wait(20)
         tasks.feeder.finish()
         until(lambda: tasks.said)
-        assert "waits for my thread, which still takes results of the feed 'input'" in tasks.said[0]
+        assert (
+            "shutdown: waiting for my thread, which still takes results of the feed 'input'" in tasks.said[0]
+        )
         go_on.set()
         taking.join(20)
         tasks.finish()

@@ -16,11 +16,12 @@ import pytest
 from launcher.errors import FeedError, FeedTimeout, InputError
 from launcher.feed import patience
 from launcher.feed.datafeed import DataFeed
-from launcher.feed.link import WINDOW
 from launcher.feed.partitions import partitions, rows
+from launcher.feed.sender import WINDOW
 from tests.unit.feed.feeding import Tasks, numbers, tcp_pair, uneven, until
 
 MANY = 1_000_003
+AWAITED = "waiting for {} to ask for rows of the feed 'input' (importing TensorFlow takes seconds)"
 
 
 def flat(got: list[list[Any]]) -> list[Any]:
@@ -29,7 +30,7 @@ def flat(got: list[list[Any]]) -> list[Any]:
 
 def _lose(tasks: Tasks, task: str, when: Callable[[], Any]) -> None:
     until(when)
-    tasks.feeder.lost(task, "killed by signal 9")
+    tasks.feeder.lost(task, 0, "killed by signal 9")
 
 
 def test_each_of_a_million_rows_arrives_exactly_once():
@@ -53,7 +54,7 @@ def test_none_of_a_million_rows_is_lost_when_a_worker_is_killed(tmp_path: Path):
             until(lambda: files[0].exists() and files[0].stat().st_size > 8 * 100_000)
             processes[0].kill()
             processes[0].wait()
-            tasks.feeder.lost("worker/0", "killed")
+            tasks.feeder.lost("worker/0", 0, "killed")
 
         killer = tasks.run(kill)
         tasks.feeder.train(uneven(MANY))
@@ -76,7 +77,7 @@ def test_partitions_of_a_lost_task_are_fed_again_whole(repeatable: bool):
         tasks.run(lambda: seen.extend(lost.next_batch(300) + lost.next_batch(300)))
         fed = tasks.run(tasks.feeder.train, parts if repeatable else [iter(part) for part in parts])
         until(lambda: len(seen) == 600)
-        tasks.feeder.lost("worker/0", "killed")
+        tasks.feeder.lost("worker/0", 0, "killed")
         rest = tasks.feed(1)
         got = list(itertools.islice(iter(lambda: rest.next_batch(500), None), 6))
         tasks.run(lambda: rest.next_batch(1))
@@ -151,7 +152,7 @@ def test_a_killed_process_that_nobody_reports_times_out(tmp_path: Path):
 def test_nobody_who_comes_is_said_and_then_an_error():
     with Tasks(1) as tasks, pytest.raises(FeedTimeout, match="worker/0"):
         tasks.feeder.train([1, 2], feed_timeout=2.5)
-    assert tasks.said == ["waiting for worker/0 to open the feed 'input'"]
+    assert tasks.said == [AWAITED.format("worker/0")]
 
 
 def test_slow_rows_are_no_timeout_and_do_not_wait_for_others():
@@ -206,10 +207,10 @@ def test_a_task_that_never_comes_is_awaited_for_a_while_only(monkeypatch: pytest
     with Tasks(2) as tasks:
         [batches] = tasks.collect(1)
         tasks.feeder.train(partitions([range(10), range(10, 20)]))
-        assert tasks.said == ["waiting for worker/1 to open the feed 'input'"]
+        assert tasks.said == [AWAITED.format("worker/1")]
         since = time.monotonic()
         tasks.feeder.train(partitions([range(10), range(10, 20)]))
-        assert time.monotonic() - since < 1
+        assert time.monotonic() - since < 2
         tasks.finish()
     assert flat([batches]) == [*range(20)] * 2
 
@@ -259,8 +260,8 @@ def test_tasks_that_want_no_more_and_end_at_once_end_the_call():
         with tasks.feeder._lock:  # the one who waits sees both at once
             feed.terminate()
             link = tasks.feeder._feeds["input"].links["worker/0"]
-            link._terminate()
-            tasks.feeder.lost("worker/0", "ended with 0")
+            link.terminate()
+            tasks.feeder.lost("worker/0", 0, "ended with 0")
         fed.join(5)
         assert not fed.is_alive() and not tasks.faults
 
@@ -292,15 +293,16 @@ def test_a_job_that_fails_is_known_while_the_data_are_slow():
         since = time.monotonic()
         with pytest.raises(FeedError, match="was killed"):
             tasks.feeder.train(partitions([stuck()]))
-        assert time.monotonic() - since < 1.2
+        assert time.monotonic() - since < 8
         released.set()
         timer.join()
 
 
-def test_when_no_task_is_left_it_is_an_error():
+def test_when_no_task_is_left_it_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(patience, "LONELY", 0.4)
     with Tasks(1) as tasks:
-        threading.Thread(target=tasks.feeder.lost, args=["worker/0", "killed"]).start()
-        with pytest.raises(FeedError, match="no task is left"):
+        threading.Thread(target=tasks.feeder.lost, args=["worker/0", 0, "killed"]).start()
+        with pytest.raises(FeedError, match="no task is left to take its rows: worker/0 killed"):
             tasks.feeder.train([range(10)])
 
 
@@ -373,9 +375,24 @@ def test_a_task_that_is_started_again_gets_rows_again():
     with Tasks(1) as tasks:
         fed = tasks.run(tasks.feeder.train, partitions([range(1000)]))
         assert tasks.feed(0).next_batch(10) == list(range(10))
-        tasks.feeder.lost("worker/0", "killed", again=True)
+        tasks.feeder.lost("worker/0", 0, "killed", again=True)
         feed = tasks.feed(0, attempt=1)
         assert feed.next_batch(2000) == list(range(1000))
         tasks.run(feed.next_batch, 1)
         fed.join(5)
         assert not fed.is_alive()
+
+
+def test_a_task_that_has_ended_for_good_can_still_be_started_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(patience, "LONELY", 0.4)
+    with Tasks(1) as tasks:
+        tasks.feeder.lost("worker/0", 1, "killed")
+        with pytest.raises(FeedError, match="no task is left"):
+            tasks.feeder.train([1])
+        with pytest.raises(FeedError, match="worker/0 has ended"):
+            tasks.feed(0, attempt=1).next_batch(1)
+        [batches] = tasks.collect(1, attempt=2)
+        until(lambda: tasks.feeder._feeds["input"].links)
+        tasks.feeder.train([1, 2, 3])
+        tasks.finish()
+    assert flat([batches]) == [1, 2, 3]

@@ -39,7 +39,7 @@ def test_results_are_in_order_when_a_worker_is_killed(tmp_path: Path):
         found = list(itertools.islice(results, 10_000))
         processes[0].kill()
         processes[0].wait()
-        tasks.feeder.lost("worker/0", "killed")
+        tasks.feeder.lost("worker/0", 0, "killed")
         found += results
         tasks.feeder.finish()
         assert processes[1].wait(20) == 0
@@ -52,7 +52,7 @@ def test_a_task_that_dies_within_a_partition_leaves_its_results():
         results = tasks.feeder.inference(partitions([range(100)]))
         tasks.run(lambda: first.batch_results([("first", row) for row in first.next_batch(30)]))
         found = list(itertools.islice(results, 30))
-        tasks.feeder.lost("worker/0", "killed")
+        tasks.feeder.lost("worker/0", 0, "killed")
         tasks.run(lambda: second.batch_results([("second", row) for row in second.next_batch(1000)]))
         found += results
     assert found == [("first" if row < 30 else "second", row) for row in range(100)]
@@ -117,7 +117,7 @@ def test_a_lost_task_while_results_wait_does_not_stop_the_others(
         for worker in (1, 2):
             tasks.run(_answer_all, tasks.feed(worker, train_mode=train_mode), 1007)
         until(lambda: tasks.feeder._feeds["input"].flow.full)  # type: ignore[union-attr]
-        tasks.feeder.lost("worker/0", "killed")
+        tasks.feeder.lost("worker/0", 0, "killed")
         first.join(20)
         found += results
         tasks.finish()

@@ -177,6 +177,13 @@ def test_a_row_of_another_length_is_told(tmp_path: Path):
         flat(CsvFiles(file), 1)
 
 
+@pytest.mark.parametrize("columns", [(), ["a"]])
+def test_a_header_with_an_open_quote_is_no_csv(tmp_path: Path, columns: list[str] | tuple[str, ...]):
+    file = lines(tmp_path / "rows.csv", ['a,"b', "1,2"])
+    with pytest.raises(BrokenFile, match=r"rows.csv: no CSV: unexpected end of data"):
+        flat(CsvFiles(file, columns=columns), 1)
+
+
 # ---------------------------------------------------------------------------------------- TFRecord
 
 

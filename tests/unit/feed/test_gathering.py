@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.feed import feeder
+from launcher.feed import reception
 from launcher.feed.frames import Kind, send_frame
 from tests.unit.feed.feeding import Tasks, until
 
@@ -27,7 +27,7 @@ def test_who_is_just_being_welcomed_gets_its_part(monkeypatch: pytest.MonkeyPatc
         tasks.run(tasks.feeder.train, range(1000))
         tasks.run(first.next_batch, 10)
         until(lambda: first._stream().rows.given)
-        monkeypatch.setattr(feeder, "send_frame", slow)
+        monkeypatch.setattr(reception, "send_frame", slow)
         tasks.run(second.next_batch, 10)
         links = tasks.feeder._feeds["input"].links
         until(lambda: "worker/1" in links)

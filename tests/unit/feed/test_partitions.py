@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import threading
 from collections import deque
 from functools import partial
 from types import ModuleType
@@ -16,12 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.errors import InputError
-from launcher.feed import pieces
+from launcher.errors import FeedError, InputError
+from launcher.feed import grouping
 from launcher.feed.blocks import as_rows, size
 from launcher.feed.chunks import encode
 from launcher.feed.partitions import partitions, partitions_of, rows
 from launcher.feed.sources import blocks_of
+from tests.unit.feed.feeding import until
 
 
 def taken(data, workers: int = 2, epochs: int = 1, many: int = 3):
@@ -228,14 +230,52 @@ def test_rows_that_come_one_by_one_are_grouped_by_their_size():
         return [sum(map(size, p.blocks(1000))) for p in found]
 
     assert sizes(((n, n) for n in itertools.count()), 2) == [16384, 16384]
-    assert sizes(("x" * 1000 for _ in itertools.count()), 2) == [2111, 2111]
+    assert sizes(("x" * 1000 for _ in itertools.count()), 2) == [2061, 2061]
     growing = itertools.chain(["x"] * 5000, ("x" * 300_000 for _ in itertools.count()))
-    assert sizes(growing, 2) == [5055, 7]
+    assert sizes(growing, 2) == [5062, 7]
 
 
-def test_rows_that_come_slowly_are_not_kept_waiting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pieces, "_SECONDS", 0.0)
-    assert taken(n for n in range(3)) == [[0], [1], [2]]
+def test_rows_before_a_pause_are_not_kept_back(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grouping, "_SECONDS", 0.1)
+    more = threading.Event()
+
+    def live():
+        yield from range(100)
+        more.wait(20)
+        yield from range(100, 150)
+
+    found = partitions_of(live(), 1)
+    seen: list[int] = []
+    while len(seen) < 100:
+        seen += next(found).blocks(1000).__next__()
+    more.set()
+    seen += [row for partition in found for block in partition.blocks(1000) for row in block]
+    assert seen == list(range(150))
+
+
+def test_who_wants_no_more_rows_leaves_no_thread():
+    read: list[int] = []
+
+    def endless():
+        for number in itertools.count():
+            read.append(number)
+            yield number
+
+    found = partitions_of(endless(), 1)
+    next(found)
+    assert any(thread.name == "rows of a feed" for thread in threading.enumerate())
+    del found
+    until(lambda: not any(thread.name == "rows of a feed" for thread in threading.enumerate()), 5)
+    assert len(read) < 3 * 16384
+
+
+def test_what_ends_a_program_is_raised_where_rows_are_taken():
+    def ending():
+        yield 1
+        raise SystemExit("bad option")
+
+    with pytest.raises(FeedError, match="reading the rows ended with SystemExit: bad option"):
+        list(partitions_of(rows(ending()), 1))
 
 
 def test_rows_that_can_not_be_pickled_plainly_are_grouped_too():

@@ -106,6 +106,15 @@ def test_ranges() -> None:
         ("a port=65536", ['f:1: port is "65536"; expected a whole number from 1 to 65535']),
         ("a gpus=0,0", ['f:1: gpus is "0,0"; expected "0" once']),
         ("a gpus=257", ['f:1: gpus is "257"; expected how many, from 0 to 256, or their ids, as in 0,1']),
+        ("a gpus=all", ['f:1: gpus is "all"; expected how many, or their ids, as in 0,1 or GPU-8f3a']),
+        ("a gpus=no", ['f:1: gpus is "no"; expected how many, or their ids, as in 0,1 or GPU-8f3a']),
+        (
+            "a\na slots=0",
+            [
+                'f:2: host "a" was already written at f:1; expected each host once',
+                'f:2: slots is "0"; expected a whole number from 1 to 1000000',
+            ],
+        ),
         ("a gpus=,", ['f:1: gpus is ","; expected how many, or their ids, as in 0,1 or GPU-8f3a']),
         (
             "a python=-c",

@@ -101,6 +101,11 @@ A_LIST = "expected hosts: and a list of hosts"
                 "f.yaml:6: env is a list; expected NAME: VALUE lines",
             ],
         ),
+        ("hosts:\n- {name: a, gpus: many}", ['f.yaml:2: gpus is "many"; expected how many, or their ids, as in 0,1 or GPU-8f3a']),
+        ("hosts:\n- a\n- name: a\n  slots: 0", [
+            'f.yaml:3: host "a" was already written at f.yaml:2; expected each host once',
+            'f.yaml:4: slots is "0"; expected a whole number from 1 to 1000000',
+        ]),
         ("hosts:\n- {name: a, gpus: [1, 1]}", ['f.yaml:2: gpus is "1,1"; expected "1" once']),
         ("hosts:\n- {name: a, max_slots: 1}\ndefaults: {slots: 2}", ['f.yaml:2: max_slots is "1", slots "2"; expected at least as many max_slots']),
         ("defaults: {slots: 2, max_slots: 1}\nhosts: [a, b]", ['f.yaml:1: max_slots is "1", slots "2"; expected at least as many max_slots']),

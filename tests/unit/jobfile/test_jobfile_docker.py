@@ -54,6 +54,18 @@ def test_everything() -> None:
     assert [(role.name, role.gpus) for role in found.job.roles] == [("worker", 1), ("ps", None)]
 
 
+def test_a_limit_of_a_role_without_a_task() -> None:
+    found = parse("command: t.py\nroles: {worker: 1, ps: 0}\ndocker: {image: tf, memory: {ps: 1g}}", "j")
+    assert found.docker.memory == (("ps", 1 << 30),)
+
+
+@pytest.mark.parametrize("roles", ["rolez: {worker: 1}", "roles: worker"])
+def test_roles_that_nobody_can_read_make_no_limit_wrong(roles: str) -> None:
+    with pytest.raises(JobError) as caught:
+        parse(f"command: t.py\n{roles}\ndocker: {{image: tf, memory: {{worker: 1g}}}}", "j")
+    assert [fault.where for fault in caught.value.faults] == ["j:2"]
+
+
 def test_short_forms() -> None:
     assert parse(HEAD, "j").docker == DockerKeys()
     assert parse(HEAD + "docker: tf\n", "j").docker == DockerKeys(image="tf", source="j:3")

@@ -52,18 +52,18 @@ collect: model
 
 def test_everything() -> None:
     roles = (
-        Role("chief", 1, TRAIN, source="j:4"),
-        Role("ps", 2, TRAIN, service=True, source="j:5"),
+        Role("chief", 1, TRAIN, source="j:4", program_source="j:2"),
+        Role("ps", 2, TRAIN, service=True, source="j:5", program_source="j:2"),
         Role(
             "worker", 4, TRAIN, env=(("W", "no"),), gpus=1, hosts=("n1", "n2", "m"), labels=("fast", "zone=a"),
-            workdir="/w", source="j:6",
+            workdir="/w", source="j:6", program_source="j:2",
         ),
         Role(
             "data", 1, Program(ProgramKind.MODULE, "data.serve", ("1e3", "")), gpus=0, hosts=("h1", "fe80::1"),
-            service=True, source="j:13",
+            service=True, source="j:13", program_source="j:14",
         ),
     )  # fmt: skip
-    policy = Policy(OnFailure.CONTINUE, 90.0, 7200.0)
+    policy = Policy(OnFailure.CONTINUE, 90.0, 7200.0, "2h")
     job = JobSpec(roles, True, (("A", "010"),), workdir="/x", python="python3.11", policy=policy)
     hosts = (Host("h1", slots=2, source="j:20"), Host("h2", gpus=("0",), source="j:21"))
     assert parse(FULL, "j") == JobFile(
@@ -71,6 +71,7 @@ def test_everything() -> None:
         hosts,
         hosts_source="j:19",
         run_dir="out",
+        run_dir_source="j:29",
         sync=(".", "lib:/opt/lib"),
         collect=("model",),
         workdir_source="j:24",
@@ -82,7 +83,8 @@ def test_everything() -> None:
 
 
 def test_the_least() -> None:
-    job = JobSpec((Role("worker", 1, Program(ProgramKind.EXECUTABLE, "hostname"), source="j:2"),))
+    program = Program(ProgramKind.EXECUTABLE, "hostname")
+    job = JobSpec((Role("worker", 1, program, source="j:2", program_source="j:1"),))
     assert parse("\ufeffcommand: hostname\nroles: {worker: 1}", "j") == JobFile(job, source="j")
 
 
@@ -103,7 +105,7 @@ def test_a_service_is_what_is_said_else_by_its_name() -> None:
 
 @pytest.mark.parametrize(
     ("line", "policy"),
-    [("grace: 0", Policy(grace=0)), ("timeout: 0", Policy()), ("timeout: 90", Policy(timeout=90)), ("on_failure: stop", Policy())],
+    [("grace: 0", Policy(grace=0)), ("timeout: 0", Policy()), ("timeout: 90", Policy(timeout=90, timeout_said="90")), ("on_failure: stop", Policy())],
 )  # fmt: skip
 def test_policy(line: str, policy: Policy) -> None:
     assert parse(f"program: a\nroles: {{worker: 1}}\n{line}", "j").job.policy == policy
@@ -172,6 +174,31 @@ NO_TASK = "no task in any role; expected at least one below roles:, as in worker
             'j:6: flags is "1"; expected true or false',
             'j:7: unknown key "progams"; did you mean "program"?',
             'j:8: a name in env is "A B"; expected a variable\'s name: letters, digits and _, not beginning with a digit',
+        ]),
+        ("program: a\nroles: {workers: 2, Worker: 1, PS: 1, evaluators: 1, reader: 1}", [
+            'j:2: role is "workers"; did you mean "worker"?',
+            'j:2: role is "Worker"; did you mean "worker"?',
+            'j:2: role is "PS"; did you mean "ps"?',
+            'j:2: role is "evaluators"; did you mean "evaluator"?',
+        ]),
+        ("program: a\nroles: {evaluater: 1, cheif: 1, wokers: 2, pps: 1, master: 1, worker_gpu: 1}", [
+            'j:2: role is "evaluater"; did you mean "evaluator"?',
+            'j:2: role is "cheif"; did you mean "chief"?',
+            'j:2: role is "wokers"; did you mean "worker"?',
+            'j:2: role is "pps"; did you mean "ps"?',
+        ]),
+        ("program: a\nwrokers: 2\nsp: 1\nworkdr: x", [
+            'j:2: unknown key "wrokers"; expected it below roles:, as in worker: 1',
+            'j:3: unknown key "sp"; expected it below roles:, as in ps: 1',
+            'j:4: unknown key "workdr"; did you mean "workdir"?',
+        ]),
+        ("program: a\nworkers: 2\nps: 1\ngpus: 2", [
+            'j:2: unknown key "workers"; expected it below roles:, as in worker: 1',
+            'j:3: unknown key "ps"; expected it below roles:, as in ps: 1',
+            'j:4: unknown key "gpus"; expected it in a role, below roles:',
+        ]),
+        (START + "env: {TF_CONFIG: x}", [
+            'j:3: a name in env is "TF_CONFIG"; expected another: launch sets this one, for each task its own',
         ]),
         ("program: a\nroles: {" + ", ".join(f"r{n}: 1" for n in range(257)) + "}", ["j:2: 257 roles; expected at most 256"]),
     ],

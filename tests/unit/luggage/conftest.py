@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.luggage.packing import pack
 from launcher.luggage.progress import Silent
 from launcher.luggage.requests import parse_syncs
-from launcher.luggage.sync import SyncResult, pack, sync
+from launcher.luggage.sync import SyncResult, sync
 from tests.unit.luggage.hosts import LocalHosts
 
 Bring = Callable[..., SyncResult]

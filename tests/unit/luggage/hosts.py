@@ -19,6 +19,7 @@ _RUN = """\
 import importlib, json, os, sys
 sys.path.insert(0, sys.argv[1])
 module, _, function = sys.argv[2].partition(":")
+sys.modules.update(dict.fromkeys(filter(None, sys.argv[5].split(","))))
 function = getattr(importlib.import_module(module), function)
 if int(sys.argv[4]):  # who may not read what Python imports late
     __import__("codecs").lookup("ascii")
@@ -111,6 +112,8 @@ class LocalHosts:
         self.environments: dict[str, dict[str, str]] = {}
         #: Who runs the errands; 0: whoever runs the tests.
         self.nobody = 0
+        #: Modules that the Python of the errands was built without.
+        self.lacking: tuple[str, ...] = ()
         self.errands: list[LocalErrand] = []
         #: Hosts that were connected to anew, and those that can't be.
         self.redialled: list[str] = []
@@ -129,7 +132,7 @@ class LocalHosts:
         return self.home(host) / ".cache/tf-launcher"
 
     def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
-        told = [str(ROOT), entry, json.dumps(arguments), str(self.nobody)]
+        told = [str(ROOT), entry, json.dumps(arguments), str(self.nobody), ",".join(self.lacking)]
         argv = [self.python, "-I", "-S", "-B", "-c", _RUN, *told]
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("XDG_")},

@@ -5,15 +5,32 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from launcher.errors import TransportError
 from launcher.luggage import mending
 from launcher.luggage.collect import Collected, collect
+from launcher.luggage.fetch import Fetch
 from launcher.luggage.landing import Arrival, Landing
+from launcher.luggage.meter import Meter
 from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted
-from launcher.model.luggage import FILE, FOLDER, LINK, Entry, LuggageError, digest_of
+from launcher.luggage.talk import Conversation
+from launcher.model.luggage import (
+    FILE,
+    FOLDER,
+    LINK,
+    PLAIN,
+    Entry,
+    Frames,
+    LuggageError,
+    digest_of,
+    framed,
+    tell,
+)
+from launcher.model.shrinking import packed
 from tests.unit.luggage.hosts import LocalErrand, LocalHosts, snapshot
 
 
@@ -106,9 +123,42 @@ def test_the_line_at_the_end_says_where_to(
     assert [line.rpartition(" in ")[0] for line in said] == [
         "collected 1 file (3 bytes) from 1 host into ~/out/w-0",
         "collected 2 files (6 bytes) from 2 hosts into ~/out",
-        "collected 3 files (9 bytes) from 2 hosts into ~/out and ~/x",
+        "collected 3 files (9 bytes) from 2 hosts into ~/out, ~/x",
         "collected 0 files (0 bytes) from 1 host",
     ]
+
+
+class Liar:
+    """A host that says what it likes."""
+
+    def __init__(self, said: bytes) -> None:
+        self._frames = Frames().feed(packed(said))
+
+    def hear(self) -> tuple[int, bytes]:
+        """See `Conversation.hear`."""
+        return self._frames.pop(0)
+
+    def broken(self, why: object) -> TransportError:
+        """See `Conversation.broken`."""
+        return TransportError(f"a: {why}")
+
+
+def test_files_that_begin_and_never_end_leave_nothing(out: Path):
+    said = b"".join(tell(item=0, entry=Entry(f"f{number}", FILE, 0o644, 1, 1)) for number in range(50))
+    before = len(os.listdir("/proc/self/fd"))
+    it = Fetch("a", [wanted("x", out)], Meter(["a"]))
+    with it:
+        it.take_all(cast(Conversation, Liar(said + tell(over=True))))
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert os.listdir(out) == []
+
+
+def test_a_time_that_no_file_can_have(out: Path):
+    said = tell(item=0, entry=Entry("x", FILE, 0o644, 1, 2**100)) + framed(PLAIN, b"a")
+    it = Fetch("a", [wanted("x", out)], Meter(["a"]))
+    with it, pytest.raises(TransportError, match="^a: .*(too large|out of range)"):
+        it.take_all(cast(Conversation, Liar(said + tell(end=digest_of(b"a")))))
+    assert os.listdir(out) == []
 
 
 def test_what_is_not_there_is_a_remark(hosts: LocalHosts, out: Path):
@@ -316,7 +366,7 @@ def test_a_host_that_stays_away(folder: Path, out: Path, tmp_path: Path, monkeyp
         "a: the connection was lost (the connection broke), and not back after 1 s: no "
     )
     assert failure.endswith(
-        f"; not fetched: 'project' of worker/0 and 'later' of worker/1 ({result.files} files came)"
+        f"; not fetched: 'project' of worker/0, 'later' of worker/1 ({result.files} files came)"
     )
     assert len(result.remarks) == 1, "what the other host says counts all the same"
     whole, arrived = snapshot(folder), snapshot(out / "project")

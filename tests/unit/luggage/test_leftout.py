@@ -9,9 +9,10 @@ import pytest
 
 from launcher.luggage import leftout
 from launcher.luggage.leftout import Ignored, is_worth_noting, left_out_line
+from launcher.luggage.packing import pack
 from launcher.luggage.progress import Lines
 from launcher.luggage.requests import parse_syncs
-from launcher.luggage.sync import pack, sync
+from launcher.luggage.sync import sync
 from launcher.luggage.walk import walk
 from tests.unit.luggage.hosts import LocalHosts
 

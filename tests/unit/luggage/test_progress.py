@@ -11,7 +11,7 @@ import pytest
 from launcher.errors import TransportError
 from launcher.luggage.meter import Meter
 from launcher.luggage.parallel import on_all
-from launcher.luggage.progress import Bar, Lines, counted, human, listed, shortened, shown
+from launcher.luggage.progress import Bar, Lines, counted, human, shortened, shown
 from launcher.luggage.talk import Cancelled
 
 
@@ -78,10 +78,15 @@ def test_numbers():
     assert [counted(number, "file") for number in (0, 1, 2013)] == ["0 files", "1 file", "2,013 files"]
 
 
-def test_names_and_paths(monkeypatch: pytest.MonkeyPatch):
-    assert [listed(list("abcdef"[:count])) for count in (0, 1, 2, 4, 6)] == [
-        "", "a", "a and b", "a, b, c and d", "a, b, c, d and 2 more",
-    ]  # fmt: skip
+def test_nothing_that_a_host_says_reaches_the_terminal_raw():
+    out = io.StringIO()
+    progress = shown(out)
+    progress.begin("collecting", Meter(["a"]))
+    progress.end("a: '\x1b]0;MINE\x07' is not there")
+    assert out.getvalue() == r"launch: a: '\x1b]0;MINE\x07' is not there" + "\n"
+
+
+def test_paths(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/home/me/")
     paths = ["/home/me/x", "/home/me", "/home/mean", "/x"]
     assert list(map(shortened, paths)) == ["~/x", "~", "/home/mean", "/x"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.store import place
-from launcher.agent.store.talk import Failed
+from launcher.agent.store.home import Failed
 from launcher.errors import TransportError
 from launcher.luggage.sync import finish
 from launcher.model.luggage import SYNC_MARK

@@ -22,7 +22,7 @@ def remark(collects: list[str], tasks: list[tuple[str, str, str]]) -> str:
 
 def test_two_on_one_host():
     assert remark(["model"], TWO) == (
-        "--collect: worker/0 and worker/1 share the folder on n1: "
+        "--collect: worker/0, worker/1 share the folder on n1: "
         "results of the same name are the same file; use {task_index} in the path"
     )
 

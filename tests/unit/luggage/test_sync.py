@@ -12,11 +12,18 @@ import pytest
 from launcher.errors import JobError, TransportError
 from launcher.luggage import mending
 from launcher.luggage.collect import collect
+from launcher.luggage.meter import Meter
+from launcher.luggage.packing import pack
 from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted, parse_syncs
-from launcher.luggage.sync import finish, pack, sync
+from launcher.luggage.sync import finish, sync
 from tests.unit.luggage.conftest import Bring
 from tests.unit.luggage.hosts import LocalErrand, LocalHosts, snapshot
+
+
+def quietly(said: list[str]) -> Lines:
+    """No word of how far it is, however long it takes."""
+    return Lines(said.append, clock=lambda: 0.0)
 
 
 def test_everything_arrives_as_it_is(bring: Bring, hosts: LocalHosts, folder: Path):
@@ -132,12 +139,12 @@ def test_a_sync_goes_on_over_another_connection(hosts: LocalHosts, folder: Path,
     packed = pack(parse_syncs([str(folder)]), str(tmp_path))
     hosts.cuts["a"] = 3_500_000
     said: list[str] = []
-    result = sync(hosts, ("a",), packed, "job1", Lines(said.append), 8)
+    result = sync(hosts, ("a",), packed, "job1", quietly(said), 8)
     assert snapshot(Path(result.workdirs["a"])) == snapshot(folder)
     assert hosts.redialled == ["a"]
     assert result.sent == hosts.sent < 3_500_000 + 4_200_000 - 1_000_000, "what had arrived came again"
     assert said[0] == "a: connection lost (the connection broke); trying again for 5 s"
-    assert said[1] == "a: connected again after 0 s"
+    assert said[1].startswith("a: connected again after ")
     assert said[2].startswith("synced 14 files")
 
 
@@ -174,7 +181,7 @@ def test_the_cache_stays_bounded(
     bring(folder)
     shutil.rmtree(folder / "src")
     (folder / "new").write_bytes(os.urandom(100_000))
-    monkeypatch.setattr("launcher.luggage.sync.CACHE_LIMIT", 400_000)
+    monkeypatch.setattr("launcher.luggage.rounds.CACHE_LIMIT", 400_000)
     bring(folder, job="job2")
     blobs = list(hosts.cache("a").glob("blobs/*/*"))
     assert 100_000 <= sum(blob.stat().st_size for blob in blobs) <= 400_000
@@ -205,11 +212,38 @@ class Meddler(LocalHosts):
         return super().errand(host, entry, arguments)
 
 
+class Watching(Silent):
+    """Notes who was waited for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[str, ...]] = []
+
+    def begin(self, verb: str, meter: Meter) -> None:
+        self._meter = meter
+
+    def look(self) -> None:
+        """Now."""
+        self.waiting.append(self._meter.read().waiting)
+
+
+def test_hosts_that_are_visited_once_more_are_waited_for_once_more(folder: Path, tmp_path: Path):
+    progress = Watching()
+
+    def meddle(count: int) -> None:
+        progress.look()
+        if count == 0:
+            (folder / "run.sh").write_text("#!/BIN/SH\n")
+
+    packed = pack(parse_syncs([str(folder)]), str(tmp_path))
+    sync(Meddler(tmp_path / "h", meddle), ("a",), packed, "job1", progress, 8)
+    assert progress.waiting == [("a",), ("a",)]
+
+
 def test_of_a_file_that_never_rests_a_copy_travels(folder: Path, tmp_path: Path):
     packed = pack(parse_syncs([str(folder)]), str(tmp_path))
     hosts = Meddler(tmp_path / "h", lambda count: (folder / "run.sh").write_text(f"#!/bin/{count}\n"))
     said: list[str] = []
-    result = sync(hosts, ("a", "b"), packed, "job1", Lines(said.append), 8)
+    result = sync(hosts, ("a", "b"), packed, "job1", quietly(said), 8)
     first, second = [(Path(path) / "run.sh").read_text() for path in result.workdirs.values()]
     assert first == second
     assert said[0] == f"--sync: run.sh in {folder} changed while it was read: what travels is a copy"
@@ -228,7 +262,7 @@ def test_a_file_that_vanishes_on_the_way_is_a_remark(hosts: LocalHosts, folder: 
     packed = pack(parse_syncs([str(folder)]), str(tmp_path))
     (folder / "run.sh").unlink()
     said: list[str] = []
-    result = sync(hosts, ("a",), packed, "job1", Lines(said.append), 8)
+    result = sync(hosts, ("a",), packed, "job1", quietly(said), 8)
     assert snapshot(Path(result.workdirs["a"])) == snapshot(folder)
     assert said[0] == "--sync: run.sh vanished on the way: left out"
 

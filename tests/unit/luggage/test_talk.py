@@ -8,22 +8,12 @@ import pytest
 
 from launcher.errors import TransportError
 from launcher.luggage import talk
+from launcher.luggage.packing import pack
 from launcher.luggage.progress import Silent
 from launcher.luggage.requests import parse_syncs
-from launcher.luggage.sync import pack, sync
+from launcher.luggage.sync import sync
 from launcher.luggage.talk import Conversation
-from launcher.model.luggage import (
-    CHUNK,
-    PLAIN,
-    Frames,
-    LuggageError,
-    framed,
-    packed,
-    spell,
-    tell,
-    unpacked,
-    unspell,
-)
+from launcher.model.luggage import PLAIN, Frames, LuggageError, framed, spell, tell, unspell
 from tests.unit.luggage.hosts import LocalHosts
 
 _STUBS = "tests.unit.luggage.errand_stubs:"
@@ -57,7 +47,7 @@ def test_an_errand_that_is_silent(hosts: LocalHosts, monkeypatch: pytest.MonkeyP
 
 def test_an_errand_that_never_says_a_word(hosts: LocalHosts, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(talk, "_FIRST_WORD", 0.3)
-    assert talked(hosts, "sleeps").startswith("a: nothing of ours has started there in 20 s; ")
+    assert talked(hosts, "sleeps").startswith("a: nothing of ours has started there in 0 s; ")
 
 
 class Impatient(Silent):
@@ -91,20 +81,6 @@ def test_frames_in_any_pieces():
         pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
         heard = [frame for piece in pieces for frame in frames.feed(piece)]
         assert heard == [(1, b'{"need":"x"}'), (PLAIN, b"abc"), (PLAIN, b"")]
-
-
-@pytest.mark.parametrize("data", [b"", b"x", b"x" * CHUNK, bytes(range(256)) * 400])
-def test_what_is_packed_is_unpacked(data: bytes):
-    frames = Frames()
-    assert b"".join(unpacked(*frame) for frame in frames.feed(packed(data))) == data
-
-
-def test_what_unpacks_to_too_much_is_refused():
-    frames = Frames()
-    with pytest.raises(LuggageError):
-        unpacked(*frames.feed(packed(bytes(CHUNK + 1)))[0])
-    with pytest.raises(LuggageError):
-        unpacked(3, b"not deflated")
 
 
 def test_numbers_in_short():

@@ -97,6 +97,29 @@ def test_checks(check: Callable[[str], object], good: list[str], bad: list[str])
             check(text)
 
 
+@pytest.mark.parametrize(
+    ("meant", "written"),
+    [
+        ("chief", "cheif chif hief chie cheef chieff chiief Cheif chifs"),
+        ("worker", "wrker wroker worke orker workor workerr wworker worjker wokers"),
+        ("evaluator", "evaluater Evaluater evaluaters evalutor evaluattor evaluatro"),
+        ("ps", "sp pps pss"),
+    ],
+)
+def test_near_misses_of_the_roles_of_tensorflow(meant: str, written: str) -> None:
+    for text in written.split():
+        with pytest.raises(ValueError, match=f'^did you mean "{meant}"\\?$'):
+            checks.role_name(text)
+
+
+def test_names_of_ones_own_are_no_near_misses() -> None:
+    for text in (
+        "master", "pserver", "worker_gpu", "worker-gpu", "worker1", "workerb", "coworker", "actor", "learner",
+        "eval", "evaluate", "work", "works", "reader", "p", "s", "gps", "ops", "pos", "psx", "ls", "chief2", "e",
+    ):  # fmt: skip
+        assert checks.role_name(text) == text
+
+
 def test_quoted_is_one_short_printable_line() -> None:
     assert quoted("a\nb\x1b\udcff ü") == '"a\\nb\\x1b\\udcff ü"'
     assert quoted("x" * 10_000) == '"' + "x" * 77 + '..."'

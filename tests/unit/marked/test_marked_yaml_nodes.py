@@ -80,7 +80,16 @@ TOO_MUCH = f"too much in one file; expected at most {MOST_NODES} values, aliases
         ("a\n---\nb", ["f:2: a second document begins; expected one document a file"]),
         ("a: b: c", ['f:1: "a: b: c" is not YAML: mapping values are not allowed here']),
         ("x: 1\na: 'b\n\n", ['f:2: "a: \'b" is not YAML: found unexpected end of stream']),
-        ("a:\n\t- b", ["f:2: \"- b\" is not YAML: found character '\\t' that cannot start any token"]),
+        ("a:\n\t- b", ['f:2: "\\t- b" is not YAML: it begins with a tab; expected spaces']),
+        ("a: b\nc\nd: e", ['f:2: "c" is not YAML: could not find expected \':\'']),
+        ("a b\nc: d", ['f:1: "a b" is not YAML: could not find expected \':\'']),
+        ("a: [b\nc: d\ne: f", [
+            "f:1: \"a: [b\" is not YAML: expected ',' or ']', but got ':'; "
+            'expected quotes around text with brackets, as in "[fe80::1]:2"'
+        ]),
+        ("a:\n  b: 1\n  c: 2\n - d", [
+            "f:4: \"- d\" is not YAML: expected <block end>, but found '<block sequence start>'"
+        ]),
         (
             "- ok\n- [fe80::1]:2",
             [
@@ -107,6 +116,6 @@ TOO_MUCH = f"too much in one file; expected at most {MOST_NODES} values, aliases
         (LONG_BOMB, [f"f:2: {TOO_MUCH}"]),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_what_is_refused(text: str, expected: list[str]) -> None:
     assert complaints(text) == expected

@@ -15,7 +15,8 @@ from launcher.model.status import Reason
 from launcher.model.task import TaskId
 from launcher.output import renderer
 from launcher.output.base import Event, Opening, Renderer
-from launcher.output.console import Console, Options, labels, wants_colour
+from launcher.output.console import Console, Options, wants_colour
+from launcher.output.labels import labels
 from launcher.output.selection import Selection, parse_selection
 from launcher.output.writer import Writer
 from tests.unit.output.output_samples import failed, placement, report, task_report
@@ -112,7 +113,7 @@ def test_several_hosts_are_named(screen):
 def test_quiet(screen):
     screen.begin(node1="worker/0")
     screen.on(Tell("hm"), Tell("hey", urgent=True), printed(W0, b"why\n"))
-    failure = Failure(Reason.EXIT, W0, "node1", 1.0, "exit code 7")
+    failure = Failure(Reason.EXIT, W0, "node1", 1.0, "worker/0: exit code 7")
     screen.console.close(report(failed("worker/0"), failure=failure, exit_code=7))
     out, err = screen.texts()
     assert out == ""
@@ -211,8 +212,8 @@ def test_the_live_line_fits_and_waits_for_a_stopped_terminal(screen, monkeypatch
 
 
 def test_labels_have_a_longest_width():
-    names = labels(placement(**{"n" * 60: "worker/0", "m": "worker/1"}))
-    assert list(map(len, names.values())) == [69, 40]
+    hosts = {TaskId("worker/0"): "n" * 60, TaskId("worker/1"): "m"}
+    assert list(map(len, labels(hosts, hosts).values())) == [69, 40]
 
 
 @pytest.mark.parametrize(

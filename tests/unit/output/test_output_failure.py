@@ -17,7 +17,7 @@ from launcher.output.tracebacks import last_traceback
 from tests.unit.output.output_samples import failed, report, task_report
 
 W1 = TaskId("worker/1")
-FAILURE = Failure(Reason.EXIT, W1, "node2", 111.0, "exit code 7", "look at its log")
+FAILURE = Failure(Reason.EXIT, W1, "node2", 111.0, "worker/1 failed on node2: exit code 7", "look at its log")
 PATHS = RunPaths("/runs/1")
 CHAINED = b"""\
 Traceback (most recent call last):
@@ -46,7 +46,7 @@ def test_the_whole_report():
     stuck = task_report("worker/0", state=TaskState.STOPPED, reason=Reason.STOPPED, unkillable=(77, 78))
     told = report(stuck, failed("worker/1", host="node2"), *others, failure=FAILURE, exit_code=7)
     assert failure_report(told, tails(b"step 1\rstep 2\n\x1b[31mbad\x1b[0m\n\n"), PATHS) == (
-        "launch: first to fail: worker/1 on node2: exit code 7\n"
+        "launch: first to fail: worker/1 failed on node2: exit code 7\n"
         "  its last lines:\n"
         "    step 2\n"
         "    bad\n"
@@ -54,6 +54,14 @@ def test_the_whole_report():
         "  log: /runs/1/logs/worker-1.log\n"
         "  also failed: worker/2 on node1 (exit code 3)\n"
         "launch: worker/0 on node1: pid 77, 78 survived SIGKILL\n"
+    )
+
+
+def test_the_last_lines_can_be_left_to_somebody_else():
+    told = report(failed("worker/1", host="node2"), failure=FAILURE, exit_code=7)
+    whole = failure_report(told, tails(b"bad\n"), PATHS)
+    assert failure_report(told, tails(b"bad\n"), PATHS, False) == whole.replace(
+        "  its last lines:\n    bad\n", ""
     )
 
 
@@ -65,18 +73,38 @@ def test_no_task_failed():
     failure = Failure(Reason.TIMEOUT, None, None, 1.0, "the job took longer than 5 s (--timeout)")
     told = report(failure=failure, exit_code=124)
     assert failure_report(told, Tails(), PATHS) == "launch: the job took longer than 5 s (--timeout)\n"
-    lost = Failure(Reason.HOST_LOST, None, "node2", 1.0, "the connection ended")
-    two = (task_report("worker/0"), task_report("worker/1", "node2"))
-    assert (
-        failure_report(report(*two, failure=lost), Tails(), None)
-        == "launch: the connection ended (on node2)\n"
+
+
+def test_whose_stacks_show_where_it_hung():
+    """Instead of how to get them."""
+    failure = Failure(Reason.TIMEOUT, None, None, 1.0, "the job took longer than 5 s", "do this")
+    told = report(task_report("worker/0"), task_report("worker/1"), failure=failure, exit_code=124)
+    assert failure_report(told, tails(b"step 1\n"), PATHS).endswith("\n  hint: do this\n")
+    stacks = b'Current thread 0x7f (most recent call first):\n  File "a.py", line 3 in f\n'
+    said = "\n  hint: stacks are at the end of what worker/1 printed\n"
+    assert failure_report(told, tails(stacks), PATHS).endswith(said)
+    lost = report(task_report("worker/1"), failure=failure._replace(reason=Reason.HOST_LOST), exit_code=125)
+    assert failure_report(lost, tails(stacks), PATHS).endswith("\n  hint: do this\n")
+
+
+NOTICES = (
+    b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+    b"I0000 00:00:1.2    2069 port.cc:153] oneDNN custom operations are on. You may see slightly different "
+    b"numerical results due to floating-point round-off errors.\n"
+    b"I0000 00:00:1.3    2069 cpu_feature_guard.cc:227] This TensorFlow binary is optimized to use available "
+    b"CPU instructions in performance-critical operations.\n"
+    b"To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the "
+    b"appropriate compiler flags.\n"
+)
+
+
+def test_what_tensorflow_prints_at_every_start_is_not_shown():
+    told = report(failed("worker/1"), failure=FAILURE._replace(hint=""), exit_code=7)
+    text = failure_report(told, tails(b"begun\n" + NOTICES + b"no such file\n"), None)
+    assert text.endswith("  its last lines:\n    begun\n    no such file\n")
+    assert failure_report(told, tails(NOTICES), None).endswith(
+        "  it printed nothing but TensorFlow's notices\n"
     )
-
-
-def test_a_sentence_that_names_the_task_is_enough():
-    failure = FAILURE._replace(text="worker/1 failed on node2 after 3.0 s: exit code 7", hint="")
-    told = report(task_report("worker/0"), failed("worker/1", host="node2"), failure=failure, exit_code=7)
-    assert failure_report(told, Tails(), None).splitlines()[0] == f"launch: first to fail: {failure.text}"
 
 
 def test_nothing_printed_and_long_lines():
@@ -111,6 +139,9 @@ def test_a_traceback_that_began_above_the_last_lines_stands_once():
         (b"ModuleNotFoundError: No module named 'tensorflow'", "--python chooses another Python"),
         (b"EOFError: EOF when reading a line", "a task's input is /dev/null"),
         (b"OSError: [Errno 98] Address already in use", "SO_REUSEADDR"),
+        (b"train.py: error: the following arguments are required: --ps_hosts, --job_name", "launch --flags"),
+        (b"ValueError: Attempt to convert a value (PerReplica:{", "-x TF_USE_LEGACY_KERAS=1"),
+        (b"flag --job_name=None: Flag --job_name must have a value other than None.", "launch --flags"),
         (b"train.py: error: unrecognized arguments: --ps_hosts=a:1 --task_index=0", "--flags added these"),
         (b"train.py: error: unrecognized arguments: --worker_hosts=a:1", "--flags added these"),
     ],
@@ -194,7 +225,12 @@ def test_tails_keep_the_end_only():
 
 
 def test_a_program_that_is_not_there():
-    failure = Failure(Reason.NOT_FOUND, W1, "node1", 1.0, "no program 'trian.py'")
+    failure = Failure(
+        Reason.NOT_FOUND, W1, "node1", 1.0, "worker/1 could not be started: no program 'trian.py'"
+    )
     lost = task_report("worker/1", state=TaskState.FAILED, reason=Reason.NOT_FOUND, status=ExitStatus(127))
     told = report(lost, failure=failure, exit_code=127)
-    assert failure_report(told, Tails(), PATHS) == "launch: worker/1: no program 'trian.py'\n"
+    assert (
+        failure_report(told, Tails(), PATHS)
+        == "launch: worker/1 could not be started: no program 'trian.py'\n"
+    )

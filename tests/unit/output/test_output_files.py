@@ -15,7 +15,7 @@ from launcher.model.status import Reason
 from launcher.model.task import TaskId
 from launcher.output import files as files_module
 from launcher.output.base import Event, Opening, Renderer
-from launcher.output.files import Files, write_json
+from launcher.output.files import Files, write_json, write_json_for_user
 from launcher.output.jsonl import Jsonl, skipped_notice
 from launcher.output.writer import Writer
 from tests.unit.output.output_samples import failed, placement, report, task_report
@@ -88,6 +88,7 @@ def test_what_a_run_leaves(paths, warnings):
         "at": 2.5,
         "text": "exit code 7",
         "hint": "",
+        "limit": "",
     }
     assert warnings == []
     assert sorted(os.listdir(paths.root)) == ["events.jsonl", "logs", "report.json"]
@@ -170,13 +171,24 @@ def test_a_folder_that_vanished(paths, warnings, monkeypatch):
 
 def test_a_warning_that_comes_back_as_an_event(paths):
     made: list[Files] = []
-    files = Files(lambda tell: made[0].on(tell))
+    told: list[str] = []
+
+    def warn(tell: Tell) -> None:
+        told.append(tell.text.replace(paths.root, "run"))
+        made[0].on(tell)
+
+    files = Files(warn)
     made.append(files)
     with open(os.path.dirname(paths.root) + "/run", "w"):
         pass  # a file where the folder should be
     files.begin(Opening("mnist", placement(node1="worker/0"), paths, 1.0))
     files.on(printed(W0, b"x"))
     files.close(report())
+    assert told == [
+        "run/events.jsonl can't be written: Not a directory; it ends here, the job goes on",
+        "not complete in run: events.jsonl, worker-0.log",
+        "run/report.json can't be written: Not a directory",
+    ]
 
 
 def test_a_report_is_there_whole_or_not_at_all(tmp_path):
@@ -235,7 +247,92 @@ def test_a_report_goes_through_what_is_no_file_and_along_links(tmp_path):
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     link.symlink_to(target)
     for path in (pipe, link):
-        write_json(str(path), {"a": 1})
+        write_json_for_user(str(path), {"a": 1})
     assert json.loads(os.read(reading, 1000)) == json.loads(target.read_text()) == {"a": 1}
     os.close(reading)
     assert link.is_symlink() and not pipe.is_file()
+
+
+# ---------------------------------------------------------------------- the folder may be another user's
+
+
+def test_a_link_in_the_place_of_the_report_is_replaced(paths, warnings, tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    files = begun(paths, warnings, node1="worker/0")
+    for name in ("report.json", f"report.json.{os.getpid()}.new"):
+        os.symlink(tmp_path / "precious", f"{paths.root}/{name}")
+    files.close(report(task_report("worker/0")))
+    assert json.loads(content(paths.report))["job"] == "mnist"
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert not os.path.islink(paths.report) and warnings == []
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_the_place_of_the_report_is_replaced(paths, warnings):
+    files = begun(paths, warnings, node1="worker/0")
+    os.mkfifo(paths.report)
+    files.close(report(task_report("worker/0")))
+    assert os.path.isfile(paths.report) and warnings == []
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["link", "pipe", "hard link"])
+def test_what_lies_in_the_place_of_a_log_is_not_written(paths, warnings, tmp_path, kind):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    os.makedirs(paths.logs)
+    if kind == "pipe":
+        os.mkfifo(paths.log(W0))
+    else:
+        (os.link if kind == "hard link" else os.symlink)(precious, paths.log(W0))
+    files = begun(paths, warnings, node1="worker/0 worker/1")
+    files.on(printed(W0, b"x"))
+    files.on(printed(W1, b"y"))
+    assert precious.read_text() == "precious"
+    assert content(paths.log(W1)) == b"y"
+    assert [tell.text.partition(";")[0] for tell in warnings] == [
+        f"{paths.log(W0)} can't be written: File exists"
+    ]
+    files.close(report())
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_log_that_was_swapped_is_not_written(paths, warnings, tmp_path, monkeypatch, kind):
+    """Opened again because there are many: it is not what it was."""
+    monkeypatch.setattr(files_module, "_OPEN", 1)
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    files = begun(paths, warnings, node1="worker/0 worker/1")
+    os.unlink(paths.log(W0))
+    os.symlink(precious, paths.log(W0)) if kind == "link" else os.mkfifo(paths.log(W0))
+    files.on(printed(W0, b"x"))
+    assert precious.read_text() == "precious"
+    assert len(warnings) == 1 and "worker-0.log can't be written" in warnings[0].text
+    files.close(report())
+
+
+def test_what_a_killed_launch_left_does_not_keep_a_report_from_being_written(tmp_path):
+    path = tmp_path / "report.json"
+    (tmp_path / f"report.json.{os.getpid()}.new").write_text("half a rep")
+    write_json_for_user(str(path), {"a": 1})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert os.listdir(tmp_path) == ["report.json"]
+
+
+def test_a_link_that_the_system_does_not_follow(tmp_path, monkeypatch):
+    """As in /tmp, where others may have put it (``fs.protected_symlinks``)."""
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    stat = os.stat
+
+    def protected(path, **settings):
+        if path == str(tmp_path / "link"):
+            raise PermissionError(13, "Permission denied", path)
+        return stat(path, **settings)
+
+    monkeypatch.setattr(os, "stat", protected)
+    with pytest.raises(PermissionError):
+        write_json_for_user(str(tmp_path / "link"), {})
+    monkeypatch.undo()
+    assert (tmp_path / "precious").read_text() == "precious"

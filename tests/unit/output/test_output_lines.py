@@ -98,7 +98,7 @@ def test_a_progress_bar_is_shown_now_and_then_and_at_its_end():
     assert cutter.snapshot(6.0) == b"| 40%\n"
     assert cutter.snapshot(99.0) == b""  # nothing new
     assert cutter.feed(b"\n", 9.0) == b""  # not twice
-    assert not cutter.rewriting
+    assert not cutter.unfinished
     assert cutter.feed(b"next\n", 9.0) == b"| next\n"
 
 

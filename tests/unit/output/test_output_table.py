@@ -104,11 +104,6 @@ def test_sizes(value: int | None, text: str):
     assert human.size(value) == text
 
 
-def test_signals():
-    assert human.signal_name(9) == "SIGKILL"
-    assert human.signal_name(99) == "signal 99"
-
-
 def test_on_a_terminal_rich_says_the_same():
     from launcher.output.richtable import rich_text
 
@@ -125,6 +120,8 @@ def test_on_a_terminal_rich_says_the_same():
     [
         (Failure(Reason.INTERRUPTED, None, None, 111.0, "stopped by Ctrl-C"), 130, "stopped by Ctrl-C"),
         (Failure(Reason.TIMEOUT, None, None, 105.0, "it took longer"), 124, "timed out after 5.0 s"),
+        # It began a moment before its time did: what was asked for is what is said.
+        (Failure(Reason.TIMEOUT, None, None, 126.2, "", limit="25s"), 124, "timed out after 25s"),
     ],
 )
 def test_how_the_job_ended_in_a_few_words(failure: Failure, code: int, said: str):
@@ -157,3 +154,7 @@ def test_a_plain_launch_imports_nothing_heavy():
     )
     out = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+def test_a_folder_named_so_that_a_terminal_would_obey():
+    assert summary(report(run_dir="/runs/\x1b]0;x\x07"))[-1] == "logs: /runs/\\x1b]0;x\\x07"

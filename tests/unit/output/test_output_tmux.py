@@ -8,10 +8,12 @@ import pytest
 
 from launcher.model import facts
 from launcher.model.report import Failure
+from launcher.model.rundir import RunPaths
 from launcher.model.status import Reason
 from launcher.model.task import TaskId
+from launcher.output.base import Opening
 from launcher.output.tmux import Tmux
-from tests.unit.output.output_samples import failed, report
+from tests.unit.output.output_samples import failed, placement, report
 
 W1 = TaskId("worker/1")
 
@@ -46,10 +48,28 @@ def test_who_was_stopped_is_called_so(tmux: Said):
     tmux.on(facts.TaskStarted("node1", 1.0, W1, 2, 7))
     tmux.on(exited(None, 15))
     said = [words[-1] for words in tmux.commands]
-    assert said == ["stopped", "stopped, exit code 3", "pid 7", "ended by signal 15"]
+    assert said == ["stopped", "stopped, exit code 3", "pid 7", "killed by SIGTERM"]
 
 
 def test_the_bar_names_who_failed(tmux: Said):
     failure = Failure(Reason.EXIT, W1, "node1", 1.0, "exit code 7")
     tmux._tell_end(report(failed("worker/1"), failure=failure, exit_code=7))
     assert tmux.commands[-1][-1] == " job over: failed: worker/1, exit code 7; q leaves "
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ({"node1": "worker/0 worker/1"}, []),
+        ({"node1": "worker/0", "node2": "worker/1"}, [" on node1", " on node2"]),
+    ],
+)
+def test_a_title_begins_with_what_is_news(
+    tmux: Said, monkeypatch: pytest.MonkeyPatch, hosts: dict[str, str], said: list[str]
+):
+    """Narrow panes cut the end off; and where there is one host, nobody asks where."""
+    monkeypatch.setattr(tmux, "_start", lambda *_: None)
+    tmux.begin(Opening("mnist", placement(**hosts), RunPaths("/runs/1"), 100.0))
+    settings = {words[-2]: words[-1] for words in tmux.commands if words[0] == "set"}
+    assert settings["pane-border-format"].split() == ["#{@task}", "#{@state}#{@host}"]
+    assert [words[-1] for words in tmux.commands if "@host" in words] == said

@@ -339,8 +339,9 @@ def test_the_last_flush_is_bounded_though_he_reads(pipe, monkeypatch, why: str):
         writer.hurry()
     writer.write(write, b"the report\n", urgent=True)
     began = time.monotonic()
-    assert not writer.flush(asked=lambda: why == "asked" and 0.2 < time.monotonic() - began < 0.4)
-    assert time.monotonic() - began < 2
+    asked = iter([False, False, why == "asked"])
+    assert not writer.flush(asked=lambda: next(asked, False))
+    assert time.monotonic() - began < 4, "to be read whole it takes more than six"
     assert not writer.close()
     os.close(write)
     reader.join(10)

@@ -229,10 +229,7 @@ def test_gpus_are_given_out_once(roles, inventory, expected):
         (
             9,
             ("0",),
-            (
-                "n1 has 1 GPU for 9 tasks: worker/1, worker/2, worker/3, worker/4, worker/5 and 3 more"
-                " run without",
-            ),
+            ("n1 has 1 GPU for 9 tasks: worker/1, worker/2, worker/3, worker/4 and 4 more run without",),
         ),
         (3, (), ()),
     ],
@@ -249,3 +246,11 @@ def test_a_note_for_each_host():
         "n1 has 0 GPUs for 1 task: worker/0 runs without",
         "n2 has 1 GPU for 2 tasks: worker/2 runs without",
     )
+
+
+def test_a_job_of_services_alone_is_told_that_it_has_no_end():
+    ps, worker = role("ps", 2, service=True), role("worker", 1)
+    board = role("board", 1, service=True, sidecar=True)
+    (note,) = place(JobSpec((ps, role("data", 1, service=True), board)), (Host("n1"),)).notes
+    assert note.startswith("there is nobody but ps and data, and a service does not end by itself")
+    assert place(JobSpec((ps, worker, board)), (Host("n1"),)).notes == ()

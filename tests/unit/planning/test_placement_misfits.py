@@ -39,7 +39,7 @@ MANY = tuple(Host(f"n{number}", slots=1) for number in range(1, 10))
             [role("worker", 10)],
             MANY,
             [
-                "10 tasks do not fit: 9 hosts have room for 9 (n1 1, n2 1, n3 1, n4 1, n5 1 and 4 more);"
+                "10 tasks do not fit: 9 hosts have room for 9 (n1 1, n2 1, n3 1, n4 1 and 5 more);"
                 " add hosts, raise slots, or set max_slots"
             ],
         ),
@@ -56,7 +56,8 @@ MANY = tuple(Host(f"n{number}", slots=1) for number in range(1, 10))
             (GPU, Host("g2", gpus=("0",)), UNSAID),
             [
                 "worker needs 2 GPUs a task, for 1 of 3 there are none: g1 has 0 left, g2 has 1 left,"
-                " n1 does not say its GPUs; add hosts, ask for fewer, or list the ids as gpus:"
+                " n1 does not say its GPUs; add hosts, ask for fewer, or say which there are;"
+                " in a hostfile, as in n1 gpus=2"
             ],
         ),
         (

@@ -54,6 +54,20 @@ def test_hosts_that_there_are_not(bound: Role):
         placed(bound)
 
 
+def test_all_that_is_wrong_is_told_at_once():
+    def board(name: str) -> Role:
+        return Role(name, 1, PROGRAM, hosts=("a",), labels=("fast",), sidecar=True, service=True)
+
+    hosts = (Host("a", slots=1, max_slots=1), Host("b", slots=1, max_slots=1, labels=("fast",)))
+    with pytest.raises(PlacementError) as caught:
+        place(JobSpec((board("one"), board("two"), Role("worker", 3, PROGRAM))), hosts)
+    assert [fault.what for fault in caught.value.faults] == [
+        "3 tasks do not fit: 2 hosts have room for 2 (a 1, b 1)",
+        "one: none of its hosts (a) has all its labels (fast)",
+        "two: none of its hosts (a) has all its labels (fast)",
+    ]
+
+
 def test_it_is_no_part_of_the_world():
     program = Program.of(["train.py", "{rank}/{world_size}"])
     job = JobSpec((Role("board", 1, program, sidecar=True, service=True), Role("worker", 2, program)))

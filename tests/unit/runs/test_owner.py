@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
-from launcher.runs.owner import attach, is_alive, is_elsewhere, signal_owner, start_ticks, this_process
+from launcher.runs.owner import attach, is_alive, is_elsewhere, send, start_ticks, this_process
 from tests.unit.runs.conftest import Sleeper, owner_of
 
 
@@ -24,7 +25,6 @@ def test_the_same_pid_at_another_time_is_a_stranger(sleeper: Sleeper):
     for stranger in strangers:
         assert not is_alive(stranger)
         assert attach(stranger) is None
-        assert not signal_owner(stranger, signal.SIGKILL)
     assert process.poll() is None
     assert [is_elsewhere(stranger) for stranger in strangers] == [False, False, True, True]
 
@@ -33,10 +33,14 @@ def test_the_owner_is_signalled(sleeper: Sleeper):
     process = sleeper()
     owner = owner_of(process)
     assert is_alive(owner)
-    assert signal_owner(owner, signal.SIGTERM)
+    pidfd = attach(owner)
+    assert pidfd is not None
+    assert send(pidfd, signal.SIGTERM)
     assert process.wait(10) == -signal.SIGTERM
     assert not is_alive(owner)
-    assert not signal_owner(owner, signal.SIGTERM)
+    assert attach(owner) is None
+    assert not send(pidfd, signal.SIGTERM)
+    os.close(pidfd)
 
 
 def test_a_zombie_is_over(sleeper: Sleeper):

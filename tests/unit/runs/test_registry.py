@@ -10,7 +10,8 @@ import pytest
 from launcher.errors import InputError
 from launcher.runs import create
 from launcher.runs.owner import this_process
-from launcher.runs.registry import RunState, all_runs, find, load
+from launcher.runs.registry import all_runs, find
+from launcher.runs.run import RunState, load
 from tests.unit.runs.conftest import Sleeper, made, owner_of
 
 OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from launcher.model import words
 from launcher.model.status import ExitStatus, Reason
 from launcher.supervision import wording
 
@@ -13,9 +14,9 @@ from launcher.supervision import wording
 def test_signal_names_are_those_of_this_system():
     ours = {number.value: number.name for number in signal.Signals if number.value <= 31}
     # The same number, another name of it: SIGABRT is SIGIOT, SIGIO is SIGPOLL.
-    assert {number for number, name in wording.SIGNALS.items() if ours.get(number, name) != name} <= {6, 29}
-    assert wording.signal_name(9) == "SIGKILL"
-    assert wording.signal_name(40) == "signal 40"
+    assert {number for number, name in words.SIGNALS.items() if ours.get(number, name) != name} <= {6, 29}
+    assert words.signal_name(9) == "SIGKILL"
+    assert words.signal_name(40) == "signal 40"
 
 
 @pytest.mark.parametrize(
@@ -62,17 +63,26 @@ def test_start_reasons(code: int, reason: Reason):
 
 def test_small_words():
     assert [wording.seconds(value) for value in (0.26, 9.94, 12.4)] == ["0.3 s", "9.9 s", "12 s"]
-    assert wording.some(("a", "b")) == "a, b"
-    assert wording.some(tuple("abcdefg")) == "a, b, c, d and 3 others"
+    assert words.listed(("a", "b")) == "a, b"
+    assert words.listed(tuple("abcdefg")) == "a, b, c, d and 3 more"
     assert [wording.tasks(1), wording.tasks(2), wording.tasks(1, many_only=True)] == [
         "1 task",
         "2 tasks",
         "task",
     ]
     assert [wording.processes(1), wording.processes(2)] == ["1 process", "2 processes"]
-    assert [wording.whose("a", False), wording.whose("a", True), wording.whose(None, True)] == [
-        "",
-        " on a",
-        "",
-    ]
     assert wording.unkillable("w/0", (1, 2)) == "w/0: SIGKILL did not end pid 1, 2"
+
+
+@pytest.mark.parametrize(
+    ("value", "said", "shown"),
+    [
+        (25.0, "25s", "25s"),
+        (7200.0, "2h", "2h"),
+        (90.0, "90", "90 s"),
+        (0.5, "", "0.5 s"),
+        (1e6, "", "1000000 s"),
+    ],
+)
+def test_a_limit_is_said_as_it_was_asked_for(value: float, said: str, shown: str):
+    assert wording.limit(value, said) == shown

@@ -164,3 +164,7 @@ def test_marks_are_found_in_noise():
     assert bootstrap.find_mark(b"welcome\n\n<tf-launcher errand 1: re") is None
     assert bootstrap.find_mark(b"x\n<tf-launcher errand 1: too old 3.6.1>\nrest") == ("too old 3.6.1", 40)
     assert bootstrap.find_mark(b"\n<tf-launcher errand 2: ready>\n") is None
+    mark = b"\n<tf-launcher errand 1: ready>\n"
+    quiet = bootstrap.MAX_NOISE - len(mark)
+    assert bootstrap.find_mark(b"#" * quiet + mark) == ("ready", bootstrap.MAX_NOISE)
+    assert bootstrap.find_mark(b"#" * (quiet + 1) + mark) is None

@@ -166,3 +166,12 @@ def test_a_link_takes_only_what_there_is_room_for(world: World):
     taken = world.link.write(data)
     assert 0 < taken < len(data)
     assert world.link.write(data) == 0
+
+
+def test_one_that_is_cut_is_at_its_end(world: World):
+    world.says(READY + b"facts")
+    assert world.heard() == b"facts"
+    world.link.cut()
+    assert select.select([world.link.reading], [], [], 5)[0]
+    assert world.link.read(100) == b""
+    world.link.cut()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -49,7 +50,7 @@ def test_a_writer_never_waits_and_the_reader_sends_the_rest(pair: tuple[QueuedSo
     data = bytes(range(256)) * 20_000
     began = time.monotonic()
     assert queued.send(data) == len(data)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 4
     assert not room.is_set()
     received = b""
     while len(received) < len(data):
@@ -85,7 +86,7 @@ def test_closing_wakes_the_reader_at_once(pair: tuple[QueuedSocket, socket.socke
     began = time.monotonic()
     queued.close()
     reader.join(5)
-    assert got == [b""] and time.monotonic() - began < 1
+    assert got == [b""] and time.monotonic() - began < 4
     with pytest.raises(OSError, match="closed"):
         queued.send(b"x")
     assert other.recv(1) == b""
@@ -115,3 +116,35 @@ def test_a_wake_may_be_rung_after_its_end():
     wake.close()
     wake.ring()
     wake.clear()
+
+
+class _Gone:
+    """A channel whose gateway has gone: it can't even say goodbye."""
+
+    def setblocking(self, _: bool) -> None:
+        """As a channel has it."""
+
+    def send(self, _: bytes) -> int:
+        raise EOFError
+
+    def close(self) -> None:
+        raise EOFError
+
+
+def test_what_is_closed_after_its_gateway_leaves_nothing():
+    before = os.listdir("/proc/self/fd")
+    queued = QueuedSocket(_Gone())  # type: ignore[arg-type]
+    assert os.listdir("/proc/self/fd") != before
+    queued.close()
+    queued.close()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_reset_is_an_end(pair: tuple[QueuedSocket, socket.socket]):
+    """So ends a command that did not read what was sent to it."""
+    queued, other = pair
+    queued.send(b"SSH-2.0-us")
+    other.close()
+    with pytest.raises(ConnectionResetError):
+        queued.recv(1)
+    assert queued.ended

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher.agent import kernel, sweep
 from launcher.model.watermark import agent_number, agent_of, is_of_agent, ordinal_of, watermark
+from launcher.processes import kernel, sweep
 
 #: Becomes what its arguments say, then a sleeping process of a name, with a child that has a mark.
 FAMILY = """
 import os, resource, sys, time
-from launcher.agent import kernel
+from launcher.processes import kernel
 name, own, mark = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
 resource.setrlimit(resource.RLIMIT_RTTIME, (mark, hard))
@@ -110,7 +110,7 @@ def test_of_one_agent_all_are_killed_and_nobody_else(number: int, family: Callab
 def test_carrying_the_mark_is_passed_on_and_can_fail_quietly(number: int):
     code = (
         "import resource, subprocess, sys\n"
-        "from launcher.agent import kernel, sweep\n"
+        "from launcher.processes import kernel, sweep\n"
         "sweep.carry_mark(int(sys.argv[1]))\n"
         "import os; print(kernel.watermark_of(os.getpid()))\n"
         "child = subprocess.Popen(['sleep', '60']); print(kernel.watermark_of(child.pid)); child.kill()\n"

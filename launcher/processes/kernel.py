@@ -12,7 +12,7 @@ from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.watermark import read_watermark
 
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Iterator, List, Optional, TypeVar
+    from typing import Callable, Dict, Iterable, Iterator, List, Optional, TypeVar
 
     _Got = TypeVar("_Got")
 
@@ -226,6 +226,37 @@ def _kill(pid: int, number: int) -> bool:
     return True
 
 
+def kill_groups(processes: Iterable[Process]) -> None:
+    """Kill the process groups of these as a whole: what is forked meanwhile is in them, and killed too.
+
+    Who forks and ends without pause is gone, and goes on as another, before a signal to him alone is sent.
+
+    Args:
+        processes: of sessions that they, or who started them, began: nobody else can be in such a group.
+            Left out are those of our own session, and of one that began outside our namespace of pids.
+    """
+    not_theirs = (0, os.getsid(0))
+    groups: Dict[int, List[Process]] = {}
+    for process in processes:
+        if process.group > 1 and process.session not in not_theirs:
+            groups.setdefault(process.group, []).append(process)
+    for group, members in groups.items():
+        if any(_is_in_group(member) for member in members):  # or the number may be another group's by now
+            _killpg(group)
+
+
+def _is_in_group(process: Process) -> bool:
+    now = look_at(process.pid)
+    return now is not None and (now.start, now.group) == (process.start, process.group)
+
+
+def _killpg(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:  # it has ended, or runs as somebody else
+        return
+
+
 def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     """Kill all our descendants until there are none; those that only a debugger keeps are not waited for.
 
@@ -240,6 +271,7 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     reap()
     while has_children() and quiet < _QUIET_LOOKS and time.monotonic() < until:
         alive = [process for process in descendants_of(os.getpid()) if not process.ended]
+        kill_groups(alive)
         for process in alive:
             send(process, signal.SIGKILL)
         quiet = 0 if alive else quiet + 1

@@ -13,10 +13,10 @@ import signal
 import sys
 import time
 
-from launcher.agent import kernel
-from launcher.agent.kernel import Process
 from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import agent_of, ordinal_of, watermark
+from launcher.processes import kernel
+from launcher.processes.kernel import Process
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Mapping, Set

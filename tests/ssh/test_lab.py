@@ -101,7 +101,8 @@ def test_the_python_of_the_tests_is_there_too(lab: Lab, hosts: list[LabHost]):
 def test_a_host_has_processes_and_files_of_its_own(lab: Lab, hosts: list[LabHost]):
     started = ssh(lab, hosts[0], "sleep 600 >/dev/null 2>&1 & echo $!; touch ~/mine /tmp/mine")
     pid = int(started.stdout.split()[0])
-    assert (pid, "sleep 600") in hosts[0].processes()
+    # Its shell has forked it, but it may not have called exec yet.
+    until(lambda: (pid, "sleep 600") in hosts[0].processes(), 20, "the sleeper sleeps")
     assert hosts[0].files() == ["/tmp/mine", f"{hosts[0].home}/mine"]
     files = [f"file {path}" for path in hosts[0].files()]
     assert hosts[0].left() == [f"process {pid} (sleep 600)", *files]

@@ -6,6 +6,7 @@ BENCH  := .venv-bench
 BIN    := $(VENV)/bin
 PIP     = -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
+comma := ,
 
 PACKAGING := pyproject.toml setup.py
 SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
@@ -65,15 +66,22 @@ python-ok:
 $(VENV)/bin/python $(BENCH)/bin/python: | python-ok
 	$(PYTHON) -m venv $(@D)/..
 
+# Pip is silent while it writes what it has fetched: beside it, a line every five seconds, until their shell ends.
+# $(1): what is installed, in words, $(2): the extras of setup.py.
+define install
+	@echo "installing $(1) into $(VENV) (once; some minutes)"
+	@(for s in $$(seq 3600); do sleep 1 >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null || break; \
+	    [ $$((s % 5)) -ne 0 ] || echo "... still installing, after $$s s"; done) & trap "kill $$!" EXIT; \
+	set -- $(BIN)/python $(PIP) install --editable '.[$(2)]'; echo "$$@"; "$$@"
+endef
+
 # Editable: what is tested and shown is the source as it is now.
 $(VENV)/.demo: $(PACKAGING) | $(VENV)/bin/python
-	@echo "installing launch and TensorFlow into $(VENV) (once; some minutes, the last half of one in silence)"
-	$(BIN)/python $(PIP) install --editable '.[tensorflow]'
+	$(call install,launch and TensorFlow,tensorflow)
 	@touch $@
 
 $(VENV)/.dev: $(PACKAGING) | $(VENV)/bin/python
-	@echo "installing launch, TensorFlow and the tools of the tests into $(VENV) (once; some minutes, the last half of one in silence)"
-	$(BIN)/python $(PIP) install --editable '.[tensorflow,dev]'
+	$(call install,launch$(comma) TensorFlow and the tools of the tests,tensorflow$(comma)dev)
 	@touch $@ $(VENV)/.demo
 
 # Not editable: what is measured is what a user installs.

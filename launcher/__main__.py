@@ -25,6 +25,7 @@ import gc  # noqa: E402
 import signal  # noqa: E402
 
 from launcher.model.records import TYPE_CHECKING  # noqa: E402
+from launcher.signals import heed_dropped  # noqa: E402
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -83,6 +84,7 @@ def _run(argv: list[str]) -> int:
     try:
         from launcher.cli.main import main as command
 
+        heed_dropped()
         if _HEARS_CTRL_C:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command(argv)

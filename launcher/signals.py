@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 #: Signals that ask the job to end, and how to call them.
 STOP_SIGNALS = {
@@ -11,6 +12,29 @@ STOP_SIGNALS = {
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "a hang-up of the terminal",
 }
+#: Seconds from a dropped Ctrl-C to the next try.
+_SOON = 0.01
+
+
+def heed_dropped() -> None:
+    """Let Ctrl-C count that comes where Python drops what is raised: in a destructor, or after an import.
+
+    It is raised again a moment later. Whatever else is dropped is shown as ever.
+    """
+    sys.unraisablehook = _again
+
+
+def _again(dropped: sys.UnraisableHookArgs) -> None:
+    what = dropped.exc_value
+    if not isinstance(what, (KeyboardInterrupt, SystemExit)):
+        sys.__unraisablehook__(dropped)
+        return
+
+    def throw(*_: object) -> None:
+        raise what
+
+    signal.signal(signal.SIGALRM, throw)
+    signal.setitimer(signal.ITIMER_REAL, _SOON)
 
 
 class Signals:
@@ -28,6 +52,7 @@ class Signals:
         # What is ignored stays so: whoever starts us with nohup means it.
         heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         self._old = {number: signal.signal(number, _noted) for number in heard}
+        self._old[signal.SIGALRM] = signal.signal(signal.SIGALRM, _noted)
         self._old[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         return self
 
@@ -44,7 +69,9 @@ class Signals:
             came = os.read(self.fd, 4096)
         except BlockingIOError:
             return []
-        return [signal.Signals(number) for number in came if number in STOP_SIGNALS]
+        # An alarm is a Ctrl-C that was dropped just before.
+        heard = [signal.SIGINT if number == signal.SIGALRM else number for number in came]
+        return [signal.Signals(number) for number in heard if number in STOP_SIGNALS]
 
 
 def _noted(*_: object) -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import IO
 
@@ -44,6 +45,54 @@ def entry(body: str, stdout: int | IO[str] = subprocess.PIPE) -> subprocess.Comp
 def test_how_it_ends(body: str, code: int, out: str, err: str):
     ended = entry(body)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err)
+
+
+#: What a module runs where Python can raise nothing.
+DROPPED = """
+import signal, time
+class Thing:
+    def __del__(self):
+        try:
+            {}
+        finally:
+            print("dropped", flush=True)
+Thing()
+"""
+
+
+def dropping(tmp_path: Path, raising: str, then: str) -> subprocess.CompletedProcess[str]:
+    """Run the entry point where a destructor raises, and then something else happens."""
+    (tmp_path / "body.py").write_text(DROPPED.format(raising) + then)
+    return entry(f"import runpy; runpy.run_path({str(tmp_path / 'body.py')!r}); return 0")
+
+
+@pytest.mark.parametrize(
+    ("raising", "code"), [("signal.raise_signal(signal.SIGINT)", 130), ("raise SystemExit(143)", 143)]
+)
+def test_an_end_that_python_drops_is_none_the_less_one(tmp_path: Path, raising: str, code: int):
+    ended = dropping(tmp_path, raising, "time.sleep(60); print('late')")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "dropped\n", "")
+
+
+def test_a_dropped_ctrl_c_counts_for_a_job_that_has_begun_meanwhile(tmp_path: Path):
+    then = """
+import select
+from launcher.signals import Signals
+with Signals() as signals:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    select.select([signals.fd], [], [], 60)
+    print(signals.read() == [signal.SIGINT])
+"""
+    later = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
+    ended = dropping(tmp_path, f"{later}; signal.raise_signal(signal.SIGINT)", then)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "dropped\nTrue\n", "")
+
+
+def test_what_else_is_dropped_is_shown(tmp_path: Path):
+    ended = dropping(tmp_path, "1 // 0", "")
+    assert ended.returncode == 0
+    assert ended.stderr.startswith("Exception ignored in: ")
+    assert "ZeroDivisionError" in ended.stderr
 
 
 def test_a_fault_of_ours_is_shown():

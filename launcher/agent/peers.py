@@ -112,8 +112,12 @@ def _outcomes(waiting: Sockets, until: float) -> Dict[str, str]:
     for fd in waiting:
         poll.register(fd, select.POLLOUT)
     said = {}
-    while waiting and time.monotonic() < until:
-        for fd, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000):
+    while waiting:
+        left = until - time.monotonic()
+        ready = poll.poll(max(0.0, left) * 1000)
+        if not ready and left <= 0.0:  # after a last look: it may be us who did nothing for so long
+            break
+        for fd, _ in ready:
             poll.unregister(fd)
             address, line = waiting.pop(fd)
             code = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

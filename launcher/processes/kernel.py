@@ -267,9 +267,10 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     Returns:
         Whether some are left.
     """
-    until, quiet = time.monotonic() + seconds, 0
+    until, quiet, late = time.monotonic() + seconds, 0, False
     reap()
-    while has_children() and quiet < _QUIET_LOOKS and time.monotonic() < until:
+    while has_children() and quiet < _QUIET_LOOKS and not late:
+        late = time.monotonic() >= until  # then for the last time: it may be us who did nothing for so long
         alive = [process for process in descendants_of(os.getpid()) if not process.ended]
         kill_groups(alive)
         for process in alive:

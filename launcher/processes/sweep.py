@@ -95,10 +95,11 @@ def _kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
     """Kill what is found until nothing is; each is looked at again (its start time) right before."""
     until = time.monotonic() + seconds
     while True:
+        late = time.monotonic() > until
         found = find()
         for process in found:
             kernel.send(process, signal.SIGKILL)
-        if not found or time.monotonic() > until:
+        if not found or late:  # after a last look: it may be us who did nothing for so long
             return [process.pid for process in found]
         time.sleep(_LOOK)
 

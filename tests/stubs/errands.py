@@ -57,6 +57,11 @@ def deaf(seconds):
         total += len(data)
 
 
+def alarmed(arguments):
+    """Seconds until its alarm rings, or 0: it has none."""
+    os.write(1, b"%d." % signal.alarm(0))
+
+
 def killed(arguments):
     """Ends itself by force."""
     os.kill(os.getpid(), signal.SIGKILL)

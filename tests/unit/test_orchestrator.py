@@ -7,9 +7,11 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from launcher import orchestrator
 from launcher.model import facts, orders
 from launcher.model.facts import Fact
 from launcher.model.host import Host
@@ -48,6 +50,24 @@ class Recorder:
         self._note("close", report)
 
 
+class Clock:
+    """The time of a run, as `time` has it: it stands still until so many tasks have started, then goes far.
+
+    However busy the machine is, no timer runs out before.
+    """
+
+    def __init__(self, started: float = float("inf")) -> None:
+        self._started = started
+        self.calls: list[tuple[str, Any]] = []
+
+    def time(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        started = sum(isinstance(value, facts.TaskStarted) for _, value in self.calls)
+        return 3600.0 if started >= self._started else 0.0
+
+
 class Run:
     """A run that is over."""
 
@@ -62,11 +82,15 @@ class Run:
         sources: Iterable[Any] = (),
         voice: Any = None,
         check: bool = False,
+        clock: Any = None,
         **policy: Any,
     ) -> None:
         spec = job(*counts, **policy)
         placement = place(spec, tuple(where) or hosts(1))
         self.calls: list[tuple[str, Any]] = []
+        clock = Clock() if clock is None else clock
+        if isinstance(clock, Clock):
+            clock.calls = self.calls
         names = [""] if renderers == 1 else [f"{number} " for number in range(renderers)]
         conductor = Orchestrator(
             spec,
@@ -82,7 +106,8 @@ class Run:
         )
         self.selector = conductor._selector
         try:
-            self.report = conductor.run()
+            with patch.object(orchestrator, "time", clock):
+                self.report = conductor.run()
             #: Whether it let go of its selector itself.
             self.let_go = self.selector.get_map() is None
         finally:
@@ -269,7 +294,7 @@ def test_a_source_ends_the_run():
 
 
 def test_the_time_limit():
-    run = Run(agents(), "worker 2", timeout=0.05)
+    run = Run(agents(), "worker 2", timeout=0.05, clock=Clock(started=2))
     assert run.report.exit_code == 124
     assert run.report.failure is not None and run.report.failure.reason is Reason.TIMEOUT
     assert set(run.states.values()) == {TaskState.STOPPED}

@@ -82,12 +82,14 @@ def _outcome(connection: socket.socket, deadline: float, stopping: threading.Eve
     """The error number of an attempt, once it is known; 0 if it is connected."""
     poll = select.poll()
     poll.register(connection, select.POLLOUT)
-    while (left := deadline - time.monotonic()) > 0:
+    while True:
+        left = deadline - time.monotonic()
         if stopping.is_set():
             raise Stopped
-        if poll.poll(min(left, _LOOK) * 1000):
+        if poll.poll(max(0.0, min(left, _LOOK)) * 1000):
             return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    raise TimeoutError
+        if left <= 0.0:  # after a last look: it may be us who did nothing for so long
+            raise TimeoutError
 
 
 def _tune(connection: socket.socket) -> None:

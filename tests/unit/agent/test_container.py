@@ -15,29 +15,36 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent import inside, pulse
+from launcher.agent import inside, lease, pulse
 from launcher.agent.container import ContainerWard, kill
 from launcher.model.container import ENDED, ENDED_THERE, REMARK, SAID, UNSEEN, framed
+from launcher.model.watermark import agent_number
 from launcher.processes import kernel
 from launcher.stream.frames import MOST_WORDS
+from tests.local.seeing import soon
 
 #: Notes its arguments; `run` says what it hears until that ends, `rm` ends `run` as the engine would. While
-#: there is a file `stuck`, `version` gets no answer; with one called `gone` there is no engine any more.
+#: there is a file `stuck`, `version` gets no answer, and says `held`; with one called `gone` there is no
+#: engine any more.
 DOCKER = """#!/bin/sh
 echo "$@" >>{folder}/asked
 case $1 in
-version) while [ -e {folder}/stuck ]; do /bin/sleep 0.02; done; [ ! -e {folder}/gone ]; exit $?;;
+version) while [ -e {folder}/stuck ]; do : >{folder}/held; /bin/sleep 0.02; done
+    [ ! -e {folder}/gone ]; exit $?;;
 rm) [ -e {folder}/gone ] && exit 1; kill -9 $(/bin/cat {folder}/pid) 2>/dev/null; echo gone; exit 0;;
 run) echo $$ >{folder}/pid; echo "for stderr $WHERE" >&2; {does};;
 esac
 """
 
 #: The number that the processes in these containers carry: nobody else's.
-MARK = os.getpid()
+MARK = agent_number(int.from_bytes(os.urandom(8), "little"))
 #: Seconds that an engine which does not answer is waited for.
 PATIENCE = 0.5
 #: What the last words say where nothing went wrong.
 FINE = {"forced": False, "silent": 0.0, "inside": ""}
+QUESTION = "version --format {{.Server.Version}}"
+#: Seconds for what takes a moment, on a machine that has other work too.
+SOON = 40.0
 
 
 class Yard:
@@ -54,11 +61,14 @@ class Yard:
         docker.chmod(0o755)
         there = {"run": ["docker", "run", "x y"], "name": "it", "env": {"WHERE": "here"}, "mark": MARK}
         self.wards.append(ContainerWard(there, PATIENCE, "node1", 1))
+        pid = self.wards[-1]._pid
+        soon(lambda: os.getpgid(pid) == pid, SOON)  # so it can be killed with all that it starts
         return self.wards[-1]
 
     def stick(self) -> None:
-        """The engine does not answer any more."""
+        """The engine does not answer any more, and was asked something."""
         (self.folder / "stuck").touch()
+        soon((self.folder / "held").exists, SOON)
 
     def come_back(self) -> None:
         """It does again."""
@@ -85,6 +95,9 @@ class Yard:
 def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
     """Nothing of its wards is left."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    # No porter's loop is here to look at the clock, nor does a test wait for the first question.
+    monkeypatch.setattr(lease, "_BEGINNING", 3600.0)
+    monkeypatch.setattr(pulse, "FIRST", 3600.0)
     found = Yard(tmp_path)
     # A porter has no other children; we may.
     monkeypatch.setattr(kernel, "kill_descendants", found.kill_all)
@@ -98,7 +111,7 @@ def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
 
 def until_over(ward: ContainerWard) -> dict[str, object]:
     """Its last words, when it is over."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SOON
     while not ward.over():
         assert time.monotonic() < deadline
         select.select([fd for fd in (ward.errors,) if fd >= 0], [], [], 0.05)
@@ -113,7 +126,7 @@ def until_over(ward: ContainerWard) -> dict[str, object]:
 def facts_of(ward: ContainerWard) -> bytes:
     """All it says, to the end."""
     said = b""
-    while select.select([ward.facts], [], [], 10)[0]:
+    while select.select([ward.facts], [], [], SOON)[0]:
         data = ward.read_facts(1 << 16)
         if not data:
             return said
@@ -143,7 +156,7 @@ def test_whatever_it_said_its_last_words_fit_in_a_frame(yard: Yard, monkeypatch:
 
 def test_one_that_does_not_end_is_removed(yard: Yard):
     ward = yard.ward("exec /bin/sleep 600")
-    assert select.select([ward.errors], [], [], 10)[0]
+    assert select.select([ward.errors], [], [], SOON)[0]
     assert not ward.over()
     assert ward.kill() == []
     assert yard.asked == ["run x y", "rm --force --volumes it"]
@@ -176,8 +189,7 @@ def test_no_command(yard: Yard, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_errand_that_kills_removes_the_container_too(yard: Yard):
-    (yard.folder / "pid").write_text("")
-    yard.ward("exit 0")
+    until_over(yard.ward("exit 0"))
     there = {"name": "it", "env": {}, "mark": MARK}
     assert kill({"agent": 2, "container": there}) == 0
     (yard.folder / "docker").write_text("#!/bin/sh\necho busy; exit 1\n")
@@ -187,53 +199,69 @@ def test_the_errand_that_kills_removes_the_container_too(yard: Yard):
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines are asked all the time."""
-    for name, seconds in {"FIRST": 0.02, "EVERY": 0.02, "PATIENCE": 0.1}.items():
+def asked(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines are asked all the time; an answer takes as long as the machine lets it."""
+    for name, seconds in {"FIRST": 0.02, "EVERY": 0.02, "PATIENCE": 3600.0}.items():
         monkeypatch.setattr(pulse, name, seconds)
+
+
+@pytest.fixture
+def quick(asked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that takes a moment counts as none."""
+    monkeypatch.setattr(pulse, "PATIENCE", 0.1)
     monkeypatch.setattr("launcher.agent.container._ENDING", 0.2)
 
 
 def until_told(ward: ContainerWard) -> str:
     """The next remark on its engine."""
-    deadline = time.monotonic() + 10
-    while not (found := ward.remark(time.monotonic())):
-        assert time.monotonic() < deadline
-        select.select([], [], [], 0.01)
+    found = soon(lambda: ward.remark(time.monotonic()), SOON)
     assert found[:8] == framed(REMARK, found[8:])[:8]
-    return found[8:].decode()
+    text: str = found[8:].decode()
+    return text
 
 
-def until_deaf(ward: ContainerWard, ending: bool) -> float:
-    """Seconds until it counts as such."""
-    since = time.monotonic()
-    while not ward.is_deaf(time.monotonic(), ending):
-        assert time.monotonic() < since + 10
-        select.select([], [], [], 0.01)
-    return time.monotonic() - since
+def is_deaf_after(ward: ContainerWard, seconds: float, ending: bool = False) -> bool:
+    """Whether it counts as such when its engine, which is stuck, has not answered for so long."""
+    since = ward._silence.since()
+    assert since
+    return ward.is_deaf(since + seconds, ending)
 
 
-def test_an_engine_that_sticks_for_a_while(yard: Yard, quick: None):
+@pytest.mark.usefixtures("asked")
+def test_an_engine_that_answers_is_not_talked_of(yard: Yard):
     ward = yard.ward("echo facts; exec /bin/cat")
-    assert select.select([ward.facts], [], [], 10)[0]
+    assert select.select([ward.facts], [], [], SOON)[0]
     assert ward.read_facts(100) == framed(SAID, b"facts\n")
+    soon(lambda: yard.asked.count(QUESTION) >= 3, SOON)
     assert ward.remark(time.monotonic()) == b""
+    assert not ward.is_deaf(time.monotonic() + 60, ending=True)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_engine_that_sticks_for_a_while(yard: Yard):
+    ward = yard.ward("echo facts; exec /bin/cat")
+    assert select.select([ward.facts], [], [], SOON)[0]
+    assert ward.read_facts(100) == framed(SAID, b"facts\n")
     yard.stick()
+    soon(ward._silence.since, SOON)
     assert until_told(ward) == "its Docker engine does not answer; its tasks go on, unseen; waiting for 0 s\n"
-    assert until_deaf(ward, ending=True) < 1
+    assert [is_deaf_after(ward, seconds, ending=True) for seconds in (0.1, 0.3)] == [False, True]
+    assert [is_deaf_after(ward, seconds) for seconds in (0.4, 0.6)] == [False, True]
     yard.come_back()
     assert until_told(ward).startswith("its Docker engine answers again after ")
-    assert not ward.is_deaf(time.monotonic() + 60, ending=True)
+    soon(lambda: not ward.is_deaf(time.monotonic() + 60, ending=True), SOON)
     ward.close_orders()
     assert until_over(ward)["code"] == 0
 
 
-def test_an_engine_that_sticks_for_good(yard: Yard, quick: None):
+@pytest.mark.usefixtures("quick")
+def test_an_engine_that_sticks_for_good(yard: Yard):
     """Whoever waits for it gives up, and does not ask it for anything."""
     ward = yard.ward("exec /bin/sleep 600")
     yard.stick()
     assert "it has not started the container yet" in until_told(ward)
-    assert until_deaf(ward, ending=False) > 0.2
+    soon(lambda: ward.is_deaf(time.monotonic(), ending=False), SOON)
+    assert [is_deaf_after(ward, seconds) for seconds in (0.4, 0.6)] == [False, True]
     assert ward.kill() == []
     words = json.loads(ward.last_words(forced=True)[len(ENDED) :])
     assert words["silent"] > PATIENCE - 0.1
@@ -241,14 +269,12 @@ def test_an_engine_that_sticks_for_good(yard: Yard, quick: None):
     assert "rm --force --volumes it" not in yard.asked
 
 
-def test_an_engine_that_refuses_is_not_silent(yard: Yard, quick: None):
+@pytest.mark.usefixtures("asked")
+def test_an_engine_that_refuses_is_not_silent(yard: Yard):
     (yard.folder / "gone").touch()
     ward = yard.ward("exec /bin/sleep 600")
-    assert select.select([ward.errors], [], [], 10)[0]
-    deadline = time.monotonic() + 10
-    while yard.asked.count("version --format {{.Server.Version}}") < 3:
-        assert time.monotonic() < deadline
-        select.select([], [], [], 0.01)
+    assert select.select([ward.errors], [], [], SOON)[0]
+    soon(lambda: yard.asked.count(QUESTION) >= 3, SOON)
     assert not ward.is_deaf(time.monotonic() + 60, ending=True)
 
 
@@ -271,8 +297,11 @@ time.sleep(600)
 
 
 @pytest.fixture
-def container(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+def container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Starts one; it is ended after the test."""
+    monkeypatch.setattr(inside, "KILLING", SOON)
     made: list[subprocess.Popen[bytes]] = []
 
     def start(how: str) -> subprocess.Popen[bytes]:
@@ -298,7 +327,7 @@ def test_a_container_is_ended_without_its_engine(
     assert inside.is_seen(MARK)
     assert not inside.is_seen(MARK + 1)
     with Reaped(process):
-        assert inside.end([MARK, MARK + 1], farewell=2.0 if how == "orderly" else 0.2) == ENDED_THERE
+        assert inside.end([MARK, MARK + 1], farewell=SOON if how == "orderly" else 0.2) == ENDED_THERE
     assert (tmp_path / "bye").exists() is (how == "orderly")
     assert inside.end([MARK]) == UNSEEN
 
@@ -328,7 +357,7 @@ class Reaped:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join(10)
+        self._thread.join(SOON)
 
 
 def test_what_was_seen_and_is_no_more_has_ended(yard: Yard, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.agent.limits import Limits
@@ -62,6 +62,7 @@ def test_a_ladder_that_is_over_is_not_looked_at_all_the_time():
     assert ending.next_look(1000.0, 0.01, 0.25) == 1000.01
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=0), st.integers(min_value=0), st.integers(0, 1 << 24))
 def test_watermarks_tell_agents_apart(one: int, other: int, ordinal: int):
     one, other = agent_number(one), agent_number(other)

@@ -14,6 +14,7 @@ from launcher.agent.gpus import ask_for_gpus, read_gpus
 from launcher.agent.inquiry import Inquiry
 from launcher.agent.limits import Limits
 from launcher.agent.spawn import Spawner
+from tests.local.seeing import soon
 
 
 @pytest.fixture
@@ -37,10 +38,7 @@ def probe(spawner: Spawner, folder: Path, script: str) -> Inquiry:
 def test_what_it_says(spawner: Spawner, tmp_path: Path):
     lines = "echo 'warning: odd'; echo '0, Tesla T4, 15360 MiB'; echo '1, Tesla T4, 15360 MiB'"
     it = probe(spawner, tmp_path, lines)
-    until = time.monotonic() + 10
-    while not it.read():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    soon(it.read)
     assert read_gpus(it.close()) == ("0, Tesla T4, 15360 MiB", "1, Tesla T4, 15360 MiB")
     assert it.next_end() is None
     assert it.pid is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from launcher.agent import peers
 from launcher.agent.ports import PortKeeper
 from launcher.model.task import TaskId
+
+#: Seconds for what takes a moment, on a machine that has other work too.
+SOON = 30.0
 
 
 @pytest.fixture
@@ -23,16 +27,16 @@ def held() -> Iterator[int]:
 
 
 def test_a_held_port_is_reached(held: int):
-    assert peers.unreachable([f"127.0.0.1:{held}", f"[::1]:{held}", f"localhost:{held}"]) == {}
+    assert peers.unreachable([f"127.0.0.1:{held}", f"[::1]:{held}", f"localhost:{held}"], SOON) == {}
 
 
 def test_so_is_one_where_somebody_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert peers.unreachable([f"127.0.0.1:{server.getsockname()[1]}"]) == {}
+        assert peers.unreachable([f"127.0.0.1:{server.getsockname()[1]}"], SOON) == {}
 
 
 def test_an_unknown_name(held: int):
-    found = peers.unreachable(["no-such-host.invalid:1", f"127.0.0.1:{held}", f"{'x' * 70}.invalid:1"])
+    found = peers.unreachable(["no-such-host.invalid:1", f"127.0.0.1:{held}", f"{'x' * 70}.invalid:1"], SOON)
     assert set(found) == {"no-such-host.invalid:1", f"{'x' * 70}.invalid:1"}
     assert set(found.values()) == {"its name is unknown here"}
 
@@ -45,17 +49,36 @@ def test_who_is_silent():
         for line in (first, second):
             line.setblocking(False)
             line.connect_ex(server.getsockname())
+        assert select.select([server], [], [], SOON)[0], "one is in the queue"
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert peers.unreachable([address], 0.2) == {
             address: "no answer: a firewall may drop what is sent there"
         }
 
 
-def test_asked_of_a_child(held: int):
+def test_who_has_answered_is_heard_however_late_it_is(held: int):
+    """The whole machine may have stood still for a while."""
+    with socket.socket() as line:
+        line.setblocking(False)
+        line.connect_ex(("127.0.0.1", held))
+        assert select.select([], [line], [], SOON)[1]
+        assert peers._outcomes({line.fileno(): ("a:1", line)}, time.monotonic() - 60.0) == {}
+
+
+def test_asked_of_a_child(held: int, monkeypatch: pytest.MonkeyPatch):
+    real = socket.getaddrinfo
+
+    def look_up(host: str, *more: int) -> object:
+        if host.endswith(".invalid"):  # a name server may take longer than the child has
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(peers, "PATIENCE", SOON)
     inquiry = peers.try_peers([f"127.0.0.1:{held}", "no-such-host.invalid:1"])
     assert inquiry.output is not None and inquiry.pid is not None
     while True:
-        ready, _, _ = select.select([inquiry.output], [], [], 20)
+        ready, _, _ = select.select([inquiry.output], [], [], SOON)
         assert ready
         if inquiry.read():
             break

@@ -16,11 +16,16 @@ from typing import Any
 
 import pytest
 
+from launcher.agent import probe_work
 from launcher.agent.probe_facts import without_secret
 from launcher.agent.probe_work import Commands, together
 from launcher.model.watermark import agent_number, watermark
+from launcher.processes import kernel
+from tests.local.seeing import alive, named, soon
 
 ROOT = str(Path(__file__).parents[3])
+#: Seconds for what takes a moment, on a machine that has other work too.
+SOON = 45.0
 START = """\
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -53,7 +58,7 @@ class Probe:
             "workdir": None,
             "venv": None,
             "env": {},
-            "seconds": 10.0,
+            "seconds": SOON,
         }
         return self.ask(do="facts", **{**usual, **changed})["facts"]
 
@@ -61,7 +66,7 @@ class Probe:
         """Close its stdin: its exit status, and what it printed to stderr."""
         self.stdin.close()
         assert self.process.stderr
-        status = self.process.wait(10)
+        status = self.process.wait(SOON)
         with self.process.stderr, self.stdout:
             return status, self.process.stderr.read()
 
@@ -70,7 +75,10 @@ class Probe:
 def probe() -> Iterator[Probe]:
     started = Probe()
     yield started
-    if started.process.poll() is None:
+    started.stdin.close()  # so it ends what it runs
+    try:
+        started.process.wait(SOON)
+    except subprocess.TimeoutExpired:
         started.process.kill()
     for stream in (started.stdin, started.stdout, started.process.stderr):
         assert stream
@@ -82,11 +90,11 @@ def test_one_errand_serves_a_whole_check(probe: Probe):
     before = time.time()
     assert before <= probe.ask(do="clock")["at"] <= time.time()
     assert probe.facts()["hostname"] == os.uname().nodename
-    names = probe.ask(do="names", names=["127.0.0.1"], seconds=5)["names"]
+    names = probe.ask(do="names", names=["127.0.0.1"], seconds=SOON)["names"]
     assert names["127.0.0.1"]["found"] == ["127.0.0.1"]
     port = probe.ask(do="listen", challenge="c", token="t")["port"]
     peers = [{"address": "127.0.0.1", "port": port, "token": "t"}]
-    reached = probe.ask(do="connect", challenge="c", peers=peers, seconds=5, all_seconds=6)["pairs"]
+    reached = probe.ask(do="connect", challenge="c", peers=peers, seconds=SOON, all_seconds=SOON)["pairs"]
     assert [pair["result"] for pair in reached] == ["ok"]
     assert 0 < reached[0]["rtt_s"] < 1
     assert probe.end() == (0, b"")
@@ -168,7 +176,7 @@ def test_a_python_that_is_none(probe: Probe, tmp_path: Path, script: str | None,
     if script is not None:
         path.write_text(script)
         path.chmod(0o755)
-    python = probe.facts(python=str(path), seconds=0.5 if state == "slow" else 10.0)["task_python"]
+    python = probe.facts(python=str(path), seconds=0.5 if state == "slow" else SOON)["task_python"]
     assert (python["state"], python["said"]) == (state, said)
 
 
@@ -236,46 +244,33 @@ def test_without_secret(url: str, shown: str):
 
 def test_a_lost_process_is_a_leftover(probe: Probe, tmp_path: Path):
     """It carries a mark of a task, and no agent is above it. A launch beside us may sweep it: then again."""
-    for attempt in range(10):
-        pid = _lost(tmp_path / f"pid-{attempt}")
-        left = probe.facts()["leftovers"]
-        if _still(pid):
-            break
-    os.kill(pid, signal.SIGKILL)
+    swept = True
+    while swept:
+        pid = _lost()
+        left = probe.facts(python="/no/such")["leftovers"]
+        swept = not _ended(pid) and {"pid": pid, "name": "sleep"} not in left["processes"]
     assert {"pid": pid, "name": "sleep"} in left["processes"]
     assert left["count"] >= 1
 
 
-def _lost(told: Path) -> int:
-    """The pid of a process of a task that nobody looks after."""
+def _lost() -> int:
+    """The pid of a process of a task that nobody looks after; 0 if somebody has swept it at once."""
     hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     mark = watermark(agent_number(int.from_bytes(os.urandom(8), "little")), 1)
-    argv = ["setsid", "--fork", "sh", "-c", 'echo $$ >"$0"; exec sleep 60', str(told)]
-    starter = subprocess.Popen(
-        argv, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_RTTIME, (mark, hard))
-    )
-    starter.wait(10)
-    pid = int(_soon(told))
-    until = time.monotonic() + 5
-    while _still(pid) and Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
-        assert time.monotonic() < until
+    argv = ["setsid", "--fork", "sh", "-c", "echo $$; exec sleep 60 >/dev/null"]
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, check=False, timeout=SOON,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_RTTIME, (mark, hard)),
+    )  # fmt: skip
+    pid = int(done.stdout or 0)
+    soon(lambda: not alive(pid) or named({pid}, "sleep"))
     return pid
 
 
-def _still(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except OSError:
-        return False
-
-
-def _soon(path: Path) -> str:
-    """What a file says, once it says something."""
-    deadline = time.monotonic() + 5
-    while not path.exists() or not path.read_text().endswith("\n"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return path.read_text()
+def _ended(pid: int) -> bool:
+    """End it; whether it was there for that."""
+    process = kernel.look_at(pid)
+    return process is not None and not process.ended and kernel.send(process, signal.SIGKILL)
 
 
 # ---------------------------------------------------------------------- the end
@@ -285,21 +280,43 @@ def test_the_end_of_stdin_ends_what_it_runs(probe: Probe, tmp_path: Path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho $$ >"{tmp_path}/pid"\nsleep 60\n')
     python.chmod(0o755)
-    probe.say(do="facts", python=str(python), workdir=None, venv=None, env={}, seconds=30.0)
-    pid = int(_soon(tmp_path / "pid"))
-    started = time.monotonic()
+    probe.say(do="facts", python=str(python), workdir=None, venv=None, env={}, seconds=600.0)
+    told = tmp_path / "pid"
+    soon(lambda: told.exists() and told.read_text().endswith("\n"))
+    pid = int(told.read_text())
     assert probe.end()[0] == 0
-    assert time.monotonic() - started < 5
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_what_is_not_done_in_time_is_left_alone():
+class _Clock:
+    """The time of whoever made it is up once all others have looked at it so many times."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+        self._came = threading.Semaphore(0)
+        self._owner = threading.current_thread()
+        self._began = False
+
+    def monotonic(self) -> float:
+        if threading.current_thread() is not self._owner:
+            self._came.release()
+            return 0.0
+        if not self._began:
+            self._began = True
+            return 0.0
+        while self._looks:
+            assert self._came.acquire(timeout=SOON)
+            self._looks -= 1
+        return 1000.0
+
+
+def test_what_is_not_done_in_time_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    """Each of three threads looks at the clock before it begins, and again after each job it has done."""
+    monkeypatch.setattr(probe_work, "time", _Clock(looks=3 + 2))
     release = threading.Event()
-    started = time.monotonic()
-    results = together([lambda: 1, lambda: release.wait(20), lambda: 3], 0.3)
-    assert results == [1, None, 3]
-    assert time.monotonic() - started < 5
+    results = together([lambda: 1, lambda: release.wait(SOON), lambda: 3], 0.3)
     release.set()
+    assert results == [1, None, 3]
 
 
 def test_a_bounded_number_at_a_time():
@@ -315,10 +332,10 @@ def test_a_bounded_number_at_a_time():
             now -= 1
         return True
 
-    assert together([job] * 40, 20, at_once=4) == [True] * 40
+    assert together([job] * 40, SOON, at_once=4) == [True] * 40
     assert most <= 4
 
 
 def test_a_command_that_says_too_much():
-    said = Commands().run([sys.executable, "-c", "print('x' * 10_000_000)"], 10, dict(os.environ))
+    said = Commands().run([sys.executable, "-c", "print('x' * 10_000_000)"], SOON, dict(os.environ))
     assert len(said.text) == 64 * 1024

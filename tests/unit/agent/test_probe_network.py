@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from launcher.agent import probe_connect
 from launcher.agent.probe_connect import connect
 from launcher.agent.probe_listen import LARGE, Listener
+
+#: Seconds for what takes a moment, on a machine that has other work too.
+SOON = 40.0
 
 
 @pytest.fixture
@@ -22,16 +26,21 @@ def listener() -> Iterator[Listener]:
 
 def close(listener: Listener) -> None:
     """As the end of its process does."""
+    serve_no_more(listener)
+    listener._keeper.release_all()
+
+
+def serve_no_more(listener: Listener) -> None:
+    """And keep the port, so that nobody else gets it."""
     if listener._server.fileno() >= 0:
         listener._server.shutdown(socket.SHUT_RDWR)  # wakes the one that waits for guests
         listener._server.close()
-        listener._keeper.release_all()
 
 
 def reach(
     port: int,
     token: str = "token",
-    seconds: float = 5.0,
+    seconds: float = SOON,
     challenge: str = "challenge",
     address: str = "127.0.0.1",
 ):
@@ -56,9 +65,8 @@ def test_somebody_else(listener: Listener):
 
 
 def test_refused(listener: Listener):
-    port = listener.port
-    close(listener)
-    assert reach(port)["result"] == "refused"
+    serve_no_more(listener)
+    assert reach(listener.port)["result"] == "refused"
 
 
 def test_an_unknown_name():
@@ -67,12 +75,18 @@ def test_an_unknown_name():
 
 
 class Talker:
-    """A server that goes so far, and says no more until it is told to end."""
+    """A server that goes so far, and says no more until it is told to end.
 
-    def __init__(self, answers: int) -> None:
+    Args:
+        answers: how many it gives.
+        last: called when whoever came waits for the last of them.
+    """
+
+    def __init__(self, answers: int, last: Callable[[], object] = lambda: None) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         self._answers = answers
+        self._last = last
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -81,10 +95,12 @@ class Talker:
         line, _ = self._server.accept()
         with line:
             answers = [b"token\n", b"p", b"p", b"p"][: self._answers]
-            for answer in answers:
+            for number, answer in enumerate(answers, 1):
                 line.recv(100)
+                if number == self._answers:
+                    self._last()
                 line.sendall(answer)
-            self._end.wait(20)
+            self._end.wait(SOON)
 
     def close(self) -> None:
         self._end.set()
@@ -92,14 +108,22 @@ class Talker:
         self._server.close()
 
 
-@pytest.mark.parametrize(("answers", "result"), [(0, "timed out"), (2, "timed out"), (4, "stuck")])
-def test_one_that_falls_silent(answers: int, result: str):
+@pytest.mark.parametrize("answers", [0, 2])
+def test_one_that_falls_silent(answers: int):
     talker = Talker(answers)
     try:
-        started = time.monotonic()
-        found = reach(talker.port, seconds=0.5)
-        assert found["result"] == result
-        assert time.monotonic() - started < 5
+        assert reach(talker.port, seconds=0.5)["result"] == "timed out"
+    finally:
+        talker.close()
+
+
+def test_one_that_has_small_answers_only(monkeypatch: pytest.MonkeyPatch):
+    """However long those take: the time is up with the last of them."""
+    now = {"is": 0.0}
+    monkeypatch.setattr(probe_connect, "time", SimpleNamespace(monotonic=lambda: now["is"]))
+    talker = Talker(4, last=lambda: now.update({"is": 2 * SOON}))
+    try:
+        assert reach(talker.port)["result"] == "stuck"
     finally:
         talker.close()
 
@@ -115,14 +139,14 @@ def test_one_that_hangs_up():
 
 def test_many_guests_at_a_time(listener: Listener):
     peers = [{"address": "127.0.0.1", "port": listener.port, "token": "token"}] * 40
-    found = connect({"peers": peers, "challenge": "challenge", "seconds": 10.0, "all_seconds": 20.0})
+    found = connect({"peers": peers, "challenge": "challenge", "seconds": SOON, "all_seconds": SOON})
     assert [pair["result"] for pair in found] == ["ok"] * 40
 
 
 def test_a_stranger_learns_nothing(listener: Listener):
-    with socket.create_connection(("127.0.0.1", listener.port), 5) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(LARGE))
+    with socket.create_connection(("127.0.0.1", listener.port), SOON) as stranger:
         try:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(LARGE))
             assert stranger.recv(1000) == b""
-        except ConnectionResetError:
+        except ConnectionError:
             pass

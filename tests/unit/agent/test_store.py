@@ -17,12 +17,16 @@ from launcher.agent.store import home, work
 from launcher.agent.store.blobs import Blobs
 from launcher.agent.store.give import _collect
 from launcher.agent.store.home import Failed, Lock, Store, open_store
+from launcher.agent.store.place import task_of
 from launcher.agent.store.talk import Hung, Talk
 from launcher.agent.store.tree import remove
 from launcher.agent.store.work import Run, clean_up
 from launcher.model.luggage import LuggageError, digest_of
+from tests.local.seeing import soon
 
 DAY = 24 * 3600.0
+#: The name of a run that no process of this machine belongs to.
+JOB = f"job-{os.urandom(8).hex()}"
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ def run_of(store: Store, job: str) -> Run:
 def test_a_run_that_nobody_finished_goes_when_nobody_was_seen_twice_a_day_apart(
     store: Store, talk: Talk, monkeypatch: pytest.MonkeyPatch
 ):
-    run = run_of(store, "job1")
+    run = run_of(store, JOB)
     for hours, there in ((0, True), (1, True), (23, True), (25, False)):
         with at(monkeypatch, hours * 3600.0):
             clean_up(store, talk)
@@ -70,14 +74,15 @@ def test_a_run_that_nobody_finished_goes_when_nobody_was_seen_twice_a_day_apart(
 
 
 def test_a_run_whose_tasks_are_seen_stays(store: Store, talk: Talk, monkeypatch: pytest.MonkeyPatch):
-    run = run_of(store, "job1")
+    run = run_of(store, JOB)
     clean_up(store, talk)
     with subprocess.Popen(["sleep", "60"], cwd=f"{run.folder}/project") as process:
         with at(monkeypatch, 2 * DAY):
             clean_up(store, talk)
         process.kill()
-    environment = {**os.environ, "TF_LAUNCHER_TASK": "job1:ps/0"}
+    environment = {**os.environ, "TF_LAUNCHER_TASK": f"{JOB}:ps/0"}
     with subprocess.Popen(["sleep", "60"], env=environment) as process:
+        soon(lambda: task_of(str(process.pid)))  # exec shows it a little after it has begun the program
         with at(monkeypatch, 4 * DAY):
             clean_up(store, talk)
         process.kill()
@@ -90,10 +95,10 @@ def test_a_run_whose_tasks_are_seen_stays(store: Store, talk: Talk, monkeypatch:
 
 
 def test_a_run_that_another_machine_uses_stays(store: Store, talk: Talk, monkeypatch: pytest.MonkeyPatch):
-    run = run_of(store, "job1")
+    run = run_of(store, JOB)
     with monkeypatch.context() as patch:
         patch.setattr(work, "_machine", lambda: "other")
-        Run(store, "job1").used()
+        Run(store, JOB).used()
     for days in (0, 2, 4):
         with at(monkeypatch, days * DAY):
             clean_up(store, talk)
@@ -101,9 +106,9 @@ def test_a_run_that_another_machine_uses_stays(store: Store, talk: Talk, monkeyp
 
 
 def test_a_collect_shows_that_it_is_wanted(store: Store, talk: Talk, monkeypatch: pytest.MonkeyPatch):
-    run = run_of(store, "job1")
+    run = run_of(store, JOB)
     clean_up(store, talk)
-    _collect(talk, {"job": "job1", "squeeze": False, "wanted": []})
+    _collect(talk, {"job": JOB, "squeeze": False, "wanted": []})
     with at(monkeypatch, 2 * DAY):
         clean_up(store, talk)
     assert os.path.exists(run.folder)
@@ -113,7 +118,7 @@ def test_a_collect_shows_that_it_is_wanted(store: Store, talk: Talk, monkeypatch
 
 
 def test_a_collect_brings_no_run_back(store: Store, talk: Talk):
-    _collect(talk, {"job": "job1", "squeeze": False, "wanted": []})
+    _collect(talk, {"job": JOB, "squeeze": False, "wanted": []})
     assert os.listdir(store.work) == []
 
 
@@ -234,7 +239,11 @@ def test_a_launcher_that_is_gone_ends_the_errand(tmp_path: Path):
         [sys.executable, "-I", "-S", "-c", code, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={"HOME": str(tmp_path)},
     ) as process:  # fmt: skip
-        out, err = process.communicate(timeout=20)
+        assert process.stdout is not None
+        out = b""
+        while b'"need":"manifests"' not in out and (data := os.read(process.stdout.fileno(), 1 << 16)):
+            out += data
+        _, err = process.communicate(timeout=40)
     assert process.returncode == 1
     assert b'"need":"manifests"' in out
     assert err == b""
@@ -252,8 +261,8 @@ def test_clearing_up_goes_on_when_the_launcher_is_gone(monkeypatch: pytest.Monke
 
 
 def test_whoever_knows_that_a_run_is_over_may_discard_it(store: Store):
-    run = run_of(store, "job1")
-    work.discard("job1", lambda: None)
+    run = run_of(store, JOB)
+    work.discard(JOB, lambda: None)
     assert not os.path.exists(run.folder)
     assert not os.path.exists(store.work)
-    work.discard("job1", lambda: None)
+    work.discard(JOB, lambda: None)

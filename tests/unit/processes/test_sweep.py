@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.model.watermark import agent_number, agent_of, is_of_agent, ordinal_of, watermark
 from launcher.processes import kernel, sweep
+from tests.local.seeing import soon
 
 #: Becomes what its arguments say, then a sleeping process of a name, with a child that has a mark.
 FAMILY = """
@@ -34,7 +36,7 @@ time.sleep(600)
 @pytest.fixture
 def number() -> int:
     """Of an agent that nobody else has."""
-    return agent_number(random.getrandbits(64))
+    return agent_number(int.from_bytes(os.urandom(8), "little"))
 
 
 @pytest.fixture
@@ -98,13 +100,34 @@ def test_of_one_agent_all_are_killed_and_nobody_else(number: int, family: Callab
     child = family("", watermark(number, 0))
     before = subprocess.Popen(["sleep", "600"])
     try:
-        assert sweep.sweep(number, 5.0) == []
+        assert sweep.sweep(number, 40.0) == []
         assert number not in sweep.marked()
-        assert kernel.look_at(child) is None or kernel.look_at(child).ended  # type: ignore[union-attr]
+        found = kernel.look_at(child)
+        assert found is None or found.ended
         assert before.poll() is None
     finally:
         before.kill()
         before.wait()
+
+
+def test_a_machine_that_stood_still_has_not_shown_that_something_can_not_be_killed(
+    number: int, family: Callable[[str, int], int], monkeypatch: pytest.MonkeyPatch
+):
+    family("", watermark(number, 0))
+    now = 0.0
+
+    def stand_still(process: kernel.Process, sent: int) -> bool:
+        nonlocal now
+        there = send(process, sent)
+        now += 60.0
+        soon(lambda: (seen := kernel.look_at(process.pid)) is None or seen.ended)
+        return there
+
+    send = kernel.send
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel, "send", stand_still)
+        patch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: now, sleep=time.sleep))
+        assert sweep.sweep(number, 5.0) == []
 
 
 def test_carrying_the_mark_is_passed_on_and_can_fail_quietly(number: int):
@@ -119,7 +142,7 @@ def test_carrying_the_mark_is_passed_on_and_can_fail_quietly(number: int):
         "print(resource.getrlimit(resource.RLIMIT_RTTIME))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(number)], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", code, str(number)], capture_output=True, text=True, check=True, timeout=50
     )
     mark = str(watermark(number, 0))
     assert done.stdout.splitlines() == [mark, mark, "(1000, 1000)"]

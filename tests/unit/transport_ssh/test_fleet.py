@@ -6,13 +6,13 @@ import errno
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from launcher.errors import HostsError, TransportError
 from launcher.model.host import Host
+from launcher.transport.ssh import fleet as fleet_module
 from launcher.transport.ssh import tcp
 from launcher.transport.ssh.dial import Dialer
 from launcher.transport.ssh.errand import ChannelErrand
@@ -21,7 +21,7 @@ from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.progress import Progress
 from launcher.transport.ssh.settings import SshSettings
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 FULL = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -62,6 +62,7 @@ def test_a_thread_that_dials_survives_whatever_a_host_does_to_it(
         raise error
 
     monkeypatch.setattr(Dialer, "dial", fail)
+    monkeypatch.setattr(fleet_module, "_FIRST_WORD", 3600.0)
     told: list[str] = []
     hosts = [Host("a"), Host("b"), Host("c")]
     with Fleet(hosts, SshSettings(fanout=1), told.append) as fleet, pytest.raises(HostsError) as caught:
@@ -87,20 +88,42 @@ def test_no_descriptor_for_an_errand_is_said_of_its_host(monkeypatch: pytest.Mon
 
 
 class Lines:
-    """Stands for what is connected, one after the other; each takes its time."""
+    """Stands for what is connected, one after the other; each takes until so many want it."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Mapping[str, Wanted]) -> None:
         self.made: list[Lines] = []
+        self._wanted = wanted
 
     def is_active(self) -> bool:
         """It is."""
         return True
 
-    def dial(self, *_: object, **__: object) -> Lines:
+    def dial(self, host: Host, *_: object, **__: object) -> Lines:
         """Another."""
-        time.sleep(0.2)
-        self.made.append(Lines())
+        self._wanted[host.name].await_all()
+        self.made.append(Lines({}))
         return self.made[-1]
+
+
+class Wanted:
+    """A lock that so many want at the same time."""
+
+    def __init__(self, by: int) -> None:
+        self._by = by
+        self._lock = threading.Lock()
+        self._came = threading.Semaphore(0)
+
+    def __enter__(self) -> None:
+        self._came.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def await_all(self) -> None:
+        """Wait until all have come."""
+        for _ in range(self._by):
+            assert self._came.acquire(timeout=40)
 
 
 def together(*calls: Callable[[], None]) -> list[BaseException]:
@@ -122,9 +145,11 @@ def together(*calls: Callable[[], None]) -> list[BaseException]:
 
 
 def test_two_that_miss_a_host_at_the_same_time_get_the_same_new_connection(monkeypatch: pytest.MonkeyPatch):
-    lines = Lines()
+    wanted = {"a": Wanted(by=2), "b": Wanted(by=1)}
+    lines = Lines(wanted)
     monkeypatch.setattr(Dialer, "dial", lines.dial)
     fleet = Fleet([Host("a"), Host("b")], SshSettings(), print)
+    monkeypatch.setattr(fleet, "_redialling", wanted)
     raised = together(lambda: fleet.redial("a"), lambda: fleet.redial("a"), lambda: fleet.redial("b"))
     assert not raised
     assert len(lines.made) == 2, "one for each host"
@@ -139,7 +164,7 @@ def test_commands_that_stand_for_connections_are_forgotten_once_they_have_ended(
     os.mkdir(config)
     with open(os.path.join(config, "config"), "w", encoding="ascii") as file:
         file.write("Host *\n  ProxyCommand true\n")
-    dialer = Dialer(SshSettings(connect_timeout=5))
+    dialer = Dialer(SshSettings(connect_timeout=30))
     made: list[tcp.Command] = []
 
     class Command(tcp.Command):
@@ -151,7 +176,7 @@ def test_commands_that_stand_for_connections_are_forgotten_once_they_have_ended(
     for _ in range(3):
         with pytest.raises(TransportError):
             dialer.dial(Host("h"), Progress("h"), 1)
-        made[-1]._process.wait(10)  # it is over, and nobody has asked for it yet
+        made[-1]._process.wait(40)  # it is over, and nobody has asked for it yet
     assert len(made) == 3
     assert dialer._commands == made[-1:]
     dialer.close()

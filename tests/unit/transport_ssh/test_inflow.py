@@ -11,7 +11,10 @@ import pytest
 
 from launcher.transport.ssh.inflow import Inflow
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
+
+#: Seconds for what takes a moment, on a machine that has other work too.
+SOON = 40.0
 
 
 class Ends:
@@ -19,7 +22,7 @@ class Ends:
 
     def __init__(self) -> None:
         self.here, self.program = socket.socketpair()
-        self.program.settimeout(10)
+        self.program.settimeout(SOON)
         self.here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         self.passed: list[int] = []
         self.inflow = Inflow(self.passed.append)
@@ -43,7 +46,7 @@ class Ends:
         self.inflow.close()
         self.program.close()
         if self.thread.ident:
-            self.thread.join(10)
+            self.thread.join(SOON)
             assert not self.thread.is_alive()
         self.here.close()
 
@@ -80,7 +83,7 @@ def test_who_feeds_does_not_wait_for_a_program_that_does_not_read(ends: Ends):
     ends.inflow.close()
     assert ends.read(len(whole)) == whole
     assert ends.program.recv(1) == b""
-    ends.thread.join(10)
+    ends.thread.join(SOON)
     assert sum(ends.passed) == len(whole)
 
 
@@ -93,7 +96,7 @@ def test_nothing_overtakes_what_is_kept(ends: Ends):
     whole = b"".join(pieces)
     came = b"".join(ends.read(size) for size in (1, 7000, 300_000, len(whole) - 307_001))
     assert came == whole
-    feeding.join(10)
+    feeding.join(SOON)
 
 
 @pytest.mark.parametrize("stuck", [False, True])

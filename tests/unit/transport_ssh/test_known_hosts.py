@@ -75,10 +75,10 @@ def test_revoked_wins_and_authorities_do_not_count(tmp_path: Path):
 def test_hashed_names_as_openssh_writes_them(tmp_path: Path):
     file = tmp_path / "known"
     key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", str(key)], check=True, timeout=20)
+    subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", str(key)], check=True, timeout=50)
     kind, encoded = key.with_suffix(".pub").read_text().split()[:2]
     file.write_text(f"node1 {kind} {encoded}\n[node1]:2222 {kind} {encoded}\n")
-    subprocess.run(["ssh-keygen", "-H", "-f", str(file)], check=True, timeout=20, capture_output=True)
+    subprocess.run(["ssh-keygen", "-H", "-f", str(file)], check=True, timeout=50, capture_output=True)
     assert "node1" not in file.read_text()
     known, files = KnownHosts(), Files((str(file),), ())
     for name, standing in (
@@ -91,15 +91,15 @@ def test_hashed_names_as_openssh_writes_them(tmp_path: Path):
     known.add("node3", kind, base64.b64decode(encoded), files, hashed=True)
     assert "node3" not in file.read_text()
     subprocess.run(
-        ["ssh-keygen", "-F", "node3", "-f", str(file)], check=True, timeout=20, capture_output=True
+        ["ssh-keygen", "-F", "node3", "-f", str(file)], check=True, timeout=50, capture_output=True
     )
 
 
 def test_the_fingerprint_is_the_one_of_openssh(tmp_path: Path):
     key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-qt", "ecdsa", "-N", "", "-f", str(key)], check=True, timeout=20)
+    subprocess.run(["ssh-keygen", "-qt", "ecdsa", "-N", "", "-f", str(key)], check=True, timeout=50)
     shown = subprocess.run(
-        ["ssh-keygen", "-lf", str(key)], check=True, timeout=20, capture_output=True, text=True
+        ["ssh-keygen", "-lf", str(key)], check=True, timeout=50, capture_output=True, text=True
     )
     blob = base64.b64decode(key.with_suffix(".pub").read_text().split()[1])
     assert fingerprint(blob) == shown.stdout.split()[1]
@@ -118,7 +118,7 @@ def test_many_threads_add_and_each_key_is_there_once(tmp_path: Path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(50)
     file = Path(files.user[0])
     assert sorted(line.split()[0] for line in file.read_text().splitlines()) == sorted(
         f"node{host}" for host in range(20)

@@ -13,6 +13,7 @@ from launcher.cli.remains import sweep_died
 from launcher.cli.sshoptions import duration
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.model.words import printable
+from launcher.runs.leash import is_pending
 from launcher.runs.owner import attach, send
 from launcher.runs.progress import exit_code_of, remaining
 from launcher.runs.registry import all_runs, find
@@ -31,6 +32,9 @@ The exit code is 0 when the run has ended (also if it had before), 124 when it h
 #: Seconds between the two signals that together mean "at once": one alone would do for both if
 #: the launcher got them at the same time.
 _BETWEEN = 0.25
+
+#: Seconds between two looks at a launcher that has not had the time to take the first.
+_LOOK = 0.05
 
 #: Seconds after which we say whom we wait for.
 _PATIENCE = 2.0
@@ -119,7 +123,7 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     """Ask the launcher to end its run, and wait for that."""
     deadline = time.monotonic() + args.timeout
     _ask(pidfd)
-    if args.now and not _ended(pidfd, min(_BETWEEN, args.timeout)):
+    if args.now and not _taken(pidfd, deadline):
         _ask(pidfd)
     if not _ended(pidfd, min(_PATIENCE, deadline - time.monotonic())):
         print(f"waiting for {_awaited(run)}", file=sys.stderr, flush=True)
@@ -135,6 +139,16 @@ def _ask(pidfd: int) -> None:
     """SIGTERM; and SIGCONT, for a launcher that is suspended can't act on it."""
     if send(pidfd, signal.SIGTERM):
         send(pidfd, signal.SIGCONT)
+
+
+def _taken(pidfd: int, deadline: float) -> bool:
+    """Let it take the first signal; whether it has ended."""
+    wait = _BETWEEN
+    while not (ended := _ended(pidfd, min(wait, deadline - time.monotonic()))):
+        if time.monotonic() >= deadline or not is_pending(pidfd, signal.SIGTERM):
+            break
+        wait = _LOOK
+    return ended
 
 
 def _ended(pidfd: int, seconds: float) -> bool:

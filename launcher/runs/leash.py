@@ -15,6 +15,9 @@ import sys
 #: A signal, and the seconds until the next: twice means "at once", for launchers.
 LADDER = ((signal.SIGTERM, 0.3), (signal.SIGTERM, 15.0), (signal.SIGKILL, 10.0))
 
+#: So many tenths of a second more for a launcher that gets no time to take one before the next.
+LOOKS = 100
+
 
 def wait(files: "list[int]", seconds: "float | None") -> "set[int]":
     """Those of the files that are readable, or at their end, within so many seconds."""
@@ -40,6 +43,18 @@ def main(pidfd: int, driver: int) -> bool:
     return True
 
 
+def is_pending(pidfd: int, number: int) -> bool:
+    """Whether the process has not taken this signal yet: it would take no notice of a second one."""
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
+            pid = int(file.read().partition(b"\nPid:")[2].split()[0])
+        with open(f"/proc/{pid}/status", "rb") as file:
+            pending = int(file.read().partition(b"\nShdPnd:")[2].split()[0], 16)
+    except (OSError, ValueError, IndexError):  # it is over, or this is no Linux as we know it
+        return False
+    return bool(pending >> (number - 1) & 1)
+
+
 def end(pidfd: int) -> None:
     """See to it that the launcher is over."""
     for number, seconds in LADDER:
@@ -50,6 +65,11 @@ def end(pidfd: int) -> None:
             return
         if wait([pidfd], seconds):
             return
+        for _ in range(LOOKS):
+            if not is_pending(pidfd, number):
+                break
+            if wait([pidfd], 0.1):
+                return
 
 
 def remove(folder: str) -> None:

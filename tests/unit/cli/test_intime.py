@@ -11,7 +11,7 @@ import pytest
 from launcher.cli import intime
 from launcher.cli.intime import in_time
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(40)
 
 
 def me(number: int) -> None:
@@ -40,4 +40,4 @@ def test_the_time_is_limited(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(intime, "LEFT", 0.05)
     with pytest.raises(KeyboardInterrupt), in_time("fetching"):
         me(signal.SIGTERM)
-        threading.Event().wait(15)
+        threading.Event().wait(30)

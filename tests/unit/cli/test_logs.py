@@ -179,7 +179,7 @@ def test_a_log_whose_name_a_terminal_would_obey(
     assert capfdbinary.readouterr().out == b"a/0 | a\nb/0 | b\n"
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(40)
 def test_a_log_that_is_a_pipe(runs: Runs, call: Call):
     paths = runs.made(NEW, {"worker/0": b""})
     log = Path(f"{paths.logs}/worker-0.log")

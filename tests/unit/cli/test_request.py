@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,8 @@ def test_what_a_file_says_of_drain_wins_role_by_role(asked):
 
 def test_a_pattern_carries_what_is_there(monkeypatch: pytest.MonkeyPatch):
     """But nothing that is each task's own, though it be set here, as in a task that launches."""
+    for name in [name for name in os.environ if name.startswith(("TASK_", "BASH_F"))]:
+        monkeypatch.delenv(name)
     for name in ("TASK_INDEX", "TASK_X", "BASH_FUNC_f%%"):
         monkeypatch.setenv(name, "1")
     request = understand(parsed("-x", "TASK_*", "-x", "BASH_F*", "-x", "NO_SUCH_*", "true"))

@@ -17,19 +17,15 @@ from tests.unit.cli.conftest import Call, Runs
 
 JOB = "20261121-070912-bbbbb"
 
-#: Ends at the second SIGTERM, with a report.
+#: Ends at the n-th SIGTERM, with a report.
 STUBBORN = """
 import json, os, signal, sys
-asked = []
-def term(*_):
-    asked.append(1)
-    if len(asked) == int(sys.argv[2]):
-        open(sys.argv[1], "w").write(json.dumps({"exit_code": 143}))
-        os._exit(0)
-signal.signal(signal.SIGTERM, term)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 print("ready", flush=True)
-while True:
-    signal.pause()
+for _ in range(int(sys.argv[2])):
+    signal.sigwait([signal.SIGTERM])
+open(sys.argv[1], "w").write(json.dumps({"exit_code": 143}))
+os._exit(0)
 """
 
 
@@ -46,13 +42,19 @@ def owned(runs: Runs, terms: int) -> str:
 
 
 @pytest.mark.parametrize("words", [[], ["bbbbb"]])
-def test_it_is_stopped(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str], words: list[str]):
+def test_it_is_stopped(
+    runs: Runs, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+):  # fmt: skip
+    monkeypatch.setattr(stop, "_PATIENCE", 50.0)
     owned(runs, 1)
     assert call(stop, *words) == 0
     assert capsys.readouterr() == (f"{JOB} ended with exit code 143\n", "")
 
 
-def test_at_once(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str]):
+def test_at_once(runs: Runs, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Its two signals never become one, however late the launcher takes the first."""
+    monkeypatch.setattr(stop, "_BETWEEN", 0.0)
     owned(runs, 2)
     assert call(stop, "--now") == 0
     assert "ended with exit code 143" in capsys.readouterr().out

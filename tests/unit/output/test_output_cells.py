@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.output.cells import Cells
@@ -30,6 +30,7 @@ STEPS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(STEPS, max_size=60))
 def test_it_is_the_same_text(steps):
     cells, text = Cells(), ""

@@ -43,11 +43,11 @@ class Screen:
             self.console.on(event)
 
     def texts(self) -> tuple[str, str]:
-        assert self.writer.flush()
+        assert self.writer.flush(30)
         return self.paths[0].read_bytes().decode(), self.paths[1].read_bytes().decode()
 
     def close(self) -> None:
-        assert self.writer.close()
+        assert self.writer.close(30)
         for fd in self.fds:
             os.close(fd)
 

@@ -210,7 +210,7 @@ def jsonl(tmp_path, *events: object) -> list[dict[str, object]]:
         made.on(event)  # type: ignore[arg-type]
     assert made.tick(0.0) is None
     made.close(report(task_report("worker/0")))
-    assert writer.close()
+    assert writer.close(30)
     os.close(fd)
     return [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
 
@@ -267,7 +267,7 @@ def test_a_link_in_the_place_of_the_report_is_replaced(paths, warnings, tmp_path
     assert not os.path.islink(paths.report) and warnings == []
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(40)
 def test_a_pipe_in_the_place_of_the_report_is_replaced(paths, warnings):
     files = begun(paths, warnings, node1="worker/0")
     os.mkfifo(paths.report)
@@ -275,7 +275,7 @@ def test_a_pipe_in_the_place_of_the_report_is_replaced(paths, warnings):
     assert os.path.isfile(paths.report) and warnings == []
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe", "hard link"])
 def test_what_lies_in_the_place_of_a_log_is_not_written(paths, warnings, tmp_path, kind):
     precious = tmp_path / "precious"
@@ -296,7 +296,7 @@ def test_what_lies_in_the_place_of_a_log_is_not_written(paths, warnings, tmp_pat
     files.close(report())
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_log_that_was_swapped_is_not_written(paths, warnings, tmp_path, monkeypatch, kind):
     """Opened again because there are many: it is not what it was."""

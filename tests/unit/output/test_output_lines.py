@@ -46,6 +46,7 @@ def test_every_line_has_its_prefix_and_nothing_a_terminal_obeys(data: bytes, kee
         assert not colours or colours[-1] in ("\x1b[m", "\x1b[0m")
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20)), st.integers(1, 40))
 def test_plain_lines_come_once_and_in_order(lines: list[str], step: int):
     data = "".join(f"{line}\n" for line in lines).encode()
@@ -137,6 +138,7 @@ def test_colours_and_limits_of_a_line_whose_start_was_shown():
     assert cutter.feed(b"ef\n", 2.0) == b"+ ef\n"
 
 
+@settings(deadline=None)
 @given(STREAMS, STREAMS, st.booleans(), st.sampled_from([17, 65536]), st.integers(0, 40))
 def test_a_start_that_is_shown_makes_no_other_difference(
     first: bytes, second: bytes, keep: bool, limit: int, place: int
@@ -175,8 +177,8 @@ def test_plain_text_passes_fast():
     chunk = (b"x" * 99 + b"\n") * 655
     best = 9.0
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in range(50):
             cutter.feed(chunk, 0.0)
-        best = min(best, time.perf_counter() - began)
-    assert len(chunk) * 50 / best > 150e6  # measured: 1,000 MB/s; the machine may be busy
+        best = min(best, time.process_time() - began)
+    assert len(chunk) * 50 / best > 150e6  # measured: 1,000 MB/s

@@ -2,51 +2,34 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import pty
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
+from launcher.output import writer as writer_module
 from launcher.output.writer import Writer
+from tests.unit.output.output_readers import (
+    LINE,
+    PAGE,
+    Clock,
+    Reader,
+    SlowReader,
+    TimedReader,
+    stuff,
+    until,
+    write_patiently,
+)
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
-def write_patiently(writer: Writer, fd: int, data: bytes) -> None:
-    """As the orchestrator does: nothing is brought while the reader is behind."""
-    while writer.full():
-        time.sleep(0.0005)
-    writer.write(fd, data)
-
-
-class Reader(threading.Thread):
-    """Reads to the end, at most ``size`` bytes at a time with a pause between."""
-
-    def __init__(self, fd: int, pause: float = 0.0, size: int = 1 << 20):
-        super().__init__(daemon=True)
-        self.fd, self.pause, self.size, self.data = fd, pause, size, b""
-        self.start()
-
-    def run(self) -> None:
-        while got := self.read():
-            self.data += got
-            if self.pause:
-                time.sleep(self.pause)
-
-    def read(self) -> bytes:
-        try:
-            return os.read(self.fd, self.size)
-        except OSError as error:  # how a terminal's other end sees the end
-            assert error.errno == errno.EIO
-            return b""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(writer_module, "time", made)
+    return made
 
 
 @pytest.fixture
@@ -60,7 +43,7 @@ def pipe():
             assert error.errno == errno.EBADF
 
 
-def test_everything_arrives_in_order(pipe):
+def test_everything_arrives_in_order(pipe, clock):
     read, write = pipe
     reader = Reader(read)
     writer = Writer()
@@ -69,11 +52,10 @@ def test_everything_arrives_in_order(pipe):
         writer.write(write, line)
     assert writer.close()
     os.close(write)
-    reader.join(10)
-    assert reader.data == b"".join(lines)
+    assert reader.to_the_end() == b"".join(lines)
 
 
-def test_two_descriptors_of_one_pipe_keep_the_order(pipe):
+def test_two_descriptors_of_one_pipe_keep_the_order(pipe, clock):
     read, write = pipe
     other = os.dup(write)
     reader = Reader(read, 0.0005, 4096)
@@ -84,25 +66,24 @@ def test_two_descriptors_of_one_pipe_keep_the_order(pipe):
     assert writer.close()
     os.close(write)
     os.close(other)
-    reader.join(10)
-    assert reader.data == b"".join(lines)
+    assert reader.to_the_end() == b"".join(lines)
 
 
-def test_a_slow_reader_loses_nothing(pipe):
+def test_a_slow_reader_loses_nothing(pipe, clock):
+    """It takes him seven seconds, and half of one in which he reads nothing would be too long."""
     read, write = pipe
-    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
-    reader = Reader(read, 0.01, 4096)
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, len(PAGE))
+    reader = TimedReader(read, clock)
     writer = Writer(capacity=20_000, stall=0.5)
     lines = [b"%05d %s\n" % (n, b"x" * 90) for n in range(3_000)]
     for line in lines:
         write_patiently(writer, write, line)
     assert writer.close()
     os.close(write)
-    reader.join(10)
-    assert reader.data == b"".join(lines)
+    assert reader.to_the_end() == b"".join(lines)
 
 
-def test_our_pipe_stays_blocking_for_others(pipe):
+def test_our_pipe_stays_blocking_for_others(pipe, clock):
     read, write = pipe
     writer = Writer()
     writer.write(write, b"x\n")
@@ -111,24 +92,28 @@ def test_our_pipe_stays_blocking_for_others(pipe):
     assert os.read(read, 9) == b"x\n"
 
 
-def check_stopped(read: int, write: int, logs: str) -> None:
+def check_stopped(clock: Clock, read: int, write: int, logs: str) -> None:
+    """There is no reader yet and the clock stands still: a write that waited for either would never end."""
     stall = 0.3
+    stuffed = stuff(read, write)
     writer = Writer(logs, capacity=30_000, stall=stall)
-    number, longest = 0, 0.0
-    began = time.monotonic()
-    while time.monotonic() - began < 3 * stall or number < 5_000:
-        until(lambda: not writer.full())
-        before = time.monotonic()
-        writer.write(write, b"line %07d\n" % number)
-        longest = max(longest, time.monotonic() - before)
-        number += 1
-    assert longest < 0.2, "nothing waits for a reader"
+    numbers = itertools.count()
+    lines = (b"line %07d\n" % number for number in numbers)
+    while not writer.full():
+        writer.write(write, next(lines))
+    clock.now += 0.9 * stall
+    assert writer.full()
+    clock.now += 0.1 * stall
+    for line in itertools.islice(lines, 5_000):
+        assert not writer.full()
+        writer.write(write, line)
+    number = next(numbers)
     reader = Reader(read)
     until(lambda: b"not shown" in reader.data)
     writer.write(write, b"the last line\n")
     assert writer.close()
     until(lambda: reader.data.endswith(b"the last line\n"))
-    *shown, notice, _last = reader.data.decode().splitlines()
+    *shown, notice, _last = reader.data.removeprefix(stuffed).decode().splitlines()
     assert shown == [f"line {n:07}" for n in range(len(shown))]
     skipped = f"{number - len(shown):,}"
     assert notice == (
@@ -137,18 +122,18 @@ def check_stopped(read: int, write: int, logs: str) -> None:
     )
 
 
-def test_a_stopped_reader_is_skipped_and_told_so(pipe):
+def test_a_stopped_reader_is_skipped_and_told_so(pipe, clock):
     read, write = pipe
-    check_stopped(read, write, "/runs/1/logs")
+    check_stopped(clock, read, write, "/runs/1/logs")
 
 
-def test_a_stopped_terminal_is_skipped_and_told_so():
+def test_a_stopped_terminal_is_skipped_and_told_so(clock):
     import tty
 
     master, slave = pty.openpty()
     tty.setraw(slave)
     try:
-        check_stopped(master, slave, "/runs/2/logs")
+        check_stopped(clock, master, slave, "/runs/2/logs")
     finally:
         os.close(slave)  # ends the reader
         until(lambda: not any(isinstance(thread, Reader) for thread in threading.enumerate()))
@@ -166,20 +151,22 @@ def test_a_stopped_reader_does_not_hold_up_the_other(pipe, tmp_path):
     os.close(other)
 
 
-def test_an_urgent_line_is_not_skipped(pipe):
+def test_an_urgent_line_is_not_skipped(pipe, clock):
     read, write = pipe
     writer = Writer(capacity=10_000, stall=0.1)
-    began = time.monotonic()
-    while time.monotonic() - began < 0.5:
-        write_patiently(writer, write, b"x" * 99 + b"\n")
+    stuff(read, write)
+    while not writer.full():
+        writer.write(write, LINE)
+    clock.now += 0.1
+    writer.write(write, b"skipped\n")
     writer.write(write, b"the report\n", urgent=True)
     reader = Reader(read)
     assert writer.close()
     until(lambda: reader.data.endswith(b"the report\n"))
-    assert b"lines were not shown" in reader.data.splitlines()[-2]
+    assert b"1 line was not shown" in reader.data.splitlines()[-2]
 
 
-def test_closed_reader(pipe):
+def test_closed_reader(pipe, clock):
     read, write = pipe
     os.close(read)
     writer = Writer()
@@ -192,9 +179,10 @@ def test_closed_reader(pipe):
     assert writer.close()
 
 
-def test_reader_that_closes_while_we_wait(pipe):
+def test_reader_that_closes_while_we_wait(pipe, clock):
     read, write = pipe
     writer = Writer(capacity=1000, stall=30)
+    stuff(read, write)
     threading.Timer(0.1, os.close, (read,)).start()
     for _ in range(100):
         write_patiently(writer, write, b"x" * 10_000)
@@ -202,7 +190,7 @@ def test_reader_that_closes_while_we_wait(pipe):
     assert writer.close()
 
 
-def test_closed_descriptor_and_full_disk():
+def test_closed_descriptor_and_full_disk(clock):
     writer = Writer()
     full = os.open("/dev/full", os.O_WRONLY)
     fd = os.open("/dev/null", os.O_WRONLY)
@@ -217,13 +205,14 @@ def test_closed_descriptor_and_full_disk():
     os.close(full)
 
 
-def test_close_is_bounded_and_ends_the_thread(pipe):
+def test_close_is_bounded_and_ends_the_thread(pipe, monkeypatch):
+    """By what it is told, and by nothing else: the test would be over before these are."""
+    for limit in ("TOTAL", "URGENT"):
+        monkeypatch.setattr(Writer, limit, 1e6)
     _read, write = pipe
     writer = Writer()
     writer.write(write, b"x" * 200_000)
-    began = time.monotonic()
     assert not writer.close(0.2)
-    assert time.monotonic() - began < 2
     until(lambda: not any(thread.name == "launch-writer" for thread in threading.enumerate()))
     writer.write(write, b"dropped\n")
 
@@ -237,68 +226,61 @@ def test_without_a_write_there_is_no_thread():
 
 
 def test_fast():
+    """A machine that is busy slows it down, and nothing makes it faster: its best counts."""
     fd = os.open("/dev/null", os.O_WRONLY)
-    writer = Writer()
     chunk = b"x" * 65536
-    began = time.perf_counter()
-    for _ in range(4000):
-        write_patiently(writer, fd, chunk)
-    assert writer.close()
-    assert 4000 * 65536 / (time.perf_counter() - began) > 200e6  # measured: some GB/s
+
+    def speed() -> float:
+        writer = Writer()
+        began = time.perf_counter()
+        for _ in range(1000):
+            write_patiently(writer, fd, chunk)
+        assert writer.close()
+        return 1000 * len(chunk) / (time.perf_counter() - began)
+
+    until(lambda: speed() > 200e6)  # measured: some GB/s
     os.close(fd)
 
 
-class SlowReader(Reader):
-    """Reads a page each time it is told to."""
-
-    def __init__(self, fd: int):
-        self.turns = threading.Semaphore(0)
-        super().__init__(fd, size=4096)
-
-    def read(self) -> bytes:
-        self.turns.acquire()
-        return super().read()
-
-
-def test_while_much_waits_it_says_so_until_half_is_read(pipe):
+def test_while_much_waits_it_says_so_until_half_is_read(pipe, clock):
     read, write = pipe
-    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, len(PAGE))
+    stuff(read, write)
     writer = Writer(capacity=40_000, stall=30)
     assert not writer.full()
     while not writer.full():
-        writer.write(write, b"x" * 99 + b"\n")
-    assert 40_000 <= writer.waiting(write) <= 40_200
+        writer.write(write, LINE)
+    assert writer.waiting(write) == 40_000
     reader = SlowReader(read)
-    while writer.waiting(write) >= 20_000:
-        assert writer.full()
+    while writer.full():
         before = writer.waiting(write)
+        assert before >= 20_000
         reader.turns.release()
         until(lambda before=before: writer.waiting(write) < before)  # type: ignore[misc]
-    assert not writer.full()
-    for _ in range(20):
-        reader.turns.release()
+    assert writer.waiting(write) < 20_000
+    reader.turns.release(1000)
     assert writer.close()
     os.close(write)
-    reader.turns.release()
-    reader.join(10)
-    assert set(reader.data.splitlines()) == {b"x" * 99}
+    assert reader.to_the_end() == PAGE + LINE * 625
 
 
-def test_a_reader_who_stops_after_a_while_is_skipped_too(pipe):
+def test_a_reader_who_stops_after_a_while_is_skipped_too(pipe, clock):
     """With less than its capacity in the buffer, but more than half of it: it is still full."""
     read, write = pipe
-    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, len(PAGE))
+    stuff(read, write)
     writer = Writer(capacity=40_000, stall=0.3)
     while not writer.full():
-        writer.write(write, b"x" * 99 + b"\n")
-    before = writer.waiting(write)
-    os.read(read, 4096)
-    until(lambda: writer.waiting(write) < min(before, 40_000))
+        writer.write(write, LINE)
+    os.read(read, len(PAGE))
+    until(lambda: writer.waiting(write) < 40_000)
     assert writer.full()
-    until(lambda: not writer.full(), 5)
+    clock.now += 0.3
+    assert not writer.full()
+    before = writer.waiting(write)
     writer.write(write, b"skipped\n")
-    assert writer.waiting(write) < 40_000
-    writer.close(0.1)
+    assert writer.waiting(write) == before
+    writer.close(0)
 
 
 def test_in_a_hurry_lines_are_skipped_at_once(pipe):
@@ -322,10 +304,10 @@ def test_without_anybody_to_heed_it_what_waits_is_bounded(pipe):
 
 
 @pytest.mark.parametrize("why", ["total", "asked", "hurry"])
-def test_the_last_flush_is_bounded_though_he_reads(pipe, monkeypatch, why: str):
+def test_the_last_flush_is_bounded_though_he_reads(pipe, clock, monkeypatch, why: str):
     """What is left out is counted, what is urgent is not; and all lines are whole."""
     read, write = pipe
-    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, len(PAGE))
     if why == "total":
         monkeypatch.setattr(Writer, "TOTAL", 0.5)
     monkeypatch.setattr(Writer, "HURRIED", 0.5)
@@ -333,18 +315,25 @@ def test_the_last_flush_is_bounded_though_he_reads(pipe, monkeypatch, why: str):
     lines = [b"line %06d %s\n" % (n, b"y" * 77) for n in range(6_000)]
     for line in lines:
         writer.write(write, line)
-    reader = Reader(read, 0.05, 4096)
-    until(lambda: len(reader.data) > 8192)
+    reader = SlowReader(read)
+    while len(reader.data) <= 2 * len(PAGE):
+        reader.turn()
     if why == "hurry":
         writer.hurry()
     writer.write(write, b"the report\n", urgent=True)
-    began = time.monotonic()
-    asked = iter([False, False, why == "asked"])
-    assert not writer.flush(asked=lambda: next(asked, False))
-    assert time.monotonic() - began < 4, "to be read whole it takes more than six"
+    answers = iter([False, False, why == "asked"])
+
+    def asked() -> bool:
+        clock.now += 0.05
+        reader.turns.release()
+        return next(answers, False)
+
+    assert not writer.flush(asked=asked)
+    assert clock.now < 4, "to be read whole it takes more than six"
+    reader.turns.release(1000)
     assert not writer.close()
     os.close(write)
-    reader.join(10)
+    reader.to_the_end()
     *shown, notice, report = reader.data.splitlines(keepends=True)
     assert shown == lines[: len(shown)]
     assert report == b"the report\n"
@@ -362,10 +351,9 @@ def test_two_files_do_not_wait_for_each_other(pipe, tmp_path):
     for n in range(5):
         reader.turns.release()
         writer.write(other, b"%d\n" % n)
-        until(lambda n=n: (tmp_path / "err").read_bytes().endswith(b"%d\n" % n), 2.0)  # type: ignore[misc]
+        until(lambda n=n: (tmp_path / "err").read_bytes().endswith(b"%d\n" % n))  # type: ignore[misc]
     assert not writer.close(0.1)
     os.close(other)
     os.close(write)
-    for _ in range(300):
-        reader.turns.release()
-    reader.join(10)
+    reader.turns.release(1000)
+    reader.to_the_end()

@@ -36,7 +36,7 @@ def test_the_owner_is_signalled(sleeper: Sleeper):
     pidfd = attach(owner)
     assert pidfd is not None
     assert send(pidfd, signal.SIGTERM)
-    assert process.wait(10) == -signal.SIGTERM
+    assert process.wait(30) == -signal.SIGTERM
     assert not is_alive(owner)
     assert attach(owner) is None
     assert not send(pidfd, signal.SIGTERM)

@@ -73,14 +73,14 @@ class Probes:
             for host, talk in waiting.items():
                 selector.register(talk.errand.fileno(), selectors.EVENT_READ, host)
                 self._advance(host)
-            while left := self._unanswered(waiting):
-                if patience.is_over(left):
-                    self.failed.update(dict.fromkeys(left, f"no answer within {seconds:g} s ({what})"))
-                    break
+            late = False
+            while (left := self._unanswered(waiting)) and not late:
+                late = patience.is_over(left)  # then for the last time: it may be us who did nothing for so long
                 pending = any(self._talks[host].to_send for host in left)
-                selector.select(_LOOK if pending else patience.until_next())
+                selector.select(_LOOK if pending and not late else patience.until_next())
                 for host in left:
                     self._advance(host)
+            self.failed.update(dict.fromkeys(left, f"no answer within {seconds:g} s ({what})"))
         return {
             host: talk.answer for host, talk in waiting.items() if talk.answer and host not in self.failed
         }

@@ -28,6 +28,8 @@ sys.exit(getattr(importlib.import_module(module), function)(json.loads(line)))
 """
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _SAID_LIMIT = 64 * 1024
+#: Seconds for a program to come up and take its arguments; then it is killed.
+_ARRIVAL = 60.0
 #: Seconds for a program to end after the end of its stdin; then it is killed.
 _FAREWELL = 5.0
 
@@ -75,9 +77,11 @@ class LocalErrand:
         self._process = process
         self._line = line
         self._said = said
-        line.settimeout(_FAREWELL)
+        line.settimeout(_ARRIVAL)
         try:
             line.sendall(json.dumps(arguments).encode("ascii") + b"\n")
+        except TimeoutError:  # it has a part of them, and would wait for the rest
+            process.kill()
         except OSError:  # it has ended already: `recv` and `said` tell
             pass
         line.setblocking(False)

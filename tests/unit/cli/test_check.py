@@ -220,6 +220,15 @@ def test_one_that_never_answers_holds_up_nobody_for_long(monkeypatch: pytest.Mon
     assert silent.taken == b'{"do": "clock"}\n'
 
 
+def test_an_answer_that_came_while_we_stood_still_counts(monkeypatch: pytest.MonkeyPatch):
+    it = Silent()
+    looks = iter([None, b'{"clock": 1}\n', None])
+    clock = iter([0.0])
+    monkeypatch.setattr(it, "recv", lambda size: next(looks))
+    monkeypatch.setattr(probing, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(clock, 1e6)))
+    assert probed({"a": it}, 20) == ({}, ["waiting for a: their clocks"])
+
+
 def test_one_that_ends_and_one_that_breaks():
     broken = TransportError("b: the connection broke")
     failed, told = probed({"a": Silent(b""), "b": Silent(broken)}, 20)

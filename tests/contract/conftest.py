@@ -22,6 +22,8 @@ __all__ = ["real_engine"]
 #: Behind what an agent is looked at: by default all there is. In containers that takes minutes, so by
 #: default these files are enough there; ``LAUNCH_TEST_CONTRACT=docker`` (``make contract-docker``) for all.
 ASKED_FOR = os.environ.get("LAUNCH_TEST_CONTRACT", "").split()
+#: Seconds a test in a container may take, its fixtures left out: they have limits of their own.
+_LIMIT = 120
 BRIEF_IN_DOCKER = {"test_exits.py", "test_ready_and_ports.py", "test_the_end.py"}
 
 
@@ -31,6 +33,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and _is_in_docker(item):
             item.fixturenames = ["real_engine", *item.fixturenames]
+            if item.get_closest_marker("timeout") is None:  # the first waits for an engine or an image
+                item.add_marker(pytest.mark.timeout(_LIMIT, func_only=True))
             if item.name in NOT_HERE:
                 item.add_marker(pytest.mark.skip(reason="an agent in a container has too little of the CPU"))
     if left_out:

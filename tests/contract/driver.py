@@ -46,6 +46,8 @@ class Driver:
         self._output: dict[str, bytearray] = {}
         #: The link is at its end.
         self.ended = False
+        #: How often nothing came of it while it was waited for.
+        self.silent = 0
 
     # ------------------------------------------------------------------ the link
 
@@ -55,7 +57,8 @@ class Driver:
         poll.register(self.link.reading, select.POLLIN)
         if self._unsent:
             poll.register(self.link.writing, select.POLLOUT)
-        poll.poll(max(0.0, seconds) * 1000)
+        came = poll.poll(max(0.0, seconds) * 1000)
+        self.silent += seconds > 0 and not came
         if self._unsent:
             self._unsent = self._unsent[self.link.write(self._unsent) :]
         data = self.link.read(1 << 20)

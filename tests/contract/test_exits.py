@@ -20,6 +20,10 @@ HARMLESS = {
 }  # fmt: skip
 DEADLY = [number for number in range(1, 32) if number not in HARMLESS]
 
+#: Seconds of the CPU that a Python, on its way out, and a shell around it may use after it has said how many.
+MORE = 10.0
+SAY_CPU = "import os, resource; os.write(1, b'%.6f' % sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))"
+
 
 def test_every_exit_code(agent: Driver):
     for code in range(256):
@@ -49,21 +53,25 @@ def test_killed_by_somebody_else_is_not_out_of_memory(agent: Driver, eyes: Eyes)
 
 
 def test_cpu_time_and_memory(agent: Driver, eyes: Eyes):
-    code = "import time; big = bytearray(150 << 20)\nwhile time.process_time() < 0.5: pass"
-    exited = agent.run("worker/0", [eyes.site.python, "-c", code], timeout=60)
-    assert 150 << 20 < exited.peak_rss < 250 << 20
-    assert 0.5 <= exited.cpu_s < 2.0
-    small = agent.run("worker/1", ["true"])
+    code = "import time; big = bytearray(150 << 20)\nwhile time.process_time() < 0.5: pass\n" + SAY_CPU
+    exited = agent.run("worker/0", [eyes.site.python, "-c", code], timeout=40)
     # The kernel counts what a process was before its exec: its agent, which may be a fork of this process.
     here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert 150 << 20 < exited.peak_rss < max(250 << 20, (64 << 20) + here)
+    said = float(agent.output("worker/0"))
+    assert exited.cpu_s >= 0.5
+    assert said - 0.001 < exited.cpu_s < said + MORE
+    small = agent.run("worker/1", ["true"])
     assert 0 < small.peak_rss < (64 << 20) + here
-    assert small.cpu_s < 0.5
+    assert small.cpu_s < exited.cpu_s  # and not of all tasks together
 
 
 def test_cpu_time_of_children_counts(agent: Driver, eyes: Eyes):
-    burn = "import time\nwhile time.process_time() < 0.4: pass"
-    exited = agent.run("worker/0", ["sh", "-c", '"$0" -c "$1"; true', eyes.site.python, burn], timeout=60)
-    assert 0.4 <= exited.cpu_s < 2.0
+    burn = "import time\nwhile time.process_time() < 0.4: pass\n" + SAY_CPU
+    exited = agent.run("worker/0", ["sh", "-c", '"$0" -c "$1"; true', eyes.site.python, burn], timeout=40)
+    said = float(agent.output("worker/0"))
+    assert exited.cpu_s >= 0.4
+    assert said - 0.001 < exited.cpu_s < said + MORE
 
 
 def test_an_exit_is_told_while_others_hold_the_output(agent: Driver):
@@ -71,7 +79,6 @@ def test_an_exit_is_told_while_others_hold_the_output(agent: Driver):
     agent.start("worker/0", ["sh", "-c", ignores], ladder=((15, 2.0), (9, 5.0)))
     exited = agent.wait(facts.TaskExited, "worker/0")
     assert exited.code == 7
-    assert agent.fact(facts.TaskGone) is None
     gone = agent.wait(facts.TaskGone, "worker/0")
     assert gone.leftovers == 1
     assert gone.at - exited.at > 1.5
@@ -108,7 +115,7 @@ else:
     made: list[str] = []
 
     def making(limit: int) -> str:
-        made.append(f"{os.getpid()}-{len(made)}")
+        made.append(f"{os.getpid()}-{os.urandom(4).hex()}")
         return eyes.code(make, str(limit), made[-1])
 
     if not eyes.site.kernel_pids:

@@ -23,6 +23,7 @@ def usual_limit(nothing_left: str) -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.timeout(150)
 @pytest.mark.usefixtures("usual_limit")
 def test_five_hundred_tasks(open_agent: Callable[[], Driver]):
     agent = open_agent()
@@ -32,12 +33,12 @@ def test_five_hundred_tasks(open_agent: Callable[[], Driver]):
     assert len(set(agent.hold(*tasks).values())) == COUNT
     for task in tasks:
         agent.start(task, ["sh", "-c", "ulimit -n; exec sleep 600"])
-    agent.until(lambda: len(agent.all(facts.TaskStarted)) == COUNT + 1, timeout=40)
+    agent.until(lambda: len(agent.all(facts.TaskStarted)) == COUNT + 1, timeout=60)
     for task in tasks:
         agent.prints(task, agent.output("ps/0"))
     up = time.monotonic()
     agent.stop(*tasks)
-    agent.until(lambda: len(agent.all(facts.TaskGone)) == COUNT + 1, timeout=40)
+    agent.until(lambda: len(agent.all(facts.TaskGone)) == COUNT + 1, timeout=60)
     print(f"{COUNT} tasks: up in {up - since:.2f} s, gone in {time.monotonic() - up:.2f} s")
     assert {fact.signal for fact in agent.all(facts.TaskExited) if fact.task in tasks} == {15}
     assert not agent.all(facts.TaskNotStarted)

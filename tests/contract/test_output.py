@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from launcher.model import facts
-from tests.contract.driver import QUICK, Driver
+from tests.contract.driver import QUICK, SOON, Driver
 from tests.contract.sites import Eyes
 
 MB = 1 << 20
@@ -37,10 +37,13 @@ def test_what_looks_like_ours(agent: Driver):
     assert agent.output("worker/0") == b"\n<tf-launcher agent, wire 1>\n\5\0\0\0\2"
 
 
-def test_output_closed_and_going_on(agent: Driver):
-    agent.start("worker/0", ["sh", "-c", "echo bye; exec >&- 2>&-; sleep 0.5; exit 9"])
+def test_output_closed_and_going_on(agent: Driver, eyes: Eyes):
+    script = "echo bye; exec >&- 2>&-; while ! [ -e end ]; do sleep 0.05; done; exit 9"
+    agent.start("worker/0", ["sh", "-c", script], workdir=eyes.site.folder)
     agent.prints("worker/0", b"bye\n")
+    agent.quiet(0.5)  # the agent sees the end of the output
     assert agent.fact(facts.TaskExited) is None
+    eyes.write("end", b"")
     assert agent.wait(facts.TaskExited).code == 9
     agent.wait(facts.TaskGone)
 
@@ -129,9 +132,9 @@ def test_a_stop_works_while_nobody_reads(agent: Driver, eyes: Eyes):
     pid = agent.started("worker/0", ["sh", "-c", "while echo line; do :; done"]).pid
     time.sleep(0.3)
     agent.stop_unread("worker/0")
-    deadline = time.monotonic() + 10
-    while eyes.alive(pid) and time.monotonic() < deadline:
+    deadline = time.monotonic() + SOON
+    while (left := eyes.alive(pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert eyes.alive(pid) == []
+    assert left == []
     agent.wait(facts.TaskGone)
     assert set(agent.output("worker/0").splitlines()) <= {b"line", b""}

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from launcher.model import facts
-from tests.contract.driver import Driver
+from tests.contract.driver import SOON, Driver
 from tests.contract.sites import Eyes
 from tests.contract.test_stopping import ESCAPES, STAYS, pids
 
 STUBBORN = [ESCAPES[way] for way in ("ignores SIGTERM", "ignoring daemon", "stopped daemon", "closed output")]
+
+
+#: Seconds between two looks.
+LOOK = 0.05
 
 
 class Household:
@@ -35,15 +39,25 @@ class Household:
         """Every pid of it."""
         return [self.pid, self.guardian, *self.tasks]
 
-    def gone_within(self, seconds: float) -> float:
-        """How long it takes until nothing of it is left; fails if that is too long."""
-        since = time.monotonic()
-        while left := self.eyes.alive(*self.all):
-            assert time.monotonic() < since + seconds, f"still there: {left} of {self.all}"
-            time.sleep(0.01)
-        took = time.monotonic() - since
-        print(f"gone in {took:.2f} s")
-        return took
+    def gone_within(self, seconds: float) -> None:
+        """Nothing of it is left after so long."""
+        gone_within(self.eyes, seconds, self.all)
+
+
+def gone_within(eyes: Eyes, seconds: float, pids: Sequence[int]) -> None:
+    """Wait until these are gone; fails if that takes too long.
+
+    What is counted are looks, and a pause before each: while the machine is too busy to let us look, it lets
+    nobody end, either.
+    """
+    since = time.monotonic()
+    for _ in range(round(seconds / LOOK)):
+        if not eyes.alive(*pids):
+            print(f"gone in {time.monotonic() - since:.2f} s")
+            return
+        time.sleep(LOOK)
+    left = eyes.alive(*pids)
+    assert not left, f"still there after {time.monotonic() - since:.2f} s: {left} of {pids}"
 
 
 @pytest.fixture
@@ -60,9 +74,9 @@ def test_closing(household: Household):
 
 def test_closing_when_all_is_over(agent: Driver):
     agent.run("worker/0", ["true"])
-    since = time.monotonic()
+    silent = agent.silent
     assert agent.close() == ""
-    assert time.monotonic() - since < 2
+    assert agent.silent - silent < 8  # half a second each: no five of them are given to what is over
 
 
 def test_hanging_up(household: Household):
@@ -77,10 +91,7 @@ def test_hanging_up_while_nobody_reads(household: Household):
     agent.wait(facts.TaskStarted, "worker/9")
     time.sleep(0.3)
     agent.link.hang_up()
-    since = time.monotonic()
-    while household.eyes.alive(*household.tasks):
-        assert time.monotonic() < since + 2.5
-        time.sleep(0.01)
+    gone_within(household.eyes, 2.5, household.tasks)
     assert agent.to_the_end() == ""
 
 
@@ -91,7 +102,7 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes):
     household.agent.wait(facts.TaskStarted, "worker/9")
     household.agent.vanish()
     household.gone_within(2.5)
-    assert household.agent.link.wait(5) is not None
+    assert household.agent.link.wait(SOON) is not None
 
 
 def test_the_agent_is_killed(household: Household):
@@ -166,7 +177,7 @@ def test_an_agent_that_does_not_answer_is_killed_with_all_it_started(
     agent = open_agent()
     task = agent.started("worker/0", ["sleep", "600"]).pid
     eyes.kill(signal.SIGSTOP, agent.ready().pid)
-    agent.link.hang_up()
     assert agent.link.wait(0.3) is None
-    assert agent.link.kill(10) is not None
+    agent.link.hang_up()  # from here on its guardian has an eye on it, too
+    assert agent.link.kill(SOON) is not None
     assert eyes.alive(task) == []

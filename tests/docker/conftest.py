@@ -36,13 +36,24 @@ def real_engine() -> Iterator[Engine]:
 
 
 @pytest.fixture
-def docker(real_engine: Engine, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+def alone() -> None:
+    """No other test session is at the engine meanwhile.
+
+    For whoever leaves there what launches of others would remove, or has what others left removed.
+    """
+
+
+@pytest.fixture
+def docker(
+    real_engine: Engine, launch: Launch, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Engine]:
     """The engine that ``launch`` finds; whatever a launch of this test left there fails the test."""
     monkeypatch.setenv("DOCKER_HOST", real_engine.host)
-    yield real_engine
-    left = [line for job in jobs(launch) for line in left_of(real_engine, job)]
-    for job in jobs(launch):
-        _remove(real_engine, job)
+    with lab.at_engine("alone" in request.fixturenames):
+        yield real_engine
+        left = [line for job in jobs(launch) for line in left_of(real_engine, job)]
+        for job in jobs(launch):
+            _remove(real_engine, job)
     assert not left
 
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 #: Tests and the Dockerfile start from this image.
 BASE = "python:3.11-slim"
 #: Seconds: for the engine to come up, and to go; for a pull; for a base image of our own making.
-UP, DOWN, PULL, MAKE = 30.0, 30.0, 60.0, 300.0
+UP, DOWN, PULL, MAKE = 120.0, 60.0, 60.0, 300.0
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-launcher-tests"
 _INCLUDE = "python3,python3-venv,python3-pip,ca-certificates"
@@ -140,6 +140,18 @@ def check_programs() -> None:
     for program in ("dockerd", "containerd", "iptables"):
         assert shutil.which(program), "no Docker engine here: apt-get install docker.io iptables"
     assert os.getuid() == 0, "a Docker engine of our own needs root"
+
+
+@contextmanager
+def at_engine(alone: bool) -> Iterator[None]:
+    """Be at an engine beside other test sessions of this machine, or while no other is.
+
+    Each launch removes what dead launches of its user have left at its engine, whoever's tests those were.
+    """
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / "launches.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 def _am_last(users: object) -> bool:

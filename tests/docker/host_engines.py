@@ -24,7 +24,7 @@ from tests.ssh.host import CACHE, LabHost, until
 from tests.ssh.lab import Lab
 
 #: Seconds for an engine to come up, and to go.
-_UP, _DOWN = 30.0, 30.0
+_UP, _DOWN = 120.0, 60.0
 #: What belongs to the engine of a host, and not to a test.
 _ENGINE = ("dockerd", "containerd")
 _START = (
@@ -86,7 +86,8 @@ class DockerHost:
         """Command lines of what runs in its containers, which have pids of their own."""
         proc = self.host.there("/proc")
         own = ("", _pids_of(proc / "1"))
-        return [it.argv for it in self.host.processes() if _pids_of(proc / str(it.pid)) not in own]
+        found = ((it.argv, proc / str(it.pid)) for it in self.host.processes())
+        return [argv for argv, its in found if _pids_of(its) not in own and _runs(its)]
 
     def _answers(self) -> bool:
         return self.engine.tried("version", timeout=20).returncode == 0
@@ -135,6 +136,14 @@ def _pids_of(process: Path) -> str:
         return os.readlink(process / "ns/pid")
     except OSError:
         return ""
+
+
+def _runs(process: Path) -> bool:
+    """Whether it is more than a zombie: those are the engine's to reap."""
+    try:
+        return (process / "stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
 
 
 def _is_engine(argv: str, names: tuple[str, ...] = _ENGINE) -> bool:
@@ -202,7 +211,7 @@ def hosts(two_hosts: Site, launch: Launch) -> Iterator[list[DockerHost]]:
     lab.move_in(launch.home)
     yield hosts
     try:
-        until(lambda: not [what for host in hosts for what in host.left()], 10, "nothing is left")
+        until(lambda: not [what for host in hosts for what in host.left()], 40, "nothing is left")
     except TimeoutError:
         pytest.fail("left behind:\n  " + "\n  ".join(what for host in hosts for what in host.left()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,11 @@ def test_rows_go_into_containers_and_back(place: dict[str, Any]):
     def square(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed(train_mode=False)
         while not feed.should_stop():
-            feed.batch_results([(os.uname().nodename, row * row) for row in feed.next_batch(10)])
+            rows = feed.next_batch(10)
+            Path(f"has-some-{ctx.task_index}").touch()
+            while rows and len(list(Path().glob("has-some-*"))) < 2:  # the first leaves some for the other
+                time.sleep(0.01)
+            feed.batch_results([(os.uname().nodename, row * row) for row in rows])
 
         Path(ctx.output_dir, "name").write_text(os.uname().nodename)
 

@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 
 from launcher import ExitStatus, Reason, TaskState
-from launcher.testing import CannotStart, Cluster, ClusterError, Job, WaitFailed
+from launcher.testing import CannotStart, Cluster, ClusterError, Job, Task, WaitFailed
 from tests.docker.conftest import left_of
 from tests.docker.engine import Engine
-from tests.testing.stubs import CHILD_COUNTS, COUNTS, SLEEPS
+from tests.local.seeing import soon
+from tests.testing.stubs import COUNTS, SLEEPS
 
-#: Each worker tells the ps its step over one connection, and prints the answer. Silence is borne for long.
+#: Each worker tells the ps its step over one connection, and prints the answer. Silence is borne for long; on
+#: SIGUSR1 it says how far it has come.
 MEETS = """
-import json, os, socket, sys, time
+import json, os, signal, socket, time
+step = -1
+signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"is at %d\\n" % step))
 me, (host, port) = os.environ["TASK_ADDRESS"], json.loads(os.environ["CLUSTER_SPEC"])["ps"][0].split(":")
 if os.environ["JOB_NAME"] == "ps":
     with socket.create_server((host, int(port))) as server:
@@ -30,14 +34,17 @@ for _ in range(600):
     try:
         line = socket.create_connection((host, int(port)), 5)
         break
-    except ConnectionRefusedError:
+    except OSError:
         time.sleep(0.05)
 line.settimeout(60)
 for step in range(100_000):
     line.sendall(b"%d" % step)
-    print("step", line.recv(100).decode(), flush=True)
+    os.write(1, b"step " + line.recv(100) + b"\\n")
     time.sleep(0.05)
 """
+
+#: Counts by a child that is in a session of its own, and says when it hears SIGUSR1.
+HEARING = ["sh", "-c", f"trap 'echo heard' USR1; setsid sh -c '{COUNTS[2]}' & while :; do wait; done"]
 
 
 @pytest.fixture
@@ -69,10 +76,12 @@ def test_a_ps_is_killed_once_a_worker_has_got_somewhere(start: Callable[..., Job
 
 def test_all_processes_are_suspended_and_killed(start: Callable[..., Job]):
     """Also one in a session of its own; the other task, in the same container, minds nothing."""
-    job = start(CHILD_COUNTS, workers=2, hosts="both:2", on_failure="continue", left_running=True)
+    job = start(HEARING, workers=2, hosts="both:2", on_failure="continue", left_running=True)
     one, other = job.tasks
     one.until_prints("step 2")
     one.stop()
+    other.signal(signal.SIGUSR1)
+    other.until_prints("heard")  # what their agent had read of both before has come before
     before = one.raw
     other.until_prints(f"step {len(other.lines) + 4}")  # time passes
     assert one.raw == before
@@ -110,15 +119,26 @@ def test_a_network_is_cut_and_mended(start: Callable[..., Job]):
     worker.until_prints("step 5")
     ps.cut_network()
     ps.cut_network()  # it is cut already
-    before = worker.lines
+    before = _step(worker, 1)
     worker.signal(0)  # time passes, and both can still be reached by us
     ps.signal(0)
-    assert len(worker.lines) <= len(before) + 1, "what was on its way may have arrived"
+    assert _step(worker, 2) <= before + 1, "what was on its way may have arrived"
     assert worker.state is ps.state is TaskState.RUNNING
     job.mend_network("ps/0")
-    worker.until_prints(f"step {len(worker.lines) + 5}")
+    worker.until_prints(f"step {_step(worker, 3) + 5}", 50)
     with pytest.raises(KeyError, match="no task 'ps/1'"):
         job.cut_network("ps/1")
+
+
+def _step(worker: Task, times: int) -> int:
+    """Which step a worker is at, when it is asked so many times; all it had printed has come then."""
+    worker.signal(signal.SIGUSR1)
+
+    def said() -> list[str]:
+        found = [line for line in worker.log.split("\n")[:-1] if line.startswith("is at ")]
+        return found if len(found) == times else []
+
+    return int(soon(said, 40)[-1].split()[-1])
 
 
 def test_networks_are_mended_in_any_order(start: Callable[..., Job], docker: Engine):
@@ -131,7 +151,7 @@ def test_networks_are_mended_in_any_order(start: Callable[..., Job], docker: Eng
         job.mend_network(name)
         job.mend_network(name)  # it is mended already
     assert _networks(docker, job) == before
-    assert "worker-1: its container was disconnected from the job's network" in job.output
+    job.until(lambda: "worker-1: its container was disconnected from the job's network" in job.output)
 
 
 def _networks(engine: Engine, job: Job) -> dict[str, tuple[str, frozenset[str]]]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Launch
 from tests.docker.conftest import jobs, left_of
-from tests.docker.engine import Engine
+from tests.docker.engine import CACHE, Engine
 from tests.local.seeing import ROOT, last_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(200, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(450, func_only=True)]
 
 #: Seconds for TensorFlow to be fetched and installed, once for an engine.
 _BUILD = 900.0
@@ -29,7 +31,15 @@ def built(engine: Engine, name: str, *options: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def tf_image(real_engine: Engine) -> str:
+def names(real_engine: Engine) -> Iterator[None]:
+    """The images of these names are one test session's at a time: each builds its own."""
+    with open(CACHE / "images.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tf_image(real_engine: Engine, names: None) -> str:
     """What `docker build` makes."""
     return built(real_engine, "tf-launcher-test")
 
@@ -48,7 +58,7 @@ def test_mnist_in_four_containers(docker: Engine, launch: Launch, name: str, req
     """In what `docker build` makes, and in an image that has nothing of ours in it."""
     image = request.getfixturevalue(name)
     words = ["--docker", image, "--ps", "2", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
-    ended = launch(*words, MNIST, cwd=ROOT, timeout=180)
+    ended = launch(*words, MNIST, cwd=ROOT, timeout=400)
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
     reached = dict(re.findall(r"^(worker/\d) \| .*accuracy:? ([01]\.\d+)", ended.out, re.MULTILINE))
     assert sorted(reached) == ["worker/0", "worker/1"]

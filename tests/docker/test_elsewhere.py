@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Launch
 from tests.docker.engine import BASE
 from tests.docker.host_engines import DockerHost, Site
+from tests.docker.test_faults import faults
 
 #: Their tasks see nothing of this machine.
 WORDS = ["--docker", BASE, "--no-mount", "--workers", "2", "--"]
@@ -115,7 +116,7 @@ def test_what_is_not_there(over_ssh: dict[str, str], launch: Launch, tmp_path: P
     ended = launch("--docker", "x", "true", env={**over_ssh, "DOCKER_HOST": "ssh://nobody"}, timeout=60)
     assert ended.code == 125
     assert "the Docker engine at ssh://nobody (from DOCKER_HOST) can't be reached by the docker" in ended.err
-    assert len(ended.err.splitlines()) == 1
+    assert len(faults(ended)) == 1
     ended = launch("--docker", "x", "true", env={**over_ssh, "PATH": "/no/such"}, timeout=60)
     assert ended.code == 125
     assert "can only be reached by the docker command, which is not here" in ended.err

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import docker
 import pytest
+import requests
 
 from launcher.model.host import Host
 from launcher.transport.docker import leftovers, pulse
@@ -21,8 +24,9 @@ from tests.conftest import Launch
 from tests.docker import engine as lab
 from tests.docker.conftest import alive, jobs
 from tests.docker.engine import BASE, Engine
+from tests.local.seeing import alive as is_alive
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
+pytestmark = pytest.mark.timeout(200, func_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +45,28 @@ def short_lived(
         yield engine, folder
 
 
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What an engine is asked, but for a word now and then, and does not answer in time."""
+    found: list[str] = []
+    send = docker.APIClient.send
+
+    def sent(self: Any, request: Any, **more: Any) -> Any:
+        try:
+            return send(self, request, **more)
+        except requests.Timeout:
+            if not request.path_url.endswith("/_ping"):
+                found.append(request.path_url)
+            raise
+
+    monkeypatch.setattr(docker.APIClient, "send", sent, raising=False)
+    return found
+
+
 def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], monkeypatch: pytest.MonkeyPatch):
     """It is asked once, not once for each container and question; so the launcher comes to its end."""
     monkeypatch.setattr("launcher.transport.docker.engine._SOON", 2)
+    monkeypatch.setattr("launcher.transport.docker.fleet._KILLING", 60.0)
+    unanswered = noted(monkeypatch)
     engine, folder = short_lived
     found = connect({"DOCKER_HOST": engine.host})
     containers = [Container(f"worker-{index}", BASE, "python3") for index in range(3)]
@@ -52,10 +75,10 @@ def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], monkeypatch: pyt
     try:
         with Fleet(found, "hangs", containers, {OWNER: "a test", MACHINE: "a test"}, told.append) as fleet:
             fleet.start()
+            unanswered.clear()
             os.kill(dockerd, signal.SIGSTOP)
-            since = time.monotonic()
             said = {fleet.open(Host(one.host)).wait(3) for one in containers}
-        assert time.monotonic() - since < 12
+        assert len(unanswered) <= 1, unanswered
     finally:
         os.kill(dockerd, signal.SIGCONT)
         found.close()
@@ -63,7 +86,7 @@ def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], monkeypatch: pyt
     assert said == {f"{answer}: how its container is can't be known"}
     assert [line for line in told if "not all of this job is removed" in line and answer in line]
     again = connect({"DOCKER_HOST": engine.host})
-    assert leftovers.remove(again, leftovers.things(again, "hangs")) == []
+    assert leftovers.remove(again, leftovers.things(again, "hangs"), 60) == []
     again.close()
 
 
@@ -71,7 +94,8 @@ def test_an_engine_that_hangs_while_tasks_run(
     short_lived: tuple[Engine, Path], monkeypatch: pytest.MonkeyPatch
 ):
     """That is told, and borne for a while; then every link is at its end, and nothing runs any more."""
-    for name, seconds in {"EVERY": 0.2, "PATIENCE": 1.0, "LONGER": 0.5, "LIMIT": 2.0}.items():
+    monkeypatch.setattr("launcher.transport.docker.fleet._KILLING", 60.0)
+    for name, seconds in {"EVERY": 0.2, "PATIENCE": 20.0, "LONGER": 0.5, "LIMIT": 2.0}.items():
         monkeypatch.setattr(pulse, name, seconds)
     engine, folder = short_lived
     found = connect({"DOCKER_HOST": engine.host})
@@ -85,6 +109,7 @@ def test_an_engine_that_hangs_while_tasks_run(
             for link in links:
                 assert _said(link), "its agent is there"
             running = engine.lines("top", fleet.name("worker-0"), "-o", "pid")[1:]
+            monkeypatch.setattr(pulse, "PATIENCE", 1.0)
             os.kill(dockerd, signal.SIGSTOP)
             for link in links:
                 while _said(link):
@@ -98,9 +123,9 @@ def test_an_engine_that_hangs_while_tasks_run(
     assert said == {f"{at}: how its container is can't be known"}
     assert "nothing runs in its containers any more" in told[-1]
     assert running
-    assert not [pid for pid in running if Path(f"/proc/{int(pid)}").exists()]
+    assert not [pid for pid in running if is_alive(int(pid))]
     again = connect({"DOCKER_HOST": engine.host})
-    assert leftovers.remove(again, leftovers.things(again, "sticks")) == []
+    assert leftovers.remove(again, leftovers.things(again, "sticks"), 60) == []
     again.close()
 
 
@@ -121,11 +146,10 @@ def test_an_engine_that_is_stopped(short_lived: tuple[Engine, Path], launch: Lau
     )  # fmt: skip
     started.until(lambda it: it.out.count("up") == 2, 60)
     assert len(alive(engine, jobs(launch)[0])) == 2
-    since = time.monotonic()
     lab.stop(folder)
     ended = started.wait(60)
-    assert time.monotonic() - since < 60
     assert ended.code == 125
-    assert "host worker-0 is lost: " in ended.err
+    # The other one may have been stopped in good order before its container was.
+    assert re.search("host worker-[01] is lost: ", ended.err)
     assert "not all of this job is removed" in ended.err
     assert "`launch clean` does that later" in ended.err

@@ -118,9 +118,9 @@ def test_an_engine_that_does_not_answer(
     path.write_text("hosts:\n  - {name: node1, env: {DOCKER_HOST: 'unix:///run/hung.sock'}}\n")
     try:
         started = launch.start(*words(str(path), "true"), cwd=tmp_path)
-        started.until(lambda it: "waiting for node1: their Docker engines" in it.err, 20)
+        started.until(lambda it: "waiting for node1: their Docker engines" in it.err, 40)
         started.send(signal.SIGINT)
-        assert started.wait(20).code == 130
+        assert started.wait(40).code == 130
     finally:
         hung.kill()
         hung.communicate()

@@ -3,6 +3,7 @@ runs in its container is ended all the same."""
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from tests.ssh.host import until
 #: Says that it is up, and does not end by itself.
 LASTING = ("--no-mount", "--", "sh", "-c", "echo up; exec sleep 600")
 #: Seconds for a stuck engine to be noticed.
-NOTICED = 20
+NOTICED = 60
 
 
 @pytest.fixture
@@ -35,17 +36,17 @@ def test_while_containers_start(
     stuck.stick_at("run")
     started = launch.start(*words(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
     said = "launch: node1: its Docker engine does not answer; it has not started the container yet"
-    started.until(lambda it: said in it.err, 40 + NOTICED)
+    started.until(lambda it: said in it.err, NOTICED)
     started.send(signal.SIGINT)
-    started.until(lambda it: "waiting for the agent on node1 to close" in it.err, 10)
+    started.until(lambda it: "waiting for the agent on node1 to close" in it.err, 40)
     started.send(signal.SIGINT)
-    ended = started.wait(20)
+    ended = started.wait(40)
     assert ended.code == 130
     assert "node1: what it may still make of the container is removed by the next launch there" in ended.err
     stuck.go_on()
     until(
         lambda: launch("clean", "--hosts", hostfile, timeout=40).code == 0 and not stuck.containers(),
-        30,
+        60,
         "it",
     )
 
@@ -81,7 +82,8 @@ def test_while_tasks_are_stopped(
     ended = started.wait(60)
     print(f"over after {time.monotonic() - since:.1f} s\n{ended.err}")
     assert ended.code == 130
-    assert "waiting for worker/0, worker/1 to end" in ended.err
+    # Those of the other host may still be ending when that is said.
+    assert re.search(r"waiting for worker/0, worker/1(, worker/[23])* to end", ended.err)
     assert [one.inside() for one in hosts] == [[], []]
 
 
@@ -92,7 +94,7 @@ def test_a_launcher_that_is_killed(
     started.until(lambda it: it.out.count("up") == 4, 40)
     stuck.stick()
     started.kill()
-    until(lambda: not any(one.inside() for one in hosts), 20, "all is over in the containers")
+    until(lambda: not any(one.inside() for one in hosts), 40, "all is over in the containers")
 
 
 def test_one_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
@@ -109,4 +111,4 @@ def test_one_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Laun
     assert "host node1 is lost: its Docker engine has gone: was it stopped?" in ended.err
     assert "all that ran in its container was ended without it" in ended.err
     assert left == []
-    assert hosts[0].containers() == []
+    until(lambda: not hosts[0].containers(), 20, "it is not among its containers")

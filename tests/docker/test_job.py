@@ -33,7 +33,7 @@ for _ in range(600):
     try:
         line = socket.create_connection((host, int(port)), 5)
         break
-    except ConnectionRefusedError:
+    except OSError:
         time.sleep(0.05)
 print("fetched", line.recv(100).decode(), "from", host, "on", socket.gethostname())
 """
@@ -143,6 +143,7 @@ def test_a_dry_run_makes_nothing(docker: Engine, launch: Launch, tmp_path: Path,
     assert "python3" in ended.out
 
 
+@pytest.mark.usefixtures("alone")
 def test_kept_containers_and_how_they_are_removed(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     words = ["--docker", image, "--keep", "--workers", "2", "--", "sh", "-c", "echo x >/tmp/found"]
     ended = launch(*words, cwd=tmp_path, timeout=60)

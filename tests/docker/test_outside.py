@@ -15,7 +15,7 @@ pytest_plugins = ["pytester"]
 
 #: Workers tell their steps to the ps, which answers; one that has lost it says so, and ends.
 PROGRAM = """\
-import socket, socketserver, sys, time
+import os, socket, socketserver, sys, time
 flags = dict(word[2:].split("=") for word in sys.argv[1:])
 host, port = flags["ps_hosts"].split(":")
 class Answer(socketserver.StreamRequestHandler):
@@ -46,7 +46,8 @@ while step < 100_000:
             except TimeoutError:
                 print("no answer", flush=True)
     except OSError:
-        time.sleep(1)  # it has ended, and is known to have, before us
+        while not os.path.exists("known"):  # that it has ended
+            time.sleep(0.05)
         sys.exit("the ps is lost")
     print("step", step, "on", socket.gethostname(), flush=True)
     step += 1
@@ -59,6 +60,8 @@ def test_says_that_its_ps_is_lost(cluster):
     job.task("worker/1").until_prints("step 1")
     job.task("worker/0").until_prints("step 100")
     job.task("ps/0").kill()
+    job.task("ps/0").wait()
+    open("known", "w").close()
     ended = job.wait()
     assert ended.failure.task == "ps/0"
     for name in ("worker/0", "worker/1"):
@@ -83,6 +86,7 @@ CUTS = next(block for block in python_blocks() if "docker:" in block)
 ANYWHERE = next(block for block in python_blocks() if "CannotStart" in block)
 
 
+@pytest.mark.timeout(240, func_only=True)
 @pytest.mark.parametrize(
     ("backend", "tests", "count"), [("local", TESTS, 2), (f"docker:{BASE}", ANYWHERE + TESTS + CUTS, 5)]
 )
@@ -92,7 +96,7 @@ def test_a_project(docker: Engine, plugged: pytest.Pytester, backend: str, tests
     command = [sys.executable, "-m", "pytest", f"--cluster-backend={backend}", "-W", "error"]
     environment = {**os.environ, "HOME": str(plugged.path)}
     done = subprocess.run(
-        command, cwd=plugged.path, env=environment, capture_output=True, text=True, timeout=90
+        command, cwd=plugged.path, env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{count} passed" in done.stdout.splitlines()[-1]

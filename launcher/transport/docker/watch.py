@@ -99,12 +99,24 @@ class Watch(threading.Thread):
                 left = deadline - time.monotonic()
                 self._news.wait_for(lambda: self._is_over(host), max(0.0, min(left, _EVENT)))
                 if host in self._ended:
-                    return self._ended[host]._replace(out_of_memory=host in self._starved)
+                    return self._told(host)
                 if self.broken or self._engine.hangs:
                     return None
             found = self._look(host, container)
+            if found is not None and found.code is None:
+                return self._told_by_now(host) or found
             if found is not None or left <= _EVENT:
                 return found
+
+    def _told(self, host: str) -> End:
+        """As its events have it."""
+        return self._ended[host]._replace(out_of_memory=host in self._starved)
+
+    def _told_by_now(self, host: str) -> End | None:
+        """It was removed, so the engine has told its end: that was not heard yet."""
+        with self._news:
+            self._news.wait_for(lambda: self._is_over(host), _EVENT)
+            return self._told(host) if host in self._ended else None
 
     def _is_over(self, host: str) -> bool:
         """Whether nothing more will be heard of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.transport.docker.frames import Demultiplexer
@@ -15,6 +15,7 @@ def framed(stream: int, data: bytes) -> bytes:
     return bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data
 
 
+@settings(deadline=None)
 @given(PIECES, st.lists(st.integers(1, 30), max_size=50))
 def test_it_does_not_matter_where_it_is_cut(pieces: list[tuple[int, bytes]], cuts: list[int]):
     data = b"".join(framed(*piece) for piece in pieces)

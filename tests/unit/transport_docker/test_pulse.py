@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -63,7 +64,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 def until(what: Callable[[], object]) -> None:
     """Wait for it."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -85,7 +86,7 @@ def test_one_that_sticks_for_a_while(world: World, monkeypatch: pytest.MonkeyPat
     assert world.pulse.silent_for() > 0
     world.engine.silent = False
     until(lambda: len(world.told) == 2)
-    assert world.told[1] == "the Docker engine at unix:///x answers again after 0 s"
+    assert re.fullmatch(r"the Docker engine at unix:///x answers again after \d+ s", world.told[1])
     assert not world.lost.is_set()
     until(lambda: not world.engine.stuck)
     until(lambda: world.pulse.silent_for() == 0)
@@ -93,7 +94,7 @@ def test_one_that_sticks_for_a_while(world: World, monkeypatch: pytest.MonkeyPat
 
 def test_one_that_sticks_for_good(world: World):
     world.engine.silent = True
-    assert world.lost.wait(10)
+    assert world.lost.wait(30)
     assert world.engine.given_up
     assert len(world.told) == 1
     world.pulse.join(10)
@@ -117,8 +118,8 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def test_whoever_waits_for_its_answer_is_told(listener: socket.socket, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engines, "_ANSWER", 0.6)
-    monkeypatch.setattr(engines, "_PATIENCE", 0.1)
+    monkeypatch.setattr(engines, "_ANSWER", 2.0)
+    monkeypatch.setattr(engines, "_PATIENCE", 0.02)
     told: list[str] = []
     address = f"unix://{listener.getsockname()}"
     with pytest.raises(TransportError, match="does not answer"):
@@ -135,7 +136,7 @@ def test_only_one_that_says_nothing_is_silent(listener: socket.socket, answer: b
     engine = Engine(client, Where(address, "a test"), {})
     found: list[bool] = []
     asking = threading.Thread(
-        target=lambda: found.append(engine.is_silent(5.0 if answer is not None else 0.2))
+        target=lambda: found.append(engine.is_silent(30.0 if answer is not None else 0.2))
     )
     asking.start()
     line, _ = listener.accept()

@@ -75,7 +75,7 @@ class Probes:
                 self._advance(host)
             late = False
             while (left := self._unanswered(waiting)) and not late:
-                late = patience.is_over(left)  # then for the last time: it may be us who did nothing for so long
+                late = patience.is_over(left)  # then for the last time: it may be us who stood still
                 pending = any(self._talks[host].to_send for host in left)
                 selector.select(_LOOK if pending and not late else patience.until_next())
                 for host in left:

@@ -173,6 +173,8 @@ class Intake:
             sock = self._connected(away_since)
             if sock is None:
                 return
+            if self._closed:  # meanwhile: there was no connection to hang up
+                hang_up(sock)
             since = time.monotonic()
             self._listen(sock)
             away_since = time.monotonic()

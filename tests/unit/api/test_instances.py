@@ -14,8 +14,6 @@ from launcher.api import instances
 from launcher.api.payload import dumps
 from launcher.api.talk import Said, Word, hear, say
 
-pytestmark = pytest.mark.timeout(30)
-
 
 class Ways:
     """Stands for `launcher.feed.knock.Doors`: each knock is a connection of which we have the other end."""
@@ -41,9 +39,9 @@ def test_the_end_of_its_connection_does_not_end_a_slot(monkeypatch: pytest.Monke
     slot.start()
     assert hear(first) == Said(Word.ENDED, {"number": None, "code": None, "signal": None}, [])
     say(first, Said(Word.START, {"number": 0}))
-    assert started.event.wait(10)
+    assert started.event.wait(20)
     first.close()
-    purpose, second = ways.came.get(timeout=10)
+    purpose, second = ways.came.get(timeout=20)
     assert purpose == "member"
     again = hear(second)
     assert again is not None and again.facts["number"] is None, "what it said last"
@@ -52,7 +50,7 @@ def test_the_end_of_its_connection_does_not_end_a_slot(monkeypatch: pytest.Monke
     assert ended is not None and ended.facts == {"number": 0, "code": 0, "signal": None}
     say(second, Said(Word.START, {"number": 0}))  # the answer to what was said again, on its way meanwhile
     say(second, Said(Word.START, {"number": None}))
-    slot.join(10)
+    slot.join(20)
     assert not slot.is_alive() and started.count == 1
     for line in (second, *ways.made):
         line.close()

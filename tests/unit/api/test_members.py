@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import sys
 import threading
@@ -17,7 +18,6 @@ from launcher.feed.arriving import carried
 from launcher.feed.door import Guest
 from tests.local.seeing import soon
 
-pytestmark = pytest.mark.timeout(20)
 OURS = list(sys.version_info[:2])
 
 
@@ -33,7 +33,7 @@ def member() -> Iterator[Member]:
 def coming(member: Member, **hello: Any) -> socket.socket:
     """The task's end of a connection to it."""
     ours, theirs = socket.socketpair()
-    ours.settimeout(10)
+    ours.settimeout(20)
     member.come(Guest("worker/0", 1, "member", "", {"python": OURS, **hello}, theirs))
     return ours
 
@@ -51,7 +51,7 @@ def test_it_is_given_modules_and_work_and_says_how_that_went(member: Member):
         say(line, Said(Word.RAISED, facts, [dumps(ValueError("x"), "it")]))
         thanks = hear(line)
         assert thanks is not None and thanks.word is Word.THANKS
-    assert member.silent.wait(10)
+    assert member.silent.wait(20)
     assert member.outcome is not None and isinstance(raised(member.outcome), ValueError)
 
 
@@ -61,7 +61,7 @@ def test_another_python_is_told_so(member: Member):
         pytest.raises(SystemExit, match=r"worker/0: it runs Python 3\.7"),
     ):
         carried(line)
-    assert member.here.wait(10) and "Python 3.7" in member.refused
+    assert member.here.wait(20) and "Python 3.7" in member.refused
 
 
 def test_it_comes_again_after_its_connection_has_broken(member: Member):
@@ -93,13 +93,13 @@ def test_a_task_that_reads_nothing_keeps_nobody_at_the_door(member: Member):
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
-    assert soon(lambda: member._sending.locked(), 5)
+    assert soon(lambda: select.select([first], [], [], 0)[0], 20)
     comes = threading.Thread(target=lambda: lines.append(coming(member, again=True)), daemon=True)
     lines: list[socket.socket] = []
     comes.start()
-    comes.join(5)
+    comes.join(20)
     assert lines, "it comes in all the same"
-    teller.join(5)
+    teller.join(20)
     assert told, "and what was being said has broken off"
     member.say(Said(Word.START, {"number": 1}))
     heard = hear(lines[0])

@@ -56,7 +56,7 @@ def test_several_threads_pickle_at_once():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join()
     finally:
         sys.setswitchinterval(before)
     assert not wrong and not cloudpickle.list_registry_pickle_by_value()
@@ -128,7 +128,7 @@ def test_nothing_of_ours_need_be_installed_where_it_arrives(tmp_path: Path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=50,
         cwd=tmp_path,
     )
     assert ended.stdout == "carried TFNode\n", ended.stderr

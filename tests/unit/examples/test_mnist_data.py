@@ -132,7 +132,7 @@ class TestCache:
         for task in tasks:
             task.start()
         for task in tasks:
-            task.join(20)
+            task.join(40)
         assert len(results) == 4 and all(same(raw, small) for raw in results)
         assert len(asked) == 1
 

@@ -1,8 +1,10 @@
 """A task in a process of its own.
 
-consumer.py DOOR WORKER write FILE BATCH    writes the numbers that it gets to a file, a batch a millisecond
-consumer.py DOOR WORKER answer BATCH        gives back the double of each number
-consumer.py DOOR WORKER stall BATCH         takes one batch, and then no more
+consumer.py DOOR WORKER write FILE BATCH [MOST]
+                                        writes the numbers that it gets to a file, a batch a millisecond; of
+                                        MOST of them, it takes no more
+consumer.py DOOR WORKER answer BATCH    gives back the double of each number
+consumer.py DOOR WORKER stall BATCH     takes one batch, and then no more
 """
 
 from __future__ import annotations
@@ -32,13 +34,19 @@ def main(door: str, worker: str, way: str, *args: str) -> None:
     ways[way](connect, *args)
 
 
-def write(connect: Connect, file: str, batch: str) -> None:
+def write(connect: Connect, file: str, batch: str, most: str = "") -> None:
     """What is in the file when the next batch is asked for has been consumed."""
+    parent = os.getppid()
     feed = DataFeed(connect)
+    written = 0
     with open(file, "wb", buffering=0) as out:
         while not feed.should_stop():
-            out.write(array.array("q", feed.next_batch(int(batch))).tobytes())
+            rows = feed.next_batch(int(batch))
+            out.write(array.array("q", rows).tobytes())
             time.sleep(0.001)
+            written += len(rows)
+            if most and written >= int(most):
+                _stay(parent)
 
 
 def answer(connect: Connect, batch: str) -> None:
@@ -52,6 +60,10 @@ def stall(connect: Connect, batch: str) -> None:
     """Until it is killed, or its parent is."""
     parent = os.getppid()
     DataFeed(connect).next_batch(int(batch))
+    _stay(parent)
+
+
+def _stay(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.05)
 

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+from launcher.feed import patience
 from launcher.feed.datafeed import DataFeed
 from launcher.feed.feeder import Feeder
 
@@ -29,6 +32,23 @@ class Guest(NamedTuple):
     sock: socket.socket
 
 
+class Clock:
+    """By which tasks are found to be late, and can be put on: how busy the machine is makes no difference."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        monkeypatch.setattr(patience, "time", self)
+
+    def monotonic(self) -> float:
+        """As `time` has it."""
+        return time.monotonic() + self.ahead
+
+    def later(self, when: Callable[[], Any], seconds: float = 1000.0) -> None:
+        """As soon as something is so, it is later than anybody is waited for."""
+        until(when)
+        self.ahead += seconds
+
+
 class Tasks:
     """Tasks that are fed, ``worker/0`` ...; with ``with``: all is ended."""
 
@@ -43,6 +63,7 @@ class Tasks:
         self._feeds: list[DataFeed] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._door: socket.socket | None = None
+        self._accepting: threading.Thread | None = None
 
     def __enter__(self) -> Tasks:
         return self
@@ -51,14 +72,15 @@ class Tasks:
         for process in self._processes:
             process.kill()
             process.wait()
-        self.feeder.close()
-        if self._door is not None:
+        if self._door is not None and self._accepting is not None:
             self._door.shutdown(socket.SHUT_RDWR)
+            self._accepting.join(20)
             self._door.close()
+        self.feeder.close()
         for feed in self._feeds:
             feed.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(20)
         for sock in self.links:
             sock.close()
 
@@ -118,6 +140,37 @@ class Tasks:
         for worker in range(workers):
             self.run(read, self.feed(worker, train_mode=False, **settings))
 
+    def here(self, *workers: int) -> None:
+        """Wait until these have opened the feed: nobody is said to be waited for then."""
+        links = self.feeder._feeds["input"].links
+        names = [f"worker/{worker}" for worker in workers]
+        until(lambda: all(name in links and links[name].opened for name in names))
+
+    def asks(self, worker: int = 0) -> bool:
+        """Whether this one waits for rows, and has all that were sent."""
+        link = self.feeder._feeds["input"].links.get(f"worker/{worker}")
+        return link is not None and link.hungry
+
+    @property
+    def all_given(self) -> bool:
+        """Whether all rows of the call that goes on were sent."""
+        with self.feeder._lock:
+            feed = self.feeder._feeds["input"]
+            making = any(link.ledger.shares for link in feed.links.values())
+            return feed.flow is not None and feed.flow.all_given and not making
+
+    @property
+    def moved(self) -> float:
+        """When a task last took rows, or when there last were none to take; by the `Clock`."""
+        flow = self.feeder._feeds["input"].flow
+        return 0.0 if flow is None else flow._patience._moved
+
+    @property
+    def owed(self) -> int:
+        """How many results are to come."""
+        with self.feeder._lock:
+            return sum(link.ledger.unanswered for link in self.feeder._feeds["input"].links.values())
+
     def finish(self) -> None:
         """End the feeds, and wait for the threads."""
         self.feeder.finish()
@@ -132,7 +185,7 @@ class Tasks:
             self._door = socket.socket(socket.AF_UNIX)
             self._door.bind(str(folder / "door"))
             self._door.listen(8)
-            self.run(self._accept, self._door)
+            self._accepting = self.run(self._accept, self._door)
         argv = [sys.executable, str(PROGRAM), str(folder / "door"), str(worker), way, *args]
         process = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)})
         self._processes.append(process)
@@ -144,7 +197,11 @@ class Tasks:
                 sock, _ = door.accept()
             except OSError:
                 return
-            worker, feed = sock.recv(32, socket.MSG_WAITALL).decode().split()
+            try:
+                worker, feed = sock.recv(32, socket.MSG_WAITALL).decode().split()
+            except (OSError, ValueError):  # it was killed before it had said so
+                sock.close()
+                continue
             self.feeder.add(Guest(f"worker/{worker}", 0, feed, sock))
 
 
@@ -156,7 +213,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
     return ours, its
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], Any], seconds: float = 40.0) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + seconds
     while not condition():

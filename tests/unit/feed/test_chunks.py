@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -162,14 +163,17 @@ def test_chunks_have_about_a_mebibyte_or_some_thousand_rows(row: Any, least: int
     assert max(chunk.rows for chunk in chunks) <= cutting.MOST_ROWS
 
 
-def test_small_blocks_travel_together_and_slow_ones_do_not_wait():
+def test_small_blocks_travel_together_and_slow_ones_do_not_wait(monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+    monkeypatch.setattr(cutting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
     class Slow:
         number, repeatable, remote = 0, True, None
 
         def blocks(self, most: int) -> Any:
             for number in range(40):
                 if number >= 38:
-                    threading.Event().wait(0.03)
+                    now[0] += 0.03
                 yield [number]
 
     sizes = [chunk.rows for chunk in Cutter().cut(Slow())]

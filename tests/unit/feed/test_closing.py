@@ -19,6 +19,7 @@ from tests.unit.feed.feeding import Tasks, until
 def test_an_inference_not_taken_to_its_end_is_ended_with_its_feed():
     with Tasks(2) as tasks:
         tasks.answer(str)
+        tasks.here(0, 1)
         results = tasks.feeder.inference(range(200))
         assert next(results) == "0"
         tasks.finish()
@@ -54,6 +55,7 @@ def test_results_that_are_closed_let_the_tasks_go(before: bool):
 
     with Tasks(2) as tasks:
         tasks.answer(str)
+        tasks.here(0, 1)
         results: Any = tasks.feeder.inference([endless, endless])  # code beside the tasks, which never ends
         assert next(results) == "0"
         if before:
@@ -66,13 +68,14 @@ def test_results_that_are_closed_let_the_tasks_go(before: bool):
 def test_what_another_thread_still_takes_is_awaited():
     with Tasks(2) as tasks:
         tasks.answer(str)
+        tasks.here(0, 1)
         begun, go_on, found = threading.Event(), threading.Event(), []
 
         def take() -> None:
             for result in tasks.feeder.inference(range(5000)):
                 found.append(result)
                 begun.set()
-                go_on.wait(20)
+                go_on.wait(40)
 
         taking = threading.Thread(target=take, name="my thread")
         taking.start()
@@ -99,7 +102,7 @@ def test_who_takes_results_no_more_is_not_awaited(how: str):
             next(results)
             begun.set()
             if how == "idle":
-                end.wait(20)
+                end.wait(40)
 
         taking = tasks.run(take)
         begun.wait(20)
@@ -120,8 +123,9 @@ def test_rows_left_by_functions_that_return_are_told_of():
         feeds = [tasks.feed(worker) for worker in (0, 1)]
         for feed in feeds:
             tasks.run(feed.next_batch, 10)
+        tasks.here(0, 1)
         fed = tasks.run(tasks.feeder.train, range(1000))
-        until(lambda: all(feed._stream().rows.given for feed in feeds))
+        until(lambda: tasks.all_given and all(feed._stream().rows.given == 10 for feed in feeds))
         datafeed.end_all()
         fed.join(20)
         tasks.feeder.train([1, 2])  # later: nobody is there to take them
@@ -136,6 +140,8 @@ def test_rows_left_by_functions_that_return_are_told_of():
 def test_a_function_that_returns_as_it_should_is_not_told_of(way: str):
     with Tasks(1) as tasks:
         feed = tasks.feed()
+        assert not feed.should_stop()
+        tasks.here(0)
         data = rows(range(10)) if way == "all taken" else partitions([range(10)] * 100)
         fed = tasks.run(tasks.feeder.train, data)
         assert len(feed.next_batch(20 if way == "all taken" else 10)) == 10

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import FeedError, FeedTimeout, InputError
+from launcher.errors import FeedError, InputError
 from launcher.feed import patience
 from launcher.feed.datafeed import DataFeed
 from launcher.feed.partitions import partitions, rows
@@ -21,7 +21,6 @@ from launcher.feed.sender import WINDOW
 from tests.unit.feed.feeding import Tasks, numbers, tcp_pair, uneven, until
 
 MANY = 1_000_003
-AWAITED = "waiting for {} to ask for rows of the feed 'input' (importing TensorFlow takes seconds)"
 
 
 def flat(got: list[list[Any]]) -> list[Any]:
@@ -45,10 +44,14 @@ def test_each_of_a_million_rows_arrives_exactly_once():
     )
 
 
+@pytest.mark.timeout(180)
 def test_none_of_a_million_rows_is_lost_when_a_worker_is_killed(tmp_path: Path):
     files = [tmp_path / f"{worker}" for worker in range(2)]
     with Tasks() as tasks:
-        processes = [tasks.start(tmp_path, worker, "write", str(files[worker]), "500") for worker in range(2)]
+        processes = [
+            tasks.start(tmp_path, worker, "write", str(files[worker]), "500", *most)
+            for worker, most in enumerate([["250000"], []])
+        ]
 
         def kill() -> None:
             until(lambda: files[0].exists() and files[0].stat().st_size > 8 * 100_000)
@@ -60,7 +63,7 @@ def test_none_of_a_million_rows_is_lost_when_a_worker_is_killed(tmp_path: Path):
         tasks.feeder.train(uneven(MANY))
         killer.join()
         tasks.feeder.finish()
-        assert processes[1].wait(20) == 0
+        assert processes[1].wait(40) == 0
         assert not tasks.faults
     seen = Counter([*numbers(files[0]), *numbers(files[1])])
     assert seen.keys() == set(range(MANY))
@@ -81,7 +84,7 @@ def test_partitions_of_a_lost_task_are_fed_again_whole(repeatable: bool):
         rest = tasks.feed(1)
         got = list(itertools.islice(iter(lambda: rest.next_batch(500), None), 6))
         tasks.run(lambda: rest.next_batch(1))
-        fed.join(10)
+        fed.join(20)
         assert not fed.is_alive()
         assert sorted(flat([got])) == list(range(3000))
         assert seen == list(range(600))
@@ -117,7 +120,7 @@ def test_memory_is_bounded_when_the_consumer_is_slow():
         feed.next_batch(20_000)
         until(lambda: made > before)
         tasks.feeder.fail(FeedError("enough"))
-        fed.join(5)
+        fed.join(20)
     assert [str(error) for error in tasks.faults] == ["enough"]
 
 
@@ -129,49 +132,8 @@ def test_a_batch_can_be_bigger_than_the_window():
         assert len(feed.next_batch(many - 7)) == many - 7
         assert len(feed.next_batch(many)) == 7
         tasks.run(feed.next_batch, 1)
-        fed.join(10)
+        fed.join(20)
         assert not fed.is_alive()
-
-
-def test_a_consumer_that_stops_is_named_with_its_last_lines():
-    with Tasks(2, last_lines=lambda task: [f"{task} thinks"]) as tasks:
-        feed = tasks.feed(1)
-        tasks.run(feed.next_batch, 10)
-        with pytest.raises(FeedTimeout) as caught:
-            tasks.feeder.train([range(100_000)], feed_timeout=0.6)
-    assert caught.value.task == "worker/1" and caught.value.last_lines == ("worker/1 thinks",)
-
-
-def test_a_killed_process_that_nobody_reports_times_out(tmp_path: Path):
-    with Tasks(1) as tasks:
-        tasks.start(tmp_path, 0, "stall", "10")
-        with pytest.raises(FeedTimeout, match="worker/0 has taken no rows for 1 s"):
-            tasks.feeder.train([range(100_000)], feed_timeout=1.0)
-
-
-def test_nobody_who_comes_is_said_and_then_an_error():
-    with Tasks(1) as tasks, pytest.raises(FeedTimeout, match="worker/0"):
-        tasks.feeder.train([1, 2], feed_timeout=2.5)
-    assert tasks.said == [AWAITED.format("worker/0")]
-
-
-def test_slow_rows_are_no_timeout_and_do_not_wait_for_others():
-    got: list[Any] = []
-
-    def slow() -> Iterator[int]:
-        for number in range(4):
-            time.sleep(0.4)
-            yield number
-
-    with Tasks(1) as tasks:
-        feed = tasks.feed()
-        fed = tasks.run(lambda: tasks.feeder.train(partitions([slow()]), feed_timeout=0.2))
-        while len(got) < 4:
-            got += feed.next_batch(1)
-        tasks.run(feed.next_batch, 1)
-        fed.join(5)
-        assert not fed.is_alive() and not tasks.faults
-    assert got == [0, 1, 2, 3]
 
 
 def echo(feed: DataFeed) -> None:
@@ -196,23 +158,10 @@ def test_two_feeds_at_once():
         check = tasks.collect(qname_in="validation")
         other = tasks.run(lambda: tasks.feeder.train(uneven(50_000), qname="validation"))
         tasks.feeder.train(uneven(100_000))
-        other.join(10)
+        other.join(20)
         tasks.finish()
     assert sorted(flat(train)) == list(range(100_000))
     assert sorted(flat(check)) == list(range(50_000))
-
-
-def test_a_task_that_never_comes_is_awaited_for_a_while_only(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(patience, "GATHERING", 2.5)
-    with Tasks(2) as tasks:
-        [batches] = tasks.collect(1)
-        tasks.feeder.train(partitions([range(10), range(10, 20)]))
-        assert tasks.said == [AWAITED.format("worker/1")]
-        since = time.monotonic()
-        tasks.feeder.train(partitions([range(10), range(10, 20)]))
-        assert time.monotonic() - since < 2
-        tasks.finish()
-    assert flat([batches]) == [*range(20)] * 2
 
 
 def test_small_data_go_to_all_tasks_even_if_one_comes_late():
@@ -223,12 +172,13 @@ def test_small_data_go_to_all_tasks_even_if_one_comes_late():
         def read(feed: Any, into: list[Any]) -> None:
             while not feed.should_stop():
                 into += feed.next_batch(10)
+                until(lambda: got[1])
 
         tasks.run(read, first, got[0])
         fed = tasks.run(tasks.feeder.train, partitions([range(n * 10, n * 10 + 10) for n in range(20)]))
         until(lambda: got[0])
         tasks.run(read, tasks.feed(1), got[1])
-        fed.join(10)
+        fed.join(20)
         tasks.finish()
     assert sorted(got[0] + got[1]) == list(range(200))
     assert got[0] and got[1]
@@ -262,7 +212,7 @@ def test_tasks_that_want_no_more_and_end_at_once_end_the_call():
             link = tasks.feeder._feeds["input"].links["worker/0"]
             link.terminate()
             tasks.feeder.lost("worker/0", 0, "ended with 0")
-        fed.join(5)
+        fed.join(20)
         assert not fed.is_alive() and not tasks.faults
 
 
@@ -280,20 +230,19 @@ def test_what_iterating_the_data_raises_is_raised():
 
 
 def test_a_job_that_fails_is_known_while_the_data_are_slow():
-    released = threading.Event()
+    released, late = threading.Event(), []
 
     def stuck() -> Iterator[int]:
         yield 1
-        released.wait(20)
+        late.append(not released.wait(40))
 
     with Tasks(1) as tasks:
         tasks.feed().should_stop()
         timer = threading.Timer(0.2, tasks.feeder.fail, [FeedError("worker/0 was killed")])
         timer.start()
-        since = time.monotonic()
         with pytest.raises(FeedError, match="was killed"):
             tasks.feeder.train(partitions([stuck()]))
-        assert time.monotonic() - since < 8
+        assert not late
         released.set()
         timer.join()
 
@@ -379,7 +328,7 @@ def test_a_task_that_is_started_again_gets_rows_again():
         feed = tasks.feed(0, attempt=1)
         assert feed.next_batch(2000) == list(range(1000))
         tasks.run(feed.next_batch, 1)
-        fed.join(5)
+        fed.join(20)
         assert not fed.is_alive()
 
 

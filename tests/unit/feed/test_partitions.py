@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import FeedError, InputError
@@ -24,6 +24,9 @@ from launcher.feed.chunks import encode
 from launcher.feed.partitions import partitions, partitions_of, rows
 from launcher.feed.sources import blocks_of
 from tests.unit.feed.feeding import until
+
+#: However long it takes.
+anything = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def taken(data, workers: int = 2, epochs: int = 1, many: int = 3):
@@ -113,6 +116,7 @@ def test_a_partition_that_is_text_is_refused():
         taken(partitions(["abc"]))
 
 
+@anything
 @given(st.integers(0, 100), st.integers(1, 9), st.integers(1, 20))
 def test_a_list_is_split_evenly_and_in_order(many: int, workers: int, at_once: int):
     found = taken(list(range(many)), workers, many=at_once)
@@ -122,6 +126,7 @@ def test_a_list_is_split_evenly_and_in_order(many: int, workers: int, at_once: i
     assert not found or max(map(len, found[:-1]), default=0) - min(map(len, found[:-1]), default=0) == 0
 
 
+@anything
 @given(st.integers(0, 100), st.integers(1, 9), st.integers(1, 20))
 def test_blocks_are_no_longer_than_asked_for(many: int, workers: int, at_once: int):
     for data in (list(range(many)), np.arange(many), iter(range(many)), (np.arange(many), np.ones(many))):
@@ -224,7 +229,9 @@ def test_nothing_is_read_before_it_is_asked_for():
     assert len(seen) <= 2
 
 
-def test_rows_that_come_one_by_one_are_grouped_by_their_size():
+def test_rows_that_come_one_by_one_are_grouped_by_their_size(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grouping, "_SECONDS", 60.0)
+
     def sizes(rows, partitions: int) -> list[int]:
         found = itertools.islice(partitions_of(rows, 2), partitions)
         return [sum(map(size, p.blocks(1000))) for p in found]
@@ -241,7 +248,7 @@ def test_rows_before_a_pause_are_not_kept_back(monkeypatch: pytest.MonkeyPatch):
 
     def live():
         yield from range(100)
-        more.wait(20)
+        more.wait(40)
         yield from range(100, 150)
 
     found = partitions_of(live(), 1)
@@ -265,7 +272,7 @@ def test_who_wants_no_more_rows_leaves_no_thread():
     next(found)
     assert any(thread.name == "rows of a feed" for thread in threading.enumerate())
     del found
-    until(lambda: not any(thread.name == "rows of a feed" for thread in threading.enumerate()), 5)
+    until(lambda: not any(thread.name == "rows of a feed" for thread in threading.enumerate()))
     assert len(read) < 3 * 16384
 
 
@@ -340,5 +347,5 @@ def test_numpy_is_not_imported_for_plain_rows():
         "import sys; from launcher.feed.partitions import partitions_of\n"
         "print([list(p.blocks(2)) for p in partitions_of([1, 2], 1)], 'numpy' in sys.modules)"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert ended.stdout == "[[[1]], [[2]]] False\n", ended.stderr

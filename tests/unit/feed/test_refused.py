@@ -16,8 +16,6 @@ from launcher.feed.frames import Kind, check_size, send_frame
 from launcher.feed.partitions import partitions_of
 from tests.unit.feed.feeding import Tasks, until
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def test_the_first_rows_may_be_as_big_as_they_like():
     [partition] = partitions_of([iter([bytes(3_000_000)] * 20)], 1)
@@ -95,8 +93,8 @@ def test_results_that_the_driver_can_not_read(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("launcher.feed.intake.send_frame", late(monkeypatch))
         tasks.run(answer)
         with pytest.raises(FeedError, match="worker/0: results that came can't be read by the driver"):
-            list(tasks.feeder.inference([range(5)], feed_timeout=10))
-        until(lambda: tasks.faults, 10)
+            list(tasks.feeder.inference([range(5)], feed_timeout=30))
+        until(lambda: tasks.faults)
         assert "can't be read by the driver (No module named 'not_with" in str(tasks.faults[0])
         assert len(tasks.links) <= 3
 
@@ -123,10 +121,10 @@ def test_rows_that_would_end_a_program_are_an_error_of_train():
     with Tasks(1) as tasks:
         tasks.feed().should_stop()
         with pytest.raises(FeedError, match="reading the rows ended with SystemExit: bad --data") as caught:
-            tasks.feeder.train(rows(), feed_timeout=5)
+            tasks.feeder.train(rows(), feed_timeout=20)
         assert isinstance(caught.value.__cause__, SystemExit)
         with pytest.raises(FeedError, match="ended with Skipped: not today"):
-            tasks.feeder.train((skipped() for _ in "a"), feed_timeout=5)
+            tasks.feeder.train((skipped() for _ in "a"), feed_timeout=20)
 
 
 def test_rows_before_a_pause_of_their_source_arrive():
@@ -136,9 +134,9 @@ def test_rows_before_a_pause_of_their_source_arrive():
 
         def live() -> Any:
             yield from range(5)
-            until(lambda: sum(map(len, got)) == 5, 10)
+            until(lambda: sum(map(len, got)) == 5)
             done.append(1)
 
-        tasks.feeder.train(live(), feed_timeout=10)
+        tasks.feeder.train(live(), feed_timeout=45)
         tasks.finish()
         assert done

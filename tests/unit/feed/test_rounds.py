@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import InputError
@@ -21,6 +21,7 @@ def dealt(data, workers: int, batch_size: int, how: str, epochs: int = 1) -> lis
     return [tuple(map(as_rows, blocks)) for blocks in found]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.integers(0, 30), max_size=6), st.integers(1, 4), st.integers(1, 7),
     st.sampled_from(["pad", "repeat"]), st.booleans(),

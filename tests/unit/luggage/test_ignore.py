@@ -94,7 +94,7 @@ def ignored_by_git(root: str, paths: list[bytes]) -> set[bytes]:
     environment = {"PATH": os.environ["PATH"], "HOME": root, "GIT_CONFIG_NOSYSTEM": "1"}
     done = subprocess.run(
         [_GIT, "-c", "core.excludesFile=/dev/null", "check-ignore", "-z", "--stdin", "--no-index"],
-        cwd=root, input=b"\0".join(paths), capture_output=True, timeout=20, env=environment,
+        cwd=root, input=b"\0".join(paths), capture_output=True, timeout=50, env=environment,
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr
     return set(filter(None, done.stdout.split(b"\0")))
@@ -152,6 +152,6 @@ def test_whatever_git_ignores_stays_behind_and_nothing_else(
             for parent, _, names in os.walk(root)
             for name in names
         ]
-        subprocess.run([str(_GIT), "init", "-q", "."], cwd=folder, timeout=20, check=True)
+        subprocess.run([str(_GIT), "init", "-q", "."], cwd=folder, timeout=50, check=True)
         expected = {os.fsdecode(path) for path in set(everything) - ignored_by_git(folder, everything)}
         assert files(folder) == expected

@@ -10,11 +10,10 @@ import pytest
 from launcher.luggage import leftout
 from launcher.luggage.leftout import Ignored, is_worth_noting, left_out_line
 from launcher.luggage.packing import pack
-from launcher.luggage.progress import Lines
 from launcher.luggage.requests import parse_syncs
 from launcher.luggage.sync import sync
 from launcher.luggage.walk import walk
-from tests.unit.luggage.hosts import LocalHosts
+from tests.unit.luggage.hosts import LocalHosts, quietly
 
 
 @pytest.fixture
@@ -100,7 +99,7 @@ def test_it_is_said_when_something_travels(root: Path, hosts: LocalHosts, tmp_pa
     (tmp_path / "other/x.bin").write_text("x")
     for job, texts in (("1", [root]), ("2", [root]), ("3", [root, tmp_path / "other"])):
         packed = pack(parse_syncs(map(str, texts)), str(tmp_path))
-        sync(hosts, ("a", "b"), packed, job, Lines(said.append), 8)
+        sync(hosts, ("a", "b"), packed, job, quietly(said), 8)
     assert [text.rpartition(", in ")[0] or text[:23] for text in said] == [
         "synced 2 files (45 bytes) to 2 hosts, 90 bytes sent",
         "left out by .gitignore:",

@@ -22,6 +22,15 @@ def inodes(root: str | Path) -> dict[str, int]:
     }
 
 
+def let_the_clock_tick(folder: Path) -> None:
+    """That of the file system: what is changed after that has another time than what was before."""
+    made = folder / "made before"
+    made.touch()
+    now = folder / "made after"
+    while not now.exists() or now.stat().st_ctime_ns <= made.stat().st_ctime_ns:
+        now.touch()
+
+
 def test_the_next_run_takes_the_same_files(bring: Bring, hosts: LocalHosts, folder: Path):
     first = bring(folder)
     before = inodes(first.workdirs["a"])
@@ -38,8 +47,11 @@ def test_the_next_run_takes_the_same_files(bring: Bring, hosts: LocalHosts, fold
     assert not list((hosts.cache("a") / "tmp").glob("*"))
 
 
-def test_what_tasks_did_to_their_folder_is_gone(bring: Bring, hosts: LocalHosts, folder: Path):
+def test_what_tasks_did_to_their_folder_is_gone(
+    bring: Bring, hosts: LocalHosts, folder: Path, tmp_path: Path
+):
     work = Path(bring(folder).workdirs["a"])
+    let_the_clock_tick(tmp_path)
     status = (work / "train.py").stat()
     (work / "train.py").write_text("print('HELLO')\n")
     os.utime(work / "train.py", ns=(status.st_atime_ns, status.st_mtime_ns))  # as if nothing had been

@@ -32,8 +32,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-#: Seconds that what a test started may take to be gone after it.
-_PATIENCE = 3.0
+#: Seconds that what a test started may take to be gone after it: what stays would stay for minutes.
+_PATIENCE = 15.0
 
 #: What the machine of a developer may have set and a test must not depend on.
 _FOREIGN = (
@@ -44,22 +44,27 @@ _FOREIGN = (
 
 
 class Leaks(NamedTuple):
-    """What is there: processes and threads by name, open files by number and target."""
+    """What is there, in words: processes (by number and start), threads by name, open files by number and
+    target.
 
-    processes: frozenset[str]
+    A process of a fixture that lasts longer may call another program, or name itself anew, during a test.
+    """
+
+    processes: Mapping[tuple[int, bytes], str]
     threads: frozenset[str]
     files: frozenset[str]
 
     def since(self, before: Leaks) -> list[str]:
         """What is there now and was not before, in words."""
-        return sorted(f for now, then in zip(self, before, strict=True) for f in now - then)
+        processes = [words for one, words in self.processes.items() if one not in before.processes]
+        return sorted([*processes, *(self.threads - before.threads), *(self.files - before.files)])
 
 
 def leaks(mark: str) -> Leaks:
     """Everything that this test could leave behind."""
-    processes = frozenset(_process(pid) for pid in {*_marked(mark), *_children(os.getpid())})
+    processes = dict(filter(None, map(_process, {*_marked(mark), *_children(os.getpid())})))
     threads = frozenset(f"thread {t.name} ({t.ident})" for t in threading.enumerate())
-    return Leaks(processes - {""}, threads, frozenset(_files()))
+    return Leaks(processes, threads, frozenset(_files()))
 
 
 def _pids() -> list[int]:
@@ -94,14 +99,15 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def _process(pid: int) -> str:
-    """A process in words; empty if it has just ended."""
+def _process(pid: int) -> tuple[tuple[int, bytes], str] | None:
+    """A process, and it in words; nothing if it has just ended."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
-        return ""
-    return f"process {pid} ({'zombie' if state == 'Z' else command.strip() or 'kernel'})"
+        return None
+    words = f"process {pid} ({'zombie' if fields[0] == b'Z' else command.strip() or 'kernel'})"
+    return (pid, fields[19]), words
 
 
 def _files() -> Iterator[str]:
@@ -193,11 +199,11 @@ class Started:
         """Signal it."""
         self.process.send_signal(signum)
 
-    def until(self, condition: Callable[[Started], object], timeout: float = 20.0) -> None:
+    def until(self, condition: Callable[[Started], object], timeout: float = 40.0) -> None:
         """Wait until something is true of it; fail if it is not in time."""
         deadline = time.monotonic() + timeout
         while not condition(self):
-            if time.monotonic() > deadline or self.process.poll() is not None:
+            if time.monotonic() > deadline or self.process.poll() is not None:  # once more: it may just be
                 assert condition(self), f"not in time; it wrote:\n{self.out}\n{self.err}"
             time.sleep(0.01)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from launcher import FeedError, TFCluster
+
+pytestmark = pytest.mark.timeout(120)  # who would wait for the results would do so for ten minutes
 
 
 def test_results_that_nobody_takes_do_not_keep_the_cluster(capsys: pytest.CaptureFixture[str]):
@@ -16,11 +17,9 @@ def test_results_that_nobody_takes_do_not_keep_the_cluster(capsys: pytest.Captur
         while not feed.should_stop():
             feed.batch_results([row / 2 for row in feed.next_batch(10)])
 
-    since = time.monotonic()
     with TFCluster.run(halves, None, 2, quiet=True) as cluster:
         results = cluster.inference(range(200))
         assert next(results) == 0
-    assert time.monotonic() - since < 20
     assert "shutdown ends an inference() of the feed 'input'" in capsys.readouterr().err
     with pytest.raises(FeedError, match="shut down before all results were taken"):
         list(results)

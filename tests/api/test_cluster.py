@@ -17,7 +17,7 @@ import pytest
 from launcher import LaunchError, TaskFailed, TFCluster
 from launcher.feed.frames import hang_up
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 def write(args: Any, ctx: Any) -> None:
@@ -43,7 +43,9 @@ def write(args: Any, ctx: Any) -> None:
         "secrets": [name for name in os.environ if name.startswith("LAUNCH_FEED") or name == "LAUNCH_KNOCK"],
     }
     folder = args["folder"] if isinstance(args, dict) else args[-1]
-    Path(folder, f"{ctx.job_name}-{ctx.task_index}").write_text(json.dumps(seen))
+    new = Path(folder, f"{ctx.job_name}-{ctx.task_index}.new")
+    new.write_text(json.dumps(seen))
+    new.rename(new.with_suffix(""))  # there whole or not at all: the chief does not wait for servers
     while ctx.is_chief and len(list(Path(folder).glob("*-[01]"))) < sum(map(len, ctx.cluster_spec.values())):
         time.sleep(0.01)  # or nobody else might have begun
 
@@ -85,9 +87,9 @@ def test_workers_only_have_a_tf_config_and_a_list_is_argv(tmp_path: Path):
 
 
 def test_an_empty_job_is_quick():
-    """A second is the promise; a busy machine gets several tries."""
+    """A second is the promise; a busy machine gets many tries."""
     seconds: list[float] = []
-    while not seconds or (min(seconds) > 1 and len(seconds) < 5):
+    while not seconds or (min(seconds) > 1 and len(seconds) < 5) or (min(seconds) >= 2 and sum(seconds) < 60):
         since = time.monotonic()
         TFCluster.run(lambda args, ctx: None, None, 3, 1, quiet=True).shutdown()
         seconds.append(time.monotonic() - since)
@@ -173,7 +175,7 @@ def test_two_clusters_at_once_one_of_them_in_a_thread(tmp_path: Path):
     thread = threading.Thread(target=second)
     thread.start()
     first.shutdown()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive() and not errors
 
 
@@ -208,7 +210,7 @@ def test_ctrl_c_ends_the_job_orderly(tmp_path: Path, launch: Any):
     started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
     started.until(lambda it: "all up" in it.out)
     started.send(signal.SIGINT)
-    ended = started.wait(20)
+    ended = started.wait()
     assert ended.err.rstrip().endswith("KeyboardInterrupt")
     assert "stopped" in ended.out and "failed" not in ended.out
 
@@ -239,10 +241,10 @@ def test_a_program_that_is_gone_leaves_nothing(
     if end.startswith("time"):
         started.kill()
     else:
-        ended = started.wait(20)
+        ended = started.wait()
         assert end or "without TFCluster.shutdown()" in ended.err
     # That no process is left is seen by the fixture that looks after every test.
-    until = time.monotonic() + 10
+    until = time.monotonic() + 30
     while list(tmp_path.glob("tmp/tf-launcher-*")):
         assert time.monotonic() < until
         time.sleep(0.02)

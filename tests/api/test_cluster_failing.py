@@ -16,7 +16,7 @@ from launcher import InputError, InputMode, JobFailed, TaskFailed, TFCluster
 from launcher.runs.run import json_of
 from tests.local.seeing import soon
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 def fail(args: str, ctx: Any) -> None:
@@ -36,14 +36,14 @@ def fail(args: str, ctx: Any) -> None:
 @pytest.mark.parametrize("how", ["raise", "exit", "kill"])
 def test_a_failure_is_known_within_a_second(how: str, tmp_path: Path):
     go = tmp_path / "go"
-    cluster = TFCluster.run(fail, f"{how} {go}", 3, 1, quiet=True)
+    cluster = TFCluster.run(fail, f"{how} {go}", 3, 1, quiet=True, grace=300)
     since = time.monotonic()
     go.touch()
     with pytest.raises(TaskFailed) as caught:
         cluster.shutdown()
     elapsed = time.monotonic() - since
     print(f"{how}: known after {elapsed:.2f} s")
-    assert elapsed < 5, "a second is the promise; five are for a busy machine"
+    assert elapsed < 30, "a second is the promise; the others would go on for minutes"
     error = caught.value
     assert error.task == "worker/1"
     assert error.run_dir == cluster.run_dir
@@ -85,16 +85,19 @@ def test_a_failure_before_all_are_there_is_raised_by_run():
 
 
 def test_a_server_that_fails_while_the_workers_return_has_failed(tmp_path: Path):
+    go = tmp_path / "go"
+
     def fun(args: Any, ctx: Any) -> None:
-        go = tmp_path / "go"
         if ctx.job_name == "ps":
-            go.touch()
             raise ValueError("of the server")
         while not go.exists():
             time.sleep(0.001)
 
     with pytest.raises(TaskFailed, match="ps/0 raised ValueError: of the server"):
-        TFCluster.run(fun, None, 3, 1, quiet=True).shutdown()
+        cluster = TFCluster.run(fun, None, 3, 1, quiet=True)
+        assert cluster._session.members["ps/0"].replied.wait(30)
+        go.touch()
+        cluster.shutdown()
 
 
 def test_exit_with_0_is_no_failure():
@@ -127,7 +130,7 @@ def test_an_exception_of_the_program_ends_the_cluster():
         TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True),
     ):
         raise KeyError("of the program")
-    assert time.monotonic() - since < 20
+    assert time.monotonic() - since < 100
 
 
 @pytest.mark.parametrize(

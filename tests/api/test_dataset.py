@@ -11,7 +11,7 @@ import pytest
 
 from launcher import InputMode, TFCluster
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
 
 def train(args: Any, ctx: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 class Shown(NamedTuple):
@@ -42,7 +42,7 @@ def ran(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """How a program went in a folder of its own."""
     (folder / "program.py").write_text(program)
     return subprocess.run(
-        [sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, timeout=50
+        [sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, timeout=150
     )
 
 

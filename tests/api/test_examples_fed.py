@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Where the data is kept: the user's own, so that it is fetched once.
 CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(400)]
 
 Run = Callable[..., str]
 
@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Run:
         state = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": CACHE}
         ended = subprocess.run(
             [sys.executable, str(EXAMPLES / script), *args],
-            cwd=tmp_path, env={**os.environ, **state}, capture_output=True, text=True, timeout=150,
+            cwd=tmp_path, env={**os.environ, **state}, capture_output=True, text=True, timeout=350,
         )  # fmt: skip
         assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
         return ended.stdout
@@ -100,7 +100,7 @@ def test_text_search(run: Run, tmp_path: Path):
 def test_the_migrated_program(run: Run):
     out = run("tfos_migration/after.py", "--images", "12000")
     steps = {int(step) for step in re.findall(r"done at step (\d+): ", out)}
-    assert max(steps) >= 119
+    assert max(steps) >= 118  # of 120: the step is read beside one's own last one, and the other's
     assert number(r"accuracy of the last batch ([\d.]+)", out) > 0.7
     assert out.count("done at step") == 2
 

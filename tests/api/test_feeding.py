@@ -15,7 +15,7 @@ from launcher import FeedError, FeedTimeout, InputError, JobFailed, TaskFailed, 
 from launcher.feed import waiting
 from tests.local.seeing import soon
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 def consume(args: Any, ctx: Any) -> None:
@@ -62,34 +62,34 @@ def test_a_node_that_dies_is_known_to_who_feeds_it(tmp_path: Path):
     with pytest.raises(TaskFailed, match="worker/1 was killed by SIGKILL"):
         cluster.train(range(start, start + 500) for start in range(0, 10**9, 500))
     print(f"known after {time.monotonic() - since:.2f} s")
-    assert time.monotonic() - since < 5
+    assert time.monotonic() - since < 30
     with pytest.raises(TaskFailed):
         cluster.shutdown()
 
 
 def test_a_node_that_takes_no_rows(tmp_path: Path):
     def idle(args: Any, ctx: Any) -> None:
-        feed = ctx.get_data_feed()
-        feed.next_batch(1)
         print("I rest", flush=True)
+        ctx.get_data_feed().next_batch(1)
         time.sleep(300)
 
     with (
         pytest.raises(FeedTimeout, match=r"(?s)worker/0.*I rest"),
         TFCluster.run(idle, None, 1, quiet=True) as cluster,
     ):
+        soon(lambda: "I rest" in cluster._session.last_lines("worker/0"))
         cluster.train(range(100), feed_timeout=1)
 
 
 def test_nodes_that_have_returned_before_they_are_fed():
     with TFCluster.run(lambda args, ctx: None, None, 1, quiet=True) as cluster:
-        assert soon(lambda: cluster._session.over, 20)
+        assert soon(lambda: cluster._session.over)
         since = time.monotonic()
         with pytest.raises(FeedError, match="no task is left"):
             cluster.train(range(100), feed_timeout=50)
         with pytest.raises(FeedError, match="no task is left"):
             list(cluster.inference(range(100), feed_timeout=50))
-        assert time.monotonic() - since < 10
+        assert time.monotonic() - since < 50
 
 
 @pytest.mark.parametrize("imports", ["the program", "the function"])
@@ -127,17 +127,26 @@ def test_rows_and_results_of_classes_of_a_module_of_ones_own(
 def test_a_quiet_job_does_not_say_who_is_waited_for(
     quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(waiting, "FIRST", 0.1)
+    go, due = tmp_path / "go", waiting.Waiting.due
+
+    def seen(self: waiting.Waiting) -> str:
+        begun = due(self)
+        if begun:
+            go.touch()
+        return begun
 
     def fun(args: Any, ctx: Any) -> None:
-        time.sleep(0.7)
+        while not go.exists():
+            time.sleep(0.01)
         feed = ctx.get_data_feed()
         while not feed.should_stop():
             feed.next_batch(10)
 
     with TFCluster.run(fun, None, 1, quiet=quiet) as cluster:
+        monkeypatch.setattr(waiting, "FIRST", 0.1)
+        monkeypatch.setattr(waiting.Waiting, "due", seen)
         cluster.train(range(10))
-    assert ("waiting for worker/0" in capfd.readouterr().err) is not quiet
+    assert ("waiting for worker/0 to ask for rows" in capfd.readouterr().err) is not quiet
 
 
 def test_inference(tmp_path: Path):
@@ -181,6 +190,7 @@ def test_two_feeds_at_once(tmp_path: Path):
 
         thread = Thread(target=cluster.train, args=[range(50)], kwargs={"qname": "check"})
         thread.start()
+        soon(lambda: cluster._feeding.feeder._feeds["check"].flow)
         cluster.train(range(100))
         cluster._feeding.finish()  # as shutdown does, so that the first loop ends
         thread.join(30)

@@ -13,7 +13,7 @@ import pytest
 
 from launcher import InputError, JobFailed, TaskFailed, TFParallel
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 def test_results_come_in_the_order_of_the_arguments():
@@ -30,17 +30,23 @@ def test_results_come_in_the_order_of_the_arguments():
 
 
 def test_no_more_than_so_many_at_once(tmp_path: Path):
+    folder, met = tmp_path / "running", tmp_path / "met"
+
     def fun(args: int, ctx: Any) -> int:
-        mine = tmp_path / str(args)
+        mine = folder / str(args)
         mine.touch()
+        while not met.exists():  # the first of each slot wait for one another
+            if len(list(folder.iterdir())) == 3:
+                met.touch()
+            time.sleep(0.01)
         time.sleep(0.05)
-        running = len(list(tmp_path.iterdir()))
+        running = len(list(folder.iterdir()))
         mine.unlink()
         return running
 
-    (tmp_path / "at-home").mkdir(exist_ok=True)
+    folder.mkdir()
     found = TFParallel.run(fun, range(9), at_once=3, quiet=True)
-    assert 1 < max(found) - 1 <= 3  # one is the home
+    assert max(found) <= 3
 
 
 def test_the_same_arguments_for_so_many():
@@ -80,7 +86,7 @@ def test_the_first_failure_ends_all(tmp_path: Path):
     since = time.monotonic()
     with pytest.raises(TaskFailed, match=r"instance 1 \(worker/\d\) raised ValueError: of instance 1"):
         TFParallel.run(fun, range(4), at_once=2, quiet=True)
-    assert time.monotonic() - since < 20
+    assert time.monotonic() - since < 100
     assert not (tmp_path / "3").exists()
 
 

@@ -12,7 +12,7 @@ import pytest
 from launcher import InputError, TaskFailed, TFCluster
 from tests.local.seeing import soon
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 RAISING = """
 from launcher import TFCluster, TFParallel
@@ -28,7 +28,7 @@ def ran(program: str, folder: Path, **settings: Any) -> subprocess.CompletedProc
     """How a script went, that has not caught what was raised."""
     (folder / "script.py").write_text(program)
     ended = subprocess.run(
-        [sys.executable, "script.py"], cwd=folder, stdout=subprocess.PIPE, text=True, timeout=50, **settings
+        [sys.executable, "script.py"], cwd=folder, stdout=subprocess.PIPE, text=True, timeout=150, **settings
     )
     assert ended.returncode == 1
     return ended

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MARK, Launch
+from tests.conftest import MARK, Launch, Started
 
 STUBS = Path(__file__).resolve().parents[1] / "stubs"
 ROOT = STUBS.parents[1]
@@ -29,14 +30,16 @@ def stub(name: str, *words: object) -> list[str]:
     return [sys.executable, "-I", "-S", str(STUBS / f"{name}.py"), *map(str, words)]
 
 
-def soon(what: Callable[[], Any], seconds: float = 10.0, why: str = "") -> Any:
+def soon(what: Callable[[], Any], seconds: float = 30.0, why: str = "") -> Any:
     """Wait until something is true, and return it; fail if it is not in time."""
     deadline = time.monotonic() + seconds
-    while not (found := what()):
-        if time.monotonic() > deadline:
+    while True:
+        late = time.monotonic() > deadline
+        if found := what():
+            return found
+        if late:
             pytest.fail(why or f"not within {seconds} s")
         time.sleep(0.01)
-    return found
 
 
 # ---------------------------------------------------------------------- processes
@@ -44,16 +47,33 @@ def soon(what: Callable[[], Any], seconds: float = 10.0, why: str = "") -> Any:
 
 def alive(pid: int) -> bool:
     """Whether the process is there and more than a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return _field(pid, 3) not in (b"", b"Z", b"X")
+
+
+def stopped(pid: int) -> bool:
+    """Whether it does nothing any more until somebody lets it: a signal takes a moment to get there."""
+    return _field(pid, 3) in (b"T", b"t")
 
 
 def named(pids: set[int], name: str) -> list[int]:
-    """Those of the processes that are called so."""
-    return [pid for pid in sorted(pids) if _name(pid) == name]
+    """Those of the processes that are called so.
+
+    Whoever is forked is called like his parent until he calls exec: not he.
+    """
+    found = [pid for pid in sorted(pids) if _name(pid) == name]
+    return [pid for pid in found if _parent(pid) not in found]
+
+
+def _field(pid: int, number: int) -> bytes:
+    """A field of ``/proc/PID/stat``, numbered as in proc(5), from 3; empty: the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[number - 3]
+    except OSError:
+        return b""
+
+
+def _parent(pid: int) -> int:
+    return int(_field(pid, 4) or 0)
 
 
 def _name(pid: int) -> str:
@@ -71,10 +91,14 @@ def resident(pid: int) -> int:
         return 0
 
 
+#: Seconds for which a busy machine may stand still. What outlives a job in these tests does so for more.
+_STANDS_STILL = 12.0
+
+
 class Family:
     """Every process that a test's launches started.
 
-    Known by the test's mark, or, where a process has cleared its environment, by the pid
+    Known by the test's mark, or, where a process has cleared its environment, by the pid and the start
     that ``stubs/family.py`` wrote down before it did.
     """
 
@@ -86,7 +110,23 @@ class Family:
     def alive(self) -> set[int]:
         """Those that are alive now."""
         noted = {int(name) for name in os.listdir(self.folder) if name.isdigit()}
-        return {pid for pid in noted if alive(pid)} | set(self._marked())
+        return {pid for pid in noted if alive(pid) and self._is_noted(pid)} | set(self._marked())
+
+    def _is_noted(self, pid: int) -> bool:
+        """Whether it is the one that was noted: numbers are used again."""
+        try:
+            start = (self.folder / str(pid)).read_bytes()
+        except OSError:
+            return False
+        return start in (b"", _field(pid, 22))  # empty: it is just being written, by this process
+
+    def kill(self) -> None:
+        """Kill all, as far as somebody else is not just doing it."""
+        for pid in self.alive():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
 
     def ready(self) -> int:
         """How many main processes have all their family."""
@@ -94,7 +134,7 @@ class Family:
 
     def gone(self, within: float) -> None:
         """Fail unless all are over in time; on a machine that is busy with other work, in its time."""
-        within *= max(1.0, os.getloadavg()[0] / 2 / (os.cpu_count() or 1))
+        within = within * max(1.0, os.getloadavg()[0] / 2 / (os.cpu_count() or 1)) + _STANDS_STILL
         deadline = time.monotonic() + within
         while left := self.alive():
             if time.monotonic() > deadline:
@@ -110,12 +150,17 @@ class Family:
         for name in os.listdir("/proc"):
             if not name.isdigit() or int(name) == os.getpid() or not alive(int(name)):
                 continue
-            try:
-                environment = Path(f"/proc/{name}/environ").read_bytes()
-            except OSError:
-                continue
-            if self._wanted in environment.split(b"\0"):
+            environment = _environment(int(name))
+            # In the middle of exec there is none to be seen.
+            if self._wanted in (environment or _environment(_parent(int(name)))).split(b"\0"):
                 yield int(name)
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def _words(pid: int) -> str:
@@ -146,8 +191,9 @@ class RunFolder:
 
     @property
     def events(self) -> list[Any]:
-        """``events.jsonl``."""
-        return [json.loads(line) for line in (self.path / "events.jsonl").read_text().splitlines()]
+        """``events.jsonl``, as far as its lines are whole."""
+        lines = (self.path / "events.jsonl").read_bytes().split(b"\n")[:-1]
+        return [json.loads(line) for line in lines]
 
     def task(self, name: str) -> Any:
         """What the report says of one task."""
@@ -170,6 +216,13 @@ class RunFolder:
 def last_run(launch: Launch) -> RunFolder:
     """The newest run below the state folder of the test's command."""
     return RunFolder(max(launch.state.iterdir(), key=lambda path: path.stat().st_mtime_ns))
+
+
+def run_of(launch: Launch, started: Started) -> RunFolder:
+    """The run of one of several launches that run: the folder of another may be the one changed last."""
+    records = {path.parent: json.loads(path.read_text()) for path in launch.state.glob("*/launcher.json")}
+    (path,) = (path for path, record in records.items() if record["pid"] == started.pid)
+    return RunFolder(path)
 
 
 # ---------------------------------------------------------------------- a terminal
@@ -229,7 +282,7 @@ class Terminal:
         """Press keys: ``\\x03`` is Ctrl-C."""
         os.write(self._master, keys.encode())
 
-    def until(self, condition: Callable[[Terminal], object], seconds: float = 15.0) -> None:
+    def until(self, condition: Callable[[Terminal], object], seconds: float = 40.0) -> None:
         """Read until something is true."""
         deadline = time.monotonic() + seconds
         while not condition(self):
@@ -238,7 +291,7 @@ class Terminal:
             if time.monotonic() > deadline:
                 pytest.fail(f"not within {seconds} s; the terminal shows:\n{self.text[-3000:]}")
 
-    def wait(self, seconds: float = 20.0) -> int:
+    def wait(self, seconds: float = 40.0) -> int:
         """Read until the command has ended; its exit code."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None:
@@ -256,7 +309,7 @@ class Terminal:
             self._master = -1
         if self.process.poll() is None:
             try:
-                self.process.wait(5)
+                self.process.wait(30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -42,6 +42,7 @@ def test_there_are_examples():
     assert len(examples()) >= 10
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.line[:50])
 def test_example_does_what_it_promises(example: Example, launch: Launch, tmp_path: Path):
     folder = tmp_path / "reader"
@@ -54,7 +55,7 @@ def test_example_does_what_it_promises(example: Example, launch: Launch, tmp_pat
     command.chmod(0o755)
     environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "XDG_STATE_HOME": str(launch.home)}
     done = subprocess.run(
-        ["sh", "-c", example.line], cwd=folder, env=environ, capture_output=True, timeout=50
+        ["sh", "-c", example.line], cwd=folder, env=environ, capture_output=True, timeout=150
     )
     assert done.returncode == example.code, done.stderr.decode()
 

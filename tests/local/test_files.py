@@ -244,8 +244,10 @@ def test_a_read_only_state_folder_is_no_matter_with_run_dir(launch: Launch, tmp_
 
 def test_a_run_folder_that_vanishes(launch: Launch, tmp_path: Path):
     folder = tmp_path / "run"
-    words = ["--run-dir", str(folder), "--", "sh", "-c", f"sleep 0.2; rm -rf {folder}; echo still here"]
-    ended = launch(*words)
+    # The last file that is made before the task's end: what is made during `rm` would keep the folder.
+    made = "test -e plan.json && grep -q TaskStarted events.jsonl"
+    script = f"cd {folder}; until {made}; do sleep 0.05; done; cd /; rm -rf {folder}; echo still here"
+    ended = launch("--run-dir", str(folder), "--", "sh", "-c", script)
     assert ended.code == 125
     assert "report.json can't be written" in ended.err
     assert "worker/0 | still here" in ended.out

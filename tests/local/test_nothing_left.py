@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, Started
-from tests.local.seeing import Family, alive, last_run, named, soon, stub
+from tests.local.seeing import Family, alive, last_run, named, run_of, soon, stopped, stub
 
 #: Every way to get away at once.
 ALL = ("ignore", "child", "setsid", "daemon", "cleared", "stopped", "tree")
@@ -26,14 +26,14 @@ def test_a_task_that_is_stopped_takes_its_family_along(launch: Launch, family: F
     started = launch.start("--workers", "2", "--grace", "0.2", "--", *words)
     started.until(lambda _: family.ready() == 2)
     started.send(signal.SIGTERM)
-    assert started.wait(10).code == 143
+    assert started.wait().code == 143
     family.gone(0.2)
 
 
 @pytest.mark.parametrize("way", ALL[1:])
 def test_a_task_that_ends_takes_its_family_along(launch: Launch, family: Family, way: str):
     """Also where nothing was stopped: the task itself ended, well."""
-    ended = launch("--grace", "0.2", "--", *stub("family", "ignore", way, "exit=0"), timeout=10)
+    ended = launch("--grace", "0.2", "--", *stub("family", "ignore", way, "exit=0"))
     assert ended.code == 0
     assert last_run(launch).task("worker/0")["leftovers"] >= 1
     assert "left" in ended.err and "behind" in ended.err
@@ -46,7 +46,7 @@ def test_everything_at_once(launch: Launch, family: Family):
     started.until(lambda _: family.ready() == 6)
     assert len(family.alive()) >= 6 * _PROCESSES
     started.send(signal.SIGINT)
-    assert started.wait(10).code == 130
+    assert started.wait().code == 130
     family.gone(0.2)
 
 
@@ -65,9 +65,8 @@ def test_a_failure_takes_every_family_along(launch: Launch, family: Family, tmp_
 
 def test_background_children_of_a_shell(launch: Launch, family: Family):
     script = "sleep 300 & (sleep 300 &) ; nohup sleep 300 >/dev/null 2>&1 & setsid sleep 300 & exit 0"
-    ended = launch("--workers", "2", "--", "sh", "-c", script)
+    ended = launch("--workers", "2", "--grace", "300", "--", "sh", "-c", script)
     assert ended.code == 0
-    assert ended.elapsed < 5
     family.gone(0.2)
 
 
@@ -108,7 +107,7 @@ def test_kill_9_of_the_launcher_s_whole_group(launch: Launch, family: Family):
     started = launch.start("--workers", "4", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
     started.until(lambda _: family.ready() == 4)
     os.killpg(started.pid, signal.SIGKILL)
-    started.wait(5)
+    started.wait()
     family.gone(2.0)
 
 
@@ -123,7 +122,7 @@ def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, whom: 
     started.until(lambda _: family.ready() == 4)
     (pid,) = named(family.alive(), whom)
     os.kill(pid, number)
-    ended = started.wait(15)
+    ended = started.wait()
     assert ended.code == 125
     assert "localhost" in ended.err
     assert last_run(launch).report["failure"]["reason"] == "host lost"
@@ -141,17 +140,16 @@ def test_kill_9_of_the_launcher_while_its_agent_is_stopped(launch: Launch, famil
 
 
 def test_a_second_ctrl_c_does_not_wait_for_an_agent_that_is_stopped(launch: Launch, family: Family):
-    started = launch.start("--workers", "2", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
+    started = launch.start("--workers", "2", "--grace", "300", "--", *stub("family", *ALL, "sleep"))
     started.until(lambda _: family.ready() == 2)
     (agent,) = named(family.alive(), "launch-agent")
     os.kill(agent, signal.SIGSTOP)
+    soon(lambda: stopped(agent))
     started.send(signal.SIGINT)
     started.until(lambda it: "Ctrl-C: stopping 2 tasks" in it.err)
     started.until(lambda it: "waiting for" in it.err)
-    before = time.monotonic()
     started.send(signal.SIGINT)
-    ended = started.wait(15)
-    assert time.monotonic() - before < 8
+    ended = started.wait()
     assert ended.code == 130
     assert "its agent did not answer in 1 s" in ended.err and "were killed" in ended.err
     assert set(last_run(launch).states().values()) == {"lost"}
@@ -167,10 +165,9 @@ def test_agent_and_guardian_killed_together(launch: Launch, family: Family):
         os.kill(pid, signal.SIGSTOP)
     for pid in helpers:
         os.kill(pid, signal.SIGKILL)
-    assert started.wait(15).code == 125
+    assert started.wait().code == 125
     soon(lambda: not any(map(alive, helpers)))
-    for pid in family.alive():
-        os.kill(pid, signal.SIGKILL)
+    family.kill()
     family.gone(1.0)
 
 
@@ -181,12 +178,12 @@ def _orphaned(launch: Launch, family: Family, others: set[int]) -> tuple[Path, s
     started.until(lambda _: family.ready() == 2)
     doomed = family.alive() - others
     helpers = [*named(doomed, "launch-guardian"), *named(doomed, "launch-agent")]
-    run = last_run(launch).path
+    run = run_of(launch, started).path
     for pid in (started.pid, *helpers):
         os.kill(pid, signal.SIGSTOP)
     for pid in (started.pid, *helpers):
         os.kill(pid, signal.SIGKILL)
-    started.wait(5)
+    started.wait()
     soon(lambda: not any(map(alive, helpers)))
     orphans = {pid for pid in doomed if alive(pid)}
     assert len(orphans) >= 2 * 4, "nobody has ended them"
@@ -198,19 +195,21 @@ def test_what_is_left_when_all_three_are_killed_is_swept_later(
     launch: Launch, family: Family, command: list[str]
 ):
     """By the next command; another job that runs is left alone."""
-    other = launch.start("--workers", "1", "--", "sleep", "60")
+    other = launch.start("--workers", "1", "--", "sleep", "300")
     (sleeper,) = soon(lambda: named(family.alive(), "sleep"))
     others = family.alive()
-    for _ in range(3):  # any porter on this machine, of another test, may be first
+    for _ in range(20):  # any porter on this machine, of another test, may be first, or in the middle of it
         run, orphans = _orphaned(launch, family, others)
         ended = launch(*command)
-        if f"job {run.name} died" in ended.err:
+        if f"job {run.name} died and had left {len(orphans)} processes here: killed" in ended.err:
             break
-        assert not any(map(alive, orphans))
-    assert f"job {run.name} died and had left {len(orphans)} processes here: killed" in ended.err
+        soon(lambda left=orphans: not any(map(alive, left)))  # type: ignore[misc]
+    else:
+        pytest.fail(f"{len(orphans)} were left, and it said: {ended.err}")
+    assert not any(map(alive, orphans))
     assert alive(sleeper)
     other.send(signal.SIGTERM)
-    assert other.wait(10).code == 143
+    assert other.wait().code == 143
     family.gone(0.5)
     assert "died" not in launch("ps").err
     assert "agents" not in json.loads((run / "launcher.json").read_text())
@@ -221,22 +220,24 @@ def test_what_a_stopped_agent_and_guardian_keep_is_swept_later(
     launch: Launch, family: Family, command: list[str]
 ):
     """Neither can end anything, and nobody tells them to go on: they go, too. Another job is left alone."""
-    other = launch.start("--workers", "1", "--", "sleep", "60")
+    other = launch.start("--workers", "1", "--", "sleep", "300")
     soon(lambda: named(family.alive(), "sleep"))
     others = family.alive()
     started = launch.start("--workers", "2", "--", *stub("family", "child", "cleared", "daemon", "sleep"))
     started.until(lambda _: family.ready() == 2)
     doomed = family.alive() - others - {started.pid}
-    for pid in (*named(doomed, "launch-guardian"), *named(doomed, "launch-agent")):
+    helpers = [*named(doomed, "launch-guardian"), *named(doomed, "launch-agent")]
+    for pid in helpers:
         os.kill(pid, signal.SIGSTOP)
-    run = last_run(launch).path
+    soon(lambda: all(map(stopped, helpers)))
+    run = run_of(launch, started).path
     started.kill()
     ended = launch(*command)
     assert ended.code == 0
     assert f"job {run.name} died and had left {len(doomed)} processes here: killed\n" in ended.err
     assert others <= family.alive()
     other.send(signal.SIGTERM)
-    assert other.wait(10).code == 143
+    assert other.wait().code == 143
     family.gone(0.5)
     assert "agents" not in json.loads((run / "launcher.json").read_text())
 
@@ -258,7 +259,7 @@ import ctypes, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
 seize = libc.ptrace(0x4206, int(sys.argv[1]), None, None)
 print("seized" if seize == 0 else "refused", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -285,16 +286,12 @@ time.sleep(60)
 def test_a_task_that_holds_its_agent_prisoner(launch: Launch, family: Family, how: str):
     """The guardian sees that its launcher is gone, whoever holds the link; a tracer is ended, too."""
     started = launch.start("--workers", "1", "--", sys.executable, "-c", _CAPTOR, how)
-    (agent,) = soon(lambda: named(family.alive(), "launch-agent"))
-    soon(lambda: _state(agent) in "Tt")
+    soon(lambda: any(map(stopped, named(family.alive(), "launch-agent"))))
     started.kill()
     family.gone(5)
 
 
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
+@pytest.mark.timeout(120)
 def test_a_debugger_that_does_not_let_go_of_a_dead_task(launch: Launch, family: Family):
     """What it keeps is called unkillable in time, and nobody looks at it all the time meanwhile."""
     started = launch.start("--workers", "1", "--grace", "0", "--", "sleep", "600")
@@ -306,15 +303,15 @@ def test_a_debugger_that_does_not_let_go_of_a_dead_task(launch: Launch, family: 
             if tracer.stdout.readline() != b"seized\n":
                 pytest.skip("tracing is not allowed here")
             started.send(signal.SIGINT)
-            before = time.monotonic()
+            until = time.monotonic() + 40
             spent = 0.0
-            while started.process.poll() is None and time.monotonic() - before < 20:
+            while started.process.poll() is None and time.monotonic() < until:
                 spent = max(spent, _cpu_seconds(agent))
                 time.sleep(0.05)
             ended = started.wait(1)
+            assert tracer.poll() is None, "it has not let go"
         finally:
             tracer.kill()
-    assert time.monotonic() - before < 14
     assert spent < 2
     assert ended.code == 130
     assert "worker/0" in ended.err and str(task) in ended.err
@@ -337,7 +334,7 @@ def test_one_of_two_hosts_is_lost(launch: Launch, family: Family):
     agents = named(family.alive(), "launch-agent")
     assert len(agents) == 2
     os.kill(max(agents), signal.SIGKILL)
-    ended = started.wait(15)
+    ended = started.wait()
     assert ended.code == 125
     states = last_run(launch).states()
     assert sorted(states.values()) == ["lost", "lost", "stopped", "stopped"]

@@ -79,10 +79,9 @@ def test_a_last_line_without_a_newline_is_shown(launch: Launch):
 
 def test_a_task_that_closes_its_stdout_is_waited_for(launch: Launch):
     ended = launch("--", *stub("printer", "closed"))
-    assert ended.code == 0
+    assert ended.code == 4, "its last word"
     assert "worker/0 | before" in ended.out
-    task = last_run(launch).task("worker/0")
-    assert task["ended_at"] - task["started_at"] >= 0.2
+    assert last_run(launch).task("worker/0")["status"] == {"code": 4, "signal": None}
 
 
 # ---------------------------------------------------------------------- much
@@ -95,7 +94,7 @@ def _largest(started: Started, family: Family, seconds: float) -> dict[str, int]
     end = time.monotonic() + seconds
     while started.process.poll() is None:
         assert time.monotonic() < end, f"still running after {seconds} s"
-        agents = agents or named(family.alive(), "launch-agent")
+        agents = [*filter(resident, agents)] or named(family.alive(), "launch-agent")
         largest["launcher"] = max(largest["launcher"], resident(started.pid))
         largest["launch-agent"] = max(largest["launch-agent"], *map(resident, agents), 0)
         time.sleep(0.02)
@@ -103,12 +102,13 @@ def _largest(started: Started, family: Family, seconds: float) -> dict[str, int]
     return largest
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["--quiet", "--json", "--show=worker"])
 def test_a_line_without_an_end(launch: Launch, family: Family, how: str):
     """1 GB of it where only the log takes it, less where it is shown too: bounded memory, nothing lost."""
     size = 1024 if how == "--quiet" else 64
     started = launch.start(how, "--", *stub("printer", "endless", size))
-    largest = _largest(started, family, 50)
+    largest = _largest(started, family, 250)
     ended = started.wait()
     assert ended.code == 0
     assert max(largest.values()) < ROOM, {name: f"{size / MiB:.0f} MiB" for name, size in largest.items()}
@@ -119,10 +119,11 @@ def test_a_line_without_an_end(launch: Launch, family: Family, how: str):
     log.unlink()
 
 
+@pytest.mark.timeout(300)
 def test_much_from_many_at_once(launch: Launch, family: Family, tmp_path: Path):
     words = ["--workers", "4", "-x", f"TOOK={tmp_path / 'took'}"]
     started = launch.start(*words, "--", *stub("printer", "mebibytes", 32))
-    largest = _largest(started, family, 50)
+    largest = _largest(started, family, 250)
     ended = started.wait()
     assert ended.out.count("z" * 99 + "\n") == 4 * 32 * 10486
     assert max(largest.values()) < ROOM, largest
@@ -135,7 +136,7 @@ def test_a_reader_that_has_seen_enough_ends_the_job(launch: Launch, family: Fami
     """``launch ... | head -1``: as SIGPIPE ends any other program, and nothing is left."""
     words = ["--workers", "2", "--", "sh", "-c", "while :; do echo y; sleep 0.05; done"]
     started = launch.start(*words, command=_piped("head -1"))
-    ended = started.wait(10)
+    ended = started.wait()
     assert ended.out in ("worker/0 | y\n", "worker/1 | y\n")
     assert ended.code == 141
     assert "nobody reads the output any more" in ended.err
@@ -146,13 +147,12 @@ def test_a_reader_that_has_seen_enough_ends_the_job(launch: Launch, family: Fami
 
 
 def test_a_reader_that_stops_holds_up_no_task(launch: Launch, tmp_path: Path):
-    """Nobody reads for 8 seconds: the tasks go on, the logs are whole, what was skipped is said."""
+    """Nobody reads before all is printed: the tasks go on, the logs are whole, what was skipped is said."""
     took = tmp_path / "took"
     words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", 40)]
-    started = launch.start(*words, command=_piped("(sleep 8; cat)"))
-    ended = started.wait(30)
+    started = launch.start(*words, command=_piped(f"(until test -e {took}; do sleep 0.1; done; cat)"))
+    ended = started.wait()
     assert ended.code == 0
-    assert float(took.read_text()) < 7.9
     assert last_run(launch).log("worker/0") == (b"z" * 99 + b"\n") * 40 * 10486
     assert re.search(r"launch: [\d,]+ lines were not shown here", ended.out)
     assert "succeeded" in ended.out
@@ -162,14 +162,14 @@ def test_a_closed_stdout_is_no_fault(launch: Launch):
     started = launch.start(
         "--workers", "2", "--", "sh", "-c", "echo y", command=("sh", "-c", '"$@" >&-', "sh", *COMMAND)
     )
-    ended = started.wait(10)
+    ended = started.wait()
     assert "Traceback" not in ended.err
     assert set(last_run(launch).states().values()) == {"succeeded"}
 
 
 def test_a_full_disk_for_the_output_is_said(launch: Launch):
     started = launch.start("--", "echo", "hi", command=("sh", "-c", '"$@" >/dev/full', "sh", *COMMAND))
-    ended = started.wait(10)
+    ended = started.wait()
     assert ended.code == 125, "the job itself is all right, but whoever wanted its output has not got it"
     assert "launch: the output could not be written: No space left on device" in ended.err
     assert last_run(launch).log("worker/0") == b"hi\n"
@@ -207,9 +207,11 @@ def test_json(launch: Launch):
     }
 
 
-def test_show(launch: Launch):
-    words = ["--ps", "2", "--workers", "3", "--show", "ps/1,worker/1-2"]
-    script = "echo shown; test $JOB_NAME = worker || exec sleep 60; sleep 0.3"
+def test_show(launch: Launch, tmp_path: Path):
+    words = ["--ps", "2", "--workers", "3", "--show", "ps/1,worker/1-2", "--workdir", str(tmp_path)]
+    servers = "echo shown; : > ps-$TASK_INDEX; exec sleep 60"
+    workers = "echo shown; until test -e ps-0 -a -e ps-1; do sleep 0.05; done"
+    script = f"if test $JOB_NAME = ps; then {servers}; fi; {workers}"
     ended = launch(*words, "--", "sh", "-c", script)
     shown = [line.partition(" | ")[0].rstrip() for line in ended.out.splitlines() if line.endswith("| shown")]
     assert sorted(shown) == ["ps/1", "worker/1", "worker/2"]

@@ -14,7 +14,7 @@ def test_every_task_has_a_folder_in_the_run(launch: Launch, tmp_path: Path):
     run = tmp_path / "run"
     words = ["--workers", "2", "--ps", "1", "--output-dirs", "--run-dir", str(run)]
     stays = 'test $JOB_NAME = ps && sleep 60; until test -s "$OUTPUT_DIR/../ps-0/file"; do sleep 0.05; done'
-    ended = launch(*words, "--timeout", "20", "--", "sh", "-c", f"{WRITE}; {stays}")
+    ended = launch(*words, "--", "sh", "-c", f"{WRITE}; {stays}")
     assert ended.code == 0, ended.err
     assert {file.parent.name: file.read_text() for file in run.glob("output/*/file")} == {
         "worker-0": "worker 0\n",

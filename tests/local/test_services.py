@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Launch
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 JOB = """\
 roles:
@@ -86,7 +86,11 @@ def states(out: str) -> dict[str, str]:
 
 def test_the_evaluator_finishes(launch: Launch, tmp_path: Path):
     """It is waited for, that is said, and TensorBoard stays as long."""
-    ended = launch(written(tmp_path, "sleep 3; echo evaluated"))
+    go = tmp_path / "go"
+    started = launch.start(written(tmp_path, f"until test -e {go}; do sleep 0.05; done; echo evaluated"))
+    started.until(lambda it: "waiting for evaluator/0" in it.err)
+    go.touch()
+    ended = started.wait()
     assert ended.code == 0, ended.err
     assert "evaluator/0 | evaluated\n" in ended.out
     assert "launch: waiting for evaluator/0 to finish (28 s left)\n" in ended.err
@@ -105,13 +109,18 @@ def test_ctrl_c_ends_the_wait(launch: Launch, tmp_path: Path):
     started = launch.start(written(tmp_path, "exec sleep 300"))
     started.until(lambda it: "waiting for evaluator/0 to finish" in it.err)
     started.send(signal.SIGINT)
-    ended = started.wait(20)
+    ended = started.wait()
     assert ended.code == 0, ended.err
     assert "Ctrl-C: the job is done; stopping" in ended.err
 
 
 def test_a_sidecar_that_fails_is_a_remark(launch: Launch, tmp_path: Path):
-    ended = launch(written(tmp_path, "sleep 0.5", board="exit 9"))
+    go = tmp_path / "go"
+    evaluator = f"until test -e {go}; do sleep 0.05; done"
+    started = launch.start(written(tmp_path, evaluator, board="exit 9"))
+    started.until(lambda it: "board/0 failed" in it.err)
+    go.touch()
+    ended = started.wait()
     assert ended.code == 0, ended.err
-    assert re.search(r"launch: board/0 failed after \d.\d s: exit code 9; it is a sidecar", ended.err)
+    assert re.search(r"launch: board/0 failed after [\d.]+ s: exit code 9; it is a sidecar", ended.err)
     assert states(ended.out)["board"] == "failed"

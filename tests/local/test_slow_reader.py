@@ -22,8 +22,8 @@ from tests.local.seeing import Family, last_run, soon, stub
 YES = "yes 'a line like any other of this job, with nothing in it to be seen'"
 ENDLESS = ["sh", "-c", YES]
 MEGABYTES = 50
-#: Seconds that the end of a launch may take beyond what its tasks take.
-SOON = 8.0
+#: Seconds that the end of a launch takes at the very most: less than the half minute of a slow flush.
+SOON = 25.0
 
 
 class Reader(threading.Thread):
@@ -34,6 +34,8 @@ class Reader(threading.Thread):
         self.path = path
         self._rate = rate
         self._hurry = threading.Event()
+        #: Seconds by which he came back too late for more, at most: the machine stood still, and he with it.
+        self.late = 0.0
         self._pieces: list[bytes] = []
         os.mkfifo(path)
         self.start()
@@ -43,12 +45,14 @@ class Reader(threading.Thread):
         with open(self.path, "rb", buffering=0) as file:
             while data := file.read(size):
                 self._pieces.append(data)
+                until = time.monotonic() + len(data) / self._rate
                 self._hurry.wait(len(data) / self._rate)
+                self.late = max(self.late, time.monotonic() - until)
 
     def finish(self) -> bytes:
         """All that it read, to the end."""
         self._hurry.set()
-        self.join(20)
+        self.join(40)
         assert not self.is_alive()
         return b"".join(self._pieces)
 
@@ -97,10 +101,8 @@ def test_a_signal_does_not_wait_for_a_slow_reader(
     slow = reader(2000)
     started = _into(launch, slow, form, "--workers", "2", "--grace", "1", "--", *ENDLESS)
     _until_much_waits(launch)
-    before = time.monotonic()
     started.send(number)
-    ended = started.wait(20)
-    assert time.monotonic() - before < 1 + SOON
+    ended = started.wait(SOON)
     assert ended.code == 128 + number
     family.gone(0.5)
     shown = slow.finish()
@@ -113,11 +115,10 @@ def test_a_signal_does_not_wait_for_a_slow_reader(
 def test_the_time_limit_does_not_wait_for_a_slow_reader(launch: Launch, reader: Callable[[float], Reader]):
     slow = reader(2000)
     started = _into(launch, slow, "--timeout", "2", "--grace", "1", "--", *ENDLESS)
-    ended = started.wait(30)
+    ended = started.wait(2 + SOON)
     assert ended.code == 124
-    assert ended.elapsed < 2 + 1 + SOON + 1
     report = last_run(launch).report
-    assert 1.9 < report["failure"]["at"] - report["started_at"] < 6
+    assert 1.9 < report["failure"]["at"] - report["started_at"] < SOON
     slow.finish()
 
 
@@ -132,22 +133,25 @@ def test_a_failure_does_not_wait_for_a_slow_reader(
     _until_much_waits(launch)
     before = time.time()
     now.touch()
-    ended = started.wait(20)
+    ended = started.wait(SOON)
     assert ended.code == 7
-    assert time.time() - before < 1 + SOON
     exits = [event for event in last_run(launch).events if event["event"] == "TaskExited"]
-    assert all(event["at"] - before < 6 for event in exits)
+    assert len(exits) == 2 and all(event["at"] - before < SOON for event in exits)
     slow.finish()
 
 
+@pytest.mark.timeout(300)
 def test_a_steady_reader_gets_every_line(launch: Launch, reader: Callable[[float], Reader], tmp_path: Path):
     """Slower than the job prints, but he reads: nothing is skipped, and the tasks are held up."""
-    steady = reader(5e6)
     took = tmp_path / "took"
     words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", MEGABYTES)]
-    ended = _into(launch, steady, *words).wait(40)
-    assert ended.code == 0
-    shown = steady.finish()
+    for _ in range(3):
+        steady = reader(5e6)
+        ended = _into(launch, steady, *words).wait(80)
+        assert ended.code == 0
+        shown = steady.finish()
+        if steady.late < 1:  # else he was kept from reading for so long that he may have been given up
+            break
     assert shown.count(b"worker/0 | " + b"z" * 99 + b"\n") == MEGABYTES * 10486
     assert b"not shown" not in shown
     assert float(took.read_text()) > 6
@@ -160,11 +164,9 @@ def test_of_a_job_that_is_done_a_slow_reader_gets_the_end(
     """He is waited for half a minute at most; a signal ends that at once, and what he missed is said."""
     slow = reader(20_000)
     started = _into(launch, slow, "--", *stub("printer", "lines", 20_000))
-    soon(lambda: any(launch.state.glob("*/report.json")), 20)
+    soon(lambda: any(launch.state.glob("*/report.json")))
     started.send(signal.SIGINT)
-    before = time.monotonic()
-    ended = started.wait(10)
-    assert time.monotonic() - before < SOON
+    ended = started.wait(SOON)
     assert ended.code == 0
     shown = slow.finish().decode()
     assert re.search(r"launch: [\d,]+ lines were not shown here", shown)

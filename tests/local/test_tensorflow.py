@@ -17,13 +17,15 @@ import pytest
 from tests.conftest import Ended, Launch
 from tests.local.seeing import ROOT, Family, last_run
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(400)]
 
 PYTHON = os.environ.get("LAUNCH_TEST_PYTHON", sys.executable)
 EXAMPLES = ROOT / "examples" / "mnist_dist"
 STRATEGIES = ROOT / "examples" / "strategies"
 CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 JOB = ["--ps", "2", "--workers", "2", "--python", PYTHON]
+#: Less than the example's own: asynchronous steps of 0.5 leave the accuracy now and then below 90 %.
+CALM = "--learning_rate=0.2"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +36,7 @@ def mnist() -> None:
     )
     if looked.returncode:
         pytest.fail(f"{PYTHON} has no tensorflow: install '.[tensorflow]', or set LAUNCH_TEST_PYTHON")
-    subprocess.run([PYTHON, str(EXAMPLES / "data.py")], check=True, timeout=150, capture_output=True)
+    subprocess.run([PYTHON, str(EXAMPLES / "data.py")], check=True, timeout=350, capture_output=True)
 
 
 def _trained(launch: Launch, *words: str) -> Ended:
@@ -52,13 +54,13 @@ def _trained(launch: Launch, *words: str) -> Ended:
 
 
 def test_the_classic_program_with_its_flags(launch: Launch, family: Family):
-    _trained(launch, *JOB, "--flags", str(EXAMPLES / "mnist_dist.py"))
+    _trained(launch, *JOB, "--flags", str(EXAMPLES / "mnist_dist.py"), CALM)
     family.gone(1.0)
 
 
 def test_the_same_with_placeholders(launch: Launch, family: Family):
     flags = ["--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}", "--job_name={job_name}"]
-    _trained(launch, *JOB, str(EXAMPLES / "mnist_dist.py"), *flags, "--task_index={task_index}")
+    _trained(launch, *JOB, str(EXAMPLES / "mnist_dist.py"), *flags, "--task_index={task_index}", CALM)
     family.gone(1.0)
 
 

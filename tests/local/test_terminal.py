@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.conftest import Launch
 from tests.local.seeing import Family, Terminal, last_run, stub
@@ -12,9 +13,15 @@ Open = Callable[..., Terminal]
 _TWO_LINES = ["--workers", "2", "--", "sh", "-c", "echo first; sleep 0.7; echo second"]
 
 
-def test_colours_a_live_line_and_a_table(terminal: Open):
-    it = terminal(*_TWO_LINES)
+def _two_lines(go: Path) -> list[str]:
+    """The same, the second as soon as this file is there."""
+    return [*_TWO_LINES[:-1], f"echo first; until test -e {go}; do sleep 0.05; done; echo second"]
+
+
+def test_colours_a_live_line_and_a_table(terminal: Open, tmp_path: Path):
+    it = terminal(*_two_lines(tmp_path / "go"))
     it.until(lambda it: "2 running" in it.text)
+    (tmp_path / "go").touch()
     assert it.wait() == 0
     assert b"\x1b[36mworker/0 |\x1b[0m first" in it.raw
     assert "worker/1 | second" in it.text
@@ -24,10 +31,11 @@ def test_colours_a_live_line_and_a_table(terminal: Open):
     assert it.text.rstrip().splitlines()[-1].startswith("logs: ")
 
 
-def test_the_live_line_leaves_no_trace(terminal: Open):
+def test_the_live_line_leaves_no_trace(terminal: Open, tmp_path: Path):
     """Each drawing is erased before anything else is written."""
-    it = terminal(*_TWO_LINES)
+    it = terminal(*_two_lines(tmp_path / "go"))
     it.until(lambda it: "2 running" in it.text)
+    (tmp_path / "go").touch()
     it.wait()
     assert not [line for line in it.screen if "running" in line]
     assert {"worker/0 | first", "worker/1 | second"} <= {*it.screen}
@@ -53,12 +61,14 @@ def test_quiet_draws_nothing(terminal: Open):
     assert it.raw == b""
 
 
-def test_a_small_window_and_one_that_changes(terminal: Open):
-    it = terminal("--ps", "1", "--workers", "3", "--", "sh", "-c", "echo up; sleep 1.5")
+def test_a_small_window_and_one_that_changes(terminal: Open, tmp_path: Path):
+    script = f"echo up; until test -e {tmp_path / 'go'}; do sleep 0.05; done"
+    it = terminal("--ps", "1", "--workers", "3", "--", "sh", "-c", script)
     it.until(lambda it: "4 running" in it.text)
     it.resize(12, 5)
     it.until(lambda it: any(0 < len(part) <= 12 for part in it.text.split("\r")[-4:]))
     it.resize(30, 5)
+    (tmp_path / "go").touch()
     assert it.wait() == 0
     assert "Traceback" not in it.text
     assert "ok in" in it.text
@@ -68,7 +78,7 @@ def test_ctrl_c_on_the_keyboard(terminal: Open, launch: Launch, family: Family):
     """The key reaches the launcher alone: the tasks get their SIGTERM from it, once."""
     script = "trap 'echo interrupted' INT; echo up; sleep 60 & wait; wait"
     it = terminal("--workers", "2", "--", "sh", "-c", script)
-    it.until(lambda it: it.text.count("up") >= 2)
+    it.until(lambda it: it.text.count("| up") == 2)
     it.press("\x03")
     assert it.wait() == 130
     assert "Ctrl-C: stopping 2 tasks" in it.text

@@ -17,6 +17,8 @@ import time
 
 # Of <linux/if_packet.h>: keep checksums and big segments as they are; don't show us what we send.
 _SOL_PACKET, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 263, 15, 23
+#: Of <asm-generic/socket.h>: as much as is asked for, whatever is usual on this machine.
+SO_RCVBUFFORCE = 33
 _ALL = 0x0003
 
 
@@ -43,7 +45,7 @@ class Cable:
 
     def _tc(self, where: int, what: str, device: str, *more: str) -> bool:
         argv = _inside(where, "tc", "qdisc", what, "dev", device, *more)
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
         if done.returncode and "kind is unknown" not in done.stderr:
             raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
         return not done.returncode
@@ -66,7 +68,7 @@ class Cable:
 
     def _ip(self, *lines: str) -> None:
         argv = _inside(self._switch, "ip", "-batch", "-")
-        subprocess.run(argv, input="\n".join(lines), text=True, check=True, capture_output=True, timeout=10)
+        subprocess.run(argv, input="\n".join(lines), text=True, check=True, capture_output=True, timeout=60)
 
     def mend(self) -> None:
         """What is under way is lost; from now on nothing is."""
@@ -119,7 +121,7 @@ def _tap(name: str) -> socket.socket:
     tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
     tap.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
     tap.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
-    tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
     tap.bind((name, _ALL))
     tap.setblocking(False)
     return tap

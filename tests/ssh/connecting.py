@@ -15,7 +15,9 @@ from launcher.transport.ssh.settings import SshSettings
 from tests.ssh.errand_stubs import receive
 from tests.ssh.lab import Lab
 
-#: Once, and not for long: most tests here fail to connect.
+#: Once, and for as long as a busy machine may take for a step.
+ONCE = SshSettings(connect_timeout=30.0, attempts=1)
+#: Once, and not for long: for hosts that say nothing.
 QUICK = SshSettings(connect_timeout=1.0, attempts=1)
 
 
@@ -37,7 +39,7 @@ class Home:
         self._config.write_text(text + "\n" + self._config.read_text())
 
 
-def works(*hosts: Host, settings: SshSettings = QUICK) -> list[str]:
+def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
     """That all can be connected to, and asked something; what was told meanwhile."""
     told: list[str] = []
     with Fleet(hosts, settings, told.append) as fleet:
@@ -46,12 +48,12 @@ def works(*hosts: Host, settings: SshSettings = QUICK) -> list[str]:
             assert fleet.is_alive(host.name)
             errand = fleet.errand(host.name, "launcher.processes.kernel:descendants_of", 1)
             receive(errand)
-            assert errand.wait(10) is not None, errand.said()
+            assert errand.wait(30) is not None, errand.said()
             errand.close()
     return told
 
 
-def refusal(*hosts: Host, settings: SshSettings = QUICK, tell: Callable[[str], None] = print) -> str:
+def refusal(*hosts: Host, settings: SshSettings = ONCE, tell: Callable[[str], None] = print) -> str:
     """Why they can't be connected to."""
     with Fleet(hosts, settings, tell) as fleet, pytest.raises(HostsError) as caught:
         fleet.connect()
@@ -60,7 +62,7 @@ def refusal(*hosts: Host, settings: SshSettings = QUICK, tell: Callable[[str], N
     return str(caught.value)
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait for it."""
     deadline = time.monotonic() + seconds
     while not condition():

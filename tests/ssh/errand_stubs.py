@@ -13,7 +13,7 @@ from launcher.transport.base import Errand
 
 _STUBS = Path(__file__).parents[1] / "stubs/errands.py"
 #: Seconds for what a host does in a moment.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class StubBundle:

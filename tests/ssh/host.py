@@ -19,6 +19,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CACHE = ".cache/tf-launcher"
 #: What a shell reads at its start, also when it only runs a command for sshd.
 _START_FILES = (".bashrc", ".zshenv", ".cshrc", ".config/fish/config.fish")
+#: Seconds for anything that a host does in a moment, on a machine that is busy with other work.
+PATIENCE = 30.0
 
 
 class NeedsRoot(RuntimeError):
@@ -57,7 +59,7 @@ class LabHost:
     # What happens on it
 
     def run(
-        self, argv: Sequence[str], stdin: bytes = b"", timeout: float = 30.0, check: bool = True
+        self, argv: Sequence[str], stdin: bytes = b"", timeout: float = 60.0, check: bool = True
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command there, beside sshd, to its end; at the time-out it is killed.
 
@@ -140,13 +142,13 @@ class LabHost:
             # Without -D: it becomes a daemon that the first process inherits. The limit is what a login has.
             sshd = [SSHD, "-f", str(self.folder / "etc/sshd_config"), "-E", str(self.log)]
             self.run(["prlimit", "--nofile=1024:", *sshd])
-        until(self.answers, 10, f"sshd of {self.name} answers; {self.log} says why not")
+        until(self.answers, PATIENCE, f"sshd of {self.name} answers; {self.log} says why not")
 
     def stop_sshd(self) -> None:
         """End the one that listens: new connections are refused, the ones that are there stay."""
         for pid in self.sshd():
             self.run(["kill", "-KILL", str(pid)])
-        until(lambda: not self.sshd(), 5, f"sshd of {self.name} ended")
+        until(lambda: not self.sshd(), PATIENCE, f"sshd of {self.name} ended")
 
     def freeze_sshd(self) -> None:
         """From now on it accepts connections and says nothing; `stop_sshd` and `start_sshd` mend it."""
@@ -271,12 +273,18 @@ class LabHost:
 
     def heal(self) -> None:
         """Undo whatever a test did: an empty home, the first host key, sshd running, nothing else."""
-        if pids := [str(process.pid) for process in self.processes()]:
-            self.run(["kill", "-KILL", *pids], check=False)
+        # Until all are gone: what is killed may be writing a file just now, or have forked meanwhile.
+        until(self._emptied, PATIENCE, f"all processes of {self.name} end")
         self.empty()
         self.expected.clear()
         self.set_shell("/bin/bash")
         self._heal_sshd()
+
+    def _emptied(self) -> bool:
+        """Kill all processes there; whether there were none."""
+        if pids := [str(process.pid) for process in self.processes()]:
+            self.run(["kill", "-KILL", *pids], check=False)
+        return not pids
 
     def _heal_sshd(self) -> None:
         self.kill_sshd_sessions()

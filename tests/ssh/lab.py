@@ -57,19 +57,25 @@ class Lab:
     Args:
         count: how many hosts, at most 250.
         show: folders that must be seen on each host under the path they have here, also below ``/tmp``.
+        numbers: of the networks it may have; it takes the first that nobody uses.
     """
 
-    def __init__(self, count: int = 4, show: Iterable[str | os.PathLike[str]] = ()) -> None:
+    def __init__(
+        self,
+        count: int = 4,
+        show: Iterable[str | os.PathLike[str]] = (),
+        numbers: Iterable[int] = range(1, 255),
+    ) -> None:
         _check_needs()
         self.hosts: list[LabHost] = []
-        self._number, self._lock = _subnet()
+        self.number, self._lock = _subnet(numbers)
         #: Whether the hosts are made of namespaces.
         self.spaces = os.geteuid() == 0
-        self.subnet = f"{'10' if self.spaces else '127'}.77.{self._number}"
+        self.subnet = f"{'10' if self.spaces else '127'}.77.{self.number}"
         #: The address that the hosts see of the machine that runs the tests.
         self.address = f"{self.subnet}.254"
         # Not below /tmp, which each host has of its own.
-        self.folder = Path(f"/var/tmp/tf-launcher-lab-{os.getuid()}-{self._number}")
+        self.folder = Path(f"/var/tmp/tf-launcher-lab-{os.getuid()}-{self.number}")
         #: The home of whoever launches: ``.ssh/config``, a key, ``known_hosts``.
         self.client_home = self.folder / "client"
         self._show = [os.path.realpath(path) for path in show]
@@ -151,7 +157,7 @@ class Lab:
     def _start(self) -> None:
         settings = {
             "owner": os.getpid(), "folder": str(self.folder), "count": len(self.hosts), "subnet": self.subnet,
-            "uplink": f"tflab{self._number}", "show": self._show, "spaces": self.spaces,
+            "uplink": f"tflab{self.number}", "show": self._show, "spaces": self.spaces,
         }  # fmt: skip
         warden = [
             sys.executable,
@@ -166,9 +172,9 @@ class Lab:
             cwd="/", env={"PATH": SEARCH}, pass_fds=[self._lock.fileno()],
         )  # fmt: skip
         told = json.loads(done.stdout or '{"error": "the warden of the lab said nothing"}')
+        self._lock.close()
         if "error" in told:
             raise RuntimeError(f"no lab: {told['error']}")
-        self._lock.close()
         self._warden = told["warden"]
         for host, pid in zip(self.hosts, told["hosts"], strict=True):
             host.pid = pid
@@ -197,12 +203,22 @@ class Lab:
 
     def close(self) -> None:
         """End everything of the lab and remove its files."""
-        self._lock.close()
         if self._warden and self._warden_lives():
             os.kill(self._warden, signal.SIGTERM)
-            until(lambda: not self._warden_lives(), 20, f"the warden of {self.folder} ends")
+            until(lambda: not self._warden_lives(), 60, f"the warden of {self.folder} ends")
         self._warden = 0
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove()
+
+    def _remove(self) -> None:
+        """Remove its files, unless its warden has, and while no other lab can have its number."""
+        lock = self._lock if self._lock.fileno() >= 0 else None
+        deadline = time.monotonic() + 20
+        while lock is None and self.folder.exists() and time.monotonic() < deadline:
+            lock = _locked(self.number)
+            time.sleep(0.0 if lock else 0.01)
+        if lock is not None:
+            with lock:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def _warden_lives(self) -> bool:
         """Whether the process of this number is still it."""
@@ -220,22 +236,30 @@ class Lab:
         self.close()
 
 
-def _subnet() -> tuple[int, socket.socket]:
+def _subnet(numbers: Iterable[int]) -> tuple[int, socket.socket]:
     """A network that nobody uses: its number, and what keeps other labs from it while it is open."""
     routes = subprocess.run(
         ["ip", "-4", "route"], capture_output=True, text=True, timeout=10, check=True
     ).stdout
-    for number in range(1, 255):
-        lock = socket.socket(socket.AF_UNIX)
-        try:
-            lock.bind(f"\0tf-launcher-lab-{number}")
-        except OSError:
-            lock.close()
+    for number in numbers:
+        lock = _locked(number)
+        if lock is None:
             continue
         if f"10.77.{number}." not in routes:
             return number, lock
         lock.close()
     raise RuntimeError("no lab: 10.77.1.0/24 to 10.77.254.0/24 are all in use")
+
+
+def _locked(number: int) -> socket.socket | None:
+    """What keeps other labs from this network; ``None``: one has it."""
+    lock = socket.socket(socket.AF_UNIX)
+    try:
+        lock.bind(f"\0tf-launcher-lab-{number}")
+    except OSError:
+        lock.close()
+        return None
+    return lock
 
 
 def _check_needs() -> None:

@@ -28,6 +28,11 @@ class NamespacedHost(LabHost):
         self.switch = 0
         self._cable: Cable | None = None
 
+    def _held(self, argv: Sequence[str]) -> list[str]:
+        """See `LabHost._held`; also if ``nsenter`` ends before its child can ask for its signal."""
+        alive = 'test "$PPID" = 0 && exec "$@"'  # its parent is outside, and has no number there
+        return super()._held(["sh", "-c", alive, "sh", *argv])
+
     def _enter(self) -> list[str]:
         kinds = ["--net", "--uts", "--ipc", "--mount", "--pid"]
         # Not --wd: that would be the home of outside, whatever is mounted over it.

@@ -103,9 +103,9 @@ class PretendErrand:
         """Let go of everything; the program has a moment to end by itself."""
         self.close()
         self._line.frozen.clear()
-        self._relay.join(5)
+        self._relay.join(30)
         try:
-            self.process.wait(5)
+            self.process.wait(30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

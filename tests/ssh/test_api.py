@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ from launcher import TaskFailed, TFCluster, TFParallel
 from launcher.feed import door
 from tests.local.seeing import soon
 from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
 from tests.ssh.test_outputs import cache_of
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 #: The same minor version of Python as ours.
 HERE: dict[str, Any] = {"python": sys.executable, "workdir": "/", "quiet": True}
 
@@ -74,8 +77,27 @@ def test_a_network_that_breaks_costs_no_row(hosts: list[LabHost], monkeypatch: p
         mend.join()
 
 
+@pytest.fixture
+def meet(lab: Lab) -> Iterator[Callable[[], None]]:
+    """To be called by instances: returns when it has been on two hosts. All see the folder of the lab."""
+    folder = lab.folder / "meeting"
+    folder.mkdir()
+    path = str(folder)
+
+    def wait_for_another() -> None:
+        Path(path, os.uname().nodename).touch()
+        until = time.monotonic() + 60
+        while len(os.listdir(path)) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+
+    yield wait_for_another
+    shutil.rmtree(folder)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
-def test_a_network_that_breaks_costs_no_instance(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
+def test_a_network_that_breaks_costs_no_instance(
+    hosts: list[LabHost], meet: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+):
     """The slots come by the launcher's connection, which ends as if the program had hung up."""
     monkeypatch.setattr(door, "own_addresses", lambda: ["203.0.113.1"])
     began = [host.there(host.home) / "began" for host in hosts[:2]]
@@ -83,11 +105,12 @@ def test_a_network_that_breaks_costs_no_instance(hosts: list[LabHost], monkeypat
     def slow(args: Any, ctx: Any) -> Any:
         with Path("~/began").expanduser().open("a") as file:
             file.write(f"{args}\n")
+        meet()
         time.sleep(7)
         return args
 
     def cut() -> None:
-        assert soon(began[1].exists, 20)
+        assert soon(began[1].exists, 60)
         hosts[1].cut()
         time.sleep(6)
         hosts[1].restore()
@@ -112,7 +135,7 @@ def test_a_failure_there(hosts: list[LabHost]):
     with pytest.raises(TaskFailed, match="worker/1 on node2 raised ValueError: over there") as caught:
         cluster.shutdown()
     assert caught.value.host == "node2" and isinstance(caught.value.__cause__, ValueError)
-    assert soon(lambda: not any(host.processes() for host in hosts), 10)
+    assert soon(lambda: not any(host.processes() for host in hosts), 30)
 
 
 def test_rows_of_a_class_of_a_module_that_is_here_only(
@@ -166,7 +189,7 @@ def test_what_a_job_has_left_comes_here_when_the_program_fails(hosts: list[LabHo
         pytest.raises(KeyError),
         TFCluster.run(leave_something, None, 1, hosts="node1", **HERE) as cluster,
     ):
-        assert soon(lambda: outputs_at(hosts[0]), 20)
+        assert soon(lambda: outputs_at(hosts[0]), 60)
         raise KeyError("of the program")
     assert Path(cluster.run_dir, "output/worker-0/file").read_text() == "of it"
     assert not cache_of(hosts[0])
@@ -174,11 +197,14 @@ def test_what_a_job_has_left_comes_here_when_the_program_fails(hosts: list[LabHo
 
 def outputs_at(host: LabHost) -> bool:
     """Whether the node has written its file there."""
-    return any((host.there(host.home) / ".cache/tf-launcher/work").rglob("worker-0/file"))
+    found = (host.there(host.home) / ".cache/tf-launcher/work").rglob("worker-0/file")
+    return any(path.read_text() == "of it" for path in found)
 
 
-def test_instances_on_all_slots(hosts: list[LabHost]):
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+def test_instances_on_all_slots(hosts: list[LabHost], meet: Callable[[], None]):
     def where(args: Any, ctx: Any) -> Any:
+        meet()
         return args, os.uname().nodename
 
     found = TFParallel.run(where, range(8), hosts="node1:1,node2:2", **HERE)

@@ -20,7 +20,7 @@ from launcher import InputMode, TaskFailed, TFCluster
 from tests.local.seeing import ROOT
 from tests.ssh.host import LabHost
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(240)
 #: The same minor version of Python as ours.
 HERE: dict[str, Any] = {"python": sys.executable, "workdir": "/", "input_mode": InputMode.FEED}
 ROWS = 1_000_003
@@ -57,8 +57,8 @@ def note(args: Any, ctx: Any) -> None:
             rows = feed.next_batch(500)
             file.write(array.array("I", rows).tobytes())
             seen += len(rows)
-            if args and ctx.task_index == 0:
-                time.sleep(0.002)
+            if ctx.task_index == 0:
+                time.sleep(0.05 if seen < args else 0.0)
             elif args and seen >= args:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -97,7 +97,10 @@ def test_none_of_them_is_lost_when_a_worker_is_killed():
 
 @pytest.mark.parametrize("how", ["raises", "exits", "is killed"])
 def test_the_driver_knows_at_once(how: str):
-    """The bound is wide, as the machine may be busy; a quiet one takes a fifth of a second."""
+    """The bound is wide, as the machine may be busy; a quiet one takes a fifth of a second.
+
+    Nothing that gives up after a while would be as fast as the bound: connections are mended for 60 s.
+    """
 
     def fail(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed()
@@ -116,7 +119,7 @@ def test_the_driver_knows_at_once(how: str):
     with pytest.raises(TaskFailed, match=told), cluster:
         cluster.train(list(range(1000)))
     print(f" [{how}: {time.monotonic() - since:.2f} s]", end="")
-    assert time.monotonic() - since < 10
+    assert time.monotonic() - since < 30
 
 
 def program(path: Path) -> ModuleType:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Launch
-from tests.ssh.host import LabHost, until
+from tests.ssh.host import PATIENCE, LabHost, until
 from tests.ssh.lab import Lab
 
+pytestmark = pytest.mark.timeout(180)
 NAMES = ["node1", "node2", "node3", "node4"]
 HOSTS = ",".join(NAMES)
 
@@ -24,7 +25,7 @@ needs_spaces = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network
 
 def checked(launch: Launch, *words: str, code: int = 0, hosts: str = HOSTS) -> dict[str, Any]:
     """What a check says, as JSON; it ends with ``code``."""
-    ended = launch("check", "--json", hosts, *words, timeout=60)
+    ended = launch("check", "--json", hosts, *words, timeout=120)
     assert ended.code == code, f"{ended.code}\n{ended.out}\n{ended.err}"
     found: dict[str, Any] = json.loads(ended.out)
     return found
@@ -41,9 +42,10 @@ def pairs(record: dict[str, Any]) -> dict[tuple[str, str], str]:
 
 
 def test_four_in_good_health(ssh_launch: Launch):
-    ended = ssh_launch("check", HOSTS)
+    ended = ssh_launch("check", HOSTS, timeout=120)
     assert ended.code == 0, ended.err
-    assert ended.err == ""
+    # On a busy machine it may take so long that whoever waits is told for whom.
+    assert not [line for line in ended.err.splitlines() if "waiting for " not in line]
     hosts, ways, *_ = ended.out.split("\n\n")
     rows = [line.split() for line in hosts.splitlines()]
     assert [row[0] for row in rows] == ["host", *NAMES]
@@ -59,7 +61,8 @@ def test_what_each_host_tells(ssh_launch: Launch, hosts: list[LabHost]):
     assert set(pairs(record).values()) == {"ok"} and len(record["pairs"]) == 16
     for seen, host in zip(record["hosts"], hosts, strict=True):
         assert (seen["name"], seen["error"]) == (host.name, None)
-        assert abs(seen["clock"]["seconds"]) < 1, "they share one clock"
+        clock = seen["clock"]
+        assert abs(clock["seconds"]) <= clock["uncertainty"] + 0.001, "they share one clock"
         assert seen["facts"]["folders"]["home"]["path"] == str(host.home)
 
 
@@ -77,7 +80,7 @@ def test_each_has_its_own_name_and_sees_the_others(ssh_launch: Launch, hosts: li
 @needs_spaces
 def test_a_host_that_is_down_and_the_others_are_checked(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[2].cut()
-    record = checked(ssh_launch, "--connect-timeout", "1", code=125)
+    record = checked(ssh_launch, "--connect-timeout", "2", code=125)
     errors = {seen["name"]: seen["error"] for seen in record["hosts"]}
     assert errors.pop("node3").startswith(f"no answer from {hosts[2].address}:22")
     assert set(errors.values()) == {None}
@@ -86,7 +89,7 @@ def test_a_host_that_is_down_and_the_others_are_checked(ssh_launch: Launch, host
 
 def test_a_host_without_sshd_is_a_row(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[1].stop_sshd()
-    ended = ssh_launch("check", HOSTS, "--connect-timeout", "2")
+    ended = ssh_launch("check", HOSTS, timeout=120)
     assert ended.code == 125
     row = next(line for line in ended.out.splitlines() if line.startswith("node2 "))
     assert "refused the connection" in row
@@ -97,7 +100,7 @@ def test_a_host_without_sshd_is_a_row(ssh_launch: Launch, hosts: list[LabHost]):
 def test_nobody_can_be_reached(ssh_launch: Launch, lab: Lab):
     for host in lab.hosts:
         host.stop_sshd()
-    record = checked(ssh_launch, "--connect-timeout", "1", code=125)
+    record = checked(ssh_launch, code=125)
     assert all("refused" in seen["error"] for seen in record["hosts"])
     assert record["pairs"] == []
 
@@ -106,7 +109,7 @@ def test_nobody_can_be_reached(ssh_launch: Launch, lab: Lab):
 def test_a_way_that_is_closed(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[1].run(["ip", "route", "add", "blackhole", f"{hosts[2].address}/32"])
     try:
-        record = checked(ssh_launch, "--timeout", "2", code=1)
+        record = checked(ssh_launch, "--timeout", "6", code=1)
     finally:
         hosts[1].run(["ip", "route", "del", "blackhole", f"{hosts[2].address}/32"])
     reached = pairs(record)
@@ -125,7 +128,8 @@ def test_a_slow_way(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].netem("delay 100ms")
     record = checked(ssh_launch)
     [text] = [text for kind, names, text in said(record, "warning") if (kind, names) == ("slow", ["node1"])]
-    assert text.startswith("round trips between it and node2, node3, node4 take up to 10")
+    found = re.match(r"round trips between it and node2, node3, node4 take up to (\d+) ms", text)
+    assert found is not None and int(found[1]) >= 100
     slow = {(p["from"], p["to"]) for p in record["pairs"] if p["rtt_s"] > 0.09}
     assert slow == {p for p in pairs(record) if "node1" in p and p != ("node1", "node1")}
 
@@ -159,7 +163,7 @@ def test_a_wrong_line_in_etc_hosts(ssh_launch: Launch, hosts: list[LabHost], lin
 def test_a_proxy_in_the_environment_of_one_host(ssh_launch: Launch, hosts: list[LabHost]):
     (hosts[1].home / ".bashrc").write_text("export https_proxy=http://me:secret@proxy:3128 no_proxy=node1\n")
     hosts[1].expected.append(".bashrc")
-    ended = ssh_launch("check", HOSTS)
+    ended = ssh_launch("check", HOSTS, timeout=120)
     assert ended.code == 0
     expected = "https_proxy=http://proxy:3128 makes gRPC connect to node2, node3, node4 through a proxy"
     assert f"warning: node2: {expected}" in ended.out
@@ -200,17 +204,21 @@ def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]
     [(kind, names, text)] = said(record)
     assert (kind, names) == ("tensorflow-differs", ["node2"])
     assert text.startswith("TensorFlow 2.15.0, the others have 2.21.0")
-    warnings = {kind: names for kind, names, _ in said(record, "warning")}
+    # Of a busy machine there may be others: slow round trips, say.
+    found = [(kind, names) for kind, names, _ in said(record, "warning")]
+    warnings = {kind: names for kind, names in found if kind.startswith(("python", "tensorflow"))}
     assert warnings == {"python-differs": ["node3"], "tensorflow-missing": ["node4"]}
 
 
 def test_the_check_is_broken_off(ssh_launch: Launch, hosts: list[LabHost]):
     """Nothing of it stays on any host: what is left there fails the test."""
     python = hosts[0].home / "slow"
-    python.write_text(f"#!/bin/sh\n: >{hosts[0].home}/begun\nsleep 60\n")
+    begun = hosts[0].home / "begun"
+    begun.mkdir()
+    # All hosts see it, and some may come that far when the check is over already.
+    python.write_text(f"#!/bin/sh\n: >{begun}/$$\nsleep 60\n")
     python.chmod(0o755)
+    hosts[0].expected += ["slow", "begun"]
     started = ssh_launch.start("check", HOSTS, "--python", str(python), "--timeout", "50")
-    until((hosts[0].home / "begun").exists, 20, "the check asks for versions")
+    until(lambda: os.listdir(begun), PATIENCE, "the check asks for versions")
     started.kill()
-    python.unlink()
-    (hosts[0].home / "begun").unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,14 @@ from launcher.luggage.collect import collect
 from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted
 from launcher.model.host import Host
+from launcher.transport.ssh.errand import ChannelErrand
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings
 from tests.conftest import Launch
 from tests.ssh.lab import Lab
 from tests.unit.luggage.hosts import snapshot
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 
 def furnish(lab: Lab) -> None:
@@ -73,29 +73,30 @@ def test_two_tasks_of_a_host_are_told_that_they_share(ssh_launch: Launch, tmp_pa
     assert got[0] == got[1]
 
 
-def test_connections_that_break_in_the_middle(lab: Lab, fleet: Fleet, tmp_path: Path):
+def test_connections_that_break_in_the_middle(
+    lab: Lab, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The file that was on its way begins again, over another connection."""
     furnish(lab)
     node = lab.hosts[0]
     (node.there(node.home) / "results/ckpt-7/zz").write_bytes(os.urandom(50_000_000))
     wanted = [Wanted(h.name, h.name, "", "results", str(tmp_path / h.name)) for h in lab.hosts]
     said: list[str] = []
+    came, recv = 0, ChannelErrand.recv
 
-    def kill_when_half_done() -> None:
-        while not (tmp_path / node.name / "results/ckpt-7/weights").exists():
-            if over.wait(0.002):
-                return
-        for host in lab.hosts:
-            host.kill_sshd_sessions()
+    def recv_or_kill(self: ChannelErrand, size: int) -> bytes | None:
+        """Of all hosts, when the big file of one is on its way."""
+        nonlocal came
+        data, before = recv(self, size), came
+        if self._host == node.name:
+            came += len(data or b"")
+        if before < 20_000_000 <= came:
+            for host in lab.hosts:
+                host.kill_sshd_sessions()
+        return data
 
-    over = threading.Event()
-    killer = threading.Thread(target=kill_when_half_done)
-    killer.start()
-    try:
-        result = collect(fleet, wanted, "job1", Lines(said.append), 32)
-    finally:
-        over.set()
-        killer.join()
+    monkeypatch.setattr(ChannelErrand, "recv", recv_or_kill)
+    result = collect(fleet, wanted, "job1", Lines(said.append), 32)
     assert result.failures == ()
     assert result.files == 4 * 4 + 1
     for host in lab.hosts:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from launcher.model.host import Host
-from tests.ssh.connecting import QUICK, Home, refusal, until, works
+from tests.ssh.connecting import ONCE, Home, refusal, until, works
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
@@ -33,7 +33,7 @@ def test_an_unknown_host_key_is_refused_then_accepted(home: Home, hosts: list[La
     )
     assert "launch --accept-new-host-keys ..., or: ssh -o StrictHostKeyChecking=accept-new " in said
     assert not home.known.exists()
-    told = works(Host(hosts[0].name), settings=QUICK._replace(accept_new=True))
+    told = works(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
     assert len(told) == 1 and _fingerprint(hosts[0]) in told[0]
     assert home.known.stat().st_mode & 0o777 == 0o600
     assert len(home.known.read_text().splitlines()) == 1
@@ -60,14 +60,14 @@ def test_the_command_that_is_named_accepts_the_key(home: Home, hosts: list[LabHo
     command = said.rpartition("or: ")[2].split()
     # OpenSSH does not look at $HOME.
     argv = [command[0], "-F", str(home.path / ".ssh/config"), *command[1:]]
-    subprocess.run(argv, check=True, capture_output=True, timeout=20)
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
     assert works(hosts[0].record()) == []
 
 
 def test_all_keys_are_accepted_at_once(home: Home, hosts: list[LabHost]):
     home.known.write_text("# no newline at its end")
     records = [Host(host.name) for host in hosts]
-    assert len(works(*records, settings=QUICK._replace(accept_new=True))) == len(hosts)
+    assert len(works(*records, settings=ONCE._replace(accept_new=True))) == len(hosts)
     lines = home.known.read_text().splitlines()
     assert lines[0] == "# no newline at its end" and len(lines) == 1 + len(hosts)
     assert works(*records) == []
@@ -76,7 +76,7 @@ def test_all_keys_are_accepted_at_once(home: Home, hosts: list[LabHost]):
 def test_a_new_key_that_can_not_be_noted_is_refused(home: Home, hosts: list[LabHost]):
     home.known.unlink()
     home.known.mkdir()
-    said = refusal(Host(hosts[0].name), settings=QUICK._replace(accept_new=True))
+    said = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
     assert said == "node1: its host key can't be added to ~/.ssh/known_hosts: is a directory"
 
 
@@ -94,7 +94,7 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
     hosts[0].new_host_key()
     home.config("Host *\n  StrictHostKeyChecking no\n")
     before = home.known.read_text()
-    said = refusal(Host(hosts[0].name), settings=QUICK._replace(accept_new=accept_new))
+    said = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=accept_new))
     assert said.startswith(
         f"node1: the host key of {hosts[0].address}:{hosts[0].port} has changed: it shows "
     )
@@ -102,14 +102,14 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
     assert home.known.read_text() == before
     # The command that it names does what it says.
     command = said.rpartition("with: ")[2].split()
-    subprocess.run(command, check=True, capture_output=True, timeout=20)
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
     assert len(works(Host(hosts[0].name))) == 1  # unknown now, and ~/.ssh/config lets such a key in
 
 
 def test_a_revoked_host_key_is_refused(home: Home, hosts: list[LabHost]):
     key = " ".join((hosts[0].folder / "etc/host_key.pub").read_text().split()[:2])
     home.known.write_text(home.known.read_text() + f"@revoked * {key}\n")
-    said = refusal(Host(hosts[0].name), settings=QUICK._replace(accept_new=True))
+    said = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
     assert f"was revoked by ~/.ssh/known_hosts:{len(home.known.read_text().splitlines())}" in said
 
 
@@ -137,7 +137,7 @@ def _make_key(path: Path, passphrase: str = "") -> None:
     for file in (path, path.with_suffix(".pub")):
         file.unlink(missing_ok=True)
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)]
-    subprocess.run(argv, check=True, capture_output=True, timeout=20)
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
 
 
 def test_no_key_at_all(home: Home, hosts: list[LabHost]):
@@ -157,7 +157,7 @@ def test_a_locked_key_is_said_and_the_agent_unlocks_it(
     plain.write_bytes(home.key.read_bytes())
     plain.chmod(0o600)
     argv = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(home.key)]
-    subprocess.run(argv, check=True, capture_output=True, timeout=20)
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
     said = refusal(Host(hosts[0].name))
     assert said.endswith(
         "(there was no key to offer; ~/.ssh/id_ed25519 is protected by a passphrase); unlock it with: "
@@ -167,14 +167,20 @@ def test_a_locked_key_is_said_and_the_agent_unlocks_it(
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", path)
-        until(lambda: os.path.exists(path))
-        subprocess.run(["ssh-add", str(plain)], check=True, capture_output=True, timeout=20)
+        until(lambda: _listens(path))
+        subprocess.run(["ssh-add", str(plain)], check=True, capture_output=True, timeout=60)
         assert works(Host(hosts[0].name)) == []
         home.config("Host *\n  IdentityAgent none\n")
         assert "ssh-add" in refusal(Host(hosts[0].name))
     finally:
         agent.kill()
         agent.wait()
+
+
+def _listens(path: str) -> bool:
+    """Whether somebody takes connections there: the socket is there before that."""
+    with socket.socket(socket.AF_UNIX) as line:
+        return line.connect_ex(path) == 0
 
 
 def test_an_agent_that_is_gone_is_no_obstacle(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.model.host import Host
-from tests.ssh.connecting import QUICK, Home, refusal, works
+from tests.ssh.connecting import ONCE, Home, refusal, works
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
@@ -60,7 +60,7 @@ def test_a_gateway_whose_key_is_unknown(home: Home, hosts: list[LabHost]):
     home.known.write_text("".join(home.known.read_text().splitlines(keepends=True)[1:]))
     said = refusal(Host(hosts[1].name))
     assert said.startswith("node2: its gateway node1: the host key of ")
-    assert len(works(Host(hosts[1].name), settings=QUICK._replace(accept_new=True))) == 1
+    assert len(works(Host(hosts[1].name), settings=ONCE._replace(accept_new=True))) == 1
 
 
 def test_a_gateway_that_can_not_reach_the_host(home: Home, hosts: list[LabHost]):

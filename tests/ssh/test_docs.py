@@ -15,6 +15,7 @@ from tests.conftest import Launch
 from tests.local.seeing import ROOT
 from tests.ssh.lab import Lab
 
+pytestmark = pytest.mark.timeout(180)
 PAGE = (ROOT / "docs" / "several-machines.md").read_text()
 LINES = [line for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S) for line in block.splitlines()]
 
@@ -36,7 +37,7 @@ def test_example_works(line: str, ssh_launch: Launch, lab: Lab, tmp_path: Path):
     where = "/" if "--sync" not in line and "check" not in line else folder
     if where == "/":
         line = line.replace("hostfiles/", f"{ROOT}/hostfiles/")
-    done = subprocess.run(["sh", "-c", line], cwd=where, env=environ, capture_output=True, timeout=50)
+    done = subprocess.run(["sh", "-c", line], cwd=where, env=environ, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode() + done.stdout.decode()
 
 

@@ -16,13 +16,17 @@ from launcher.model.host import Host
 from launcher.processes import kernel, sweep
 from launcher.transport.ssh import carrier, entries
 from launcher.transport.ssh.link import SshLink, SshTransport
-from tests.conftest import MARK
+from tests.conftest import MARK, leaks
 from tests.contract.driver import Driver
-from tests.ssh.host import until
+from tests.ssh.errand_stubs import receive
+from tests.ssh.host import PATIENCE, until
 from tests.ssh.pretend import PretendFleet
 from tests.test_house import oldest_python
 
+pytestmark = pytest.mark.timeout(180)
+
 COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 7"
+KEEPERS = ["launch-porter", "launch-guardian", "launch-agent"]
 FLOOD = "import os\nwhile True: os.write(1, bytes(range(256)) * 1024)"
 
 
@@ -38,16 +42,17 @@ class Reach:
         self.agent = Driver(link, "node1", {MARK: mark})
 
     def keepers(self) -> list[int]:
-        """Pids of porter, guardian and agent: in the order of their birth."""
-        return sorted(process.pid for process in sweep.marked().get(self.link._number, []))[:3]
+        """Pids of porter, guardian and agent."""
+        pids = {_name(process.pid): process.pid for process in sweep.marked().get(self.link._number, [])}
+        return [pids[name] for name in KEEPERS]
 
     def alive(self) -> list[str]:
         """Names of all that carries the agent's mark."""
         return [_name(process.pid) for process in sweep.marked().get(self.link._number, [])]
 
-    def gone_within(self, seconds: float) -> None:
-        """Fail unless there is nothing left by then."""
-        until(lambda: not self.alive(), seconds, f"nothing is left of {self.alive()}")
+    def gone(self, within: float = PATIENCE) -> None:
+        """Fail unless there is nothing left in time."""
+        until(lambda: not self.alive(), within, f"nothing is left of {self.alive()}")
 
     def count(self, lines: int) -> None:
         """Start a task that prints so many numbered lines."""
@@ -63,7 +68,7 @@ class Reach:
         """Let go of everything."""
         self.fleet.thaw()
         self.link.close()
-        assert self.link.wait(12) is not None
+        assert self.link.wait(PATIENCE) is not None
         self.fleet.close()
 
 
@@ -99,26 +104,28 @@ def here(opened: Callable[..., Reach]) -> Reach:
 
 def test_porter_guardian_and_agent_can_be_recognised(here: Reach):
     here.agent.started("worker/0", ["sleep", "600"])
-    assert here.alive() == ["launch-porter", "launch-guardian", "launch-agent", "sleep"]
+    assert sorted(here.alive()) == sorted([*KEEPERS, "sleep"])
     assert os.getsid(here.keepers()[0]) != os.getsid(here.fleet.errands[0].process.pid)
     assert here.agent.close() == ""
-    here.gone_within(3)
+    here.gone()
     assert here.told == []
-    assert here.fleet.errands[0].wait(3) == 0
+    assert here.fleet.errands[0].wait(PATIENCE) == 0
     assert here.fleet.errands[0].said() == ""
 
 
 def test_a_connection_that_breaks_again_and_again(here: Reach):
     here.count(200)
-    for line in (20, 60, 61, 100, 140):
-        here.agent.prints("worker/0", b"line %d\n" % line)
-        here.fleet.cut()
+    for lines in ((20,), (60, 61), (100,), (140,)):
+        before = len(here.told)
+        for line in lines:
+            here.agent.prints("worker/0", b"line %d\n" % line)
+            here.fleet.cut()
+        here.agent.until(lambda before=before: len(here.told) > before and len(here.told) % 2 == 0)  # type: ignore[misc]
     here.counted(200)
     assert len(here.told) in (8, 10), "once when it is lost, once when it is back"
-    assert here.told[0] == (
-        "node1: connection lost (the connection broke); its tasks go on, trying again for 30 s"
-    )
-    assert re.fullmatch(r"node1: connected again after \d s", here.told[1])
+    lost = r"node1: connection lost \(the connection broke\); its tasks go on, trying again for (2\d|30) s"
+    assert re.fullmatch(lost, here.told[0])
+    assert re.fullmatch(r"node1: connected again after \d+ s", here.told[1])
     assert here.agent.close() == ""
 
 
@@ -135,8 +142,8 @@ def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
     here.agent.started("worker/1", ["sleep", "600"])
     for pid in here.keepers()[1:]:
         os.kill(pid, 9)
-    assert here.agent.to_the_end(10) == "its guardian was killed by SIGKILL"
-    here.gone_within(3)
+    assert here.agent.to_the_end(PATIENCE) == "its guardian was killed by SIGKILL"
+    here.gone()
 
 
 def test_a_flood_through_connections_that_break(here: Reach):
@@ -151,53 +158,60 @@ def test_a_flood_through_connections_that_break(here: Reach):
 
 
 def test_a_silent_connection_that_comes_back_by_itself(here: Reach, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(carrier, "SILENCE", 2.5)
     here.count(300)
     here.agent.prints("worker/0", b"line 10\n")
     here.fleet.freeze()
-    here.agent.until(lambda: here.told and here.fleet.dialled, 10)
-    assert re.match(r"node1: connection lost \(no answer for [23] s\); ", here.told[0])
-    here.fleet.thaw()
+    with monkeypatch.context() as quick:
+        quick.setattr(carrier, "SILENCE", 2.5)
+        here.agent.until(lambda: here.told and here.fleet.dialled)
+        assert re.match(r"node1: connection lost \(no answer for \d+ s\); ", here.told[0])
+        here.fleet.thaw()
+        here.agent.until(lambda: len(here.told) > 1)
     here.counted(300)
     assert len(here.told) == 2
     assert here.agent.close() == ""
 
 
 def test_a_silent_connection_that_another_one_replaces(here: Reach, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(carrier, "SILENCE", 2.5)
     here.count(300)
     here.agent.prints("worker/0", b"line 10\n")
     here.fleet.line.frozen.set()
+    with monkeypatch.context() as quick:
+        quick.setattr(carrier, "SILENCE", 2.5)
+        here.agent.until(lambda: len(here.told) > 1)
     here.counted(300)
     assert len(here.told) == 2
     assert here.fleet.dialled == 1
 
 
-def test_the_lease_of_a_silent_connection_ends_on_both_sides(opened: Callable[..., Reach]):
-    here = opened(lease=4.0)
+def test_the_lease_of_a_silent_connection_ends_on_both_sides(
+    opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(carrier, "SILENCE", 60.0)  # nobody tries to connect anew
+    here = opened(lease=8.0)
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; echo up; sleep 600 & sleep 600"])
     here.agent.prints("worker/0", b"up")
     here.fleet.freeze()
     why = "the network to it, or the host itself, is down"
     ending = "its agent ends the tasks there by itself"
-    assert here.agent.to_the_end(8) == f"no answer for 4 s: {why}; {ending}"
-    here.gone_within(4)
+    assert here.agent.to_the_end(40) == f"no answer for 8 s: {why}; {ending}"
+    here.gone()
 
 
 def test_a_porter_that_is_stopped_does_not_outlast_its_lease(opened: Callable[..., Reach]):
     """What is stopped can't look at the clock: its guardian does. Before that nothing happens to it."""
-    here = opened(lease=5.0)
+    here = opened(lease=9.0)
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; echo up; sleep 600 & sleep 600"])
     here.agent.prints("worker/0", b"up")
     os.kill(here.keepers()[0], signal.SIGSTOP)
     since = time.monotonic()
-    here.gone_within(9)
+    here.gone(within=40)
     assert time.monotonic() - since > 2.5
-    here.agent.to_the_end(10)
+    here.agent.to_the_end(PATIENCE)
 
 
 def test_a_porter_that_goes_on_in_time_is_left_alone(opened: Callable[..., Reach]):
-    here = opened(lease=8.0)
+    here = opened(lease=30.0)
     here.count(500)
     here.agent.prints("worker/0", b"line 10\n")
     os.kill(here.keepers()[0], signal.SIGSTOP)
@@ -209,12 +223,12 @@ def test_a_porter_that_goes_on_in_time_is_left_alone(opened: Callable[..., Reach
 def test_a_launcher_that_is_gone_is_noticed_in_seconds(here: Reach):
     """Its connection is closed, and nobody comes back."""
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & sleep 600"])
-    here.fleet.cut(reachable=False)
     since = time.monotonic()
-    here.gone_within(8)
+    here.fleet.cut(reachable=False)
+    here.gone(within=20)
     assert time.monotonic() - since > 3
     here.fleet.reachable = True
-    assert here.agent.to_the_end(10) == "its agent ended while the connection was down"
+    assert here.agent.to_the_end(PATIENCE) == "its agent ended while the connection was down"
 
 
 def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
@@ -222,9 +236,9 @@ def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
     here.agent.started("worker/0", ["sh", "-c", "sleep 0.5; echo done; exit 9"])
     here.link.hang_up()
     here.fleet.cut(reachable=False)
-    here.agent.quiet(2)
+    until(lambda: not {"sh", "sleep"} & set(here.alive()), PATIENCE, "the task ends")
     here.fleet.reachable = True
-    assert here.agent.to_the_end(10) == ""
+    assert here.agent.to_the_end(PATIENCE) == ""
     assert here.agent.all(facts.TaskExited)
     assert here.agent.all(facts.AgentClosed)
     assert here.told == [], "nobody is told after a hang-up"
@@ -241,8 +255,7 @@ def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connectio
     assert before == now, "the task goes on printing"
     time.sleep(carrier.SILENCE + 1)
     assert here.told == []
-    here.agent.quiet(0.5)
-    assert here.agent.size("worker/0") > 30_000_000
+    here.agent.until(lambda: here.agent.size("worker/0") > 30_000_000)
     here.agent.stopped("worker/0")
 
 
@@ -256,8 +269,8 @@ def test_whoever_hung_up_and_reads_no_more_still_gets_an_end(here: Reach):
     here.agent.start("worker/0", ["python3", "-c", FLOOD])
     here.agent.wait(facts.TaskStarted, "worker/0")
     here.link.hang_up()
-    assert here.link.wait(15) == ""
-    here.gone_within(3)
+    assert here.link.wait(PATIENCE) == ""
+    here.gone()
 
 
 def test_whoever_hung_up_and_reads_late_gets_whole_messages_and_an_end(here: Reach):
@@ -267,8 +280,8 @@ def test_whoever_hung_up_and_reads_late_gets_whole_messages_and_an_end(here: Rea
     here.agent.until(lambda: here.agent.size("worker/0") > 1_000_000)
     time.sleep(0.5)  # more comes than pipes and buffers hold
     here.link.hang_up()
-    here.gone_within(10)
-    assert here.agent.to_the_end(5) == ""
+    here.gone()
+    assert here.agent.to_the_end(PATIENCE) == ""
     output = here.agent.output("worker/0")
     assert output == (bytes(range(256)) * (len(output) // 256 + 1))[: len(output)]
 
@@ -285,8 +298,8 @@ def test_porter_guardian_or_agent_is_killed(here: Reach, index: int, said: str):
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
     here.agent.prints("worker/0", b"up")
     os.kill(here.keepers()[index], 9)
-    assert here.agent.to_the_end(10) == said
-    here.gone_within(4)
+    assert here.agent.to_the_end(PATIENCE) == said
+    here.gone()
 
 
 def test_who_brought_the_connection_is_killed(here: Reach):
@@ -305,7 +318,8 @@ def test_all_of_it_is_killed_on_demand(here: Reach):
     os.kill(here.keepers()[2], 19)
     here.link.hang_up()
     assert here.link.wait(0.2) is None
-    assert here.link.kill(10) == "it was killed"
+    # That it was is known in a second, or a little later.
+    assert (here.link.kill(PATIENCE) or here.link.wait(PATIENCE)) == "it was killed"
     assert here.alive() == []
 
 
@@ -313,7 +327,7 @@ def test_it_can_not_be_killed_where_it_can_not_be_reached(here: Reach):
     here.fleet.cut(reachable=False)
     here.link.hang_up()
     assert here.link.kill(1) is None
-    here.gone_within(8)
+    here.gone(within=20)
 
 
 def test_a_second_porter_of_the_same_name_only_brings_its_connection(here: Reach):
@@ -321,7 +335,7 @@ def test_a_second_porter_of_the_same_name_only_brings_its_connection(here: Reach
     number = here.link._number
     porter = {**here.link._carrier._porter, "attempt": 2, "age": 1.0}
     errand = here.fleet.errand("node1", entries.PORTER, porter)
-    here.agent.quiet(1.0)
+    assert receive(errand, 1), "it is the porter that speaks"
     assert len([p for p in sweep.marked()[number] if _name(p.pid) == "launch-porter"]) == 1
     errand.close()
     assert here.agent.run("worker/1", ["sh", "-c", "exit 5"]).code == 5
@@ -331,7 +345,7 @@ def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(carrier, "PORTER", "launcher.agent.porter:no_such_function")
     fleet, told = PretendFleet(), list[str]()
     link = SshTransport(fleet, told.append).open(Host("node1"))
-    said = link.wait(10)
+    said = link.wait(PATIENCE)
     link.close()
     fleet.close()
     assert said is not None
@@ -339,11 +353,14 @@ def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
     assert told == []
 
 
-def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[..., Reach]):
+def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[..., Reach], nothing_left: str):
+    """Also if it was closed before the host had come so far that anything of it could be recognised."""
+    before = set(leaks(nothing_left).processes)
     for moment in (0.0, 0.02, 0.05, 0.2):
         here = opened()
         time.sleep(moment)
         here.link.close()
-        assert here.link.wait(8) is not None
-        here.gone_within(8)
+        assert here.link.wait(PATIENCE) is not None
+        assert here.fleet.errands[0].wait(PATIENCE) is not None
+        until(lambda: set(leaks(nothing_left).processes) <= before, PATIENCE, "nothing is left")
         assert kernel.look_at(os.getpid()) is not None

@@ -15,6 +15,8 @@ from tests.ssh.test_link import Reach, opened
 
 __all__ = ["opened"]  # a fixture
 
+pytestmark = pytest.mark.timeout(180)
+
 
 class Breaking(PretendFleet):
     """So many connections break as soon as something is to be run over them, before it has begun."""
@@ -49,9 +51,11 @@ def test_nothing_starts_over_the_first_connection_but_over_the_second(
     fleet.takes = 0.4
     fleet.line.frozen.set()
     here = opened(fleet=fleet)
+    here.agent.until(lambda: fleet.dialled)
+    monkeypatch.setattr(carrier, "FIRST_ANSWER", 60.0)  # the second one may take its time
     works(here)
     assert re.match(r"node1: connection lost \(nothing of ours has started there", here.told[0])
-    assert re.fullmatch(r"node1: connected again after \d s", here.told[1])
+    assert re.fullmatch(r"node1: connected again after \d+ s", here.told[1])
     assert fleet.dialled == 1
 
 
@@ -62,8 +66,9 @@ def test_the_connection_breaks_before_the_agent_is_there(opened: Callable[..., R
     fleet.line.is_cut = already
     here = opened(fleet=fleet)
     works(here)
-    assert here.told[0] == "node1: connection lost (the connection broke); trying again for 30 s"
-    assert re.fullmatch(r"node1: connected again after \d s", here.told[1])
+    lost = r"node1: connection lost \(the connection broke\); trying again for (2\d|30) s"
+    assert re.fullmatch(lost, here.told[0])
+    assert re.fullmatch(r"node1: connected again after \d+ s", here.told[1])
     assert fleet.dialled == 1
 
 
@@ -71,7 +76,7 @@ def test_connections_that_break_because_of_us():
     """Whatever is tried again breaks again: once is enough."""
     fleet, told = Breaking(9), list[str]()
     link = SshTransport(fleet, told.append).open(Host("node1"))
-    said = link._carrier.over.wait(10) and link.wait(0.1)
+    said = link._carrier.over.wait(60) and link.wait(0.1)
     link.close()
     fleet.close()
     assert (said, fleet.dialled, len(told)) == ("the connection broke", 1, 1)
@@ -81,8 +86,8 @@ def test_a_host_that_is_not_back_in_time():
     """Nothing is said of tasks that never were."""
     fleet, told = PretendFleet(), list[str]()
     fleet.cut(reachable=False)
-    link = SshTransport(fleet, told.append, 1.5).open(Host("node1"))
-    said = link._carrier.over.wait(10) and link.wait(0.1)
+    link = SshTransport(fleet, told.append, 4.0).open(Host("node1"))
+    said = link._carrier.over.wait(60) and link.wait(0.1)
     link.close()
     fleet.close()
-    assert said == "no answer for 2 s: connection refused"
+    assert said == "no answer for 4 s: connection refused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +19,10 @@ from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.link import SshLink, SshTransport
 from launcher.transport.ssh.settings import SshSettings
 from tests.contract.driver import Driver
-from tests.ssh.host import LabHost, Process, until
+from tests.ssh.host import PATIENCE, LabHost, Process, until
 from tests.ssh.lab import Lab
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 #: Prints numbered lines for some seconds.
 COUNT = ["sh", "-c", "i=0; while [ $i -lt $0 ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 7"]
@@ -60,14 +61,12 @@ class Reach:
         """SIGKILL, all at once."""
         pids = self.named(*names)
         assert len(pids) == len(names), f"{names}: {pids} of {self.host.processes()}"
-        for signal_name in ("STOP", "KILL"):  # so that none has time to notice the end of another
-            self.host.run(["kill", f"-{signal_name}", *map(str, pids)])
+        # So that none has time to notice the end of another.
+        self.host.run(["sh", "-c", 'kill -STOP "$@" && kill -KILL "$@"', "sh", *map(str, pids)])
 
-    def gone_within(self, seconds: float) -> float:
-        """How long it takes until no process is left on the host."""
-        since = time.monotonic()
-        until(lambda: not self.host.processes(), seconds, f"nothing is left of {self.host.processes()}")
-        return time.monotonic() - since
+    def gone(self, within: float = PATIENCE) -> None:
+        """Wait until no process is left on the host."""
+        until(lambda: not self.host.processes(), within, f"nothing is left of {self.host.processes()}")
 
     def said(self) -> list[str]:
         """What the user was told, without the name."""
@@ -76,7 +75,7 @@ class Reach:
     def close(self) -> None:
         """Let go of everything."""
         self.agent.link.close()
-        self.agent.link.wait(5)
+        self.agent.link.wait(PATIENCE)
         self.fleet.close()
 
 
@@ -121,7 +120,7 @@ def test_a_job_without_faults_and_nothing_is_left(reach: Callable[..., Reach]):
     assert here.agent.output("worker/0") == b"out\n"
     assert len(here.named("launch-porter", "launch-guardian", "launch-agent")) == 3
     assert here.agent.close() == ""
-    here.gone_within(3)
+    here.gone()
     assert here.told == []
 
 
@@ -134,11 +133,12 @@ def test_the_link_is_cut_for_ten_seconds_in_the_middle_of_lines(reach: Callable[
     here.agent.quiet(10)
     assert not here.agent.fact(facts.TaskExited, "worker/0")
     here.host.restore()
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=30)
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
     assert here.agent.output("worker/0") == numbered(800)
     assert here.agent.wait(facts.TaskExited, "worker/0").code == 7
-    lost, back = here.said()
-    assert lost == "connection lost (no answer for 5 s); its tasks go on, trying again for 25 s"
+    lost, back = here.said()[:2]
+    words = r"connection lost \(no answer for \d+ s\); its tasks go on, trying again for [12]\d s"
+    assert re.fullmatch(words, lost), lost
     assert back.startswith("connected again after ")
     assert here.agent.close() == ""
 
@@ -151,7 +151,7 @@ def test_the_link_is_cut_while_a_task_ends(reach: Callable[..., Reach]):
     here.host.cut()
     here.agent.quiet(7)
     here.host.restore()
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=30)
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
     assert [fact.code for fact in here.agent.all(facts.TaskExited)] == [9]
     assert here.agent.output("worker/0") == b"begun\ndone\n"
 
@@ -161,14 +161,14 @@ def test_the_link_is_cut_for_good(reach: Callable[..., Reach]):
     here = reach(lease=8.0)
     here.agent.start("worker/0", ["sh", "-c", "trap '' TERM; while :; do echo line; sleep 0.1; done"])
     here.agent.prints("worker/0", b"line\n")
-    here.host.cut()
     since = time.monotonic()
-    said = here.agent.to_the_end(15)
-    assert 5.5 < time.monotonic() - since < 12
+    here.host.cut()
+    said = here.agent.to_the_end(40)
+    assert 5.5 < time.monotonic() - since < 30
     assert said is not None
     assert said.startswith("no answer for 8 s: ")
     assert said.endswith("; its agent ends the tasks there by itself")
-    here.gone_within(4)
+    here.gone()
 
 
 def test_the_connections_on_the_host_are_killed(reach: Callable[..., Reach]):
@@ -177,11 +177,12 @@ def test_the_connections_on_the_host_are_killed(reach: Callable[..., Reach]):
     here.agent.start("worker/0", [*COUNT, "300"])
     for number in (30, 100, 170):
         here.agent.prints("worker/0", b"line %d\n" % number)
+        since, before = time.monotonic(), len(here.told)
         assert here.host.kill_sshd_sessions()
-        since = time.monotonic()
+        here.agent.until(lambda before=before: len(here.told) >= before + 2)  # type: ignore[misc]
         here.agent.prints("worker/0", b"line %d\n" % (number + 30))
-        assert time.monotonic() - since < 8
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=30)
+        assert time.monotonic() - since < 20, "a lease is 30 s"
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
     assert here.agent.output("worker/0") == numbered(300)
     assert len(here.told) == 6
     assert here.agent.close() == ""
@@ -197,7 +198,7 @@ def test_much_output_through_connections_that_break(reach: Callable[..., Reach])
         while here.agent.size("worker/0") < enough:
             here.agent.pump(1)
         here.host.kill_sshd_sessions()
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=100)
     whole, rest = divmod(here.agent.size("worker/0"), 256)
     assert (whole * 256 >= size, rest) == (True, 0)
     assert here.agent.output("worker/0") == bytes(range(256)) * whole
@@ -205,13 +206,13 @@ def test_much_output_through_connections_that_break(reach: Callable[..., Reach])
 
 def test_sshd_lets_nobody_in_any_more(reach: Callable[..., Reach]):
     """The connection is gone and no other can be had: everything ends in seconds; a lease is for silence."""
-    here = reach(lease=20.0)
+    here = reach(lease=60.0)
     here.agent.start("worker/0", ["sleep", "600"])
     here.host.stop_sshd()
     here.host.kill_sshd_sessions()
-    here.gone_within(8)
+    here.gone()
     here.host.start_sshd()
-    said = here.agent.to_the_end(20)
+    said = here.agent.to_the_end(40)
     assert said == "its agent ended while the connection was down"
 
 
@@ -230,7 +231,7 @@ with Fleet([host], SshSettings(), print) as fleet:
     agent.ready()
     agent.started("worker/0", ["sh", "-c", sys.argv[2]])
     print("up", flush=True)
-    time.sleep(60)
+    time.sleep(200)
 """
 
 
@@ -243,12 +244,12 @@ def test_the_launcher_is_killed(hosts: list[LabHost], lab: Lab, task: str):
         try:
             assert launcher.stdout is not None
             assert launcher.stdout.readline() == b"up\n"
-            assert len(hosts[0].processes()) > 4
+            until(lambda: len(hosts[0].processes()) > 4, PATIENCE, "all of them are there")
             time.sleep(1)
         finally:
             launcher.send_signal(signal.SIGKILL)
     since = time.monotonic()
-    until(lambda: not hosts[0].processes(), 10, "everything ends")
+    until(lambda: not hosts[0].processes(), PATIENCE, "everything ends")
     print(f"gone in {time.monotonic() - since:.1f} s")
 
 
@@ -266,8 +267,8 @@ def test_somebody_on_the_host_is_killed(reach: Callable[..., Reach], names: tupl
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
     here.agent.prints("worker/0", b"up")
     here.kill(*names)
-    assert here.agent.to_the_end(10) == said
-    here.gone_within(5)
+    assert here.agent.to_the_end(PATIENCE) == said
+    here.gone()
 
 
 def test_everybody_on_the_host_is_killed_and_the_next_launch_ends_what_is_left(reach: Callable[..., Reach]):
@@ -276,13 +277,14 @@ def test_everybody_on_the_host_is_killed_and_the_next_launch_ends_what_is_left(r
     first.agent.prints("worker/0", b"up")
     mine = first.host.start(["sleep", "603"])
     try:
+        until(lambda: len(first.named("sleep")) == 3, PATIENCE, "all of them sleep")
         first.kill("launch-porter", "launch-guardian", "launch-agent")
-        assert first.agent.to_the_end(10) == "its agent ended while the connection was down"
+        assert first.agent.to_the_end(PATIENCE) == "its agent ended while the connection was down"
         assert len(first.named("sleep")) == 3
         second, third = reach(), reach()
         third.agent.started("worker/0", ["sleep", "604"])
         assert second.agent.close() == ""
-        until(lambda: len(second.named("sleep")) == 2, 5, "what is lost is ended, and nothing else")
+        until(lambda: len(second.named("sleep")) == 2, PATIENCE, "what is lost is ended, and nothing else")
         assert mine.poll() is None
         assert third.agent.close() == ""
     finally:
@@ -296,15 +298,16 @@ def test_an_agent_that_does_not_end_is_killed(reach: Callable[..., Reach]):
     here.host.run(["kill", "-STOP", str(here.named("launch-agent")[0])])
     here.agent.link.hang_up()
     assert here.agent.link.wait(0.5) is None
-    assert here.agent.link.kill(10) is not None
-    here.gone_within(2)
+    # That it was is known in a second, or a little later.
+    assert (here.agent.link.kill(PATIENCE) or here.agent.link.wait(PATIENCE)) is not None
+    here.gone()
 
 
 def test_a_bad_cable(reach: Callable[..., Reach]):
     here = reach(lease=60.0)
     here.host.netem("delay 200ms loss 20%")
     here.agent.start("worker/0", [*COUNT, "500"])
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=80)
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=160)
     assert here.agent.output("worker/0") == numbered(500)
     here.host.netem_off()
     assert here.agent.close() == ""
@@ -321,7 +324,7 @@ def test_a_cable_that_is_in_and_out(reach: Callable[..., Reach]):
         here.agent.quiet(6)
         here.host.restore()
         here.agent.quiet(3)
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
+    here.agent.wait(facts.TaskGone, "worker/0", timeout=120)
     assert here.agent.output("worker/0") == numbered(1500)
     assert [fact.code for fact in here.agent.all(facts.TaskExited)] == [7]
     assert here.agent.close() == ""

@@ -16,10 +16,10 @@ import pytest
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.relay import MOST_WAYS
 from tests.conftest import Launch
-from tests.ssh.host import LabHost, until
+from tests.ssh.host import PATIENCE, LabHost, until
 from tests.ssh.lab import Lab
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 needs_spaces = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 
 #: Sends so many bytes, says that it is through, and prints what came back: how much, and its digest.
@@ -49,16 +49,19 @@ while select.select([], [way], [], 1.0)[1]:
 print(sent)
 """
 
-#: Opens so many connections, and says whether the last of them is closed at once.
+#: Opens so many connections, one when the other is answered, and says whether the last is closed at once.
 CROWD = """
 import socket, sys
 ways = []
 for _ in range(int(sys.argv[2])):
     way = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-    way.settimeout(5)
-    way.sendall(b"x")
+    way.settimeout(float(sys.argv[3]))
     ways.append(way)
-    answer = way.recv(1)
+    try:
+        way.sendall(b"x")
+        answer = way.recv(1)
+    except ConnectionError:  # closed before it has read what was sent
+        answer = b""
 print(len(ways), answer)
 """
 
@@ -102,7 +105,8 @@ class Echo:
         self._listening.bind(self.path)
         self._listening.listen(128)
         self._open: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._server = threading.Thread(target=self._serve, daemon=True)
+        self._server.start()
 
     def _serve(self) -> None:
         while True:
@@ -127,6 +131,7 @@ class Echo:
 
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
+        self._server.join(30)
         for way in (self._listening, *self._open):
             way.close()
 
@@ -163,7 +168,13 @@ def sshd_with(host: LabHost, setting: str) -> Iterator[None]:
 
 def said_on(host: LabHost, code: str, *words: object) -> str:
     """What a program says there."""
-    return host.run(["python3", "-c", code, *map(str, words)], check=False).stdout.decode().strip()
+    argv = ["python3", "-c", code, *map(str, words)]
+    return host.run(argv, timeout=120, check=False).stdout.decode().strip()
+
+
+def crowd_on(host: LabHost, port: int, count: int, patience: float = 60.0) -> str:
+    """What `CROWD` says there, if each connection is answered in time."""
+    return said_on(host, CROWD, port, count, patience)
 
 
 def test_all_hosts_reach_it(lab: Lab, fleet: Fleet, echo: Echo):
@@ -171,18 +182,25 @@ def test_all_hosts_reach_it(lab: Lab, fleet: Fleet, echo: Echo):
     ports = fleet.relay(echo.path, told.append)
     assert sorted(ports) == [host.name for host in lab.hosts]
     talks = [host.start(["python3", "-c", TALK, str(ports[host.name]), "3000001"]) for host in lab.hosts]
-    assert [talk.communicate(timeout=30)[0] for talk in talks] == [b"3000001 True\n"] * len(talks)
+    assert [talk.communicate(timeout=120)[0] for talk in talks] == [b"3000001 True\n"] * len(talks)
     assert told == []
 
 
 def test_how_fast_it_is(lab: Lab, fleet: Fleet, echo: Echo, capsys: pytest.CaptureFixture[str]):
-    """Both ways at once, and printed; far below what it is means that something waits."""
+    """Both ways at once, and printed; far below what it is means that something waits.
+
+    Other work takes from it, and adds nothing: the best of three counts.
+    """
     port = fleet.relay(echo.path, print)["node1"]
     size = 60_000_000
     timed = "import time; began = time.monotonic()\n" + TALK + "print(time.monotonic() - began)"
-    count, seconds = said_on(lab.hosts[0], timed, port, size).splitlines()
-    assert count == f"{size} True"
-    rate = 2 * size / 1e6 / float(seconds)
+    rate = 0.0
+    for _ in range(3):
+        count, seconds = said_on(lab.hosts[0], timed, port, size).splitlines()
+        assert count == f"{size} True"
+        rate = max(rate, 2 * size / 1e6 / float(seconds))
+        if rate > 10:
+            break
     with capsys.disabled():
         print(f" [relay: {rate:.0f} MB/s] ", end="")
     assert rate > 10
@@ -214,9 +232,13 @@ def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: Fleet, folder: 
 def test_so_many_and_no_more(lab: Lab, fleet: Fleet, echo: Echo):
     told: list[str] = []
     port = fleet.relay(echo.path, told.append)["node1"]
-    assert said_on(lab.hosts[0], CROWD, port, MOST_WAYS) == f"{MOST_WAYS} b'x'"
-    until(lambda: said_on(lab.hosts[0], CROWD, port, 1) == "1 b'x'", 10, "there is room again")
-    assert said_on(lab.hosts[0], CROWD, port, MOST_WAYS + 1) == f"{MOST_WAYS + 1} b''"
+    node = lab.hosts[0]
+    assert crowd_on(node, port, MOST_WAYS) == f"{MOST_WAYS} b'x'"
+    assert fleet._relays is not None
+    ways = fleet._relays._ways[node.name]
+    until(lambda: not ways, PATIENCE, "all of them are over")
+    assert crowd_on(node, port, MOST_WAYS + 1) == f"{MOST_WAYS + 1} b''"
+    until(lambda: told, PATIENCE, "it is told")
     assert told == [f"node1: more than {MOST_WAYS} connections at a time to this machine: refused"]
 
 
@@ -226,7 +248,7 @@ def test_who_leaves_in_the_middle_breaks_nothing(lab: Lab, fleet: Fleet, echo: E
     told: list[str] = []
     port = fleet.relay(echo.path, told.append)["node1"]
     leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "50"]) for _ in range(3)]
-    assert [one.communicate(timeout=30)[0] for one in leaving] == [b"left\n"] * 3
+    assert [one.communicate(timeout=120)[0] for one in leaving] == [b"left\n"] * 3
     assert fleet.is_alive("node1") and told == []
 
 
@@ -237,8 +259,11 @@ def test_keys_are_renewed_meanwhile(lab: Lab, fleet: Fleet, echo: Echo):
     line = fleet._lines["node1"]
     line.packetizer.REKEY_BYTES = 3_000_000
     first = line.H
-    leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "20"]) for _ in range(2)]
-    assert [one.communicate(timeout=30)[0] for one in leaving] == [b"left\n"] * 2
+    for _ in range(10):
+        leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "20"]) for _ in range(2)]
+        assert [one.communicate(timeout=120)[0] for one in leaving] == [b"left\n"] * 2
+        if first != line.H:
+            break
     assert first != line.H, "no keys were renewed"
     assert fleet.is_alive("node1")
 
@@ -254,7 +279,8 @@ def test_the_cipher_that_costs_least(lab: Lab, fleet: Fleet):
 def test_nobody_listens(lab: Lab, fleet: Fleet, folder: str):
     told: list[str] = []
     port = fleet.relay(f"{folder}/nobody", told.append)["node1"]
-    assert said_on(lab.hosts[0], CROWD, port, 1) in ("1 b''", "")
+    assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
+    until(lambda: told, PATIENCE, "it is told")
     assert told == [f"node1: its tasks can't be led to {folder}/nobody: No such file or directory"]
 
 
@@ -282,7 +308,8 @@ def test_it_is_back_with_the_connection(lab: Lab, fleet: Fleet, echo: Echo):
     port = fleet.relay(echo.path, print)[node.name]
     for _ in range(2):
         fleet.redial(node.name)
-        until(lambda: said_on(node, CROWD, port, 1) == "1 b'x'", 20, "it is led here again")
+        # Who came to the old server process is never answered.
+        until(lambda: crowd_on(node, port, 1, 5.0) == "1 b'x'", 60, "it is led here again")
 
 
 @needs_spaces
@@ -290,14 +317,14 @@ def test_it_is_back_when_the_network_is(lab: Lab, ssh_launch: Launch, echo: Echo
     node = lab.hosts[0]
     words = ["--hosts", "node1", "--workers", "1", "--relay", echo.path, "--lease", "30"]
     started = ssh_launch.start(*words, "--", "-c", KEEPS_ASKING, cwd="/")
-    started.until(lambda it: "answer 3 at" in it.out)
-    (port,) = set(re.findall(r"answer \d+ at (\d+)", started.out))
+    started.until(lambda it: "answer 4 at" in it.out, 60)
+    (port,) = set(re.findall(r"answer \d+ at (\d+)\n", started.out))
     node.cut()
-    started.until(lambda it: "node1: connection lost" in it.err)
+    started.until(lambda it: "node1: connection lost" in it.err, 60)
     node.restore()
-    started.until(lambda it: "node1: connected again" in it.err)
+    started.until(lambda it: "node1: connected again" in it.err, 60)
     before = len(re.findall("answer", started.out))
-    started.until(lambda it: len(re.findall(r"answer \d+ at", it.out)) > before + 3)
-    assert set(re.findall(r"answer \d+ at (\d+)", started.out)) == {port}
+    started.until(lambda it: len(re.findall(r"answer \d+ at", it.out)) > before + 3, 60)
+    assert set(re.findall(r"answer \d+ at (\d+)\n", started.out)) == {port}
     started.send(signal.SIGINT)
-    assert started.wait(20).code == 130
+    assert started.wait(60).code == 130

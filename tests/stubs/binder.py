@@ -61,7 +61,7 @@ def meet(server, first, early):
         for guest in early + [server._accept()[0] for _ in range(len(OURS) - 1 - len(early))]:
             os.close(guest)
         return
-    end = time.monotonic() + 20
+    end = time.monotonic() + 80
     while time.monotonic() < end:
         client = fresh()
         try:

@@ -26,26 +26,40 @@ FOLDER = os.environ["PIDS"]
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT)
 
 
-def note(name):
+def note(name, text=b""):
     """Leave a file of this name."""
-    os.close(os.open(f"{FOLDER}/{name}", os.O_CREAT | os.O_WRONLY))
+    file = os.open(f"{FOLDER}/{name}", os.O_CREAT | os.O_WRONLY)
+    os.write(file, text)
+    os.close(file)
+
+
+def note_me():
+    """By pid, and by when it was started: pids are used again."""
+    with open("/proc/self/stat", "rb") as file:
+        note(os.getpid(), file.read().rpartition(b")")[2].split()[19])
 
 
 def fork(child):
-    """Run ``child`` in a child; return when it has said that it is there."""
+    """Run ``child`` in a child; return when it has said that it is there.
+
+    What only starts a daemon has ended then, and stays a zombie.
+    """
     reading, writing = os.pipe()
-    if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0:
         os.close(reading)
         child(writing)
         os._exit(0)
     os.close(writing)
     os.read(reading, 1)
     os.close(reading)
+    if child in (daemon, cleared):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def stay(writing):
     """Be a process of the family: say so, and sleep."""
-    note(os.getpid())
+    note_me()
     os.write(writing, b"x")
     os.close(writing)
     time.sleep(600)
@@ -66,14 +80,14 @@ def daemon(writing):
 def cleared(writing):
     os.setsid()
     if os.fork() == 0:
-        note(os.getpid())
+        note_me()
         os.set_inheritable(writing, True)
         code = f"import os, time; os.write({writing}, b'x'); os.close({writing}); time.sleep(600)"
         os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code], {})
 
 
 def stopped(writing):
-    note(os.getpid())
+    note_me()
     os.write(writing, b"x")
     os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(600)
@@ -101,7 +115,7 @@ CHILDREN = {"child": stay, "setsid": in_session, "daemon": daemon, "cleared": cl
 
 
 def main(words):
-    note(os.getpid())
+    note_me()
     last = next((word for word in words if word in ("stop", "sleep") or word.startswith("exit")), None)
     for word in words:
         if word == last:

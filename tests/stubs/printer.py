@@ -7,7 +7,7 @@ torn       NUMBER lines, each in pieces with pauses between them
 progress   a progress bar that rewrites its line NUMBER times
 backspace  the same with backspaces
 binary     every byte there is, NUMBER times
-closed     a line, then closes stdout and stderr, and goes on for a moment
+closed     a line, then closes stdout and stderr, goes on for a moment, exits with 4
 mebibytes  NUMBER MiB of lines of 100 bytes; then its seconds, in file TOOK
 =========  ================================================================
 """
@@ -66,6 +66,7 @@ def closed(_):
     os.close(1)
     os.close(2)
     time.sleep(0.2)
+    sys.exit(4)
 
 
 def mebibytes(number):

@@ -12,6 +12,7 @@ import pytest
 from tests.testing.conftest import TOP
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.timeout(180)
 
 _PROGRAM = """\
 import os, socket, sys, time
@@ -21,7 +22,7 @@ if name == "ps":
     server = socket.create_server((ps[0], int(ps[1])))
     friends = [server.accept() for _ in range(2)]
     time.sleep(600)
-for _ in range(100):  # the ps may take a moment, or be lost before we have met it
+for _ in range(400):  # the ps may take a moment, or be lost before we have met it
     try:
         link = socket.create_connection((ps[0], int(ps[1])))
         break
@@ -50,7 +51,7 @@ def test_examples_of_the_document(plugged: pytest.Pytester):
     assert len(blocks) == len(python_blocks()) - 1 == 2
     (plugged.path / "train.py").write_text(_PROGRAM)
     (plugged.path / "test_document.py").write_text("\n".join(blocks))
-    plugged.runpytest_subprocess("--strict-config", "-W", "error", timeout=50).assert_outcomes(passed=3)
+    plugged.runpytest_subprocess("--strict-config", "-W", "error", timeout=150).assert_outcomes(passed=3)
 
 
 def test_the_project_that_is_an_example(plugged: pytest.Pytester):
@@ -60,7 +61,7 @@ def test_the_project_that_is_an_example(plugged: pytest.Pytester):
     (line,) = re.findall(r"^    (\S.*)$", (folder / "README.md").read_text(), re.M)
     command = line.replace("&& pytest", f"&& {sys.executable} -m pytest")
     done = subprocess.run(
-        ["sh", "-c", command], cwd=plugged.path, capture_output=True, text=True, timeout=50, check=False
+        ["sh", "-c", command], cwd=plugged.path, capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout

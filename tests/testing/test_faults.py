@@ -11,6 +11,8 @@ from launcher import Reason, TaskState
 from launcher.testing import Cluster
 from tests.testing.stubs import COUNTS
 
+pytestmark = pytest.mark.timeout(180)
+
 
 @pytest.mark.parametrize("victim", ["worker/0", "worker/2", "ps/0"])
 def test_the_task_that_was_killed_is_to_blame_and_the_others_are_stopped(cluster: Cluster, victim: str):
@@ -29,7 +31,7 @@ def test_the_task_that_was_killed_is_to_blame_and_the_others_are_stopped(cluster
 
 def test_with_continue_the_others_do_their_work(cluster: Cluster):
     script = "n=0; until test $n = 30; do n=$((n+1)); echo step $n; sleep 0.1; done"
-    job = cluster.start(["sh", "-c", script], workers=3, on_failure="continue", timeout=50)
+    job = cluster.start(["sh", "-c", script], workers=3, on_failure="continue", timeout=120)
     job.task("worker/1").until_prints("step 2")
     job.task("worker/1").kill()
     assert job.wait().exit_code == 137
@@ -50,8 +52,8 @@ def test_a_ps_that_hangs_does_not_keep_a_finished_job(cluster: Cluster, tmp_path
 
 
 def test_a_worker_that_hangs_is_ended_by_the_timeout(cluster: Cluster):
-    job = cluster.start(COUNTS, workers=2, timeout=3, grace=0.5)
-    job.task("worker/1").stop()
+    hangs = f"test $TASK_INDEX = 0 || kill -STOP $$; {COUNTS[2]}"
+    job = cluster.start([*COUNTS[:2], hangs], workers=2, timeout=3, grace=0.5)
     ended = job.wait()
     assert ended.exit_code == 124
     assert {task.state for task in job.tasks} == {TaskState.STOPPED}

@@ -61,6 +61,8 @@ class Line(Transport):
         self.queued = sock
         self.name = f"ssh {host}"
         self.set_log_channel(_LOG)
+        #: Set before its channels are closed because it is over; paramiko says so after that.
+        self.over = False
         self._wakes: set[Callable[[], None]] = set()
         self._roomy = threading.Event()
         sock.drained = self._wake_all
@@ -74,6 +76,10 @@ class Line(Transport):
     def settle(self) -> None:
         """It is up: from now on its thread sleeps until there is something to do."""
         self.queued.settimeout(_LOOK)
+
+    def is_active(self) -> bool:
+        """Whether it is there; known to be over by whoever is woken by that."""
+        return super().is_active() and not self.over
 
     @property
     def has_room(self) -> bool:
@@ -209,6 +215,11 @@ class Session(Channel):
             buffer.set_event(_Arrival(wake))  # type: ignore[arg-type]
         self._set_transport(line)  # type: ignore[attr-defined]
         self._set_window(line.default_window_size, line.default_max_packet_size)  # type: ignore[attr-defined]
+
+    def _unlink(self) -> None:
+        """The whole connection is over."""
+        self._line.over = True
+        super()._unlink()  # type: ignore[misc]
 
     def send(self, data: bytes) -> int:  # type: ignore[override]  # paramiko calls it s
         """See `launcher.transport.ssh.sending.send_some`."""

@@ -59,7 +59,7 @@ def parse_flags() -> tuple[argparse.Namespace, Task]:
     parser.add_argument("--task_index", type=int, help="which one of them")
     parser.add_argument("--start_timeout", type=float, default=300, help="seconds to wait for all the others")
     parser.add_argument("--step_timeout", type=float, default=60, help="seconds to wait in one step")
-    add_training_flags(parser, train_steps=300)
+    add_training_flags(parser, train_steps=300, learning_rate=0.5)
     flags = parser.parse_args()
     classic = (flags.ps_hosts, flags.worker_hosts, flags.job_name, flags.task_index)
     try:

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from launcher.output import writer as writer_module
+from launcher.output.channel import Channel
 from launcher.output.writer import Writer
 from tests.unit.output.output_readers import (
     LINE,
@@ -281,6 +282,23 @@ def test_a_reader_who_stops_after_a_while_is_skipped_too(pipe, clock):
     writer.write(write, b"skipped\n")
     assert writer.waiting(write) == before
     writer.close(0)
+
+
+def test_who_stood_still_himself_blames_no_reader(pipe, clock, monkeypatch: pytest.MonkeyPatch):
+    read, write = pipe
+    go, send = threading.Event(), Channel.send
+    monkeypatch.setattr(Channel, "send", lambda channel: send(channel) if go.wait(60) else 0)
+    writer = Writer(capacity=10_000, stall=0.3)
+    while not writer.full():
+        writer.write(write, LINE)
+    clock.now += 100.0
+    assert writer.full()
+    writer.write(write, b"more\n")
+    go.set()
+    reader = Reader(read)
+    assert writer.close()
+    os.close(write)
+    assert set(reader.to_the_end().splitlines(True)) == {LINE, b"more\n"}
 
 
 def test_in_a_hurry_lines_are_skipped_at_once(pipe):

@@ -135,10 +135,10 @@ class Sender:
             return True
         with link.wake:
             share.busy = False
-            if link.over:
-                flow.feed_again(share)
-            elif link.terminated:
+            if link.terminated:  # perhaps it has ended, too
                 flow.give_up(share)
+            elif link.over:
+                flow.feed_again(share)
             elif not flow.over:
                 self._made(flow, share, made)
         return True

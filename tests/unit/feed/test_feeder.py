@@ -16,6 +16,7 @@ import pytest
 from launcher.errors import FeedError, InputError
 from launcher.feed import patience
 from launcher.feed.datafeed import DataFeed
+from launcher.feed.link import Link
 from launcher.feed.partitions import partitions, rows
 from launcher.feed.sender import WINDOW
 from tests.unit.feed.feeding import Tasks, numbers, tcp_pair, uneven, until
@@ -212,6 +213,30 @@ def test_tasks_that_want_no_more_and_end_at_once_end_the_call():
             link = tasks.feeder._feeds["input"].links["worker/0"]
             link.terminate()
             tasks.feeder.lost("worker/0", 0, "ended with 0")
+        fed.join(20)
+        assert not fed.is_alive() and not tasks.faults
+
+
+def test_a_task_that_wants_no_more_and_ends_while_its_rows_are_made(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Link, "wait_for_end", lambda *_: None)  # the one who waits sees both at once
+    entered, released = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[int]:
+        yield 1
+        entered.set()
+        released.wait(40)
+        yield 2
+
+    with Tasks(1) as tasks:
+        feed = tasks.feed(0)
+        fed = tasks.run(tasks.feeder.train, partitions([range(1000), slow()]))
+        assert len(feed.next_batch(10)) == 10
+        assert entered.wait(40)
+        with tasks.feeder._lock:
+            feed.terminate()
+            tasks.feeder._feeds["input"].links["worker/0"].terminate()
+            tasks.feeder.lost("worker/0", 0, "ended with 0")
+        released.set()
         fed.join(20)
         assert not fed.is_alive() and not tasks.faults
 

@@ -14,7 +14,12 @@ from tests.docker.conftest import jobs, left_of
 from tests.docker.engine import CACHE, Engine
 from tests.local.seeing import ROOT, last_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(450, func_only=True)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(450, func_only=True),
+    pytest.mark.usefixtures("names"),  # for all of the module: what it has open is no test's
+]
 
 #: Seconds for TensorFlow to be fetched and installed, once for an engine.
 _BUILD = 900.0

@@ -50,7 +50,8 @@ def main() -> NoReturn:
     try:
         code = _flushed(_run(sys.argv[1:]))
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGALRM):  # the latter: one that was dropped just before
+            signal.signal(number, signal.SIG_IGN)
         code = _flushed(_INTERRUPTED)
     os._exit(code)
 

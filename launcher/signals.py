@@ -69,7 +69,7 @@ class Signals:
             came = os.read(self.fd, 4096)
         except BlockingIOError:
             return []
-        # An alarm is a Ctrl-C that was dropped just before.
+        # An alarm is a Ctrl-C that was dropped just before (or a SIGTERM, which is told as Ctrl-C then).
         heard = [signal.SIGINT if number == signal.SIGALRM else number for number in came]
         return [signal.Signals(number) for number in heard if number in STOP_SIGNALS]
 

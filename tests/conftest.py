@@ -32,8 +32,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-#: Seconds that what a test started may take to be gone after it: what stays would stay for minutes.
-_PATIENCE = 15.0
+#: Seconds that what a test started may take to be gone after it, as `looks` counts them.
+_PATIENCE = 2.0
+#: Seconds between two looks at what should be over.
+_PAUSE = 0.05
 
 #: What the machine of a developer may have set and a test must not depend on.
 _FOREIGN = (
@@ -136,10 +138,28 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def _settled(found: Callable[[], list[str]]) -> list[str]:
     """What is still found when nothing should be any more."""
-    deadline = time.monotonic() + _PATIENCE
-    while (left := found()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    left: list[str] = []
+    for _ in looks(_PATIENCE):
+        if not (left := found()):
+            break
     return left
+
+
+def looks(seconds: float) -> Iterator[None]:
+    """So many looks at what should be over after so many seconds, and two seconds more.
+
+    Counted is the time in which we could look ourselves: while a machine stands still nobody ends, and for us
+    that is one look, however long. One that is busy with other work gets more, as it lets others wait, too.
+    """
+    left = seconds * max(1.0, os.getloadavg()[0] / 2 / (os.cpu_count() or 1)) + 2
+    last = time.monotonic()
+    while left > 0:
+        yield
+        time.sleep(_PAUSE)
+        now = time.monotonic()
+        left -= min(now - last, 2 * _PAUSE)
+        last = now
+    yield
 
 
 def _end(mark: str) -> None:

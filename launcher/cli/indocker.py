@@ -147,6 +147,7 @@ class _Signals:
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         self._ending = True
+        signal.setitimer(signal.ITIMER_REAL, 0)  # also the one that Python has dropped a moment ago
         if self._depth == 0:
             for number, handler in self._old.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]  # what it was before

@@ -73,8 +73,10 @@ class Probes:
             for host, talk in waiting.items():
                 selector.register(talk.errand.fileno(), selectors.EVENT_READ, host)
                 self._advance(host)
-            late = False
+            heard, late = dict(waiting), False
             while (left := self._unanswered(waiting)) and not late:
+                for host in heard.keys() - set(left):  # at its end an errand would be readable for ever
+                    selector.unregister(heard.pop(host).errand.fileno())
                 late = patience.is_over(left)  # then for the last time: it may be us who stood still
                 pending = any(self._talks[host].to_send for host in left)
                 selector.select(_LOOK if pending and not late else patience.until_next())

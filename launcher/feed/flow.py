@@ -225,8 +225,9 @@ class Flow:
         """Whether there is nothing left to wait for."""
         if self._patience.unwanted():
             return True
-        nobody_asks = self._refused and not self._tasks
-        return (self.exhausted or nobody_asks) and not self._unfinished
+        if self._refused and not self._tasks:  # nobody asks: what waits to be fed again is not wanted
+            return len(self._unfinished) == len(self._again)
+        return self.exhausted and not self._unfinished
 
     def described(self) -> str:
         """Which call it is, for who wants to feed beside it."""

@@ -217,9 +217,10 @@ class Intake:
                 if frame[0] == Kind.GONE:
                     raise FeedError(bytes(only(frame[1])).decode("utf-8", "replace"))
                 sock.settimeout(None)
+                self._sock = sock  # from here on `close` can hang it up
                 self._resend(sock, to_number(only(frame[1])))
-                self._sock = sock
         except (OSError, FeedError):
+            self._sock = None
             sock.close()
             raise
         return sock

@@ -82,6 +82,11 @@ class Channel:
             room -= len(taken[-1])
         self._rest = memoryview(taken[0] if len(taken) == 1 else b"".join(taken))
 
+    @property
+    def has_room(self) -> bool:
+        """Whether its reader would take something now; not so for files, which poll writable in any case."""
+        return self._blocks and wait_for_any((self,), 0.0)
+
     def _goes_with(self, chunk: Chunk, before: float) -> bool:
         return chunk.number < before and chunk.urgent == self._rest_urgent
 

@@ -148,7 +148,7 @@ class Writer:
         if not channel.full or channel.broken is not None:
             return
         stopped = time.monotonic() - channel.accepted_at >= self._stall
-        if stopped and wait_for_any((channel,), 0.0):  # there is room: it was our thread that stood still
+        if stopped and channel.has_room:  # it was our thread that stood still
             stopped = False
         if self._hurried or stopped or channel.size >= _FAR_TOO_MUCH * self._capacity:
             channel.skipping = True

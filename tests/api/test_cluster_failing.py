@@ -14,7 +14,7 @@ import pytest
 
 from launcher import InputError, InputMode, JobFailed, TaskFailed, TFCluster
 from launcher.runs.run import json_of
-from tests.local.seeing import soon
+from tests.local.seeing import quick, soon
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -35,15 +35,19 @@ def fail(args: str, ctx: Any) -> None:
 
 @pytest.mark.parametrize("how", ["raise", "exit", "kill"])
 def test_a_failure_is_known_within_a_second(how: str, tmp_path: Path):
-    go = tmp_path / "go"
+    """The others would go on for minutes."""
+    quick(lambda: known_after(how, tmp_path / "go"), 5)
+
+
+def known_after(how: str, go: Path) -> float:
+    """Seconds until the program knows that a node failed, and how."""
+    go.unlink(missing_ok=True)
     cluster = TFCluster.run(fail, f"{how} {go}", 3, 1, quiet=True, grace=300)
     since = time.monotonic()
     go.touch()
     with pytest.raises(TaskFailed) as caught:
         cluster.shutdown()
     elapsed = time.monotonic() - since
-    print(f"{how}: known after {elapsed:.2f} s")
-    assert elapsed < 30, "a second is the promise; the others would go on for minutes"
     error = caught.value
     assert error.task == "worker/1"
     assert error.run_dir == cluster.run_dir
@@ -60,6 +64,7 @@ def test_a_failure_is_known_within_a_second(how: str, tmp_path: Path):
         )
     report = json_of(f"{error.run_dir}/report.json")
     assert report is not None and report["failure"]["task"] == "worker/1"
+    return elapsed
 
 
 class OwnError(Exception):

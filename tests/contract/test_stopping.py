@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 
 import pytest
 
 from launcher.model import facts
-from tests.contract.driver import AT_ONCE, POLITE, Driver
+from tests.contract.driver import AT_ONCE, POLITE, SOON, Driver
 from tests.contract.sites import Eyes
 
 #: SIGTERM, SIGABRT, SIGKILL.
-FULL = ((15, 0.3), (6, 0.5), (9, 5.0))
+FULL = ((15, 0.5), (6, 1.0), (9, 5.0))
 #: The same, with time to write stacks on a busy machine.
 PATIENT = ((15, 0.3), (6, 20.0), (9, 5.0))
 #: SIGTERM and, when whoever heeds that has ended also on a busy machine, SIGKILL.
@@ -147,15 +148,32 @@ def test_a_hung_program_shows_its_stacks_and_leaves_no_core(agent: Driver, eyes:
 def test_only_sigkill_helps(agent: Driver, eyes: Eyes):
     agent.start("worker/0", ["sh", "-c", "trap '' TERM ABRT; echo up; while :; do sleep 0.05; done"])
     agent.prints("worker/0", b"up")
-    asked = time.time()
-    agent.stopped("worker/0", ladder=FULL)
+    agent.hold()
+    agent.stop("worker/0", ladder=FULL)
+    deadline = time.monotonic() + SOON
+    while len(agent.all(facts.TaskSignalled)) < len(FULL):
+        assert time.monotonic() < deadline, agent.facts
+        agent.hold()  # no port: it answers with the time
+        agent.quiet(0.01)
+    agent.wait(facts.TaskGone)
     assert agent.wait(facts.TaskExited).signal == 9
     assert agent.wait(facts.TaskExited).oom == ""
+    assert [fact.signal for fact in agent.all(facts.TaskSignalled)] == [15, 6, 9]
+    for (_, seconds), took in zip(FULL[:-1], rungs(agent), strict=True):
+        assert took > seconds - 0.01, agent.facts
+
+
+def rungs(agent: Driver) -> list[float]:
+    """Seconds that each rung took, but the last; rather more than less.
+
+    It is told a moment after it has begun. What the agent answered last before that is dated before it began.
+    """
     told = agent.all(facts.TaskSignalled)
-    assert [fact.signal for fact in told] == [15, 6, 9]
-    # A rung's time counts from its beginning, which is told a moment later.
-    assert told[1].at - asked > 0.29
-    assert told[2].at - asked > 0.29 + 0.49
+    took = []
+    for one, after in itertools.pairwise(told):
+        before = agent.facts[: agent.facts.index(one)]
+        took.append(after.at - [fact for fact in before if isinstance(fact, facts.PortsHeld)][-1].at)
+    return took
 
 
 def test_children_ignore_sigterm_while_the_main_process_ends(agent: Driver, eyes: Eyes):

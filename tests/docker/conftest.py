@@ -18,7 +18,7 @@ from tests.testing.conftest import plugged, pytest_configure
 __all__ = ["hostfile", "hosts", "plugged", "pytest_configure", "two_hosts"]
 
 #: Seconds a test may take, its fixtures left out: they have limits of their own.
-_LIMIT = 120
+_LIMIT = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 #: Tests and the Dockerfile start from this image.
 BASE = "python:3.11-slim"
 #: Seconds: for the engine to come up, and to go; for a pull; for a base image of our own making.
 UP, DOWN, PULL, MAKE = 120.0, 60.0, 60.0, 300.0
+#: Seconds for other test sessions to let go of what is to be had; more than any test takes.
+TURN = 900.0
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-launcher-tests"
 _INCLUDE = "python3,python3-venv,python3-pip,ca-certificates"
@@ -121,8 +123,8 @@ def private_engine(folder: Path, alone: bool = False) -> Iterator[Engine]:
     check_programs()
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "users.lock", "w") as users, open(folder / "starting.lock", "w") as starting:
-        fcntl.flock(starting, fcntl.LOCK_EX)
-        fcntl.flock(users, fcntl.LOCK_SH)
+        take(starting, fcntl.LOCK_EX)
+        take(users, fcntl.LOCK_SH)
         ours = Engine(f"unix://{folder}/docker.sock")
         try:
             if not _answers(ours):
@@ -130,8 +132,8 @@ def private_engine(folder: Path, alone: bool = False) -> Iterator[Engine]:
             fcntl.flock(starting, fcntl.LOCK_UN)
             yield ours
         finally:
-            fcntl.flock(starting, fcntl.LOCK_EX)
-            if _am_last(users):
+            take(starting, fcntl.LOCK_EX)
+            if _taken(users, fcntl.LOCK_EX):  # nobody else uses it
                 stop(folder)
 
 
@@ -147,16 +149,34 @@ def at_engine(alone: bool) -> Iterator[None]:
     """Be at an engine beside other test sessions of this machine, or while no other is.
 
     Each launch removes what dead launches of its user have left at its engine, whoever's tests those were.
+    Who wants to be alone keeps the gate closed while he waits: others that take turns would never let him in.
     """
     CACHE.mkdir(parents=True, exist_ok=True)
-    with open(CACHE / "launches.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    until = time.monotonic() + TURN
+    with open(CACHE / "launches.gate", "w") as gate, open(CACHE / "launches.lock", "w") as lock:
+        take(gate, fcntl.LOCK_EX, until)
+        take(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH, until)
+        fcntl.flock(gate, fcntl.LOCK_UN)
         yield
 
 
-def _am_last(users: object) -> bool:
+def take(lock: IO[str], how: int, until: float | None = None) -> None:
+    """Lock a file; fail if others hold it for too long.
+
+    Args:
+        lock: the file.
+        how: ``fcntl.LOCK_EX`` or ``fcntl.LOCK_SH``.
+        until: when to give up (monotonic); default: in `TURN` seconds.
+    """
+    until = time.monotonic() + TURN if until is None else until
+    while not _taken(lock, how):
+        assert time.monotonic() < until, f"others do not let go of {lock.name}: `fuser -v` says who has it"
+        time.sleep(0.05)
+
+
+def _taken(lock: IO[str], how: int) -> bool:
     try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -256,7 +276,7 @@ def _archive() -> Path:
     archive = CACHE / f"{_SUITE}-python.tar"
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "archive.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take(lock, fcntl.LOCK_EX)
         if not archive.exists():
             _make_archive(archive)
     return archive

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,18 +12,21 @@ import pytest
 
 from tests.conftest import Launch
 from tests.docker.conftest import jobs, left_of
-from tests.docker.engine import CACHE, Engine
+from tests.docker.engine import CACHE, Engine, take
 from tests.local.seeing import ROOT, last_run
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.tensorflow,
     pytest.mark.timeout(450, func_only=True),
-    pytest.mark.usefixtures("names"),  # for all of the module: what it has open is no test's
+    # Before the first test, for all of the module: no test's time goes to it, and what is open is no test's.
+    pytest.mark.usefixtures("plain_image"),
 ]
 
 #: Seconds for TensorFlow to be fetched and installed, once for an engine.
 _BUILD = 900.0
+#: Seconds for another test session to be through with this module: two images, and three tests with them.
+_TURN = 3600.0
 MNIST = "examples/mnist_dist/mnist_dist.py"
 
 
@@ -39,7 +43,7 @@ def built(engine: Engine, name: str, *options: str) -> str:
 def names(real_engine: Engine) -> Iterator[None]:
     """The images of these names are one test session's at a time: each builds its own."""
     with open(CACHE / "images.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take(lock, fcntl.LOCK_EX, time.monotonic() + _TURN)
         yield
 
 

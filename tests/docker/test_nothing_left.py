@@ -18,6 +18,7 @@ from tests.conftest import Launch
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
 from tests.local.seeing import soon
+from tests.local.starting import ended_by_ctrl_c
 
 #: A task that does not mind SIGTERM, and a daemon of it.
 STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; while :; do sleep 1; done"
@@ -104,9 +105,10 @@ def test_before_there_is_anything(
     time.sleep(seconds)  # the moment is what is tried
     started.send(number)
     ended = started.wait(40)
-    # Before the first line of ours is run a Ctrl-C is Python's: it tells where it was, and may end with 1.
-    pythons = number == signal.SIGINT and any(word in ended.err for word in ("runpy", "site", "Fatal Python"))
-    assert ended.code in (-number, 128 + number) or pythons, ended.err
+    if number == signal.SIGINT:
+        ended_by_ctrl_c(ended)
+    else:
+        assert ended.code in (-number, 128 + number), ended.err
     nothing_is_left(docker, launch, started.pid, number)
 
 

@@ -121,7 +121,10 @@ def _tap(name: str) -> socket.socket:
     tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
     tap.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
     tap.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
-    tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+    try:
+        tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+    except PermissionError:  # root of a user namespace: as much as everybody may have
+        tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
     tap.bind((name, _ALL))
     tap.setblocking(False)
     return tap

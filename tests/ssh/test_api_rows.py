@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from launcher import InputMode, TaskFailed, TFCluster
-from tests.local.seeing import ROOT
+from tests.local.seeing import ROOT, quick
 from tests.ssh.host import LabHost
 
 pytestmark = pytest.mark.timeout(240)
@@ -97,7 +97,7 @@ def test_none_of_them_is_lost_when_a_worker_is_killed():
 
 @pytest.mark.parametrize("how", ["raises", "exits", "is killed"])
 def test_the_driver_knows_at_once(how: str):
-    """The bound is wide, as the machine may be busy; a quiet one takes a fifth of a second.
+    """The bound is wide; a quiet machine takes a fifth of a second.
 
     Nothing that gives up after a while would be as fast as the bound: connections are mended for 60 s.
     """
@@ -114,12 +114,15 @@ def test_the_driver_knows_at_once(how: str):
     told = {"raises": "raised ValueError: over there", "exits": "exited with code 3", "is killed": "SIGKILL"}[
         how
     ]
-    cluster = TFCluster.run(fail, None, 2, hosts="node1,node2", quiet=True, **HERE)
-    since = time.monotonic()
-    with pytest.raises(TaskFailed, match=told), cluster:
-        cluster.train(list(range(1000)))
-    print(f" [{how}: {time.monotonic() - since:.2f} s]", end="")
-    assert time.monotonic() - since < 30
+
+    def known_after() -> float:
+        cluster = TFCluster.run(fail, None, 2, hosts="node1,node2", quiet=True, **HERE)
+        since = time.monotonic()
+        with pytest.raises(TaskFailed, match=told), cluster:
+            cluster.train(list(range(1000)))
+        return time.monotonic() - since
+
+    quick(known_after, 10)
 
 
 def program(path: Path) -> ModuleType:

@@ -11,7 +11,7 @@ from tests.ssh.connecting import ONCE, Home, refusal, works
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture

@@ -181,8 +181,9 @@ def _arrive(lab: Lab, host: LabHost, backwards: bool = False) -> int:
     """How many of 1000 datagrams a host gets through to this machine, or this machine to it."""
     listen = (
         "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((sys.argv[1], 0))\n"
-        # All that is sent has room there, however late it is read.
-        f"s.setsockopt(socket.SOL_SOCKET, {SO_RCVBUFFORCE}, 1 << 23)\n"
+        # All that is sent has room there, however late it is read; as far as we may have it.
+        f"try: s.setsockopt(socket.SOL_SOCKET, {SO_RCVBUFFORCE}, 1 << 23)\n"
+        "except PermissionError: s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 23)\n"
         "print(s.getsockname()[1], flush=True); got = 0; s.settimeout(60)\n"
         "while s.recv(99) != b'end': got += 1\n"
         "print(got)\n"

@@ -64,7 +64,7 @@ def test_the_connection_breaks_before_the_agent_is_there(opened: Callable[..., R
     """Before the agent is asked for, and after."""
     fleet = Breaking(0 if already else 1)
     fleet.line.is_cut = already
-    here = opened(fleet=fleet)
+    here = opened(lease=30.0, fleet=fleet)
     works(here)
     lost = r"node1: connection lost \(the connection broke\); trying again for (2\d|30) s"
     assert re.fullmatch(lost, here.told[0])

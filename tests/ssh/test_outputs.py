@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Launch
 from tests.ssh.host import LabHost
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 WRITE = 'mkdir "$OUTPUT_DIR/deep" && echo $JOB_NAME $TASK_INDEX >"$OUTPUT_DIR/deep/file"; echo at $OUTPUT_DIR'
 

@@ -62,9 +62,10 @@ class Halfway:
 
         def send_or_act(errand: ChannelErrand, data: bytes | memoryview) -> int:
             nonlocal sent
+            if errand._host != host.name:  # it has a thread of its own
+                return send(errand, data)
             took, before = send(errand, data), sent
-            if errand._host == host.name:
-                sent += took
+            sent += took
             if before < size <= sent:
                 until(self._has_a_file, PATIENCE, f"{host.name} has a file")
                 self.happens()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -69,10 +70,25 @@ print(bound(port))
 """
 
 
+#: What keeps somebody from a network namespace of his own, and what to do.
+REFUSED = """\
+this test needs a network namespace of its own, and may not have one, or not change its settings: {}
+Run it as root, as CI does; or allow user namespaces: `sysctl -w user.max_user_namespaces=10000`, and where
+there are such settings also `kernel.unprivileged_userns_clone=1` (Debian) and
+`kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu). In a container: `docker run --privileged`."""
+
+
 def in_a_namespace(*settings: str, code: str = HOLD) -> str:
     """What this prints in a fresh network namespace."""
-    argv = ["unshare", "-rn", sys.executable, "-c", code, ROOT, *settings]
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+    unshare = ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",))]
+    may_set = [*unshare, "test", "-w", "/proc/sys/net/ipv4/ip_local_port_range"]
+    tried = subprocess.run(may_set, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.fail(REFUSED.format(tried.stderr.strip() or "/proc/sys/net is read-only"), pytrace=False)
+    argv = [*unshare, sys.executable, "-c", code, ROOT, *settings]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
 
 
 def test_both_worlds():

@@ -165,6 +165,20 @@ class Tasks:
         flow = self.feeder._feeds["input"].flow
         return 0.0 if flow is None else flow._patience._moved
 
+    def at_rest(self, when: Callable[[], Any]) -> bool:
+        """Wait until something is so, and nothing moves any more, look after look."""
+        looks, last = 0, 0.0
+
+        def look() -> bool:
+            nonlocal looks, last
+            time.sleep(0.05)
+            moved = self.moved if when() else 0.0
+            looks, last = looks + 1 if moved and moved == last else 0, moved
+            return looks == 20
+
+        until(look)
+        return True
+
     @property
     def owed(self) -> int:
         """How many results are to come."""

@@ -217,7 +217,7 @@ def test_tasks_that_want_no_more_and_end_at_once_end_the_call():
         assert not fed.is_alive() and not tasks.faults
 
 
-def test_a_task_that_wants_no_more_and_ends_while_its_rows_are_made(monkeypatch: pytest.MonkeyPatch):
+def test_a_task_that_wants_no_more_and_ends_while_rows_are_made_for_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Link, "wait_for_end", lambda *_: None)  # the one who waits sees both at once
     entered, released = threading.Event(), threading.Event()
 
@@ -237,6 +237,20 @@ def test_a_task_that_wants_no_more_and_ends_while_its_rows_are_made(monkeypatch:
             tasks.feeder._feeds["input"].links["worker/0"].terminate()
             tasks.feeder.lost("worker/0", 0, "ended with 0")
         released.set()
+        fed.join(20)
+        assert not fed.is_alive() and not tasks.faults
+
+
+def test_what_a_lost_task_had_is_not_wanted_once_the_last_one_wants_no_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Link, "wait_for_end", lambda *_: None)  # the one who waits sees all at once
+    with Tasks(2) as tasks:
+        feeds = tasks.feed(0), tasks.feed(1)
+        fed = tasks.run(tasks.feeder.train, partitions(range(n, n + 1000) for n in itertools.count()))
+        assert [len(feed.next_batch(10)) for feed in feeds] == [10, 10]
+        with tasks.feeder._lock:
+            tasks.feeder._feeds["input"].links["worker/0"].terminate()
+            tasks.feeder.lost("worker/1", 0, "killed")
+            tasks.feeder.lost("worker/0", 0, "ended with 0")
         fed.join(20)
         assert not fed.is_alive() and not tasks.faults
 

@@ -154,7 +154,7 @@ def test_a_function_that_gives_no_results_is_named(monkeypatch: pytest.MonkeyPat
     clock = Clock(monkeypatch)
     with Tasks(1) as tasks:
         tasks.collect(1)
-        tasks.run(clock.later, lambda: tasks.all_given and tasks.asks())
+        tasks.run(clock.later, lambda: tasks.at_rest(lambda: tasks.all_given and tasks.asks()))
         with pytest.raises(FeedError, match="worker/0: 10 results are missing .* batch_results"):
             list(tasks.feeder.inference([range(10)]))
         tasks.finish()
@@ -178,10 +178,11 @@ def test_results_that_are_missing_are_named_so(
 
         for worker in (1, 0):
             tasks.run(short, tasks.feed(worker, train_mode=False))
-        tasks.run(
-            clock.later,
-            lambda: tasks.all_given and tasks.owed == missing and tasks.asks(0) and tasks.asks(1),
-        )
+
+        def nothing_comes() -> bool:
+            return tasks.all_given and tasks.owed == missing and tasks.asks(0) and tasks.asks(1)
+
+        tasks.run(clock.later, lambda: tasks.at_rest(nothing_comes))
         with pytest.raises(FeedError, match=f"^{what} missing in the feed 'input'"):
             list(tasks.feeder.inference(range(rows)))
         tasks.finish()

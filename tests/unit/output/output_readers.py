@@ -48,21 +48,24 @@ def stuff(read: int, write: int) -> bytes:
     """Write what the kernel takes between the two ends of a pipe or a terminal, so that it takes no more."""
     own = os.open(f"/proc/self/fd/{write}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     taken = 0
-    while True:
-        moved = _moved(read)
-        try:
-            taken += os.write(own, LINE)
-        except BlockingIOError:
-            if moved:
-                os.close(own)
-                return (LINE * (taken // len(LINE) + 1))[:taken]
-            time.sleep(0.001)
+    end = time.monotonic() + 20
+    try:
+        while True:
+            there = _there(read)
+            try:
+                taken += os.write(own, LINE)
+            except BlockingIOError:
+                if there == _N_TTY_BUF_SIZE - 1 or not os.isatty(read):
+                    return (LINE * (taken // len(LINE) + 1))[:taken]
+                assert time.monotonic() < end, f"this terminal keeps {there} of {taken} bytes"
+                time.sleep(0.001)
+    finally:
+        os.close(own)
 
 
-def _moved(read: int) -> bool:
-    """Whether all that can be is at the end that is read: a terminal takes it there a moment later."""
-    there = int.from_bytes(fcntl.ioctl(read, termios.FIONREAD, bytes(4)), sys.byteorder)
-    return there == _N_TTY_BUF_SIZE - 1 if os.isatty(read) else True
+def _there(read: int) -> int:
+    """How much is at the end that is read: a terminal takes it there a moment later."""
+    return int.from_bytes(fcntl.ioctl(read, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 class Reader(threading.Thread):

@@ -7,6 +7,7 @@ import os
 import pty
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -299,6 +300,22 @@ def test_who_stood_still_himself_blames_no_reader(pipe, clock, monkeypatch: pyte
     assert writer.close()
     os.close(write)
     assert set(reader.to_the_end().splitlines(True)) == {LINE, b"more\n"}
+
+
+def test_a_file_whose_disk_stands_still_is_skipped(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch):
+    go, send = threading.Event(), Channel.send
+    monkeypatch.setattr(Channel, "send", lambda channel: send(channel) if go.wait(60) else 0)
+    with open(tmp_path / "out", "wb") as file:
+        writer = Writer(capacity=10_000, stall=0.3)
+        while not writer.full():
+            writer.write(file.fileno(), LINE)
+        clock.now += 100.0
+        assert not writer.full()
+        writer.write(file.fileno(), b"skipped\n")
+        go.set()
+        assert writer.close()
+    *_, last = (tmp_path / "out").read_bytes().splitlines()
+    assert last.startswith(b"launch: 1 line was not shown here")
 
 
 def test_in_a_hurry_lines_are_skipped_at_once(pipe):

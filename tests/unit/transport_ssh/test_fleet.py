@@ -21,8 +21,6 @@ from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.progress import Progress
 from launcher.transport.ssh.settings import SshSettings
 
-pytestmark = pytest.mark.timeout(60)
-
 FULL = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 

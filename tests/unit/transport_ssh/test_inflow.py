@@ -11,8 +11,6 @@ import pytest
 
 from launcher.transport.ssh.inflow import Inflow
 
-pytestmark = pytest.mark.timeout(60)
-
 #: Seconds for what takes a moment, on a machine that has other work too.
 SOON = 40.0
 

@@ -18,7 +18,7 @@ from tests.conftest import Launch
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
 from tests.local.seeing import soon
-from tests.local.starting import ended_by_ctrl_c
+from tests.local.starting import ended_by_ctrl_c, press_ctrl_c
 
 #: A task that does not mind SIGTERM, and a daemon of it.
 STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; while :; do sleep 1; done"
@@ -103,11 +103,12 @@ def test_before_there_is_anything(
 ):
     started = launch.start("--docker", image, "--workers", "2", "--", "sleep", "600", cwd=tmp_path)
     time.sleep(seconds)  # the moment is what is tried
-    started.send(number)
-    ended = started.wait(40)
     if number == signal.SIGINT:
-        ended_by_ctrl_c(ended)
+        press_ctrl_c(started)
+        ended_by_ctrl_c(started.wait(40))
     else:
+        started.send(number)
+        ended = started.wait(40)
         assert ended.code in (-number, 128 + number), ended.err
     nothing_is_left(docker, launch, started.pid, number)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
-from tests.conftest import Ended
-from tests.local.seeing import ROOT
+from tests.conftest import Ended, Started
+from tests.local.seeing import ROOT, soon
 
 #: Of a traceback: a file of ours, and a line in it. The package's own is run when nothing of ours is yet.
 _FRAME = re.compile(r'File ".*/launcher/(?!__init__)([^"]*)", line (\d+)')
@@ -16,6 +16,16 @@ _LINES = (ROOT / "launcher" / _MAIN).read_text().splitlines()
 _HEARD = 1 + [line.strip() for line in _LINES].index("_signal.signal(_signal.SIGINT, _leave)")
 #: In what Python says that could not come up, or could not begin with us.
 _WORDS = ("runpy", "site", "Fatal Python error: init")
+#: Python itself can drop one, before a line of ours is run: it says so, and goes on.
+_DROPPED = "Exception ignored in"
+
+
+def press_ctrl_c(started: Started) -> None:
+    """Once; once more if Python says that it has dropped the first."""
+    started.send(signal.SIGINT)
+    soon(lambda: started.process.poll() is not None or _DROPPED in started.err)
+    if started.process.poll() is None:
+        started.send(signal.SIGINT)
 
 
 def ended_by_ctrl_c(ended: Ended) -> None:

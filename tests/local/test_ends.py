@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Launch
 from tests.local.seeing import ROOT, Family, RunFolder, alive, last_run, named, soon, stopped, stub
-from tests.local.starting import ended_by_ctrl_c
+from tests.local.starting import ended_by_ctrl_c, press_ctrl_c
 
 #: Signals that end no process (SIGCHLD, SIGCONT, those that stop, SIGURG, SIGWINCH), and the two that
 #: the C library keeps for itself.
@@ -338,7 +338,7 @@ def test_ctrl_c_before_anything_runs(launch: Launch, family: Family):
             started.process.wait(delay * 0.03)
         except Exception:  # noqa: BLE001 - it runs, as it should
             pass
-        started.send(signal.SIGINT)
+        press_ctrl_c(started)
         ended_by_ctrl_c(started.wait())
         family.gone(0.5)
 

@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from launcher.feed.datafeed import DataFeed
     from launcher.feed.files import CsvFiles, TextFiles, TFRecordFiles
     from launcher.feed.partitions import partitions, rows
-    from launcher.model.host import Host
-    from launcher.model.job import JobSpec, OnFailure, Policy, Program, Role
-    from launcher.model.report import Failure, Report, TaskReport
-    from launcher.model.status import ExitStatus, Reason, TaskState
-    from launcher.model.task import TaskId
+    from launcher.job import Host, JobSpec, OnFailure, Policy, Program, Role, TaskId
+    from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 
 __version__ = "0.1.0"
 
@@ -93,11 +90,8 @@ _HOMES = {
     "launcher.feed.datafeed": "DataFeed",
     "launcher.feed.files": "CsvFiles TFRecordFiles TextFiles",
     "launcher.feed.partitions": "partitions rows",
-    "launcher.model.host": "Host",
-    "launcher.model.job": "JobSpec OnFailure Policy Program Role",
-    "launcher.model.report": "Failure Report TaskReport",
-    "launcher.model.status": "ExitStatus Reason TaskState",
-    "launcher.model.task": "TaskId",
+    "launcher.job": "Host JobSpec OnFailure Policy Program Role TaskId",
+    "launcher.report": "ExitStatus Failure Reason Report TaskReport TaskState",
 }
 
 

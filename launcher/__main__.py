@@ -23,8 +23,8 @@ if _HEARS_CTRL_C and (__name__ == "__main__" or os.path.basename(sys.argv[0]) ==
 import errno  # noqa: E402
 import gc  # noqa: E402
 import signal  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
 
-from launcher.model.records import TYPE_CHECKING  # noqa: E402
 from launcher.signals import heed_dropped  # noqa: E402
 
 if TYPE_CHECKING:

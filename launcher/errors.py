@@ -24,7 +24,7 @@ job through the Python API it is an exception.
 
 from __future__ import annotations
 
-from launcher.model.records import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from typing import Any, Iterable, Optional, Sequence, Tuple

@@ -11,19 +11,15 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from launcher import wire
+from launcher import events, wire
 from launcher.errors import TransportError, WireError
-from launcher.model import facts, orders
-from launcher.model.host import Host
-from launcher.model.job import JobSpec
-from launcher.model.plan import Placement, Plan
-from launcher.model.records import TYPE_CHECKING, Protocol
-from launcher.model.report import Report
-from launcher.model.task import TASK_MARK
-from launcher.output.base import Audience, Opening, Renderer
+from launcher.job import TASK_MARK, Host, JobSpec, Placement, Plan
+from launcher.output.base import Audience, Opening, Renderer, Shown
 from launcher.output.flow import Flow
 from launcher.planning import assemble
+from launcher.report import Report
 from launcher.signals import STOP_SIGNALS, Signals
 from launcher.supervision import Machine, Phase
 from launcher.transport import Link, Transport
@@ -47,7 +43,7 @@ _READ = 1 << 18
 class Source(Protocol):
     """Something else that can ask the job to end: a closed tmux session, a reader that has gone."""
 
-    def stop_wanted(self) -> facts.StopAsked | None:
+    def stop_wanted(self) -> events.StopAsked | None:
         """Asked after every turn of the loop; a fact once, when there is a reason."""
 
 
@@ -96,18 +92,18 @@ class _Line:
         self.unsent: deque[memoryview] = deque()
         self.closed = False
 
-    def send(self, order: orders.Order) -> None:
+    def send(self, order: events.Command) -> None:
         """Queue an order, and send what is taken."""
         self.unsent.append(memoryview(wire.encode(order)))
         self.flush()
 
-    def dated(self, fact: facts.Fact) -> facts.Fact:
+    def dated(self, fact: events.Event) -> events.Event:
         """A fact by our clock: the first failure by time is looked for over all hosts.
 
         Nothing is seen before it happened, so the quickest fact so far tells the difference of the clocks,
         but for the time it travelled.
         """
-        if self.link.same_clock or isinstance(fact, facts.TaskOutput):
+        if self.link.same_clock or isinstance(fact, events.TaskOutput):
             return fact
         self._behind = min(self._behind, time.time() - fact.at)
         return fact._replace(at=fact.at + self._behind)
@@ -171,17 +167,17 @@ class Orchestrator:
         self._audience = audience
         self._flow = Flow(audience)
         self._perform: dict[type, Callable[[Any], None]] = {
-            orders.HoldPorts: self._send,
-            orders.TryPeers: self._send,
-            orders.StartTask: self._start,
-            orders.StopTasks: self._send,
-            orders.CloseAgent: self._send,
-            orders.HangUp: self._hang_up,
-            orders.MakePlan: self._make_plan,
-            orders.SetTimer: self._set_timer,
-            orders.CancelTimer: self._cancel_timer,
-            orders.Tell: self._show,
-            orders.Finish: self._finish,
+            events.HoldPorts: self._send,
+            events.TryPeers: self._send,
+            events.StartTask: self._start,
+            events.StopTasks: self._send,
+            events.CloseAgent: self._send,
+            events.HangUp: self._hang_up,
+            events.MakePlan: self._make_plan,
+            events.SetTimer: self._set_timer,
+            events.CancelTimer: self._cancel_timer,
+            events.Tell: self._show,
+            events.Finish: self._finish,
         }
 
     def run(self) -> Report:
@@ -197,7 +193,7 @@ class Orchestrator:
             try:
                 for renderer in self._renderers:
                     renderer.begin(self._opening)
-                self._obey([*map(orders.Tell, self._remarks), *self._machine.begin()])
+                self._obey([*map(events.Tell, self._remarks), *self._machine.begin()])
                 for host in self._placement.hosts():
                     self._open(host)
                 while not self._finished:
@@ -210,15 +206,15 @@ class Orchestrator:
     # ------------------------------------------------------------------ the loop
 
     def _turn(self) -> None:
-        for key, events in self._selector.select(self._seconds_to_wait()):
-            key.data() if events & selectors.EVENT_READ else key.data.flush()
+        for key, ready in self._selector.select(self._seconds_to_wait()):
+            key.data() if ready & selectors.EVENT_READ else key.data.flush()
         self._explain_losses()
         now = time.monotonic()
         while self._due and self._due[0][0] <= now:
             due, timer = heapq.heappop(self._due)
             if self._timers.get(timer) == due:
                 del self._timers[timer]
-                self._take(facts.TimeUp(time.time(), timer))
+                self._take(events.TimeUp(time.time(), timer))
         for source in self._sources:
             wish = source.stop_wanted()
             if wish is not None:
@@ -232,7 +228,7 @@ class Orchestrator:
         ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
         if self._flow.has_turned(ending, self._machine.failure is not None):
             for host in self._lines:
-                self._send(orders.HoldOutput(host, self._flow.held))
+                self._send(events.HoldOutput(host, self._flow.held))
 
     def _seconds_to_wait(self) -> float | None:
         now = time.monotonic()
@@ -245,26 +241,26 @@ class Orchestrator:
                 waits.append(wish)
         return max(0.0, min(waits)) if waits else None
 
-    def _take(self, fact: facts.Fact) -> None:
+    def _take(self, fact: events.Event) -> None:
         """A fact: show it, ask the machine, obey."""
         self._show(fact)
         self._obey(self._machine.handle(fact))
 
-    def _obey(self, what: Sequence[orders.Order]) -> None:
+    def _obey(self, what: Sequence[events.Command]) -> None:
         for order in what:
             self._perform[type(order)](order)
 
-    def _show(self, event: facts.Fact | orders.Tell) -> None:
+    def _show(self, event: Shown) -> None:
         for renderer in self._renderers:
             renderer.on(event)
 
     def _on_signals(self, signals: Signals) -> None:
         for number in signals.read():
-            self._take(facts.StopAsked(time.time(), number, STOP_SIGNALS[number]))
+            self._take(events.StopAsked(time.time(), number, STOP_SIGNALS[number]))
 
     def _on_remarks(self) -> None:
         for text in self._voice.take() if self._voice is not None else ():
-            self._show(orders.Tell(text, urgent=True))
+            self._show(events.Tell(text, urgent=True))
 
     # ------------------------------------------------------------------ links
 
@@ -272,7 +268,7 @@ class Orchestrator:
         try:
             link = self._transport(host).open(host)
         except TransportError as error:
-            self._take(facts.AgentLost(host.name, time.time(), str(error)))
+            self._take(events.AgentLost(host.name, time.time(), str(error)))
             return
         line = _Line(host.name, link)
         self._lines[host.name] = line
@@ -288,11 +284,11 @@ class Orchestrator:
         try:
             messages = line.decoder.feed(data)
         except WireError as error:
-            self._take(facts.AgentLost(line.host, time.time(), str(error)))
+            self._take(events.AgentLost(line.host, time.time(), str(error)))
             return
         for message in messages:
             self._take(line.dated(message))  # type: ignore[arg-type]  # agents send facts
-            if isinstance(message, facts.AgentClosed):
+            if isinstance(message, events.AgentClosed):
                 self._shut(line)
 
     def _at_end(self, line: _Line) -> None:
@@ -306,7 +302,7 @@ class Orchestrator:
             why = loss.why()
             if why is not None:
                 self._losses.remove(loss)
-                self._take(facts.AgentLost(loss.line.host, loss.at, why))
+                self._take(events.AgentLost(loss.line.host, loss.at, why))
 
     def _shut(self, line: _Line) -> None:
         if not line.closed:
@@ -330,7 +326,7 @@ class Orchestrator:
         if line.link.writing in self._selector.get_map():
             self._selector.unregister(line.link.writing)
 
-    def _hang_up(self, order: orders.HangUp) -> None:
+    def _hang_up(self, order: events.HangUp) -> None:
         line = self._lines.get(order.host)
         if line is not None:
             self._shut(line)
@@ -352,7 +348,7 @@ class Orchestrator:
         gone = line.link.kill(_left(until)) is not None
         helpless = "and SIGKILL did not help" if line.link.same_clock else _UNREACHED
         what = "so it and all it had started were killed" if gone else helpless
-        self._show(orders.Tell(f"the agent of {line.host} did not end, {what}", urgent=True))
+        self._show(events.Tell(f"the agent of {line.host} did not end, {what}", urgent=True))
 
     # ------------------------------------------------------------------ orders
 
@@ -361,26 +357,26 @@ class Orchestrator:
         if line is not None and not line.closed:
             line.send(order)
 
-    def _start(self, order: orders.StartTask) -> None:
+    def _start(self, order: events.StartTask) -> None:
         mark = {TASK_MARK: f"{self._opening.job}:{order.task}"}
         self._send(order._replace(env={**order.env, **mark}))
 
-    def _make_plan(self, order: orders.MakePlan) -> None:
+    def _make_plan(self, order: events.MakePlan) -> None:
         plan = assemble(self._job, self._placement, order.ports)
         self._obey(self._machine.planned(plan))
         remark = self._on_plan(plan)
         if remark:
-            self._show(orders.Tell(remark, urgent=True))
+            self._show(events.Tell(remark, urgent=True))
 
-    def _set_timer(self, order: orders.SetTimer) -> None:
+    def _set_timer(self, order: events.SetTimer) -> None:
         due = time.monotonic() + order.seconds
         self._timers[order.timer] = due
         heapq.heappush(self._due, (due, order.timer))
 
-    def _cancel_timer(self, order: orders.CancelTimer) -> None:
+    def _cancel_timer(self, order: events.CancelTimer) -> None:
         self._timers.pop(order.timer, None)
 
-    def _finish(self, _: orders.Finish) -> None:
+    def _finish(self, _: events.Finish) -> None:
         self._finished = True
 
     def _close(self, signals: Signals) -> Report:

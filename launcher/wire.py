@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import TYPE_CHECKING
 
+from launcher import events
 from launcher.errors import WireError
-from launcher.model import facts, orders
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Tuple, Union
 
-    Message = Union[facts.Fact, orders.Order]
+    Message = Union[events.Event, events.Command]
 
 VERSION = 1
 MAGIC = b"\n<tf-launcher agent, wire %d>\n" % VERSION
@@ -44,25 +44,25 @@ _MAX_NAME = 255
 
 
 _FACTS = (
-    facts.AgentReady,
-    facts.HostGpus,
-    facts.PortsHeld,
-    facts.PortsRefused,
-    facts.PeersTried,
-    facts.TaskStarted,
-    facts.TaskNotStarted,
-    facts.TaskSignalled,
-    facts.TaskExited,
-    facts.TaskGone,
-    facts.AgentClosed,
+    events.AgentReady,
+    events.HostGpus,
+    events.PortsHeld,
+    events.PortsRefused,
+    events.PeersTried,
+    events.TaskStarted,
+    events.TaskNotStarted,
+    events.TaskSignalled,
+    events.TaskExited,
+    events.TaskGone,
+    events.AgentClosed,
 )
 _ORDERS = (
-    orders.HoldPorts,
-    orders.TryPeers,
-    orders.StartTask,
-    orders.StopTasks,
-    orders.HoldOutput,
-    orders.CloseAgent,
+    events.HoldPorts,
+    events.TryPeers,
+    events.StartTask,
+    events.StopTasks,
+    events.HoldOutput,
+    events.CloseAgent,
 )
 
 _FROM_LAUNCHER: Dict[str, Any] = {record.__name__: record for record in _ORDERS}
@@ -153,7 +153,7 @@ class Decoder:
                 messages.append(self._message(data[start:at]))
         return messages, at
 
-    def _output(self, data: bytes, start: int, end: int) -> facts.TaskOutput:
+    def _output(self, data: bytes, start: int, end: int) -> events.TaskOutput:
         try:
             length, attempt = _OUTPUT_HEAD.unpack_from(data[start : start + _OUTPUT_HEAD.size])
             start += _OUTPUT_HEAD.size + length
@@ -162,7 +162,7 @@ class Decoder:
             raise WireError(f"output of nobody: {data[start : min(end, start + 200)]!r}") from error
         if start > end:
             raise WireError(f"output that ends within the task's name: {name!r}")
-        return facts.TaskOutput(self._host, TaskId(name), attempt, data[start:end])
+        return events.TaskOutput(self._host, TaskId(name), attempt, data[start:end])
 
     def _message(self, payload: bytes) -> Message:
         try:

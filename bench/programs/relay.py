@@ -154,7 +154,7 @@ def _say(way: socket.socket, direction: str, size: int) -> float:
 
 def carry(host: str, path: str) -> None:
     """Lead a port of a host to a socket here."""
-    from launcher.model.host import Host
+    from launcher.job import Host
     from launcher.transport.ssh.fleet import Fleet
     from launcher.transport.ssh.settings import SshSettings
 

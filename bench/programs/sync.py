@@ -10,11 +10,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from launcher.job import Host
 from launcher.luggage.packing import pack
 from launcher.luggage.progress import shown
 from launcher.luggage.requests import parse_syncs
 from launcher.luggage.sync import finish, sync
-from launcher.model.host import Host
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings
 

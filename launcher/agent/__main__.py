@@ -8,9 +8,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from launcher.agent.guardian import guard
-from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import agent_number
 from launcher.processes import kernel
 

@@ -10,9 +10,9 @@ import os
 import queue
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from launcher.agent.probe_work import Commands
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, Mapping, Optional

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from launcher.agent.door import await_release, knock
-from launcher.model.records import TYPE_CHECKING
 from launcher.stream import refusal
 
 if TYPE_CHECKING:

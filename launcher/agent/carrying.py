@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.agent import porter
 from launcher.agent.store.home import Failed
 from launcher.agent.store.work import discard
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Mapping

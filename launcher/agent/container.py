@@ -25,13 +25,13 @@ import subprocess
 import sys
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.agent import carrying, inside, porter
 from launcher.agent.__main__ import close_inherited
 from launcher.agent.pulse import Pulse, Silence
 from launcher.agent.ward import Ward, set_up
 from launcher.model.container import ENDED, ENDED_THERE, REMARK, SAID, UNSEEN, framed
-from launcher.model.records import TYPE_CHECKING
 from launcher.processes import kernel, sweep
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import select
-
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, List

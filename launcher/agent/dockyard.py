@@ -22,10 +22,10 @@ import json
 import os
 import threading
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.agent.answering import serve
 from launcher.agent.probe_work import Commands
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping

@@ -12,8 +12,7 @@ import select
 import socket
 import struct
 import time
-
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import List, Optional

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import TYPE_CHECKING
 
 from launcher.agent.family import Family
 from launcher.agent.task import SIGKILL, Ending, Task
-from launcher.model.orders import Ladder
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.task import TaskId
+from launcher.events import Ladder
+from launcher.job import TaskId
 from launcher.processes import kernel
 from launcher.processes.kernel import Process
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Dict, List, Mapping

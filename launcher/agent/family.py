@@ -9,9 +9,9 @@ task: it goes when the agent closes.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 from launcher.processes import kernel
 from launcher.processes.kernel import Process
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.agent.inquiry import Inquiry
 from launcher.agent.spawn import CannotStart, Spawner
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Tuple

@@ -14,8 +14,8 @@ import select
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from launcher.model.records import TYPE_CHECKING
 from launcher.processes import kernel
 
 if TYPE_CHECKING:

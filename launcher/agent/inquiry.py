@@ -6,8 +6,7 @@ import os
 import selectors
 import signal
 import time
-
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Callable, List, Optional, Tuple

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import TYPE_CHECKING
 
 from launcher.agent.__main__ import main as agent_main
 from launcher.model.container import ENDED_THERE, GOES_ON, UNSEEN
-from launcher.model.records import TYPE_CHECKING
 from launcher.processes import kernel, sweep
 
 if TYPE_CHECKING:

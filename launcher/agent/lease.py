@@ -11,8 +11,8 @@ import os
 import signal
 import struct
 import time
+from typing import TYPE_CHECKING
 
-from launcher.model.records import TYPE_CHECKING
 from launcher.processes import kernel
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import select
 import selectors
 import signal
 import time
+from typing import TYPE_CHECKING
 
-from launcher import wire
+from launcher import events, wire
 from launcher.agent.deaths import Deaths
 from launcher.agent.ending import Endings
 from launcher.agent.family import Family
@@ -26,16 +27,14 @@ from launcher.agent.pipe import Pipe
 from launcher.agent.ports import PortKeeper, refusal
 from launcher.agent.spawn import CannotStart, Spawner
 from launcher.agent.task import SIGKILL, Task
-from launcher.model import facts, orders
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 from launcher.processes import kernel
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Sequence
 
 #: How tasks are ended whose launcher is gone: nobody reads their logs any more, so it is short.
-ABANDONED: orders.Ladder = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
+ABANDONED: events.Ladder = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the last facts to be taken when the agent closes.
 FAREWELL = 5.0
 
@@ -74,12 +73,12 @@ class Agent:
         self._closing = False
         self._cut_short = False
         self._orders: Dict[type, Callable[..., None]] = {
-            orders.HoldPorts: self._hold_ports,
-            orders.TryPeers: self._try_peers,
-            orders.StartTask: self._start,
-            orders.StopTasks: self._stop,
-            orders.HoldOutput: lambda order: self._pipe.hold(order.on),
-            orders.CloseAgent: lambda _: self._end_all(),
+            events.HoldPorts: self._hold_ports,
+            events.TryPeers: self._try_peers,
+            events.StartTask: self._start,
+            events.StopTasks: self._stop,
+            events.HoldOutput: lambda order: self._pipe.hold(order.on),
+            events.CloseAgent: lambda _: self._end_all(),
         }
 
     # ------------------------------------------------------------------ the loop
@@ -91,10 +90,10 @@ class Agent:
             Exit code: 0 if that is what ended it, and nothing else did.
         """
         self._listen()
-        self._pipe.fact(facts.AgentReady(self._host, time.time(), os.getpid(), host_facts()))
+        self._pipe.fact(events.AgentReady(self._host, time.time(), os.getpid(), host_facts()))
         while not (self._closing and not self._tasks):
-            events = self._selector.select(self._seconds_to_wait())
-            for key, _ in sorted(events, key=lambda event: event[0].fd not in self._urgent):
+            ready = self._selector.select(self._seconds_to_wait())
+            for key, _ in sorted(ready, key=lambda event: event[0].fd not in self._urgent):
                 key.data()
             self._on_time()
             self._watch_pipe()
@@ -193,20 +192,20 @@ class Agent:
         self._selector.unregister(self._guardian)
         self._cut("its guardian is gone")
 
-    def _hold_ports(self, order: orders.HoldPorts) -> None:
+    def _hold_ports(self, order: events.HoldPorts) -> None:
         self._limits.make_room(len(order.tasks))
         try:
             ports = {task: self._ports.hold(task) for task in order.tasks}
         except OSError as error:
             for task in order.tasks:
                 self._ports.release(task)
-            self._pipe.fact(facts.PortsRefused(self._host, time.time(), refusal(error)))
+            self._pipe.fact(events.PortsRefused(self._host, time.time(), refusal(error)))
             return
-        self._pipe.fact(facts.PortsHeld(self._host, time.time(), ports))
+        self._pipe.fact(events.PortsHeld(self._host, time.time(), ports))
 
     # ------------------------------------------------------------------ starting
 
-    def _start(self, order: orders.StartTask) -> None:
+    def _start(self, order: events.StartTask) -> None:
         try:
             what = (order.argv, order.env, order.workdir, order.venv, order.script)
             started = self._spawner.spawn(*what)
@@ -219,14 +218,14 @@ class Agent:
         if self._limits.roomy:
             self._deaths.watch(task.pid)
         self._outputs.add(task)
-        self._pipe.fact(facts.TaskStarted(self._host, time.time(), task.id, task.attempt, task.pid))
+        self._pipe.fact(events.TaskStarted(self._host, time.time(), task.id, task.attempt, task.pid))
         if self._closing:
             self._end([task], ABANDONED)
 
-    def _not_started(self, order: orders.StartTask, code: int, why: str) -> None:
+    def _not_started(self, order: events.StartTask, code: int, why: str) -> None:
         self._ports.release(order.task)
         now = time.time()
-        self._pipe.fact(facts.TaskNotStarted(self._host, now, order.task, order.attempt, code, why))
+        self._pipe.fact(events.TaskNotStarted(self._host, now, order.task, order.attempt, code, why))
 
     # ------------------------------------------------------------------ ended processes
 
@@ -276,7 +275,7 @@ class Agent:
         oom = self._oom.evidence(task.pid) if suspect else ""
         now = time.time()
         self._pipe.fact(
-            facts.TaskExited(self._host, now, task.id, task.attempt, code, number, peak, cpu, oom)
+            events.TaskExited(self._host, now, task.id, task.attempt, code, number, peak, cpu, oom)
         )
 
     def _look_at_endings(self, exited: Sequence[Task] = ()) -> None:
@@ -298,15 +297,15 @@ class Agent:
         self._ports.release(task.id)
         now = time.time()
         left = len(task.leftovers)
-        gone = facts.TaskGone(self._host, now, task.id, task.attempt, left, task.unkillable)
+        gone = events.TaskGone(self._host, now, task.id, task.attempt, left, task.unkillable)
         self._pipe.fact_after_output(gone)
 
     # ------------------------------------------------------------------ stopping
 
-    def _stop(self, order: orders.StopTasks) -> None:
+    def _stop(self, order: events.StopTasks) -> None:
         self._end([self._tasks[task] for task in order.tasks if task in self._tasks], order.ladder)
 
-    def _end(self, tasks: List[Task], ladder: orders.Ladder) -> None:
+    def _end(self, tasks: List[Task], ladder: events.Ladder) -> None:
         self._look_at_ended()  # so that no signal is said to have ended what was over before
         now = time.monotonic()
         for task in tasks:
@@ -318,7 +317,7 @@ class Agent:
 
     def _tell_signal(self, task: Task, number: int, count: int) -> None:
         now = time.time()
-        self._pipe.fact(facts.TaskSignalled(self._host, now, task.id, task.attempt, number, count))
+        self._pipe.fact(events.TaskSignalled(self._host, now, task.id, task.attempt, number, count))
 
     def _end_strays(self) -> None:
         """Kill what belongs to no task: it left its session and washed off its watermark."""
@@ -327,7 +326,7 @@ class Agent:
 
     def _say_goodbye(self) -> None:
         self._pipe.hold(False)
-        self._pipe.fact_after_output(facts.AgentClosed(self._host, time.time()))
+        self._pipe.fact_after_output(events.AgentClosed(self._host, time.time()))
         until = time.monotonic() + FAREWELL
         while self._pipe.pending and time.monotonic() < until:
             select.select([], [self._pipe.fd], [], 0.05)
@@ -338,20 +337,20 @@ class Agent:
     def _tell_gpus(self, said: bytes) -> None:
         gpus = read_gpus(said)
         if gpus:
-            self._pipe.fact(facts.HostGpus(self._host, time.time(), gpus))
+            self._pipe.fact(events.HostGpus(self._host, time.time(), gpus))
 
-    def _try_peers(self, order: orders.TryPeers) -> None:
+    def _try_peers(self, order: events.TryPeers) -> None:
         from launcher.agent.peers import read_peers, try_peers
 
         def tell(said: bytes) -> None:
             unreachable = read_peers(said, order.addresses)
-            self._pipe.fact(facts.PeersTried(self._host, time.time(), unreachable))
+            self._pipe.fact(events.PeersTried(self._host, time.time(), unreachable))
 
         try:
             self._inquiries.begin(try_peers(order.addresses), tell)
         except OSError as error:
             why = f"no process to try it with: {error.strerror}"
-            self._pipe.fact(facts.PeersTried(self._host, time.time(), dict.fromkeys(order.addresses, why)))
+            self._pipe.fact(events.PeersTried(self._host, time.time(), dict.fromkeys(order.addresses, why)))
 
 
 def _nothing(*_: object) -> None:

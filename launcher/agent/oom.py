@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Dict, List, Optional

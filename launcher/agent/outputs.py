@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import selectors
 import time
+from typing import TYPE_CHECKING
 
 from launcher.agent.pipe import HIGH_WATER, LOW_WATER, Pipe
 from launcher.agent.task import Task
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, Optional

@@ -13,9 +13,9 @@ import select
 import signal
 import socket
 import time
+from typing import TYPE_CHECKING
 
 from launcher.agent.inquiry import Inquiry
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Dict, Mapping, NoReturn, Sequence, Tuple

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from typing import TYPE_CHECKING
 
 from launcher import wire
-from launcher.model.facts import Fact
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.task import TaskId
+from launcher.events import Event
+from launcher.job import TaskId
 
 if TYPE_CHECKING:
     from typing import Deque, List, Optional
@@ -53,12 +53,12 @@ class Pipe:
         """Whether there is something to send as soon as the link takes it."""
         return bool(self._begun or self._facts or (self._output and not self._held))
 
-    def fact(self, fact: Fact) -> None:
+    def fact(self, fact: Event) -> None:
         """Queue a fact before all output, and send what the pipe takes."""
         self._put(self._facts, wire.encode(fact))
         self._send()
 
-    def fact_after_output(self, fact: Fact) -> None:
+    def fact_after_output(self, fact: Event) -> None:
         """Queue a fact behind all output there is so far, and send what the pipe takes."""
         self._put(self._output, wire.encode(fact))
         self._send()

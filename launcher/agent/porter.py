@@ -26,12 +26,12 @@ import os
 import select
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.agent import attach, daemon
 from launcher.agent.door import Connection, Door
 from launcher.agent.ward import Ward
 from launcher.errors import WireError
-from launcher.model.records import TYPE_CHECKING
 from launcher.processes import kernel, sweep
 from launcher.stream import Stream, refusal
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from typing import TYPE_CHECKING
 
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 if TYPE_CHECKING:
     from typing import Callable, Dict

@@ -16,6 +16,7 @@ request        answer
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from launcher.agent.answering import serve
 from launcher.agent.probe_connect import connect
@@ -23,7 +24,6 @@ from launcher.agent.probe_facts import facts
 from launcher.agent.probe_listen import Listener
 from launcher.agent.probe_names import resolve
 from launcher.agent.probe_work import Commands
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional

@@ -7,11 +7,11 @@ import socket
 import struct
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.agent.probe_listen import LARGE, read_line
 from launcher.agent.probe_names import bare
 from launcher.agent.probe_work import together
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Sequence, Tuple

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import os
 import resource
+from typing import TYPE_CHECKING
 
 from launcher.agent.hostfacts import host_facts
 from launcher.agent.probe_folders import look_at_folders, room_of
 from launcher.agent.probe_leftovers import leftovers
 from launcher.agent.probe_python import task_python
 from launcher.agent.probe_work import together
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional

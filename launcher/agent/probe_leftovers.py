@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.agent.store.home import Failed, jobs, store_of_user
-from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import ordinal_of
 from launcher.processes import kernel, sweep
 

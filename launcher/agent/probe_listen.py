@@ -14,7 +14,7 @@ import socket
 import threading
 
 from launcher.agent.ports import PortKeeper, in_both_worlds
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 #: Connections that are answered at a time.
 _GUESTS = 128

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.agent.probe_work import together
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Sequence

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from typing import TYPE_CHECKING
 
 from launcher.agent.environments import entered
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional

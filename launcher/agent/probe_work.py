@@ -8,8 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-
-from launcher.model.records import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Mapping, Optional, Sequence, Set

@@ -12,8 +12,7 @@ import mmap
 import struct
 import subprocess
 from subprocess import DEVNULL
-
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Mapping, Optional

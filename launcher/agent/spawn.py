@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.agent.limits import Limits
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from typing import Dict, Mapping, Optional, Sequence, Tuple

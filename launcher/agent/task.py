@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from launcher.model.orders import Ladder
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.task import TaskId
+from typing import TYPE_CHECKING
+
+from launcher.events import Ladder
+from launcher.job import TaskId
 
 if TYPE_CHECKING:
     from typing import Optional, Set, Tuple

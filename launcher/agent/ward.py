@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from launcher.agent.__main__ import main as agent_main
 from launcher.agent.lease import Lease
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.words import signal_name
 from launcher.processes import kernel
+from launcher.text import signal_name
 
 if TYPE_CHECKING:
     from typing import NoReturn, Optional, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from launcher.model.words import signal_name
+from launcher.text import signal_name
 
 
 class End(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from launcher.api.members import Member
 from launcher.feed.waiting import Waiting
-from launcher.model.words import listed
+from launcher.text import listed
 
 #: Seconds that they may. With parameter servers they may be servers, too, and never return
 #: (``ParameterServerStrategy``); else they are just finishing.

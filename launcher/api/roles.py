@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from launcher.api.arguments import count_faults
 from launcher.errors import Fault, InputError
-from launcher.model.rundir import RunPaths
+from launcher.job import RunPaths
 from launcher.runs.run import json_of
 
 #: In the order of the numbers of their nodes, as TensorFlowOnSpark hands them out.

@@ -23,8 +23,8 @@ from launcher.api.watch import Told, Watch
 from launcher.errors import JobFailed, LaunchError
 from launcher.feed.door import LONGEST_FOLDER, Door, Guest
 from launcher.feed.waiting import FIRST, Waiting
-from launcher.model.words import listed
 from launcher.runs.process import LauncherProcess
+from launcher.text import listed
 
 #: Seconds between two looks at who has come in.
 _LOOK = 0.05

@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from launcher.errors import TaskFailed
-from launcher.model.rundir import RunPaths
-from launcher.model.task import TaskId
+from launcher.job import RunPaths, TaskId
 
 #: The failure whose traceback was shown, and its text without.
 _shown: tuple[Callable[[], BaseException | None], str] = (lambda: None, "")

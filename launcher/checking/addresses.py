@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
 from launcher.checking.records import Finding, Severity, Sight
-from launcher.model.host import Host, is_loopback
+from launcher.job import Host, is_loopback
 
 _WRITE = "write an address that all hosts can use as `address:` into the hostfile"
 #: Seconds after which looking up a name is slow: it is done for each connection.

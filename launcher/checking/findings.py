@@ -11,7 +11,7 @@ from launcher.checking.records import Finding, Pair, Reach, Sight, merged
 from launcher.checking.resources import of_resources
 from launcher.checking.surroundings import of_surroundings
 from launcher.checking.versions import of_versions
-from launcher.model.host import Host
+from launcher.job import Host
 
 
 def findings(hosts: Sequence[Host], sights: Sequence[Sight], pairs: Sequence[Pair]) -> tuple[Finding, ...]:

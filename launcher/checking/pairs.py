@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.checking.records import Finding, Pair, Reach, Severity
-from launcher.model.words import listed
+from launcher.text import listed
 
 #: Up to so many hosts everybody tries everybody.
 ALL_UP_TO = 32

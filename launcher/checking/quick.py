@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.checking.addresses import of_inventory, of_machines
 from launcher.checking.clocks import of_clocks
 from launcher.checking.records import Finding, Offset, merged
 from launcher.checking.versions import of_pythons
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
+from launcher.job import Host
 
 if TYPE_CHECKING:
     from typing import Any

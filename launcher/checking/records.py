@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING, NamedTuple
+from launcher.job import Host
 
 if TYPE_CHECKING:
     from typing import Any

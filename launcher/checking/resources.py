@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.checking.records import Finding, Severity, Sight, count
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.words import listed
+from launcher.text import listed
 
 if TYPE_CHECKING:
     from typing import Any

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 
 from launcher.checking.addresses import is_address, plain
 from launcher.checking.records import Finding, Severity, Sight, count
-from launcher.model.words import listed
+from launcher.text import listed
 
 #: What gRPC asks for a proxy, and what for exceptions: the first that is set, in this order
 #: (``src/core/handshaker/http_connect/http_proxy_mapper.cc``); it does not know the others.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.checking.records import Finding, Severity, Sight, odd_ones
-from launcher.model.words import listed
+from launcher.text import listed
 
 #: What TensorFlow takes for yes (``tensorflow/python/util/tf2.py`` and keras' lazy loader).
 _YES = ("1", "true", "True")

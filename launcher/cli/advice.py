@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launcher.model.facts import TaskNotStarted
-from launcher.model.report import Report
-from launcher.output.base import Event, Opening
+from launcher.events import TaskNotStarted
+from launcher.output.base import Opening, Shown
+from launcher.report import Report
 
 _BRING = (
     "--sync DIR brings a folder to every host and runs there; venv: or python: of a host names its Python"
@@ -32,7 +32,7 @@ class Advice:
     def begin(self, _: Opening) -> None:
         """See `launcher.output.base.Renderer`."""
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Shown) -> None:
         """Look for a task that could not be started."""
         if isinstance(event, TaskNotStarted) and event.code != _OURS and not self._given:
             self._given = True

@@ -6,6 +6,7 @@ import argparse
 import os
 import random
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.checking.findings import findings
 from launcher.checking.records import Severity
@@ -17,8 +18,7 @@ from launcher.cli.request import this_machine
 from launcher.cli.sshoptions import add_ssh_options, seconds, ssh_settings
 from launcher.cli.telling import tell
 from launcher.errors import Fault, HostsError, JobError, TransportError
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
+from launcher.job import Host
 from launcher.transport.localerrand import LocalErrands
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.checking.pairs import milliseconds
 from launcher.checking.records import Finding, Pair, Reach, Severity, Sight, count
 from launcher.cli.examining import Examined
 from launcher.cli.tables import print_table, size
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.words import listed, printable
+from launcher.job import Host
+from launcher.text import listed, printable
 
 if TYPE_CHECKING:
     from typing import Any

@@ -5,16 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.cli.dockeroptions import asked_mounts, tmpfs_faults
 from launcher.cli.request import Request
 from launcher.errors import Fault, JobError
-from launcher.model.host import Host
-from launcher.model.job import JobSpec
-from launcher.model.plan import Placement
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.rundir import RunPaths
-from launcher.model.task import OUTPUT_DIR
+from launcher.job import OUTPUT_DIR, Host, JobSpec, Placement, RunPaths
 from launcher.planning.assembly import DEFAULT_PYTHON
 from launcher.transport.docker.settings import Container, Mount
 

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.cli import travelling
 from launcher.cli.containers import containers, job_in_image, with_output_mounts
@@ -17,9 +18,7 @@ from launcher.cli.request import Request
 from launcher.cli.sshoptions import ssh_settings
 from launcher.cli.telling import tell
 from launcher.errors import HostsError, TransportError
-from launcher.model.host import Host
-from launcher.model.plan import Placed, Placement
-from launcher.model.records import TYPE_CHECKING
+from launcher.job import Host, Placed, Placement
 from launcher.planning import place
 from launcher.transport import Transport
 from launcher.transport.docker.command import run_command

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.errors import Fault
-from launcher.model.host import Host, is_loopback
-from launcher.model.records import TYPE_CHECKING
+from launcher.job import Host, is_loopback
 
 if TYPE_CHECKING:
     from typing import TypeVar

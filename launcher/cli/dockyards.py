@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.cli.dockerowner import is_dead
 from launcher.cli.probing import Probes
 from launcher.errors import HostsError, TransportError
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.words import listed
+from launcher.job import Host
+from launcher.text import listed
 from launcher.transport.base import Errand, Errands
 from launcher.transport.docker.faults import mismatch
 from launcher.transport.docker.settings import KEPT, MACHINE, OWNER

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.errors import Fault
+from launcher.job import Role
 from launcher.jobfile.durations import parse_duration
-from launcher.model.job import Role
 
 _CHIEF = "chief"
 #: A service all the same, but one that ends: after its last evaluation.

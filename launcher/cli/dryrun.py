@@ -7,10 +7,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from launcher.cli.planfile import OWN_VARIABLES, plan_as_dict
-from launcher.model.job import JobSpec
-from launcher.model.plan import Placement, Plan, TaskPlan
-from launcher.model.words import printable
+from launcher.job import JobSpec, Placement, Plan, TaskPlan
 from launcher.planning import assemble
+from launcher.text import printable
 
 #: Ports of a dry run are examples: real ones are taken when the job starts.
 _FIRST_PORT = 20_000

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from launcher.cli.places import is_here
 from launcher.errors import TransportError
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
+from launcher.job import Host
 from launcher.transport.localerrand import LocalErrands
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.checking.pairs import choose_pairs
 from launcher.checking.records import Pair, Reach, Sight, offset_of
 from launcher.cli.places import is_here
 from launcher.cli.probing import ENTRY, Answer, Probes
 from launcher.errors import TransportError
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING, NamedTuple
+from launcher.job import Host
 from launcher.planning.assembly import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.transport.base import Errand, Errands
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from launcher.cli.completion import completes_files
 from launcher.cli.inventory import read_hosts
 from launcher.cli.tables import print_table
-from launcher.model.host import Host
+from launcher.job import Host
 
 SUMMARY = "show the hosts of a hostfile or a list, and check it"
 

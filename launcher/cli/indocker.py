@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from launcher import runs
 from launcher.cli import launching
@@ -16,10 +17,7 @@ from launcher.cli.request import Request, this_machine
 from launcher.cli.telling import tell
 from launcher.cli.voice import Voice
 from launcher.errors import Fault, JobError, PlacementError
-from launcher.model.host import Host
-from launcher.model.job import JobSpec, Role
-from launcher.model.plan import Placement
-from launcher.model.records import TYPE_CHECKING
+from launcher.job import Host, JobSpec, Placement, Role
 from launcher.planning import place
 from launcher.planning.wording import count
 from launcher.transport.docker.settings import JOB, KEPT, Container

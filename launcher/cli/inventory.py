@@ -6,7 +6,7 @@ import os
 
 from launcher.cli.textfile import read_text, shown
 from launcher.errors import Fault, HostfileError
-from launcher.model.host import Host
+from launcher.job import Host
 
 #: Endings that nobody gives a host.
 _FILE_ENDINGS = (".yaml", ".yml", ".txt", ".hosts")

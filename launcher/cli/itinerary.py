@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from launcher.job import TaskId
 from launcher.luggage.packing import Packed
 from launcher.luggage.progress import counted, human, shortened
 from launcher.luggage.requests import CollectRequest, SyncRequest
 from launcher.model.luggage import OUTPUTS
-from launcher.model.task import TaskId
-from launcher.model.words import listed
+from launcher.text import listed
 
 #: Stands for the run's name, which a dry run has not.
 _JOB = "JOB"

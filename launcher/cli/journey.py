@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from launcher import runs
 from launcher.cli import launching
@@ -15,11 +16,7 @@ from launcher.cli.request import Request
 from launcher.cli.sshoptions import ssh_settings
 from launcher.cli.voice import Voice
 from launcher.errors import LaunchError
-from launcher.model.host import Host
-from launcher.model.plan import Placement, Plan
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.rundir import RunPaths
-from launcher.model.task import RELAY
+from launcher.job import RELAY, Host, Placement, Plan, RunPaths
 from launcher.output.base import Renderer
 from launcher.transport import Transport
 

@@ -8,20 +8,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher import runs
 from launcher.cli.planfile import write_plan
 from launcher.cli.request import Request
 from launcher.errors import JobError, LaunchError
-from launcher.model.facts import StopAsked
-from launcher.model.host import Host
-from launcher.model.plan import Placement, Plan
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.report import Report
-from launcher.model.rundir import RunPaths
+from launcher.events import StopAsked
+from launcher.job import Host, Placement, Plan, RunPaths
 from launcher.orchestrator import Orchestrator, Source, Voice
 from launcher.output.base import Opening, Renderer
 from launcher.output.late import Late
+from launcher.report import Report
 from launcher.transport import Transport
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from launcher.cli.tail import Log, copy, follow
 from launcher.errors import Fault, InputError
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 from launcher.output.labels import labels
 from launcher.runs.progress import tasks
 from launcher.runs.registry import find

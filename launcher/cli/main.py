@@ -8,12 +8,12 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from launcher.cli.commands import COMMANDS
 from launcher.cli.parser import Parser
 from launcher.errors import HostsError, InputError, LaunchError, NotRunnableError, ProgramError
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.words import printable
+from launcher.text import printable
 
 if TYPE_CHECKING:
     from typing import Any

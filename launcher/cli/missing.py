@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError
-from launcher.model.job import ProgramKind
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.words import listed
+from launcher.job import ProgramKind
+from launcher.text import listed
 
 if TYPE_CHECKING:
     from launcher.cli.request import Request
-    from launcher.model.plan import Placed
+    from launcher.job import Placed
 
 
 class Trouble(NamedTuple):

@@ -7,7 +7,7 @@ import sys
 
 from launcher.cli.dockeroptions import add_docker_options
 from launcher.cli.sshoptions import add_ssh_options, seconds
-from launcher.model.job import MOST_TASKS
+from launcher.job import MOST_TASKS
 
 #: Where a fault is that no single option has; and the source of roles that options made.
 COMMAND_LINE = "command line"

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.errors import HostsError, LaunchError
+from launcher.job import OUTPUT_DIR, Placement, Plan, RunPaths, TaskId
 from launcher.luggage.base import Errands
 from launcher.luggage.parallel import on_all
 from launcher.luggage.requests import Wanted
 from launcher.luggage.talk import Conversation
-from launcher.model.plan import Placement, Plan
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.rundir import RunPaths
-from launcher.model.task import OUTPUT_DIR, TaskId
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

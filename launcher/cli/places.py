@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.cli.request import Request
-from launcher.model.host import Host, is_loopback
+from launcher.job import Host, is_loopback
 from launcher.planning.assembly import DEFAULT_PYTHON
 
 

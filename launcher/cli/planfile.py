@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from launcher.model.plan import Plan
-from launcher.model.rundir import RunPaths
-from launcher.model.task import OUTPUT_DIR, RELAY
+from launcher.job import OUTPUT_DIR, RELAY, Plan, RunPaths
 
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1

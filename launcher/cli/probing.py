@@ -6,10 +6,10 @@ import json
 import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import TransportError
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.words import listed
+from launcher.text import listed
 from launcher.transport.base import Errand
 
 if TYPE_CHECKING:

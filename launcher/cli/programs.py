@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.cli.options import COMMAND_LINE
 from launcher.cli.places import is_here
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
-from launcher.model.job import ProgramKind
-from launcher.model.records import TYPE_CHECKING
+from launcher.job import ProgramKind
 from launcher.planning.assembly import DEFAULT_PYTHON, VENV_PYTHON
 
 if TYPE_CHECKING:
     from launcher.cli.request import Request
-    from launcher.model.host import Host
-    from launcher.model.job import Program
-    from launcher.model.plan import Placed, Placement
+    from launcher.job import Host, Placed, Placement, Program
 
 
 def check_programs(wanted: Request, placement: Placement) -> None:

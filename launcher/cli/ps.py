@@ -10,10 +10,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.cli.remains import sweep_died
 from launcher.cli.tables import duration, print_table, size
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.runs.progress import exit_code_of, tasks_of
 from launcher.runs.registry import all_runs
 from launcher.runs.run import Run, RunState

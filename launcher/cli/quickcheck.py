@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.checking.quick import quick
 from launcher.checking.records import Severity
-from launcher.model.facts import AgentReady
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.report import Report
-from launcher.output.base import Event, Opening
+from launcher.events import AgentReady
+from launcher.job import Host
+from launcher.output.base import Opening, Shown
+from launcher.report import Report
 
 if TYPE_CHECKING:
     from typing import Any
@@ -32,7 +32,7 @@ class QuickCheck:
     def begin(self, _: Opening) -> None:
         """See `launcher.output.base.Renderer`."""
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Shown) -> None:
         """Collect what is known; speak once, when it is complete."""
         if not isinstance(event, AgentReady):
             return

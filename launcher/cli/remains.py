@@ -7,8 +7,8 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.runs.owner import user_of
 from launcher.runs.run import Run, RunState, forget_agents, load
 

@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.cli.dockeroptions import add_from_file, conflicts
 from launcher.cli.inventory import read_hosts
@@ -14,10 +15,7 @@ from launcher.cli.options import COMMAND_LINE, add_options
 from launcher.cli.parser import Parser
 from launcher.cli.textfile import read_text
 from launcher.errors import Fault, InputError, JobError
-from launcher.model.host import Host
-from launcher.model.job import SERVICE_ROLES, JobSpec, OnFailure, Program, Role
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.task import OUTPUT_DIR, RELAY
+from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Program, Role
 from launcher.planning import check_program_args
 
 if TYPE_CHECKING:

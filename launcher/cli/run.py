@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from launcher.cli import request
 from launcher.cli.options import add_options
 from launcher.cli.places import is_here, with_defaults
 from launcher.cli.programs import check_programs
-from launcher.model.plan import Placement
-from launcher.model.records import TYPE_CHECKING
+from launcher.job import Placement
 from launcher.planning import place
 from launcher.transport import transport_named
 from launcher.transport.early import EarlyAgents

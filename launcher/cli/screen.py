@@ -7,11 +7,10 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from launcher.model.facts import StopAsked
-from launcher.model.orders import Tell
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.rundir import RunPaths
+from launcher.events import StopAsked, Tell
+from launcher.job import RunPaths
 from launcher.output import renderer
 from launcher.output.base import Renderer
 from launcher.output.writer import Writer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from launcher.model.words import printable
+from launcher.text import printable
 
 #: Columns that are read by their last digit.
 RIGHT = frozenset({"slots", "max slots", "port", "pid", "processes", "CPU", "memory", "time"})

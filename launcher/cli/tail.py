@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.errors import LaunchError
-from launcher.model.records import TYPE_CHECKING
 from launcher.output.lines import LineCutter
 from launcher.runs.owner import open_regular
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from launcher.model.words import printable
+from launcher.text import printable
 
 
 def tell(text: str) -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 import resource
 import time
+from typing import TYPE_CHECKING
 
 from launcher.cli.places import is_here
 from launcher.cli.request import Request
@@ -13,9 +14,8 @@ from launcher.cli.sshoptions import ssh_settings
 from launcher.cli.telling import tell
 from launcher.cli.voice import Voice
 from launcher.errors import HostsError, TransportError
-from launcher.model.plan import Placement
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.words import listed
+from launcher.job import Placement
+from launcher.text import listed
 from launcher.transport import Transport
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from launcher.cli import itinerary, outputs
 from launcher.cli.everywhere import Everywhere
@@ -12,16 +13,13 @@ from launcher.cli.places import is_here
 from launcher.cli.request import Request
 from launcher.cli.telling import tell
 from launcher.errors import LaunchError
+from launcher.job import Placed, Placement, Plan, RunPaths, TaskId
 from launcher.luggage.packing import Packed, left_out, pack
 from launcher.luggage.progress import Progress, Silent, shown
 from launcher.luggage.requests import Wanted, parse_collects, parse_syncs, wanted_of
 from launcher.luggage.sharing import sharing_remark
 from launcher.luggage.sync import finish, sync
-from launcher.model.plan import Placed, Placement, Plan
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.rundir import RunPaths
-from launcher.model.task import TaskId
-from launcher.model.words import listed
+from launcher.text import listed
 
 if TYPE_CHECKING:
     from launcher.luggage.base import Errands

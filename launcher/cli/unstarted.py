@@ -10,10 +10,9 @@ import time
 from launcher import runs
 from launcher.cli.launching import write_report
 from launcher.errors import HostsError, TransportError
-from launcher.model.plan import Placed, Placement
-from launcher.model.report import Failure, Report, TaskReport
-from launcher.model.status import ExitStatus, Reason, TaskState
+from launcher.job import Placed, Placement
 from launcher.output.reportjson import report_as_dict
+from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 
 
 def tell_programs(

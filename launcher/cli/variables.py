@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from launcher.errors import Fault
+from launcher.job import RESERVED_VARIABLES
 from launcher.marked.checks import env_name
-from launcher.model.task import RESERVED_VARIABLES
 
 
 def carried(

@@ -5,7 +5,7 @@ All of it is called by who holds the lock of the feeder.
 
 from __future__ import annotations
 
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container

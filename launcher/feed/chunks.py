@@ -14,12 +14,12 @@ import pickle
 import sys
 from contextlib import nullcontext
 from types import FunctionType
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import FeedError
 from launcher.feed.blocks import imported, is_array
 from launcher.feed.ownmodules import by_value as own_by_value
 from launcher.feed.ownmodules import class_bytes, own_class, own_names
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

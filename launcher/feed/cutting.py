@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from launcher.feed.blocks import join, part, size
 from launcher.feed.chunks import Encoded, encode
 from launcher.feed.frames import check_size
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

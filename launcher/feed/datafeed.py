@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from launcher.feed.blocks import as_rows
 from launcher.feed.chunks import encode
@@ -10,7 +11,6 @@ from launcher.feed.columns import columns
 from launcher.feed.frames import check_size
 from launcher.feed.intake import Intake
 from launcher.feed.supply import Supply
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-
-from launcher.model.records import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

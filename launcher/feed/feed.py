@@ -5,8 +5,9 @@ All of it is called by who holds the lock of the feeder.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.feed.link import Link
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import threading

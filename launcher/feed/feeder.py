@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from launcher.errors import FeedError
 from launcher.feed.closing import Closing
@@ -21,7 +22,6 @@ from launcher.feed.patience import Terms
 from launcher.feed.reception import Reception
 from launcher.feed.roll import Roll
 from launcher.feed.rounds import rounds
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

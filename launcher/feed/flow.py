@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from launcher.errors import FeedError
 from launcher.feed.answers import Answers
 from launcher.feed.cutting import Cutter
 from launcher.feed.patience import Patience
 from launcher.feed.share import Share
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from launcher.errors import FeedError
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket

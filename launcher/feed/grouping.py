@@ -11,9 +11,9 @@ import threading
 import time
 from collections import deque
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from launcher.feed.usercode import read_by
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.errors import FeedError
 from launcher.feed.chunks import decode
 from launcher.feed.frames import FeedRefused, Kind, ReadAhead, recv_frame
 from launcher.feed.messages import Progress, only, to_counted, to_number
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket

@@ -10,12 +10,12 @@ import threading
 import time
 import uuid
 from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import FeedError, LaunchError
 from launcher.feed.frames import FeedBroken, FeedRefused, Kind, ReadAhead, hang_up, recv_frame, send_frame
 from launcher.feed.keepalive import keep_alive
 from launcher.feed.messages import RETURNED, ChunkHead, Opening, Progress, counted, number, only, to_number
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import socket

@@ -6,10 +6,10 @@ All of it is called by who holds the lock of the feeder.
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 from launcher.feed.frames import Kind
 from launcher.feed.messages import ChunkHead
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

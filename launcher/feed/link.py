@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from launcher.feed.frames import hang_up
 from launcher.feed.ledger import Ledger
 from launcher.feed.sender import WINDOW, Sender
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket

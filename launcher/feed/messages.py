@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.feed.frames import FeedRefused
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

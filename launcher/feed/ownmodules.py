@@ -12,8 +12,7 @@ import threading
 import weakref
 from contextlib import contextmanager, nullcontext
 from types import ModuleType
-
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping

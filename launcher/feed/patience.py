@@ -6,12 +6,12 @@ All of it is called by who holds the lock of the feeder.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import FeedError, FeedTimeout
 from launcher.feed.intake import MOST_AWAY
 from launcher.feed.waiting import ODD, Waiting
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.words import listed
+from launcher.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING, Protocol
 
 from launcher.feed.frames import Kind, hang_up, recv_frame, send_frame
 from launcher.feed.hearing import hear
 from launcher.feed.keepalive import keep_alive
 from launcher.feed.messages import Opening, number, only
-from launcher.model.records import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import socket

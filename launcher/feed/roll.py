@@ -5,8 +5,9 @@ All of it is called by who holds the lock of the feeder.
 
 from __future__ import annotations
 
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.words import listed
+from typing import TYPE_CHECKING
+
+from launcher.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

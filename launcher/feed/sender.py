@@ -7,11 +7,11 @@ code, and sending one takes as long as the task does.
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from launcher.feed.frames import Kind, hang_up, send_frame
 from launcher.feed.messages import AT_ONCE, number
 from launcher.feed.usercode import read_by
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket

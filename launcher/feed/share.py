@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from launcher.errors import FeedError
 from launcher.feed.chunks import Encoded, by_value, encode
 from launcher.feed.frames import check_size
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from launcher.feed.blocks import part, size
 from launcher.feed.chunks import decode
 from launcher.feed.frames import Kind
 from launcher.feed.messages import Progress
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import importlib
 import re
+from typing import NamedTuple
 
 from launcher.errors import HostfileError
+from launcher.job import Host
 from launcher.marked.faults import Faults
-from launcher.model.host import Host
-from launcher.model.records import NamedTuple
 
 
 class Format(NamedTuple):

@@ -7,8 +7,8 @@ import re
 from launcher.hostfile.inventory import Inventory
 from launcher.hostfile.names import parse_word
 from launcher.hostfile.settings import Settings
+from launcher.job import Host
 from launcher.marked.faults import Faults
-from launcher.model.host import Host
 
 #: A comma that separates entries, or a whole pair of brackets, whose commas do not.
 _SPLIT = re.compile(r"\[[^\]]*\]?|(,)")

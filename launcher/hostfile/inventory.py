@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from launcher.hostfile.names import Word, host_name
 from launcher.hostfile.ranges import Pattern
 from launcher.hostfile.settings import Settings
+from launcher.job import Host
 from launcher.marked.faults import Faults, quoted
-from launcher.model.host import Host
 
 MOST_HOSTS = 4096
 

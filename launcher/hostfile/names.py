@@ -7,10 +7,10 @@ begins with ``-``.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from launcher.hostfile.ranges import Pattern, parse_pattern
 from launcher.marked.checks import whole
-from launcher.model.records import NamedTuple
 
 MOST_SLOTS = 1_000_000
 LONGEST_NAME = 253

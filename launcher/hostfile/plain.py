@@ -22,8 +22,8 @@ from functools import partial
 from launcher.hostfile.inventory import Inventory, said_twice
 from launcher.hostfile.names import parse_word
 from launcher.hostfile.settings import MANY, ONE, Settings, read_text
+from launcher.job import Host
 from launcher.marked.faults import Faults, quoted
-from launcher.model.host import Host
 
 #: Other programs' names for our settings.
 ALIASES = {

@@ -9,8 +9,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
-
-from launcher.model.records import NamedTuple
+from typing import NamedTuple
 
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _SPAN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9}))?")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.hostfile.names import parse_address, read_slots, user_name
 from launcher.marked.checks import (
@@ -19,7 +19,6 @@ from launcher.marked.checks import (
     role_name,
     whole,
 )
-from launcher.model.records import NamedTuple
 
 MOST_GPUS = 256
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.hostfile.inline import add_entry
 from launcher.hostfile.inventory import MOST_HOSTS, Inventory, said_twice, slots_agree
 from launcher.hostfile.names import parse_word
 from launcher.hostfile.settings import MANY, ONE, Settings, each_once
+from launcher.job import Host
 from launcher.marked.checks import label
 from launcher.marked.faults import Faults
 from launcher.marked.fields import Fields, as_table, as_text, wrong_kind
 from launcher.marked.nodes import Items, Node, Table
 from launcher.marked.yaml_nodes import compose
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any

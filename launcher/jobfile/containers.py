@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.hostfile.settings import MOST_GPUS
 from launcher.jobfile.docker_keys import DockerKeys
@@ -12,7 +13,6 @@ from launcher.marked.checks import flag, one_line, whole
 from launcher.marked.faults import expected_one_of
 from launcher.marked.fields import Fields, as_text, wrong_kind
 from launcher.marked.nodes import Scalar, Table
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import TypeVar

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launcher.job import TENSORFLOW_ROLES, Role
 from launcher.marked.faults import Faults, quoted
 from launcher.marked.fields import Fields
 from launcher.marked.nodes import Node, Scalar, Table
-from launcher.model.job import TENSORFLOW_ROLES, Role
 
 _CHIEF = "chief"
 

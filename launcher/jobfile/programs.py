@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
+from launcher.job import Program
 from launcher.marked.faults import MOST_FAULTS, MOST_QUOTED, Faults, quoted
 from launcher.marked.fields import Fields, as_text
 from launcher.marked.nodes import Items, Node, Table
-from launcher.model.job import Program
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.hostfile.yaml_form import read_hosts
+from launcher.job import TENSORFLOW_ROLES, JobSpec, OnFailure, Policy, Role
 from launcher.jobfile.containers import read_docker
 from launcher.jobfile.durations import parse_duration
 from launcher.jobfile.programs import PROGRAM_KEYS, misspells
@@ -13,7 +14,6 @@ from launcher.marked.faults import Faults
 from launcher.marked.fields import Fields, as_table, wrong_kind
 from launcher.marked.nodes import Scalar, Table
 from launcher.marked.yaml_nodes import compose
-from launcher.model.job import TENSORFLOW_ROLES, JobSpec, OnFailure, Policy, Role
 
 _KEYS = (
     *PROGRAM_KEYS,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from launcher.job import Host, JobSpec
 from launcher.jobfile.docker_keys import DockerKeys
-from launcher.model.host import Host
-from launcher.model.job import JobSpec
-from launcher.model.records import NamedTuple
 
 
 class JobFile(NamedTuple):

@@ -7,14 +7,7 @@ from launcher.hostfile.inventory import MOST_HOSTS
 from launcher.hostfile.names import host_name, parse_address
 from launcher.hostfile.settings import MOST_GPUS
 from launcher.hostfile.yaml_form import read_words
-from launcher.jobfile.durations import parse_duration
-from launcher.jobfile.lives import check_drains, check_life
-from launcher.jobfile.programs import PROGRAM_KEYS, misspells, program_line, read_program, says_program
-from launcher.marked.checks import flag, one_line, role_name, whole
-from launcher.marked.faults import Faults, quoted
-from launcher.marked.fields import Fields, wrong_kind
-from launcher.marked.nodes import Node, Scalar, Table
-from launcher.model.job import (
+from launcher.job import (
     MOST_TASKS,
     SERVICE_ROLES,
     SINGLE_ROLES,
@@ -22,6 +15,13 @@ from launcher.model.job import (
     ProgramKind,
     Role,
 )
+from launcher.jobfile.durations import parse_duration
+from launcher.jobfile.lives import check_drains, check_life
+from launcher.jobfile.programs import PROGRAM_KEYS, misspells, program_line, read_program, says_program
+from launcher.marked.checks import flag, one_line, role_name, whole
+from launcher.marked.faults import Faults, quoted
+from launcher.marked.fields import Fields, wrong_kind
+from launcher.marked.nodes import Node, Scalar, Table
 
 MOST_ROLES = 256
 

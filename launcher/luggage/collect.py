@@ -17,7 +17,7 @@ from launcher.luggage.progress import Progress, counted, human, shortened
 from launcher.luggage.requests import Wanted
 from launcher.luggage.talk import Conversation
 from launcher.model.shrinking import can_squeeze
-from launcher.model.words import listed
+from launcher.text import listed
 
 _COLLECT = "launcher.agent.store.give:collect"
 

@@ -12,7 +12,7 @@ from launcher.luggage.requests import Wanted
 from launcher.luggage.talk import Conversation
 from launcher.model.luggage import FILE, PLAIN, Entry, Frames, LuggageError, understood
 from launcher.model.shrinking import unpacked
-from launcher.model.words import listed
+from launcher.text import listed
 
 
 class Said(NamedTuple):

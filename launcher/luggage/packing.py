@@ -10,7 +10,7 @@ from launcher.errors import Fault, JobError
 from launcher.luggage.leftout import left_out_line
 from launcher.luggage.requests import SyncRequest
 from launcher.luggage.walk import Tree, travels, walk
-from launcher.model.words import listed
+from launcher.text import listed
 
 
 class Packed(NamedTuple):

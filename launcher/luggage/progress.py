@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
 from launcher.luggage.meter import Meter, Reading
-from launcher.model.words import listed, printable
+from launcher.text import listed, printable
 
 #: Seconds after which somebody wonders what is going on.
 _PATIENCE = 2.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.errors import Fault, JobError
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 _SYNC, _COLLECT = "--sync", "--collect"
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"

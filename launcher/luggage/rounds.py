@@ -19,7 +19,7 @@ from launcher.luggage.requests import SyncRequest
 from launcher.luggage.supply import Supply, Visit
 from launcher.luggage.talk import Conversation
 from launcher.luggage.walk import Tree
-from launcher.model.words import listed
+from launcher.text import listed
 
 _SYNC = "launcher.agent.store.receive:sync"
 #: How often all is looked at again because of files that have changed, others each time.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from launcher.job import TaskId
 from launcher.luggage.progress import counted
 from launcher.luggage.requests import CollectRequest
-from launcher.model.task import TaskId
-from launcher.model.words import listed
+from launcher.text import listed
 
 
 def sharing_remark(

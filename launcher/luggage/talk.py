@@ -11,7 +11,7 @@ from typing import Any
 from launcher.errors import ConnectionLost, TransportError
 from launcher.luggage.base import Errand, Errands
 from launcher.model.luggage import PRESENT, TELL, Frames, LuggageError, understood
-from launcher.model.words import nothing_started
+from launcher.text import nothing_started
 
 #: Seconds without a sign that the work there goes on, after which it counts as stuck.
 _SILENCE = 60.0

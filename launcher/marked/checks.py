@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 
-from launcher.model.job import TENSORFLOW_ROLES
-from launcher.model.task import RESERVED_VARIABLES
+from launcher.job import RESERVED_VARIABLES, TENSORFLOW_ROLES
 
 #: Control characters and halves of surrogate pairs.
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.errors import Fault, InputError
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import TypeVar

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.marked.checks import env_name
 from launcher.marked.faults import Faults, quoted
 from launcher.marked.nodes import Items, Node, Scalar, Table, kind
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import TypeVar

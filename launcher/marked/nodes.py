@@ -6,7 +6,7 @@ called ``no`` is no boolean), and whoever reads them need not import PyYAML.
 
 from __future__ import annotations
 
-from launcher.model.records import NamedTuple
+from typing import NamedTuple
 
 #: Plain words that mean "no value" in YAML.
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))

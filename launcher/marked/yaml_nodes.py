@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import yaml
 
 from launcher.marked.faults import Faults, quoted
 from launcher.marked.nodes import Items, Node, Scalar, Table, kind
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import zlib
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from launcher.model.luggage import LuggageError
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Callable, Iterable, Iterator, List

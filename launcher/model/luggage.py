@@ -20,8 +20,7 @@ from __future__ import annotations
 import json
 import struct
 from hashlib import blake2b
-
-from launcher.model.records import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from typing import Any, Iterable, List, Tuple, Union

@@ -12,9 +12,9 @@ may have been built without it: each end says whether it has it.
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING
 
 from launcher.model.luggage import CHUNK, DEFLATED, PLAIN, SQUEEZED, LuggageError, framed
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List

@@ -8,7 +8,7 @@ number says whose it is. Everybody may read it, in ``/proc/PID/limits``.
 
 from __future__ import annotations
 
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Optional

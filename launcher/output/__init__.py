@@ -5,7 +5,7 @@ A new renderer is a class with the methods of :class:`launcher.output.base.Rende
 
 from __future__ import annotations
 
-from launcher.model.records import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any

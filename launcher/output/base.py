@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from launcher.model.facts import Fact
-from launcher.model.orders import Tell
-from launcher.model.plan import Placement
-from launcher.model.records import NamedTuple, Protocol
-from launcher.model.report import Report
-from launcher.model.rundir import RunPaths
+from launcher.events import Event, Tell
+from launcher.job import Placement, RunPaths
+from launcher.report import Report
 
 #: What a renderer is told of.
-Event = Fact | Tell
+Shown = Event | Tell
 
 
 class Opening(NamedTuple):
@@ -35,7 +33,7 @@ class Renderer(Protocol):
     def begin(self, opening: Opening) -> None:
         """The run begins."""
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Shown) -> None:
         """Something happened."""
 
     def tick(self, now: float) -> float | None:

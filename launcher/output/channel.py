@@ -11,8 +11,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Sequence
-
-from launcher.model.records import NamedTuple
+from typing import NamedTuple
 
 #: Queued chunks are joined up to this many bytes for one ``write``.
 _JOINED = 1 << 20

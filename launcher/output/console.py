@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.model import facts
-from launcher.model.orders import Tell
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.report import Report
-from launcher.model.rundir import RunPaths
-from launcher.model.task import TaskId
+from launcher import events
+from launcher.events import Tell
+from launcher.job import RunPaths, TaskId
 from launcher.output import escapes
-from launcher.output.base import Event, Opening
+from launcher.output.base import Opening, Shown
 from launcher.output.human import columns_of
 from launcher.output.labels import labels
 from launcher.output.lines import LineCutter
 from launcher.output.selection import Selection
 from launcher.output.tails import Tails
 from launcher.output.writer import Writer
+from launcher.report import Report
 
 if TYPE_CHECKING:  # each is imported by what needs it: a plain launch that goes well needs little
     from launcher.output.statusline import Counts, StatusLine
@@ -103,18 +102,18 @@ class Console:
             began = self._clock()
             self._status = StatusLine(self._writer, options.stderr, options.width, self._counts, began)
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Shown) -> None:
         """Show what is for the eyes of the user."""
-        if isinstance(event, facts.TaskOutput):
+        if isinstance(event, events.TaskOutput):
             self._output(event)
             return
         if self._counts is not None:
             self._counts.take(event)
         if isinstance(event, Tell):
             self._tell(event)
-        elif isinstance(event, facts.TaskStarted):
+        elif isinstance(event, events.TaskStarted):
             self._tails.forget(event.task)
-        elif isinstance(event, facts.TaskGone):
+        elif isinstance(event, events.TaskGone):
             self._end(event.task)
 
     def tick(self, now: float) -> float | None:
@@ -147,7 +146,7 @@ class Console:
         if not options.quiet:
             self._writer.write(options.stdout, self._table(report).encode("utf-8", "replace"), urgent=True)
 
-    def _output(self, event: facts.TaskOutput) -> None:
+    def _output(self, event: events.TaskOutput) -> None:
         task = event.task
         self._tails.add(task, event.data)
         if self._options.quiet or not self._options.show.shows(task):

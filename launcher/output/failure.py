@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.model.report import Failure, Report, TaskReport
-from launcher.model.rundir import RunPaths
-from launcher.model.status import Reason, TaskState
-from launcher.model.words import listed, printable
+from launcher.job import RunPaths
 from launcher.output.hints import hints
 from launcher.output.human import shortened
 from launcher.output.lines import LineCutter
 from launcher.output.notices import without_notices
 from launcher.output.tails import Tails
 from launcher.output.tracebacks import Block, last_traceback
+from launcher.report import Failure, Reason, Report, TaskReport, TaskState
+from launcher.text import listed, printable
 
 #: Lines of the task that are shown; of a traceback those at its two ends; and tasks in a list.
 _LAST = 20

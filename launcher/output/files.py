@@ -8,14 +8,13 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from launcher.model.facts import TaskOutput
-from launcher.model.orders import Tell
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.report import Report
-from launcher.model.rundir import RunPaths
-from launcher.output.base import Event, Opening
+from launcher.events import TaskOutput, Tell
+from launcher.job import RunPaths
+from launcher.output.base import Opening, Shown
 from launcher.output.reportjson import event_as_dict, report_as_dict
+from launcher.report import Report
 
 if TYPE_CHECKING:
     from typing import Any
@@ -65,7 +64,7 @@ class Files:
         for placed in opening.placement.tasks:
             self._create(self._paths.log(placed.task))
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Shown) -> None:
         """Output goes to its task's log, everything else to ``events.jsonl``."""
         if self._paths is None:
             return

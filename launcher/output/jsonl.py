@@ -6,12 +6,12 @@ import json
 import time
 from collections.abc import Callable
 
-from launcher.model import facts
-from launcher.model.report import Report
-from launcher.model.task import TaskId
-from launcher.output.base import Event, Opening
+from launcher import events
+from launcher.job import TaskId
+from launcher.output.base import Opening, Shown
 from launcher.output.reportjson import event_as_dict, report_as_dict
 from launcher.output.writer import Writer
+from launcher.report import Report
 
 #: A line longer than this (bytes) comes in several objects, all but the last with ``"more": true``.
 _LIMIT = 1 << 20
@@ -35,12 +35,12 @@ class Jsonl:
     def begin(self, opening: Opening) -> None:
         """Nothing is known yet that a fact would not say."""
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Shown) -> None:
         """One line for each event; output by whole lines."""
-        if isinstance(event, facts.TaskOutput):
+        if isinstance(event, events.TaskOutput):
             self._output(event.task, event.data)
             return
-        if isinstance(event, facts.TaskGone):
+        if isinstance(event, events.TaskGone):
             self._end(event.task)
         self._write(json.dumps(event_as_dict(event, self._clock())))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 #: Labels are padded to the longest, but not beyond this.
 _WIDTH = 40

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from launcher.model.facts import AgentReady, PortsHeld
-from launcher.model.orders import Tell
-from launcher.model.report import Report
-from launcher.output.base import Event, Opening, Renderer
+from launcher.events import AgentReady, PortsHeld, Tell
+from launcher.output.base import Opening, Renderer, Shown
+from launcher.report import Report
 
 #: Seconds that a remark may wait while there is nothing else.
 _PATIENCE = 0.2
@@ -24,7 +23,7 @@ class Late:
         self._make = make
         self._renderers: Sequence[Renderer] | None = None
         self._opening: Opening | None = None
-        self._kept: list[Event] = []
+        self._kept: list[Shown] = []
         self._until: float | None = None
         self._due = False
 
@@ -32,7 +31,7 @@ class Late:
         """See `Renderer.begin`."""
         self._opening = opening
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Shown) -> None:
         """Keep the first few; anything unusual is shown at once."""
         if self._renderers is None:
             self._kept.append(event)
@@ -69,6 +68,6 @@ class Late:
         return self._renderers
 
 
-def _usual(event: Event) -> bool:
+def _usual(event: Shown) -> bool:
     """Whether every launch begins with it."""
     return not event.urgent if isinstance(event, Tell) else isinstance(event, (AgentReady, PortsHeld))

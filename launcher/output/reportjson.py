@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from launcher.model.orders import Tell
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.report import Report
-from launcher.output.base import Event
+from launcher.events import Tell
+from launcher.output.base import Shown
+from launcher.report import Report
 
 if TYPE_CHECKING:
     from typing import Any
@@ -19,7 +19,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
     return _record(report)
 
 
-def event_as_dict(event: Event, now: float) -> dict[str, Any]:
+def event_as_dict(event: Shown, now: float) -> dict[str, Any]:
     """``{"event": "TaskExited", "at": ..., ...}``; ``now`` (epoch seconds) dates a remark."""
     fields = _record(event)
     if isinstance(event, Tell):

@@ -9,9 +9,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from launcher.model.report import Report
-from launcher.model.status import TaskState
 from launcher.output.table import HEAD, RIGHT, aligned, summary, table
+from launcher.report import Report, TaskState
 
 _UNLIMITED = 100_000
 _BAD = "bold red"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from launcher.errors import Fault, JobError
-from launcher.model.plan import Placement
-from launcher.model.records import NamedTuple
+from launcher.job import Placement
 
 
 class Selection(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.model import facts
-from launcher.model.plan import Placement
-from launcher.output.base import Event
+from launcher import events
+from launcher.job import Placement
+from launcher.output.base import Shown
 from launcher.output.human import clock, columns_of, shortened
 from launcher.output.writer import Writer
 
@@ -22,15 +22,15 @@ class Counts:
         self._states = dict.fromkeys((placed.task for placed in placement.tasks), "starting")
         self._hosts = {placed.task: placed.host.name for placed in placement.tasks}
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Shown) -> None:
         """Note what an event means for the states."""
-        if isinstance(event, facts.TaskStarted):
+        if isinstance(event, events.TaskStarted):
             self._states[event.task] = "running"
-        elif isinstance(event, (facts.TaskExited, facts.TaskNotStarted)):
+        elif isinstance(event, (events.TaskExited, events.TaskNotStarted)):
             self._states[event.task] = "ended"
-        elif isinstance(event, facts.TaskSignalled) and self._states.get(event.task) == "running":
+        elif isinstance(event, events.TaskSignalled) and self._states.get(event.task) == "running":
             self._states[event.task] = "stopping"
-        elif isinstance(event, facts.AgentLost):
+        elif isinstance(event, events.AgentLost):
             lost = (task for task, host in self._hosts.items() if host == event.host)
             self._states.update(dict.fromkeys(lost, "ended"))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.model.records import NamedTuple
-from launcher.model.report import Failure, Report, TaskReport
-from launcher.model.status import Reason, TaskState
-from launcher.model.words import printable, signal_name
+from typing import NamedTuple
+
 from launcher.output import human
+from launcher.report import Failure, Reason, Report, TaskReport, TaskState
+from launcher.text import printable, signal_name
 
 HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM"]
 #: Columns of numbers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 #: More chunks than this are joined: a task that prints byte by byte costs no more than others.
 _CHUNKS = 256

@@ -15,17 +15,14 @@ import subprocess
 import time
 from collections.abc import Mapping
 
+from launcher import events
 from launcher.errors import LaunchError
-from launcher.model import facts
-from launcher.model.orders import Tell
-from launcher.model.plan import Placed
-from launcher.model.report import Report
-from launcher.model.rundir import RunPaths
-from launcher.model.status import Reason
-from launcher.model.task import TaskId
-from launcher.model.words import signal_name
+from launcher.events import Tell
+from launcher.job import Placed, RunPaths, TaskId
 from launcher.output import tmuxsocket
-from launcher.output.base import Event, Opening, Renderer
+from launcher.output.base import Opening, Renderer, Shown
+from launcher.report import Reason, Report
+from launcher.text import signal_name
 
 #: Panes a window can show with room to read; more tasks get more windows.
 PANES = 9
@@ -109,19 +106,19 @@ class Tmux:
         if self._attach:
             self._client = subprocess.Popen([self._program, "-L", self._socket, "attach"])
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Shown) -> None:
         """Show what becomes of the tasks in their panes' titles."""
-        if isinstance(event, facts.TaskStarted):
+        if isinstance(event, events.TaskStarted):
             self._stopped.discard(event.task)
             self._title(event.task, f"pid {event.pid}")
-        elif isinstance(event, facts.TaskNotStarted):
+        elif isinstance(event, events.TaskNotStarted):
             self._title(event.task, f"NOT STARTED: {event.why}")
-        elif isinstance(event, facts.TaskExited):
+        elif isinstance(event, events.TaskExited):
             self._title(event.task, self._end_of(event))
-        elif isinstance(event, facts.TaskSignalled):
+        elif isinstance(event, events.TaskSignalled):
             self._stopped.add(event.task)
 
-    def _end_of(self, exited: facts.TaskExited) -> str:
+    def _end_of(self, exited: events.TaskExited) -> str:
         """How a task ended; a signal of ours is no news."""
         stopped = exited.task in self._stopped
         if exited.signal is not None:
@@ -171,12 +168,12 @@ class Tmux:
 
     # ------------------------------------------------------------------ source
 
-    def stop_wanted(self) -> facts.StopAsked | None:
+    def stop_wanted(self) -> events.StopAsked | None:
         """The session was closed: whoever closes the terminals wants the job to end."""
         if self._over or self._alive is None or self._alive.poll() is None:
             return None
         self._over = True
-        return facts.StopAsked(time.time(), _SIGHUP, "the closed tmux session")
+        return events.StopAsked(time.time(), _SIGHUP, "the closed tmux session")
 
     # ------------------------------------------------------------------ tmux itself
 
@@ -271,7 +268,7 @@ class Held:
         """See `Renderer.begin`."""
         self._inner.begin(opening)
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Shown) -> None:
         """See `Renderer.on`."""
         if self._tmux.stuck and not self._complained:
             self._complained = True

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-
-from launcher.model.records import NamedTuple
+from typing import NamedTuple
 
 _HEAD = "Traceback (most recent call last):"
 _CHAINED = (

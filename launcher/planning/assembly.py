@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.model.job import JobSpec, ProgramKind
-from launcher.model.plan import Placed, Placement, Plan, TaskPlan
-from launcher.model.task import TaskId
+from launcher.job import JobSpec, Placed, Placement, Plan, ProgramKind, TaskId, TaskPlan
 from launcher.planning.cluster import Cluster, cluster_of, compact, tf_cluster, tf_config
 from launcher.planning.commands import classic_flags, command, role_values
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from launcher.model.plan import Placement
-from launcher.model.task import TaskId
+from launcher.job import Placement, TaskId
 
 #: Role name -> the address of each of its tasks, by index.
 Cluster = dict[str, tuple[str, ...]]

@@ -27,8 +27,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from launcher.errors import Fault, JobError
-from launcher.model.job import TENSORFLOW_ROLES, JobSpec, Program, ProgramKind
-from launcher.model.plan import Placed
+from launcher.job import TENSORFLOW_ROLES, JobSpec, Placed, Program, ProgramKind
 from launcher.planning.cluster import Cluster
 from launcher.planning.wording import nearest
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from launcher.model.host import Host
-from launcher.model.plan import Placed, Placement
-from launcher.model.task import TaskId
-from launcher.model.words import listed
+from launcher.job import Host, Placed, Placement, TaskId
 from launcher.planning.wording import count
+from launcher.text import listed
 
-#: What `launcher.model.plan.Placed.gpus` says.
+#: What `launcher.job.Placed.gpus` says.
 Ids = tuple[str, ...] | None
 
 

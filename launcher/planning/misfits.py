@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from launcher.errors import Fault
-from launcher.model.host import Host, is_loopback
-from launcher.model.job import Role
-from launcher.model.words import listed
+from launcher.job import Host, Role, is_loopback
 from launcher.planning.room import Room
 from launcher.planning.seating import Seating, asked_for
 from launcher.planning.wording import count, nearest
+from launcher.text import listed
 
 
 def unknown_bounds(role: Role, hosts: Sequence[Host]) -> list[Fault]:

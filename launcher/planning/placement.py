@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from launcher.errors import Fault, PlacementError
-from launcher.model.host import Host
-from launcher.model.job import TENSORFLOW_ROLES, JobSpec, Role
-from launcher.model.plan import Placed, Placement
-from launcher.model.task import TaskId
+from launcher.job import TENSORFLOW_ROLES, Host, JobSpec, Placed, Placement, Role, TaskId
 from launcher.planning.gpus import deal
 from launcher.planning.misfits import homeless, loopbacks, misfits, unknown_bounds
 from launcher.planning.seating import Seating, asked_for, seat

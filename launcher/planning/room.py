@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.model.host import Host
-from launcher.model.job import Role
+from launcher.job import Host, Role
 
 #: How well a task would do in a room: the smallest wins; the last number is the room's ``order``.
 Rank = tuple[int, int, int, int, int]

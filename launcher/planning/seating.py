@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from launcher.model.host import Host
-from launcher.model.job import Role
+from launcher.job import Host, Role
 from launcher.planning.room import Rank, Room
 
 

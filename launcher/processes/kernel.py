@@ -7,8 +7,8 @@ import errno
 import os
 import signal
 import time
+from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.model.watermark import read_watermark
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import resource
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from launcher.model.records import TYPE_CHECKING
 from launcher.model.watermark import agent_of, ordinal_of, watermark
 from launcher.processes import kernel
 from launcher.processes.kernel import Process

@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import Fault, JobError, LaunchError
-from launcher.model.rundir import RunPaths
-from launcher.model.words import listed
+from launcher.job import RunPaths
 from launcher.runs.owner import AGENTS, Keeper, read_record, start_ticks, this_process, write_record
+from launcher.text import listed
 
 #: How many runs below the state folder are kept.
 KEPT_RUNS = 200

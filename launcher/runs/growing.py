@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.rundir import RunPaths
-from launcher.model.task import TaskId
+from launcher.job import RunPaths, TaskId
 from launcher.runs.folder import runs_folder
 from launcher.runs.owner import open_regular
 from launcher.runs.run import json_of

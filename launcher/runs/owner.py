@@ -15,10 +15,10 @@ import os
 import signal
 import stat
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.rundir import RunPaths
+from launcher.job import RunPaths
 
 if TYPE_CHECKING:
     from typing import BinaryIO

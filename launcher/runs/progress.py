@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.task import TaskId
-from launcher.model.words import printable
+from launcher.job import TaskId
 from launcher.runs.owner import open_regular
 from launcher.runs.run import Run
+from launcher.text import printable
 
 if TYPE_CHECKING:
     from typing import Any

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from launcher.model.rundir import RunPaths
+from launcher.job import RunPaths
 from launcher.runs.answers import answers
 from launcher.runs.run import RunState, load
 

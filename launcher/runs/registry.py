@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from launcher.errors import Fault, InputError
-from launcher.model.words import listed
 from launcher.runs.answers import answers
 from launcher.runs.folder import runs_folder
 from launcher.runs.run import Run, load
+from launcher.text import listed
 
 #: The word for the newest run.
 LATEST = "latest"

@@ -6,10 +6,9 @@ import enum
 import json
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.rundir import RunPaths
-from launcher.model.words import printable
+from launcher.job import RunPaths
 from launcher.runs.owner import (
     AGENTS,
     Keeper,
@@ -21,6 +20,7 @@ from launcher.runs.owner import (
     user_of,
     write_record,
 )
+from launcher.text import printable
 
 if TYPE_CHECKING:
     from typing import Any

@@ -22,8 +22,9 @@ The clock (any monotonic seconds) and the connection belong to the caller.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.errors import WireError
-from launcher.model.records import TYPE_CHECKING
 from launcher.stream.frames import (
     ACK,
     DATA,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from launcher.errors import WireError
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import List, Tuple

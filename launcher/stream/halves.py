@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 from launcher.errors import WireError
-from launcher.model.records import TYPE_CHECKING
 from launcher.stream.frames import DATA, END, FRAME, MOST_WORDS, frame, with_limit
 
 if TYPE_CHECKING:

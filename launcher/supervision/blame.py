@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.model.report import Failure
+from launcher.report import Failure
 
 
 class Blame:

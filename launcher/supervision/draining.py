@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from launcher.model.status import TaskState
-from launcher.model.task import TaskId
-from launcher.model.words import listed
+from launcher.job import TaskId
+from launcher.report import TaskState
 from launcher.supervision import waiting, wording
 from launcher.supervision.record import Record
 from launcher.supervision.roster import Roster
+from launcher.text import listed
 
 _WITH_A_PROCESS = (TaskState.STARTING, TaskState.RUNNING)
 

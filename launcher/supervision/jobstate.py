@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.model.host import is_loopback
-from launcher.model.job import JobSpec
-from launcher.model.plan import Placement
+from launcher.job import JobSpec, Placement, is_loopback
 from launcher.supervision.blame import Blame
 from launcher.supervision.draining import Draining
 from launcher.supervision.hosts import Agents

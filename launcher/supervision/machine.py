@@ -14,14 +14,12 @@ task is gone. CLOSING: until every agent is. Each fact gives a list of orders.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from launcher.model import facts, orders
-from launcher.model.job import JobSpec
-from launcher.model.orders import Order
-from launcher.model.plan import Placement, Plan
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.report import Failure, Report
-from launcher.model.status import TaskState
+from launcher import events
+from launcher.events import Command
+from launcher.job import JobSpec, Placement, Plan
+from launcher.report import Failure, Report, TaskState
 from launcher.supervision import stopping, waiting
 from launcher.supervision.agentfacts import AgentFacts
 from launcher.supervision.ending import Ending
@@ -54,21 +52,21 @@ class Machine:
         agents = AgentFacts(self._job, self._ending, check)
         tasks = TaskFacts(self._job, self._ending, agents.leaves)
         wishes = Wishes(self._job, self._ending, agents, self.handle)
-        self._handlers: dict[type, Callable[[Any], list[Order]]] = {
-            facts.AgentReady: agents.ready,
-            facts.PortsHeld: agents.held,
-            facts.PortsRefused: agents.refused,
-            facts.PeersTried: agents.tried,
-            facts.TaskStarted: tasks.started,
-            facts.TaskNotStarted: tasks.not_started,
-            **dict.fromkeys((facts.HostGpus, facts.TaskOutput), lambda _: []),
-            facts.TaskSignalled: tasks.signalled,
-            facts.TaskExited: tasks.exited,
-            facts.TaskGone: tasks.gone,
-            facts.AgentLost: agents.lost,
-            facts.AgentClosed: agents.closed,
-            facts.StopAsked: wishes.stop_asked,
-            facts.TimeUp: wishes.time_up,
+        self._handlers: dict[type, Callable[[Any], list[Command]]] = {
+            events.AgentReady: agents.ready,
+            events.PortsHeld: agents.held,
+            events.PortsRefused: agents.refused,
+            events.PeersTried: agents.tried,
+            events.TaskStarted: tasks.started,
+            events.TaskNotStarted: tasks.not_started,
+            **dict.fromkeys((events.HostGpus, events.TaskOutput), lambda _: []),
+            events.TaskSignalled: tasks.signalled,
+            events.TaskExited: tasks.exited,
+            events.TaskGone: tasks.gone,
+            events.AgentLost: agents.lost,
+            events.AgentClosed: agents.closed,
+            events.StopAsked: wishes.stop_asked,
+            events.TimeUp: wishes.time_up,
         }
 
     @property
@@ -86,15 +84,15 @@ class Machine:
         """Whether nothing is waited for any more: somebody wants the end at once."""
         return self._job.hurried
 
-    def begin(self) -> list[Order]:
+    def begin(self) -> list[Command]:
         """The first orders; agents are being started meanwhile."""
         if not len(self._job.agents):
             return self._ending.finish_if_closed()
-        timers: list[Order] = [PATIENTLY, orders.SetTimer("ready", waiting.READY_LIMIT)]
+        timers: list[Command] = [PATIENTLY, events.SetTimer("ready", waiting.READY_LIMIT)]
         limit = self._job.policy.timeout
-        return timers if limit is None else [*timers, orders.SetTimer("job", limit)]
+        return timers if limit is None else [*timers, events.SetTimer("job", limit)]
 
-    def handle(self, fact: facts.Fact) -> list[Order]:
+    def handle(self, fact: events.Event) -> list[Command]:
         """What is to be done after this fact.
 
         Raises:
@@ -105,20 +103,20 @@ class Machine:
             return []
         return self._handlers[type(fact)](fact)
 
-    def planned(self, plan: Plan) -> list[Order]:
+    def planned(self, plan: Plan) -> list[Command]:
         """The plan is made: start all of it."""
         if self.phase is not Phase.GATHERING:
             return []
         self._job.phase = Phase.RUNNING
         ladder = stopping.orderly(self._job.policy.grace)
-        starts: list[Order] = [orders.CancelTimer("ready"), orders.SetTimer("start", waiting.START_LIMIT)]
+        starts: list[Command] = [events.CancelTimer("ready"), events.SetTimer("start", waiting.START_LIMIT)]
         for task in plan.tasks:
             record = self._job.tasks.records[task.task]
             record.move(TaskState.STARTING, "the plan")
             record.address, record.port = task.address, task.port
             self._job.tasks.starting.add(task.task)
             what = (task.argv, task.env, task.workdir, ladder, task.venv, task.script)
-            starts.append(orders.StartTask(task.host, task.task, record.attempt, *what))
+            starts.append(events.StartTask(task.host, task.task, record.attempt, *what))
         return starts
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from launcher.model.job import OnFailure
-from launcher.model.plan import Placement
-from launcher.model.task import TaskId
+from launcher.job import OnFailure, Placement, TaskId
 
 
 class Verdict(enum.Enum):

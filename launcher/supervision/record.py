@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from launcher.model.plan import Placed
-from launcher.model.report import TaskReport
-from launcher.model.status import ExitStatus, Reason, TaskState
+from launcher.job import Placed
+from launcher.report import ExitStatus, Reason, TaskReport, TaskState
 from launcher.supervision.stopping import SIGKILL
 
 _S = TaskState

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from launcher.model.orders import Ladder, StopTasks
-from launcher.model.plan import Placement
-from launcher.model.status import Reason, TaskState
-from launcher.model.task import TaskId
+from launcher.events import Ladder, StopTasks
+from launcher.job import Placement, TaskId
+from launcher.report import Reason, TaskState
 from launcher.supervision import policy
 from launcher.supervision.record import Record
 

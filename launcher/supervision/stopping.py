@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.model.orders import Ladder
+from launcher.events import Ladder
 
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
 SIGHUP, SIGINT, SIGABRT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 6, 9, 13, 15

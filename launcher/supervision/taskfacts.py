@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launcher.model import facts, orders
-from launcher.model.orders import Order, Tell
-from launcher.model.report import Failure
-from launcher.model.status import ExitStatus, Reason, TaskState
-from launcher.model.task import TaskId
+from launcher import events
+from launcher.events import Command, Tell
+from launcher.job import TaskId
+from launcher.report import ExitStatus, Failure, Reason, TaskState
 from launcher.supervision import stopping, wording
 from launcher.supervision.ending import Ending
 from launcher.supervision.jobstate import JobState
@@ -31,7 +30,7 @@ class TaskFacts:
     """
 
     def __init__(
-        self, job: JobState, ending: Ending, unasked: Callable[[facts.TaskSignalled], list[Order]]
+        self, job: JobState, ending: Ending, unasked: Callable[[events.TaskSignalled], list[Command]]
     ) -> None:
         self._job = job
         self._ending = ending
@@ -43,7 +42,7 @@ class TaskFacts:
     def _record(self, task: TaskId) -> Record:
         return self._job.tasks.records[task]
 
-    def started(self, fact: facts.TaskStarted) -> list[Order]:
+    def started(self, fact: events.TaskStarted) -> list[Command]:
         """Its process exists."""
         record = self._record(fact.task)
         record.pid, record.started_at = fact.pid, fact.at
@@ -51,7 +50,7 @@ class TaskFacts:
             record.move(TaskState.RUNNING, fact)
         return self._start_answered(fact.task)
 
-    def not_started(self, fact: facts.TaskNotStarted) -> list[Order]:
+    def not_started(self, fact: events.TaskNotStarted) -> list[Command]:
         """It could not be started, and is over."""
         record = self._record(fact.task)
         record.move(TaskState.FAILED, fact)
@@ -65,20 +64,20 @@ class TaskFacts:
         told = self._failed(record, Failure(record.reason, fact.task, fact.host, fact.at, text))
         return self._start_answered(fact.task) + self._ending.judge(told)
 
-    def _failed(self, record: Record, failure: Failure) -> list[Order]:
+    def _failed(self, record: Record, failure: Failure) -> list[Command]:
         """What is said of it. A sidecar's failure is not the job's."""
         if record.sidecar:
             return [Tell(f"{failure.text}; it is a sidecar: the job does not depend on it")]
         return self._ending.tell_failure(failure.text, self._job.blame.fail(failure, record.status.shell))
 
-    def _start_answered(self, task: TaskId) -> list[Order]:
+    def _start_answered(self, task: TaskId) -> list[Command]:
         self._job.tasks.starting.discard(task)
         if self._job.tasks.starting or self._job.phase not in (Phase.RUNNING, Phase.DRAINING):
             return []
-        started = orders.CancelTimer("start")
-        return [started, orders.CancelTimer("patience")] if self._job.phase is Phase.RUNNING else [started]
+        started = events.CancelTimer("start")
+        return [started, events.CancelTimer("patience")] if self._job.phase is Phase.RUNNING else [started]
 
-    def signalled(self, fact: facts.TaskSignalled) -> list[Order]:
+    def signalled(self, fact: events.TaskSignalled) -> list[Command]:
         """A signal of the stop ladder reached it."""
         record = self._record(fact.task)
         record.signalled = record.signalled or not record.status.known
@@ -100,7 +99,7 @@ class TaskFacts:
         self._advised = True
         return True
 
-    def exited(self, fact: facts.TaskExited) -> list[Order]:
+    def exited(self, fact: events.TaskExited) -> list[Command]:
         """Its own process is over."""
         record = self._record(fact.task)
         too_late = self._job.blame.too_late(fact.at) and not self._may_go_on(record)
@@ -119,7 +118,7 @@ class TaskFacts:
         """Whether the job is done, and it may end by itself all the same."""
         return self._job.phase is Phase.DRAINING and record.task in self._job.draining.staying()
 
-    def _by_itself(self, record: Record, fact: facts.TaskExited) -> list[Order]:
+    def _by_itself(self, record: Record, fact: events.TaskExited) -> list[Command]:
         record.reason = wording.exit_reason(record.status, fact.oom)
         record.outcome = TaskState.SUCCEEDED if record.status.ok else TaskState.FAILED
         if record.status.ok:
@@ -137,11 +136,11 @@ class TaskFacts:
         lately = {task: then for task, then in ended.items() if at - _LATELY <= then <= at}
         return wording.ended_before([*lately], at - max(lately.values(), default=at))
 
-    def gone(self, fact: facts.TaskGone) -> list[Order]:
+    def gone(self, fact: events.TaskGone) -> list[Command]:
         """All its processes are over, or nobody can end them."""
         record = self._record(fact.task)
         record.leftovers, record.unkillable = fact.leftovers, fact.unkillable
-        told: list[Order] = []
+        told: list[Command] = []
         if fact.leftovers and not record.killed_by_us:
             told.append(Tell(f"{fact.task} left {wording.processes(fact.leftovers)} behind: ended by us"))
         if fact.unkillable:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 
-from launcher.model import orders
-from launcher.model.words import listed
+from launcher import events
 from launcher.supervision import wording
 from launcher.supervision.hosts import Agents
 from launcher.supervision.roster import Roster
+from launcher.text import listed
 
 #: Seconds: agents may take to be ready and hold their ports; to start a task; to close.
 READY_LIMIT, START_LIMIT, CLOSE_LIMIT = 60.0, 60.0, 15.0
@@ -21,7 +21,7 @@ CHECK_LIMIT = 10.0
 ANSWER_LIMIT, LATE_ANSWER_LIMIT = 1.0, 3.0
 #: Seconds of waiting without a word, then between two words.
 PATIENCE, REPEAT = 2.0, 10.0
-PATIENTLY = orders.SetTimer("patience", PATIENCE)
+PATIENTLY = events.SetTimer("patience", PATIENCE)
 #: Timers of what comes before the stop.
 BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain")
 #: Timers of the tasks' end.
@@ -56,10 +56,10 @@ class Waiting:
         #: Seconds that were given to answer.
         self._answer_limit = ANSWER_LIMIT
 
-    def for_answers(self, seconds: float) -> orders.SetTimer:
+    def for_answers(self, seconds: float) -> events.SetTimer:
         """Agents must have said something by then."""
         self._answer_limit = seconds
-        return orders.SetTimer("answer", seconds)
+        return events.SetTimer("answer", seconds)
 
     def no_answer(self) -> str:
         """What is said of one that did not."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launcher.model import facts, orders
-from launcher.model.orders import Order, Tell
-from launcher.model.report import Failure
-from launcher.model.status import Reason
-from launcher.model.words import listed
+from launcher import events
+from launcher.events import Command, Tell
+from launcher.report import Failure, Reason
 from launcher.supervision import stopping, waiting, wording
 from launcher.supervision.agentfacts import AgentFacts
 from launcher.supervision.ending import Ending
 from launcher.supervision.jobstate import JobState
 from launcher.supervision.waiting import Phase, Waiting
+from launcher.text import listed
 
 _TIMED_OUT = 124
 #: What somebody can ask for once more; a terminal or a pipe is closed only once.
@@ -35,7 +34,7 @@ class Wishes:
         job: JobState,
         ending: Ending,
         agents: AgentFacts,
-        handle: Callable[[facts.Fact], list[Order]],
+        handle: Callable[[events.Event], list[Command]],
     ) -> None:
         self._job = job
         self._ending = ending
@@ -45,7 +44,7 @@ class Wishes:
         #: When somebody last asked for the end.
         self._asked_at: float | None = None
 
-    def stop_asked(self, fact: facts.StopAsked) -> list[Order]:
+    def stop_asked(self, fact: events.StopAsked) -> list[Command]:
         """Somebody wants the job to end: in order at first, then at once."""
         before, again = self._asked_at, "" if self._asked_at is None else " again"
         if before is not None and abs(fact.at - before) < waiting.ECHO:
@@ -61,11 +60,11 @@ class Wishes:
         self._job.blame.fail(failure, 128 + fact.signal)
         return self._stop_in_order(f"{fact.who}: ", fact)
 
-    def _stop_in_order(self, why: str, fact: facts.StopAsked) -> list[Order]:
+    def _stop_in_order(self, why: str, fact: events.StopAsked) -> list[Command]:
         text = f"{why}{self._what_stops()}{self._how_long(fact.signal)}"
         return [*self._ending.stop([Tell(text)]), *self._await_answers(fact.at)]
 
-    def _await_answers(self, now: float) -> list[Order]:
+    def _await_answers(self, now: float) -> list[Command]:
         """Who wants the end does not wait for the lease of a host from which nothing comes any more."""
         if self._job.phase is not Phase.STOPPING:
             return []
@@ -79,7 +78,7 @@ class Wishes:
         again = "once more" if signal in _BY_HAND else "Ctrl-C"
         return f", up to {wording.limit(grace)}; {again} kills them at once"
 
-    def _hurry(self, who: str, now: float) -> list[Order]:
+    def _hurry(self, who: str, now: float) -> list[Command]:
         """Kill what is left; who asks a third time is told what we wait for."""
         job = self._job
         if job.hurried:
@@ -89,29 +88,29 @@ class Wishes:
         ladder = stopping.at_once()
         text = f"{who}: killing what is left of {wording.tasks(len(job.tasks.open))} at once"
         timers = (
-            orders.SetTimer("end", stopping.longest(ladder)),
+            events.SetTimer("end", stopping.longest(ladder)),
             self._waiting.for_answers(waiting.ANSWER_LIMIT),
         )
         stops = job.tasks.stops(ladder, ended=True)
         silent = job.agents.silent(now - waiting.ANSWER_LIMIT)
         return [Tell(text), *timers, *stops, *self._lost(silent, now, self._waiting.no_answer())]
 
-    def _lost(self, hosts: tuple[str, ...], now: float, why: str) -> list[Order]:
-        return [order for host in hosts for order in self._handle(facts.AgentLost(host, now, why))]
+    def _lost(self, hosts: tuple[str, ...], now: float, why: str) -> list[Command]:
+        return [order for host in hosts for order in self._handle(events.AgentLost(host, now, why))]
 
-    def _leave_agents(self, who: str) -> list[Order]:
+    def _leave_agents(self, who: str) -> list[Command]:
         """Nothing of the job is left: agents that take their time to close need not be waited for."""
         self._job.hurried = True
         hosts = self._job.agents.lose_open()
         text = f"{who}: not waiting for the agent on {listed(hosts)} to close"
-        return [Tell(text), *map(orders.HangUp, hosts), *self._ending.finish_if_closed()]
+        return [Tell(text), *map(events.HangUp, hosts), *self._ending.finish_if_closed()]
 
-    def time_up(self, fact: facts.TimeUp) -> list[Order]:
+    def time_up(self, fact: events.TimeUp) -> list[Command]:
         """A timer that was set has run out."""
         if fact.timer == "patience":
             drains = self._job.phase is Phase.DRAINING
             text = self._job.draining.words() if drains else self._waiting.words(self._job.phase)
-            return [Tell(text), orders.SetTimer("patience", waiting.REPEAT)] if text else []
+            return [Tell(text), events.SetTimer("patience", waiting.REPEAT)] if text else []
         if fact.timer == "job":
             return self._job_took_too_long(fact)
         if fact.timer == "drain":
@@ -121,7 +120,7 @@ class Wishes:
         late, why = self._waiting.late(fact.timer)
         return self._lost(late, fact.at, why)
 
-    def _job_took_too_long(self, fact: facts.TimeUp) -> list[Order]:
+    def _job_took_too_long(self, fact: events.TimeUp) -> list[Command]:
         limit = wording.limit(self._job.policy.timeout or 0.0, self._job.policy.timeout_said)
         if self._job.phase is Phase.DRAINING:
             return self._ending.stop([Tell(f"the time limit of {limit} is over: {self._what_stops()}")])

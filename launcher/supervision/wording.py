@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.model.status import ExitStatus, Reason
-from launcher.model.words import SIGNALS, listed, signal_name
+from launcher.report import ExitStatus, Reason
 from launcher.supervision.stopping import SIGKILL
+from launcher.text import SIGNALS, listed, signal_name
 
 _SIGNAL_HINTS = {
     4: "it used an instruction this CPU does not have: perhaps it was built for another one",

@@ -7,21 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from launcher import wire
+from launcher import events, wire
 from launcher.errors import TransportError
-from launcher.model import facts, orders
-from launcher.model.facts import Fact
-from launcher.model.host import Host
-from launcher.model.job import SERVICE_ROLES
-from launcher.model.orders import Order
-from launcher.model.task import TaskId
+from launcher.events import Command, Event
+from launcher.job import SERVICE_ROLES, Host, TaskId
 
 SIGKILL, SIGTERM = 9, 15
 
 #: What an agent says: facts, or raw bytes (``b""``: the link ends here, as when the agent is killed).
-Answer = Fact | bytes
+Answer = Event | bytes
 #: An agent: what it says to an order, or first (``None``), when the link is opened.
-Agent = Callable[[Order | None], Iterable[Answer]]
+Agent = Callable[[Command | None], Iterable[Answer]]
 
 
 class End(NamedTuple):
@@ -79,38 +75,38 @@ class FakeAgent:
         self._clock = clock
         self._next_port = first_port
         self._next_pid = 1000
-        self._running: dict[TaskId, tuple[orders.StartTask, End]] = {}
+        self._running: dict[TaskId, tuple[events.StartTask, End]] = {}
 
-    def __call__(self, order: Order | None) -> list[Answer]:
+    def __call__(self, order: Command | None) -> list[Answer]:
         """What it says to ``order``; to ``None``, that it is ready."""
         if order is None:
-            return [facts.AgentReady(self.host, self._clock(), 1, {})]
-        if isinstance(order, orders.HoldPorts):
+            return [events.AgentReady(self.host, self._clock(), 1, {})]
+        if isinstance(order, events.HoldPorts):
             return [self._hold(order)]
-        if isinstance(order, orders.StartTask):
+        if isinstance(order, events.StartTask):
             return self._start(order)
-        if isinstance(order, orders.StopTasks):
+        if isinstance(order, events.StopTasks):
             return self._stop(order.tasks, order.ladder)
-        if isinstance(order, orders.TryPeers):
-            return [facts.PeersTried(self.host, self._clock(), {})]
-        if isinstance(order, orders.HoldOutput):
+        if isinstance(order, events.TryPeers):
+            return [events.PeersTried(self.host, self._clock(), {})]
+        if isinstance(order, events.HoldOutput):
             return []
         closing = self._stop(tuple(self._running), ((SIGKILL, 5.0),))
-        return [*closing, facts.AgentClosed(self.host, self._clock()), b""]
+        return [*closing, events.AgentClosed(self.host, self._clock()), b""]
 
-    def _hold(self, order: orders.HoldPorts) -> Answer:
+    def _hold(self, order: events.HoldPorts) -> Answer:
         ports = {task: self._next_port + number for number, task in enumerate(order.tasks)}
         self._next_port += len(ports)
-        return facts.PortsHeld(self.host, self._clock(), ports)
+        return events.PortsHeld(self.host, self._clock(), ports)
 
-    def _start(self, order: orders.StartTask) -> list[Answer]:
+    def _start(self, order: events.StartTask) -> list[Answer]:
         task, attempt = order.task, order.attempt
         end = self._ends.get(task) or (runs() if task.role in SERVICE_ROLES else exits())
         if end.why:
             code = end.code or 127
-            return [facts.TaskNotStarted(self.host, self._clock(), task, attempt, code, end.why)]
+            return [events.TaskNotStarted(self.host, self._clock(), task, attempt, code, end.why)]
         self._next_pid += 1
-        said: list[Answer] = [facts.TaskStarted(self.host, self._clock(), task, attempt, self._next_pid)]
+        said: list[Answer] = [events.TaskStarted(self.host, self._clock(), task, attempt, self._next_pid)]
         if end.output:
             said.append(wire.output_head(task, attempt, len(end.output)) + end.output)
         if not end.runs:
@@ -118,26 +114,26 @@ class FakeAgent:
         self._running[task] = (order, end)
         return said
 
-    def _stop(self, tasks: tuple[TaskId, ...], ladder: orders.Ladder) -> list[Answer]:
+    def _stop(self, tasks: tuple[TaskId, ...], ladder: events.Ladder) -> list[Answer]:
         said: list[Answer] = []
         for task in tasks:
             if task in self._running:
                 said += self._climb(*self._running.pop(task), ladder)
         return said
 
-    def _climb(self, order: orders.StartTask, end: End, ladder: orders.Ladder) -> list[Answer]:
+    def _climb(self, order: events.StartTask, end: End, ladder: events.Ladder) -> list[Answer]:
         said: list[Answer] = []
         for number, _ in ladder:
             now = self._clock()
-            said.append(facts.TaskSignalled(self.host, now, order.task, order.attempt, number, 1))
+            said.append(events.TaskSignalled(self.host, now, order.task, order.attempt, number, 1))
             if number == SIGKILL or number not in end.ignores:
                 break
         return said + self._over(order, None, number)
 
-    def _over(self, order: orders.StartTask, code: int | None, number: int | None) -> list[Answer]:
+    def _over(self, order: events.StartTask, code: int | None, number: int | None) -> list[Answer]:
         who = (order.task, order.attempt)
-        exited = facts.TaskExited(self.host, self._clock(), *who, code, number, 1 << 20, 0.01)
-        return [exited, facts.TaskGone(self.host, self._clock(), *who)]
+        exited = events.TaskExited(self.host, self._clock(), *who, code, number, 1 << 20, 0.01)
+        return [exited, events.TaskGone(self.host, self._clock(), *who)]
 
 
 class FakeTransport:
@@ -192,7 +188,7 @@ class FakeLink:
         self._waiting = bytearray(wire.MAGIC)
         self._ended = False
         #: What it was told, in order, and whether it was hung up.
-        self.orders: list[Order] = []
+        self.orders: list[Command] = []
         self.hung_up = False
         self.reading, self._wake = os.pipe()
         self._unread, self.writing = os.pipe()

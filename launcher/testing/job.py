@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launcher.model.report import Report
-from launcher.model.task import TaskId
+from launcher.job import TaskId
+from launcher.report import Report
 from launcher.runs.growing import shown_lines
 from launcher.testing.containers import Containers
 from launcher.testing.launching import LauncherProcess

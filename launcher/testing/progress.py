@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from launcher.model.status import ExitStatus, TaskState
-from launcher.model.words import signal_name
+from launcher.report import ExitStatus, TaskState
+from launcher.text import signal_name
 
 _STATES = {
     "TaskStarted": TaskState.RUNNING,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from launcher.model.task import TASK_MARK, TaskId
+from launcher.job import TASK_MARK, TaskId
 from launcher.testing import processes
 from launcher.testing.processes import Process
 from launcher.testing.trouble import JustEnded

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.model.report import Failure, Report, TaskReport
-from launcher.model.rundir import RunPaths
-from launcher.model.status import ExitStatus, Reason, TaskState
-from launcher.model.task import TaskId
+from launcher.job import RunPaths, TaskId
+from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.runs.growing import Events, GrowingFile
 from launcher.runs.run import json_of
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from launcher.model import facts, orders
-from launcher.model.facts import Fact
-from launcher.model.host import Host
-from launcher.model.job import JobSpec
-from launcher.model.orders import Order
-from launcher.model.plan import Placement, Plan
-from launcher.model.report import Report
+from launcher import events
+from launcher.events import Command, Event
+from launcher.job import Host, JobSpec, Placement, Plan
 from launcher.planning import assemble, place
+from launcher.report import Report
 from launcher.supervision import Machine
 
-OrderKind = TypeVar("OrderKind", bound=Order)
+OrderKind = TypeVar("OrderKind", bound=Command)
 Where = Sequence[Host] | Placement
 
 
 class Step(NamedTuple):
     """A fact (``None``: the beginning) and the orders it led to, in order."""
 
-    fact: Fact | None
-    orders: tuple[Order, ...]
+    fact: Event | None
+    orders: tuple[Command, ...]
 
 
 class Played(NamedTuple):
@@ -39,14 +36,14 @@ class Played(NamedTuple):
     exit_code: int | None
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def orders(self) -> tuple[Command, ...]:
         """All orders, in order."""
         return tuple(order for step in self.steps for order in step.orders)
 
     @property
     def told(self) -> tuple[str, ...]:
         """What the user was told, in order."""
-        return tuple(tell.text for tell in self.all(orders.Tell))
+        return tuple(tell.text for tell in self.all(events.Tell))
 
     def all(self, kind: type[OrderKind]) -> tuple[OrderKind, ...]:
         """All orders of one kind, in order."""
@@ -73,37 +70,37 @@ class Rehearsal:
         #: Set when it is over.
         self.exit_code: int | None = None
 
-    def begin(self) -> tuple[Order, ...]:
+    def begin(self) -> tuple[Command, ...]:
         """The first orders."""
         return self._obey(self.machine.begin())
 
-    def take(self, fact: Fact) -> tuple[Order, ...]:
+    def take(self, fact: Event) -> tuple[Command, ...]:
         """The orders that this fact leads to.
 
         Raises:
             ValueError: a timer is said to have run out that is not set.
         """
-        if isinstance(fact, facts.TimeUp) and self.timers.pop(fact.timer, None) is None:
+        if isinstance(fact, events.TimeUp) and self.timers.pop(fact.timer, None) is None:
             raise ValueError(f"timer {fact.timer!r} is not set: {', '.join(self.timers) or 'none'} is")
         return self._obey(self.machine.handle(fact))
 
-    def _obey(self, given: Iterable[Order]) -> tuple[Order, ...]:
-        done: list[Order] = []
+    def _obey(self, given: Iterable[Command]) -> tuple[Command, ...]:
+        done: list[Command] = []
         for order in given:
             done.append(order)
-            if isinstance(order, orders.SetTimer):
+            if isinstance(order, events.SetTimer):
                 self.timers[order.timer] = order.seconds
-            elif isinstance(order, orders.CancelTimer):
+            elif isinstance(order, events.CancelTimer):
                 self.timers.pop(order.timer, None)
-            elif isinstance(order, orders.Finish):
+            elif isinstance(order, events.Finish):
                 self.exit_code = order.exit_code
-            elif isinstance(order, orders.MakePlan):
+            elif isinstance(order, events.MakePlan):
                 self.plan = assemble(self.job, self.placement, order.ports)
                 done.extend(self._obey(self.machine.planned(self.plan)))
         return tuple(done)
 
 
-def play(job: JobSpec, where: Where, history: Iterable[Fact], check: bool = False) -> Played:
+def play(job: JobSpec, where: Where, history: Iterable[Event], check: bool = False) -> Played:
     """Feed recorded facts to the real machine.
 
     Args:
@@ -118,6 +115,6 @@ def play(job: JobSpec, where: Where, history: Iterable[Fact], check: bool = Fals
     stage = Rehearsal(job, where, check=check)
     steps = [Step(None, stage.begin())]
     steps.extend(Step(fact, stage.take(fact)) for fact in history)
-    times = [step.fact.at for step in steps if step.fact and not isinstance(step.fact, facts.TaskOutput)]
+    times = [step.fact.at for step in steps if step.fact and not isinstance(step.fact, events.TaskOutput)]
     report = stage.machine.report(min(times, default=0.0), max(times, default=0.0))
     return Played(tuple(steps), report, dict(stage.timers), stage.exit_code)

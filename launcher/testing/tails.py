@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 from launcher.runs.growing import last_lines, shown_lines
 from launcher.testing.record import RunRecord
 

@@ -7,8 +7,8 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from launcher.model.status import ExitStatus, TaskState
-from launcher.model.task import TaskId
+from launcher.job import TaskId
+from launcher.report import ExitStatus, TaskState
 from launcher.runs.growing import GrowingFile, last_lines
 from launcher.testing.progress import described, exit_status_of, state_of
 from launcher.testing.trouble import ClusterError, JustEnded, WaitFailed

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.model.host import Host
-from launcher.model.records import Protocol
+from typing import Protocol
+
+from launcher.job import Host
 
 
 class Link(Protocol):

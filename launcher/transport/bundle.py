@@ -16,9 +16,9 @@ import zlib
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from types import CodeType
+from typing import NamedTuple
 
 from launcher.errors import TransportError
-from launcher.model.records import NamedTuple
 from launcher.transport.kept import keep, recall
 
 _PACKAGE = "launcher"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcher.errors import TransportError
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.base import Link, Transport
 
 #: Seconds for an agent that nobody wants after all; it has nothing to end.

@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from launcher.errors import TransportError
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
+from launcher.job import Host
 from launcher.model.watermark import agent_number
 from launcher.transport.locallink import LocalLink
 

@@ -8,9 +8,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+from typing import TYPE_CHECKING
 
 from launcher.errors import TransportError
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import IO

@@ -7,7 +7,7 @@ import select
 import signal
 import time
 
-from launcher.model.words import signal_name
+from launcher.text import signal_name
 from launcher.transport.pipelink import PipeLink, enlarge
 
 _ERRORS_LIMIT = 64 * 1024

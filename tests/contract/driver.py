@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from launcher import wire
-from launcher.model import facts, orders
-from launcher.model.orders import Ladder
-from launcher.model.task import TaskId
+from launcher import events, wire
+from launcher.events import Ladder
+from launcher.job import TaskId
 from launcher.transport import Link
 
 #: Seconds for anything that should happen at once, on a busy machine.
@@ -41,7 +40,7 @@ class Driver:
         self._decoder = wire.Decoder(host, magic=True)
         self._unsent = b""
         #: All facts but output, in order, and when each came (monotonic).
-        self.facts: list[facts.Fact] = []
+        self.facts: list[events.Event] = []
         self.times: list[float] = []
         self._output: dict[str, bytearray] = {}
         #: The link is at its end.
@@ -68,7 +67,7 @@ class Driver:
 
     def _take(self, data: bytes) -> None:
         for message in self._decoder.feed(data):
-            if isinstance(message, facts.TaskOutput):
+            if isinstance(message, events.TaskOutput):
                 self._output.setdefault(message.task, bytearray()).extend(message.data)
             else:
                 self.facts.append(message)  # type: ignore[arg-type]  # agents send facts
@@ -102,7 +101,7 @@ class Driver:
             self.pump(0.5)
         return self.link.wait(max(0.0, deadline - time.monotonic()))
 
-    def send(self, order: orders.Order) -> None:
+    def send(self, order: events.Command) -> None:
         """Give an order."""
         self._unsent += wire.encode(order)
         self.pump(0)
@@ -153,15 +152,15 @@ class Driver:
 
     # ------------------------------------------------------------------ what tests say
 
-    def ready(self) -> facts.AgentReady:
+    def ready(self) -> events.AgentReady:
         """Wait for the agent."""
-        return self.wait(facts.AgentReady)
+        return self.wait(events.AgentReady)
 
     def hold(self, *tasks: str) -> dict[str, int]:
         """Have a port held for each task."""
-        before = len(self.all(facts.PortsHeld))
-        self.send(orders.HoldPorts(self.host, tuple(map(TaskId, tasks))))
-        held = self.until(lambda: self.all(facts.PortsHeld)[before:], what="ports")[0]
+        before = len(self.all(events.PortsHeld))
+        self.send(events.HoldPorts(self.host, tuple(map(TaskId, tasks))))
+        held = self.until(lambda: self.all(events.PortsHeld)[before:], what="ports")[0]
         return {str(task): port for task, port in held.ports.items()}
 
     def start(
@@ -176,24 +175,24 @@ class Driver:
         """Start a task; does not wait."""
         environment = {**self._mark, **(env or {})}
         self.send(
-            orders.StartTask(self.host, TaskId(task), attempt, tuple(argv), environment, workdir, ladder)
+            events.StartTask(self.host, TaskId(task), attempt, tuple(argv), environment, workdir, ladder)
         )
 
-    def started(self, task: str, argv: Sequence[str], **more: Any) -> facts.TaskStarted:
+    def started(self, task: str, argv: Sequence[str], **more: Any) -> events.TaskStarted:
         """Start a task and wait until it runs."""
         self.start(task, argv, **more)
-        return self.wait(facts.TaskStarted, task)
+        return self.wait(events.TaskStarted, task)
 
-    def run(self, task: str, argv: Sequence[str], timeout: float = SOON, **more: Any) -> facts.TaskExited:
+    def run(self, task: str, argv: Sequence[str], timeout: float = SOON, **more: Any) -> events.TaskExited:
         """Start a task and wait until all of it is over."""
         self.start(task, argv, **more)
-        self.wait(facts.TaskGone, task, timeout=timeout)
-        return self.wait(facts.TaskExited, task)
+        self.wait(events.TaskGone, task, timeout=timeout)
+        return self.wait(events.TaskExited, task)
 
-    def refused(self, task: str, argv: Sequence[str], **more: Any) -> facts.TaskNotStarted:
+    def refused(self, task: str, argv: Sequence[str], **more: Any) -> events.TaskNotStarted:
         """Start a task that can't be started."""
         self.start(task, argv, **more)
-        return self.wait(facts.TaskNotStarted, task)
+        return self.wait(events.TaskNotStarted, task)
 
     def prints(self, task: str, text: bytes, timeout: float = SOON) -> bytes:
         """Wait until a task has printed this; all that it has printed."""
@@ -202,20 +201,20 @@ class Driver:
 
     def stop(self, *tasks: str, ladder: Ladder = QUICK) -> None:
         """Have tasks stopped; does not wait."""
-        self.send(orders.StopTasks(self.host, tuple(map(TaskId, tasks)), ladder))
+        self.send(events.StopTasks(self.host, tuple(map(TaskId, tasks)), ladder))
 
     def stop_unread(self, task: str, ladder: Ladder = AT_ONCE) -> None:
         """Have a task stopped without reading anything."""
-        frame = wire.encode(orders.StopTasks(self.host, (TaskId(task),), ladder))
+        frame = wire.encode(events.StopTasks(self.host, (TaskId(task),), ladder))
         assert self.link.write(frame) == len(frame)
 
-    def stopped(self, task: str, ladder: Ladder = QUICK, timeout: float = SOON) -> facts.TaskGone:
+    def stopped(self, task: str, ladder: Ladder = QUICK, timeout: float = SOON) -> events.TaskGone:
         """Stop a task and wait until it is gone."""
         self.stop(task, ladder=ladder)
-        return self.wait(facts.TaskGone, task, timeout=timeout)
+        return self.wait(events.TaskGone, task, timeout=timeout)
 
     def close(self) -> str | None:
         """Close the agent in good order."""
-        self.send(orders.CloseAgent(self.host))
-        self.wait(facts.AgentClosed)
+        self.send(events.CloseAgent(self.host))
+        self.wait(events.AgentClosed)
         return self.to_the_end()

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pytest
 
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport import Transport, transport_named
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model import facts
+from launcher import events
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 
@@ -108,13 +108,13 @@ def test_the_basics(agent: Driver):
     agent.start("worker/1", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
     agent.prints("worker/1", b"up")
     agent.stopped("worker/1")
-    assert agent.wait(facts.TaskExited, "worker/1").signal == 9
+    assert agent.wait(events.TaskExited, "worker/1").signal == 9
 
 
 def test_memory_evidence_and_strays(agent: Driver):
     """What is imported or used late must be there too."""
     agent.start("worker/0", ["sh", "-c", "kill -9 $$"])
-    assert agent.wait(facts.TaskExited).oom == ""
+    assert agent.wait(events.TaskExited).oom == ""
     agent.start(
         "worker/1",
         ["sh", "-c", "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; sleep 600"],

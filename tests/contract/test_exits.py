@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher.model import facts
+from launcher import events
 from tests.contract.driver import QUICK, Driver
 from tests.contract.sites import Eyes
 
@@ -29,9 +29,9 @@ def test_every_exit_code(agent: Driver):
     for code in range(256):
         agent.start(f"worker/{code}", ["sh", "-c", f"exit {code}"])
     for code in range(256):
-        exited = agent.wait(facts.TaskExited, f"worker/{code}")
+        exited = agent.wait(events.TaskExited, f"worker/{code}")
         assert (exited.code, exited.signal, exited.oom) == (code, None, "")
-        assert agent.wait(facts.TaskGone, f"worker/{code}").leftovers == 0
+        assert agent.wait(events.TaskGone, f"worker/{code}").leftovers == 0
 
 
 def test_every_deadly_signal(agent: Driver, eyes: Eyes):
@@ -40,16 +40,16 @@ def test_every_deadly_signal(agent: Driver, eyes: Eyes):
     for number in numbers:
         agent.start(f"worker/{number}", ["sh", "-c", f"ulimit -c 0; kill -{int(number)} $$; sleep 60"])
     for number in numbers:
-        exited = agent.wait(facts.TaskExited, f"worker/{number}")
+        exited = agent.wait(events.TaskExited, f"worker/{number}")
         assert (exited.code, exited.signal, exited.oom) == (None, number, "")
 
 
 def test_killed_by_somebody_else_is_not_out_of_memory(agent: Driver, eyes: Eyes):
     pid = agent.started("worker/0", ["sleep", "60"]).pid
     eyes.kill(9, pid)
-    exited = agent.wait(facts.TaskExited, "worker/0")
+    exited = agent.wait(events.TaskExited, "worker/0")
     assert (exited.signal, exited.oom) == (9, "")
-    assert not agent.all(facts.TaskSignalled)
+    assert not agent.all(events.TaskSignalled)
 
 
 def test_cpu_time_and_memory(agent: Driver, eyes: Eyes):
@@ -77,9 +77,9 @@ def test_cpu_time_of_children_counts(agent: Driver, eyes: Eyes):
 def test_an_exit_is_told_while_others_hold_the_output(agent: Driver):
     ignores = "trap '' TERM; sleep 60 & echo up; exit 7"
     agent.start("worker/0", ["sh", "-c", ignores], ladder=((15, 2.0), (9, 5.0)))
-    exited = agent.wait(facts.TaskExited, "worker/0")
+    exited = agent.wait(events.TaskExited, "worker/0")
     assert exited.code == 7
-    gone = agent.wait(facts.TaskGone, "worker/0")
+    gone = agent.wait(events.TaskGone, "worker/0")
     assert gone.leftovers == 1
     assert gone.at - exited.at > 1.5
 
@@ -87,7 +87,7 @@ def test_an_exit_is_told_while_others_hold_the_output(agent: Driver):
 def test_a_thread_or_a_fork_that_survives_its_main(agent: Driver, eyes: Eyes):
     code = "import os, time\nif os.fork() == 0: time.sleep(60)\nos._exit(5)"
     assert agent.run("worker/0", [eyes.site.python, "-c", code], ladder=QUICK).code == 5
-    assert agent.wait(facts.TaskGone).leftovers == 1
+    assert agent.wait(events.TaskGone).leftovers == 1
 
 
 @pytest.fixture
@@ -132,9 +132,9 @@ def test_out_of_memory_is_told_with_evidence(agent: Driver, eyes: Eyes, cgroup: 
     code = "import sys, os; open(sys.argv[1], 'w').write(str(os.getpid())); b = bytearray(500 << 20)"
     agent.start("worker/0", [eyes.site.python, "-c", code, procs])
     pid = agent.started("worker/1", ["sleep", "60"]).pid
-    exited = agent.wait(facts.TaskExited, "worker/0", timeout=40)
+    exited = agent.wait(events.TaskExited, "worker/0", timeout=40)
     assert exited.signal == 9
     assert "out-of-memory" in exited.oom or "Killed process" in exited.oom
     # The next one that is killed is not blamed on memory.
     eyes.kill(9, pid)
-    assert agent.wait(facts.TaskExited, "worker/1").oom == ""
+    assert agent.wait(events.TaskExited, "worker/1").oom == ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher.model import facts
+from launcher import events
 from tests.contract.driver import Driver
 
 COUNT = 500
@@ -33,14 +33,14 @@ def test_five_hundred_tasks(open_agent: Callable[[], Driver]):
     assert len(set(agent.hold(*tasks).values())) == COUNT
     for task in tasks:
         agent.start(task, ["sh", "-c", "ulimit -n; exec sleep 600"])
-    agent.until(lambda: len(agent.all(facts.TaskStarted)) == COUNT + 1, timeout=60)
+    agent.until(lambda: len(agent.all(events.TaskStarted)) == COUNT + 1, timeout=60)
     agent.until(
         lambda: all(agent.output("ps/0") in agent.output(task) for task in tasks), timeout=60, what="limits"
     )
     up = time.monotonic()
     agent.stop(*tasks)
-    agent.until(lambda: len(agent.all(facts.TaskGone)) == COUNT + 1, timeout=60)
+    agent.until(lambda: len(agent.all(events.TaskGone)) == COUNT + 1, timeout=60)
     print(f"{COUNT} tasks: up in {up - since:.2f} s, gone in {time.monotonic() - up:.2f} s")
-    assert {fact.signal for fact in agent.all(facts.TaskExited) if fact.task in tasks} == {15}
-    assert not agent.all(facts.TaskNotStarted)
+    assert {fact.signal for fact in agent.all(events.TaskExited) if fact.task in tasks} == {15}
+    assert not agent.all(events.TaskNotStarted)
     assert agent.close() == ""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.model import facts
+from launcher import events
 from tests.contract.driver import QUICK, SOON, Driver
 from tests.contract.sites import Eyes
 
@@ -42,10 +42,10 @@ def test_output_closed_and_going_on(agent: Driver, eyes: Eyes):
     agent.start("worker/0", ["sh", "-c", script], workdir=eyes.site.folder)
     agent.prints("worker/0", b"bye\n")
     agent.quiet(0.5)  # the agent sees the end of the output
-    assert agent.fact(facts.TaskExited) is None
+    assert agent.fact(events.TaskExited) is None
     eyes.write("end", b"")
-    assert agent.wait(facts.TaskExited).code == 9
-    agent.wait(facts.TaskGone)
+    assert agent.wait(events.TaskExited).code == 9
+    agent.wait(events.TaskGone)
 
 
 def test_output_held_open_by_a_process_of_another_task(agent: Driver, eyes: Eyes):
@@ -67,7 +67,7 @@ def test_output_held_open_by_a_process_of_another_task(agent: Driver, eyes: Eyes
     agent.prints("worker/0", b"up")
     agent.run("worker/1", [eyes.site.python, "-c", give, fifo])
     assert agent.output("worker/1") == b"given\n"
-    assert agent.fact(facts.TaskGone, "worker/0") is None
+    assert agent.fact(events.TaskGone, "worker/0") is None
     agent.stopped("worker/0")
 
 
@@ -83,7 +83,7 @@ def test_many_at_once_are_not_mixed(agent: Driver, eyes: Eyes):
     for index in range(8):
         agent.start(f"worker/{index}", [eyes.site.python, "-c", code, str(index)])
     for index in range(8):
-        agent.wait(facts.TaskGone, f"worker/{index}")
+        agent.wait(events.TaskGone, f"worker/{index}")
         assert agent.output(f"worker/{index}") == b"".join(b"%d %d\n" % (index, i) for i in range(20000))
 
 
@@ -116,7 +116,7 @@ def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], 
         taken.update(agent.output("worker/0"))
         total += agent.size("worker/0")
         agent.forget_output("worker/0", "worker/1")
-        return agent.fact(facts.TaskGone, "worker/0") is not None
+        return agent.fact(events.TaskGone, "worker/0") is not None
 
     agent.until(drained, timeout=150)
     assert total == size
@@ -124,7 +124,7 @@ def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], 
     for _ in range(size >> 20):
         wanted.update(bytes(range(256)) * 4096)
     assert taken.digest() == wanted.digest()
-    assert agent.wait(facts.TaskExited, "worker/0").code == 0
+    assert agent.wait(events.TaskExited, "worker/0").code == 0
     assert peak() < small + 48 * MB
 
 
@@ -136,5 +136,5 @@ def test_a_stop_works_while_nobody_reads(agent: Driver, eyes: Eyes):
     while (left := eyes.alive(pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert left == []
-    agent.wait(facts.TaskGone)
+    agent.wait(events.TaskGone)
     assert set(agent.output("worker/0").splitlines()) <= {b"line", b""}

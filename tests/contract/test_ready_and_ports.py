@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from launcher.model import facts
+from launcher import events
 from tests.contract.driver import Driver
 from tests.contract.sites import Eyes
 
@@ -122,5 +122,5 @@ def test_ports_are_free_when_the_agent_is_gone(open_agent: Callable[[], Driver],
     agent = open_agent()
     held = agent.hold(*(f"worker/{index}" for index in range(MANY)))
     assert agent.close() == ""
-    assert agent.all(facts.AgentClosed)
+    assert agent.all(events.AgentClosed)
     assert len(free(eyes, held.values())) >= MOST

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.model import facts
+from launcher import events
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import Eyes
@@ -186,5 +186,5 @@ def test_a_second_attempt(agent: Driver):
     assert agent.run("worker/0", ["sh", "-c", "exit 3"]).code == 3
     agent.hold("worker/0")
     agent.start("worker/0", ["sh", "-c", "exit 4"], attempt=2)
-    agent.wait(facts.TaskGone, "worker/0", attempt=2)
-    assert agent.wait(facts.TaskExited, "worker/0", attempt=2).code == 4
+    agent.wait(events.TaskGone, "worker/0", attempt=2)
+    assert agent.wait(events.TaskExited, "worker/0", attempt=2).code == 4

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from launcher.model import facts
+from launcher import events
 from tests.contract.driver import AT_ONCE, POLITE, SOON, Driver
 from tests.contract.sites import Eyes
 
@@ -68,7 +68,7 @@ def test_a_stop_ends_all(agent: Driver, eyes: Eyes, way: str):
     assert eyes.alive(*mine) == []
     assert sorted(eyes.alive(*innocent)) == sorted(innocent)
     assert bystander.pid in innocent
-    assert not agent.all(facts.TaskSignalled, "ps/0")
+    assert not agent.all(events.TaskSignalled, "ps/0")
     assert agent.stopped("ps/0").unkillable == ()
     assert eyes.alive(*innocent) == []
 
@@ -82,8 +82,8 @@ def test_leftovers_are_ended_and_counted(agent: Driver, eyes: Eyes, way: str):
     agent.start("worker/0", [eyes.site.python, "-c", LEAVES, ESCAPES[way], fifo])
     mine = pids(agent, "worker/0")
     eyes.code("import sys; open(sys.argv[1], 'w').write('x')", fifo)
-    gone = agent.wait(facts.TaskGone, "worker/0")
-    assert agent.wait(facts.TaskExited, "worker/0").code == 0
+    gone = agent.wait(events.TaskGone, "worker/0")
+    assert agent.wait(events.TaskExited, "worker/0").code == 0
     assert (gone.leftovers, gone.unkillable) == (1, ())
     assert eyes.alive(*mine) == []
     assert sorted(eyes.alive(*innocent)) == sorted(innocent)
@@ -96,13 +96,13 @@ def test_sigterm_ends_a_task_and_is_told_once(agent: Driver):
         agent.prints(f"worker/{index}", b"up")
     agent.stop(*(f"worker/{index}" for index in range(5)), ladder=POLITE)
     for index in range(5):
-        exited, gone = (agent.wait(kind, f"worker/{index}") for kind in (facts.TaskExited, facts.TaskGone))
+        exited, gone = (agent.wait(kind, f"worker/{index}") for kind in (events.TaskExited, events.TaskGone))
         assert (exited.signal, gone.leftovers) == (15, 0)  # type: ignore[attr-defined]
-        told = agent.all(facts.TaskSignalled, f"worker/{index}")
+        told = agent.all(events.TaskSignalled, f"worker/{index}")
         assert [(fact.signal, fact.processes) for fact in told] == [(15, 3)]
-    signalled = agent.all(facts.TaskSignalled)
+    signalled = agent.all(events.TaskSignalled)
     # All together: no end of one was waited for before the next was told.
-    assert agent.facts.index(signalled[-1]) < agent.facts.index(agent.all(facts.TaskExited)[0])
+    assert agent.facts.index(signalled[-1]) < agent.facts.index(agent.all(events.TaskExited)[0])
 
 
 def test_a_task_may_end_in_its_own_way(agent: Driver):
@@ -111,7 +111,7 @@ def test_a_task_may_end_in_its_own_way(agent: Driver):
     )
     agent.prints("worker/0", b"up")
     agent.stopped("worker/0", ladder=POLITE)
-    assert agent.wait(facts.TaskExited).code == 42
+    assert agent.wait(events.TaskExited).code == 42
     assert agent.output("worker/0").endswith(b"saved\n")
 
 
@@ -138,10 +138,10 @@ def test_a_hung_program_shows_its_stacks_and_leaves_no_core(agent: Driver, eyes:
     agent.start("worker/0", [eyes.site.python, "-c", code], workdir=eyes.site.folder)
     agent.until(lambda: agent.output("worker/0").count(b"up") == 2)
     agent.stopped("worker/0", ladder=PATIENT)
-    assert agent.wait(facts.TaskExited).signal == 6
+    assert agent.wait(events.TaskExited).signal == 6
     assert agent.output("worker/0").count(b"where_it_hangs") == 2
     assert b"Fatal Python error: Aborted" in agent.output("worker/0")
-    assert [fact.signal for fact in agent.all(facts.TaskSignalled)] == [15, 6]
+    assert [fact.signal for fact in agent.all(events.TaskSignalled)] == [15, 6]
     assert eyes.site.run(["ls", "-A", eyes.site.folder]) == b""
 
 
@@ -151,14 +151,14 @@ def test_only_sigkill_helps(agent: Driver, eyes: Eyes):
     agent.hold()
     agent.stop("worker/0", ladder=FULL)
     deadline = time.monotonic() + SOON
-    while len(agent.all(facts.TaskSignalled)) < len(FULL):
+    while len(agent.all(events.TaskSignalled)) < len(FULL):
         assert time.monotonic() < deadline, agent.facts
         agent.hold()  # no port: it answers with the time
         agent.quiet(0.01)
-    agent.wait(facts.TaskGone)
-    assert agent.wait(facts.TaskExited).signal == 9
-    assert agent.wait(facts.TaskExited).oom == ""
-    assert [fact.signal for fact in agent.all(facts.TaskSignalled)] == [15, 6, 9]
+    agent.wait(events.TaskGone)
+    assert agent.wait(events.TaskExited).signal == 9
+    assert agent.wait(events.TaskExited).oom == ""
+    assert [fact.signal for fact in agent.all(events.TaskSignalled)] == [15, 6, 9]
     for (_, seconds), took in zip(FULL[:-1], rungs(agent), strict=True):
         assert took > seconds - 0.01, agent.facts
 
@@ -168,11 +168,11 @@ def rungs(agent: Driver) -> list[float]:
 
     It is told a moment after it has begun. What the agent answered last before that is dated before it began.
     """
-    told = agent.all(facts.TaskSignalled)
+    told = agent.all(events.TaskSignalled)
     took = []
     for one, after in itertools.pairwise(told):
         before = agent.facts[: agent.facts.index(one)]
-        took.append(after.at - [fact for fact in before if isinstance(fact, facts.PortsHeld)][-1].at)
+        took.append(after.at - [fact for fact in before if isinstance(fact, events.PortsHeld)][-1].at)
     return took
 
 
@@ -180,8 +180,8 @@ def test_children_ignore_sigterm_while_the_main_process_ends(agent: Driver, eyes
     agent.start("worker/0", [eyes.site.python, "-c", STAYS, ESCAPES["ignores SIGTERM"]])
     mine = pids(agent, "worker/0")
     gone = agent.stopped("worker/0", ladder=UNHURRIED)
-    assert agent.wait(facts.TaskExited).signal == 15
-    assert [fact.signal for fact in agent.all(facts.TaskSignalled)] == [15, 9]
+    assert agent.wait(events.TaskExited).signal == 15
+    assert [fact.signal for fact in agent.all(events.TaskSignalled)] == [15, 9]
     assert gone.leftovers == 1
     assert eyes.alive(*mine) == []
 
@@ -190,24 +190,24 @@ def test_a_stopped_task(agent: Driver, eyes: Eyes):
     pid = agent.started("worker/0", ["sleep", "600"]).pid
     eyes.kill(19, pid)
     agent.stopped("worker/0", ladder=POLITE)
-    assert agent.wait(facts.TaskExited).signal == 15
+    assert agent.wait(events.TaskExited).signal == 15
 
 
 def test_a_second_stop_replaces_the_ladder(agent: Driver):
     agent.start("worker/0", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"])
     agent.prints("worker/0", b"up")
     agent.stop("worker/0", ladder=POLITE)
-    agent.wait(facts.TaskSignalled)
+    agent.wait(events.TaskSignalled)
     agent.stopped("worker/0", ladder=AT_ONCE)
-    assert agent.wait(facts.TaskExited).signal == 9
-    assert [fact.signal for fact in agent.all(facts.TaskSignalled)] == [15, 9]
+    assert agent.wait(events.TaskExited).signal == 9
+    assert [fact.signal for fact in agent.all(events.TaskSignalled)] == [15, 9]
 
 
 def test_a_stop_of_what_is_over(agent: Driver):
     agent.run("worker/0", ["sh", "-c", "exit 3"])
     agent.stop("worker/0", "worker/1")  # the one is gone, the other never was
     assert agent.run("worker/2", ["true"]).code == 0
-    assert not agent.all(facts.TaskSignalled)
+    assert not agent.all(events.TaskSignalled)
 
 
 def test_a_stop_at_the_moment_of_the_exit(agent: Driver):
@@ -219,10 +219,10 @@ def test_a_stop_at_the_moment_of_the_exit(agent: Driver):
         agent.stop(task)
     for index in range(60):
         exited, gone = (
-            agent.wait(facts.TaskExited, f"worker/{index}"),
-            agent.wait(facts.TaskGone, f"worker/{index}"),
+            agent.wait(events.TaskExited, f"worker/{index}"),
+            agent.wait(events.TaskGone, f"worker/{index}"),
         )
-        signalled = agent.all(facts.TaskSignalled, f"worker/{index}")
+        signalled = agent.all(events.TaskSignalled, f"worker/{index}")
         assert (exited.code, exited.signal) in ((3, None), (None, 15))
         assert signalled or exited.code == 3
         assert not signalled or agent.facts.index(signalled[0]) < agent.facts.index(exited)
@@ -295,4 +295,4 @@ def test_two_hundred_processes_that_fork_and_end(agent: Driver, eyes: Eyes, igno
         eyes.site.folder,
     )
     assert eyes.alive(*map(int, left.split())) == []
-    assert agent.fact(facts.TaskExited, "worker/1") is None
+    assert agent.fact(events.TaskExited, "worker/1") is None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from launcher.model import facts
+from launcher import events
 from tests.contract.driver import SOON, Driver
 from tests.contract.sites import Eyes
 from tests.contract.test_stopping import ESCAPES, STAYS, pids
@@ -68,7 +68,7 @@ def household(open_agent: Callable[[], Driver], eyes: Eyes) -> Household:
 
 def test_closing(household: Household):
     assert household.agent.close() == ""
-    assert len(household.agent.all(facts.TaskGone)) == len(STUBBORN)
+    assert len(household.agent.all(events.TaskGone)) == len(STUBBORN)
     household.gone_within(2.5)
 
 
@@ -88,7 +88,7 @@ def test_hanging_up(household: Household):
 def test_hanging_up_while_nobody_reads(household: Household):
     agent = household.agent
     agent.start("worker/9", ["sh", "-c", "while echo line; do :; done"])
-    agent.wait(facts.TaskStarted, "worker/9")
+    agent.wait(events.TaskStarted, "worker/9")
     time.sleep(0.3)
     agent.link.hang_up()
     gone_within(household.eyes, 2.5, household.tasks)
@@ -99,7 +99,7 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes):
     """Both ends of the link go at once, as when the launcher is killed, while a task prints without end."""
     household = Household(open_agent(), eyes)
     household.agent.start("worker/9", ["sh", "-c", "while echo line; do :; done"])
-    household.agent.wait(facts.TaskStarted, "worker/9")
+    household.agent.wait(events.TaskStarted, "worker/9")
     household.agent.vanish()
     household.gone_within(2.5)
     assert household.agent.link.wait(SOON) is not None
@@ -109,22 +109,22 @@ def test_the_agent_is_killed(household: Household):
     household.eyes.kill(9, household.pid)
     household.gone_within(2)
     assert household.agent.to_the_end() == "the agent ended: it was killed"
-    assert not household.agent.all(facts.AgentClosed)
+    assert not household.agent.all(events.AgentClosed)
 
 
 def test_the_guardian_is_killed(household: Household):
     household.eyes.kill(9, household.guardian)
     household.gone_within(2.5)
     assert household.agent.to_the_end() == f"its {household.eyes.site.guardian} was killed by SIGKILL"
-    assert not household.agent.all(facts.AgentClosed)
+    assert not household.agent.all(events.AgentClosed)
 
 
 def test_the_agent_is_asked_to_end(household: Household):
     household.eyes.kill(15, household.pid)
     household.gone_within(2.5)
     assert household.agent.to_the_end() == "the agent ended: it was sent SIGTERM"
-    assert not household.agent.all(facts.TaskSignalled)
-    assert not household.agent.all(facts.TaskGone)
+    assert not household.agent.all(events.TaskSignalled)
+    assert not household.agent.all(events.TaskGone)
 
 
 def test_the_guardian_is_asked_to_end(household: Household):

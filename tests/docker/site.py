@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport import Transport
 from launcher.transport.docker.engine import connect
 from launcher.transport.docker.fleet import Fleet

@@ -14,7 +14,7 @@ import docker
 import pytest
 import requests
 
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.docker import leftovers, pulse
 from launcher.transport.docker.engine import connect
 from launcher.transport.docker.fleet import Fleet

@@ -20,12 +20,20 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from launcher.model import facts
-from launcher.model.facts import Fact
-from launcher.model.host import Host
-from launcher.model.job import SERVICE_ROLES, JobSpec, OnFailure, Policy, Program, ProgramKind, Role
-from launcher.model.plan import Placement
-from launcher.model.task import TaskId
+from launcher import events
+from launcher.events import Event
+from launcher.job import (
+    SERVICE_ROLES,
+    Host,
+    JobSpec,
+    OnFailure,
+    Placement,
+    Policy,
+    Program,
+    ProgramKind,
+    Role,
+    TaskId,
+)
 from launcher.planning import place
 from launcher.testing import FakeClock, Played, play
 
@@ -74,22 +82,22 @@ class Script:
         """What comes of this history."""
         return play(self.job, self.placement, self.facts(text), self._check)
 
-    def facts(self, text: str) -> Iterator[Fact]:
+    def facts(self, text: str) -> Iterator[Event]:
         """The facts that a script tells."""
         for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
             words, _, at = line.partition("@")
             yield from self._line(words.strip(), FakeClock(float(at)) if at else self._clock)
 
-    def _line(self, words: str, now: Callable[[], float]) -> Iterator[Fact]:
+    def _line(self, words: str, now: Callable[[], float]) -> Iterator[Event]:
         first, _, rest = words.partition(" ")
         if words == "up":
             yield from self._up(now)
         elif words == "closed":
-            yield from (facts.AgentClosed(host, now()) for host in self._hosts() if host not in self._lost)
+            yield from (events.AgentClosed(host, now()) for host in self._hosts() if host not in self._lost)
         elif words in SIGNALS:
-            yield facts.StopAsked(now(), SIGNALS[words], words)
+            yield events.StopAsked(now(), SIGNALS[words], words)
         elif words.startswith("time up "):
-            yield facts.TimeUp(now(), words.removeprefix("time up "))
+            yield events.TimeUp(now(), words.removeprefix("time up "))
         elif "/" in first:
             yield from self._task(TaskId(first), rest, now)
         else:
@@ -98,53 +106,53 @@ class Script:
     def _hosts(self) -> list[str]:
         return [host.name for host in self.placement.hosts()]
 
-    def _up(self, now: Callable[[], float]) -> Iterator[Fact]:
+    def _up(self, now: Callable[[], float]) -> Iterator[Event]:
         yield from (self._agent("ready", host, now) for host in self._hosts())
         yield from (self._agent("held", host, now) for host in self._hosts())
         for task in self.host_of:
             yield from self._task(TaskId(task), "starts", now)
 
-    def _agent(self, verb: str, host: str, now: Callable[[], float]) -> Fact:
+    def _agent(self, verb: str, host: str, now: Callable[[], float]) -> Event:
         if verb == "ready":
-            return facts.AgentReady(host, now(), 1, {})
+            return events.AgentReady(host, now(), 1, {})
         if verb == "held":
             ports = {
                 TaskId(task): 4000 + n for n, task in enumerate(self.host_of) if self.host_of[task] == host
             }
-            return facts.PortsHeld(host, now(), ports)
+            return events.PortsHeld(host, now(), ports)
         if verb == "reaches":  # all it tried, but for the address that follows
             host, _, address = host.partition(" all but ")
-            return facts.PeersTried(host, now(), {address: "no answer"} if address else {})
+            return events.PeersTried(host, now(), {address: "no answer"} if address else {})
         if verb == "refused":
-            return facts.PortsRefused(host, now(), "too many open files")
+            return events.PortsRefused(host, now(), "too many open files")
         if verb == "closed":
-            return facts.AgentClosed(host, now())
+            return events.AgentClosed(host, now())
         assert verb == "lost", verb
         self._lost.add(host)
-        return facts.AgentLost(host, now(), "connection reset")
+        return events.AgentLost(host, now(), "connection reset")
 
-    def _task(self, task: TaskId, what: str, now: Callable[[], float]) -> Iterator[Fact]:
+    def _task(self, task: TaskId, what: str, now: Callable[[], float]) -> Iterator[Event]:
         verb = (re.match(r"[a-z ]*[a-z]", what) or [what])[0].removesuffix(" oom")
         numbers = [int(number) for number in re.findall(r"\d+", what)]
         host, at = self.host_of[task], (0.0 if verb == "ends" else now())
         if verb == "starts":
-            yield facts.TaskStarted(host, at, task, 1, 1000)
+            yield events.TaskStarted(host, at, task, 1, 1000)
         elif verb == "cannot start":
-            yield facts.TaskNotStarted(host, at, task, 1, numbers[0], "no such thing")
+            yield events.TaskNotStarted(host, at, task, 1, numbers[0], "no such thing")
         elif verb == "exits":
-            yield facts.TaskExited(host, at, task, 1, numbers[0], None, 1 << 20, 0.5)
+            yield events.TaskExited(host, at, task, 1, numbers[0], None, 1 << 20, 0.5)
         elif verb == "dies":
             oom = "oom_kill 1" if "oom" in what else ""
-            yield facts.TaskExited(host, at, task, 1, None, numbers[0], 1 << 20, 0.5, oom)
+            yield events.TaskExited(host, at, task, 1, None, numbers[0], 1 << 20, 0.5, oom)
         elif verb == "gets":
-            yield facts.TaskSignalled(host, at, task, 1, numbers[0], 1)
+            yield events.TaskSignalled(host, at, task, 1, numbers[0], 1)
         elif verb == "ends":
             for part in ("gets 15", "dies 15", "gone"):
                 yield from self._task(task, part, now)
         else:
             assert verb in ("gone", "left", "unkillable"), what
             pids = tuple(numbers) if verb == "unkillable" else ()
-            yield facts.TaskGone(host, at, task, 1, numbers[0] if verb == "left" else 0, pids)
+            yield events.TaskGone(host, at, task, 1, numbers[0] if verb == "left" else 0, pids)
 
 
 def states(played: Played) -> dict[str, str]:

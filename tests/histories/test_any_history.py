@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.model.job import JobSpec, OnFailure
-from launcher.model.report import Report
-from launcher.model.status import TaskState
+from launcher.job import JobSpec, OnFailure
+from launcher.report import Report, TaskState
 from launcher.supervision.policy import deciders
 from launcher.testing import Rehearsal
 from tests.histories.script import hosts, job

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.model import orders
-from launcher.model.status import Reason
+from launcher import events
+from launcher.report import Reason
 from tests.histories.script import Script, after, hosts, job, states
 
 DRAINING = ("worker 1", "evaluator 1 drain 60", "ps 1")
@@ -17,12 +17,12 @@ worker/0 gone
 """
 
 
-def timers(*found: orders.Order) -> dict[str, float]:
-    return {order.timer: order.seconds for order in found if isinstance(order, orders.SetTimer)}
+def timers(*found: events.Command) -> dict[str, float]:
+    return {order.timer: order.seconds for order in found if isinstance(order, events.SetTimer)}
 
 
-def stopped(*found: orders.Order) -> list[str]:
-    return [task for order in found if isinstance(order, orders.StopTasks) for task in order.tasks]
+def stopped(*found: events.Command) -> list[str]:
+    return [task for order in found if isinstance(order, events.StopTasks) for task in order.tasks]
 
 
 def test_the_job_is_done_and_the_evaluator_goes_on():
@@ -112,7 +112,7 @@ def test_ctrl_c_does_not_wait_for_a_silent_host():
     assert played.timers["answer"] == 13.0
     played = script.play(text + "\ntime up answer @ 18.0")
     where = script.host_of["evaluator/0"]
-    assert [order.host for order in after(played) if isinstance(order, orders.HangUp)] == [where]
+    assert [order.host for order in after(played) if isinstance(order, events.HangUp)] == [where]
     assert played.told[-1] == f"host {where} is lost: its agent did not answer in 13 s"
     played = script.play(text + "\ntime up answer @ 18.0\nclosed node1\nclosed node2\nclosed node3")
     assert played.exit_code == 125
@@ -122,7 +122,7 @@ def test_ctrl_c_does_not_wait_for_a_silent_host():
 
 def test_ctrl_c_again_kills_at_once():
     played = Script(job(*DRAINING)).play(DONE + "Ctrl-C\nCtrl-C @ 9")
-    (stop,) = (order for order in after(played) if isinstance(order, orders.StopTasks))
+    (stop,) = (order for order in after(played) if isinstance(order, events.StopTasks))
     assert (set(stop.tasks), stop.ladder[0][0]) == ({"evaluator/0", "ps/0"}, 9)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.model import orders
+from launcher import events
 from tests.histories.script import Script, hosts, job, states
 
 TERM_ABRT_KILL = ((15, 10.0), (6, 2.0), (9, 5.0))
@@ -299,7 +299,7 @@ def test_ends(end: End):
 def test_one_failure_stops_the_others_at_once_in_one_order_a_host():
     script = Script(job("worker 5", "ps 1"), hosts(3, slots=2))
     played = script.play("up\nworker/3 exits 7")
-    stops = [order for order in played.steps[-1].orders if isinstance(order, orders.StopTasks)]
+    stops = [order for order in played.steps[-1].orders if isinstance(order, events.StopTasks)]
     on: dict[str, tuple[str, ...]] = {}
     for task, host in script.host_of.items():
         on[host] = (*on.get(host, ()), *((task,) if task != "worker/3" else ()))
@@ -312,18 +312,18 @@ def test_one_failure_stops_the_others_at_once_in_one_order_a_host():
 def test_what_failed_is_not_stopped_again():
     """What it left behind is on a ladder already: a new one would only take longer."""
     played = Script(job("worker 2")).play("up\nworker/0 exits 7")
-    assert [stop.tasks for stop in played.all(orders.StopTasks)] == [("worker/1",)]
+    assert [stop.tasks for stop in played.all(events.StopTasks)] == [("worker/1",)]
 
 
 def test_the_last_one_ends_without_being_stopped():
     played = Script(job("worker 1")).play("up\nworker/0 exits 0")
-    assert not played.all(orders.StopTasks)
+    assert not played.all(events.StopTasks)
     assert played.timers["end"] == 27.0
 
 
 def test_grace_0_kills_at_once():
     played = Script(job("worker 2", grace=0)).play("up\nworker/0 exits 7")
-    assert [stop.ladder for stop in played.all(orders.StopTasks)] == [((9, 5.0),)]
+    assert [stop.ladder for stop in played.all(events.StopTasks)] == [((9, 5.0),)]
 
 
 def test_a_failure_that_was_first_is_told_though_it_comes_late():
@@ -342,7 +342,7 @@ def test_continue_says_who_is_left():
         "worker/0 failed on node1 after 0.0 s: exit code 7; 2 tasks left",
         "worker/1 failed on node1 after 0.0 s: exit code 1; 1 task left",
     )
-    assert not played.all(orders.StopTasks)
+    assert not played.all(events.StopTasks)
 
 
 def test_the_report_keeps_what_was_seen():

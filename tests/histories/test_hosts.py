@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.model import orders
-from launcher.model.status import Reason
+from launcher import events
+from launcher.report import Reason
 from tests.histories.script import Script, after, hosts, job, states
 
 UNUSABLE = "host node2 can't be used: connection reset"
 
 
-def of_host(played, host: str) -> list[orders.Order]:
+def of_host(played, host: str) -> list[events.Command]:
     """All orders to this host."""
     return [order for order in played.orders if getattr(order, "host", None) == host]
 
@@ -20,8 +20,8 @@ def test_lost_before_it_is_ready():
     played = Script(job("worker 2"), hosts(2)).play("ready node1\nheld node1\nlost node2\nclosed")
     assert played.exit_code == 125
     assert states(played) == {"worker/0": "cancelled: never started", "worker/1": "lost: host lost"}
-    assert of_host(played, "node2") == [orders.HangUp("node2")]
-    assert orders.Tell(UNUSABLE, urgent=True) in played.orders
+    assert of_host(played, "node2") == [events.HangUp("node2")]
+    assert events.Tell(UNUSABLE, urgent=True) in played.orders
     assert played.report.failure is not None
     assert (played.report.failure.host, played.report.failure.text) == ("node2", UNUSABLE)
 
@@ -31,15 +31,15 @@ def test_all_that_is_wrong_with_the_hosts_is_told_at_once():
     script = Script(job("worker 4"), hosts(4))
     played = script.play("lost node2\nready node1\nlost node4\nheld node1\nready node3\nheld node3\nclosed")
     assert list(played.told) == [UNUSABLE, UNUSABLE.replace("node2", "node4")]
-    assert not played.all(orders.StartTask)
-    assert of_host(played, "node3")[-1] == orders.CloseAgent("node3")
+    assert not played.all(events.StartTask)
+    assert of_host(played, "node3")[-1] == events.CloseAgent("node3")
     assert played.report.failure is not None and played.report.failure.host == "node2"
     assert played.exit_code == 125
 
 
 def test_a_host_that_does_not_answer_holds_up_a_launch_that_failed_no_longer_than_that():
     played = Script(job("worker 2"), hosts(2)).play("lost node1\ntime up rest")
-    assert orders.SetTimer("rest", 10.0) in played.orders
+    assert events.SetTimer("rest", 10.0) in played.orders
     assert "host node2 can't be used: it had not answered yet when another host failed" in played.told
     assert played.exit_code == 125
 
@@ -47,7 +47,7 @@ def test_a_host_that_does_not_answer_holds_up_a_launch_that_failed_no_longer_tha
 def test_the_time_for_the_others_begins_with_the_first_failure():
     script = Script(job("worker 3"), hosts(3))
     played = script.play("lost node1\nready node2\nrefused node2\ntime up rest\nclosed node2")
-    assert played.all(orders.SetTimer).count(orders.SetTimer("rest", 10.0)) == 1
+    assert played.all(events.SetTimer).count(events.SetTimer("rest", 10.0)) == 1
     assert played.told[-1].startswith("host node3 can't be used: it had not answered yet")
 
 
@@ -67,10 +67,10 @@ def test_lost_while_it_runs():
         "worker/2": "stopped: stopped",
         "worker/3": "lost: host lost",
     }
-    assert [(stop.host, stop.tasks) for stop in played.all(orders.StopTasks)] == [
+    assert [(stop.host, stop.tasks) for stop in played.all(events.StopTasks)] == [
         ("node1", ("worker/0", "worker/2"))
     ]
-    assert of_host(played, "node2")[-1] == orders.HangUp("node2")
+    assert of_host(played, "node2")[-1] == events.HangUp("node2")
     assert played.report.failure is not None and played.report.failure.reason is Reason.HOST_LOST
     lost = played.report.tasks[1]
     assert (lost.detail, lost.ended_at, lost.status.known) == (
@@ -140,17 +140,17 @@ def test_ports_refused():
     )
     assert played.exit_code == 125
     assert "node2 has no port for each of its tasks: too many open files" in played.told
-    assert not played.all(orders.StartTask)
+    assert not played.all(events.StartTask)
 
 
 def test_ports_refused_by_two_hosts_and_after_ctrl_c():
     script = Script(job("worker 2"), hosts(2))
     played = script.play("ready node1\nready node2\nrefused node2\nrefused node1\nclosed")
-    assert [close.host for close in played.all(orders.CloseAgent)] == ["node1", "node2"]
+    assert [close.host for close in played.all(events.CloseAgent)] == ["node1", "node2"]
     assert [told.split()[0] for told in played.told] == ["node2", "node1"]
     played = Script(job("worker 1")).play("ready node1\nCtrl-C\nrefused node1\nclosed")
     assert played.exit_code == 130
-    assert len(played.all(orders.CloseAgent)) == 1
+    assert len(played.all(events.CloseAgent)) == 1
 
 
 # ---------------------------------------------------------------------- an agent that is ended from outside
@@ -182,7 +182,7 @@ def test_an_agent_that_ends_unasked_stops_the_other_hosts():
         "up\nworker/1 gets 15\nworker/1 dies 15\nworker/1 gone\nclosed node2\nworker/0 ends\nclosed node1"
     )
     assert played.exit_code == 125
-    assert [stop.host for stop in played.all(orders.StopTasks)][0] == "node1"
+    assert [stop.host for stop in played.all(events.StopTasks)][0] == "node1"
 
 
 def test_an_agent_that_ends_unasked_under_continue():
@@ -223,7 +223,7 @@ def test_no_agent_in_time():
     assert played.told == tuple(
         f"host {name} can't be used: no answer from its agent in 60 s" for name in ("node2", "node3")
     )
-    assert [hang.host for hang in played.all(orders.HangUp)] == ["node2", "node3"]
+    assert [hang.host for hang in played.all(events.HangUp)] == ["node2", "node3"]
 
 
 def test_no_start_in_time():
@@ -250,7 +250,7 @@ def test_no_end_in_time():
     )
     assert played.exit_code == 7
     assert played.told[-1] == "host node2 is lost: its agent did not end the tasks"
-    assert orders.HangUp("node2") in played.orders
+    assert events.HangUp("node2") in played.orders
 
 
 def test_no_close_in_time():
@@ -277,11 +277,11 @@ def test_500_tasks_on_50_hosts_cost_few_orders():
     )
     played = script.play(history)
     assert played.exit_code == 7
-    assert len(played.all(orders.HoldPorts)) == 50
-    assert len(played.all(orders.MakePlan)) == 1
-    assert len(played.all(orders.StartTask)) == 500
-    assert len(played.all(orders.StopTasks)) == 50
-    assert len(played.all(orders.CloseAgent)) == 50
+    assert len(played.all(events.HoldPorts)) == 50
+    assert len(played.all(events.MakePlan)) == 1
+    assert len(played.all(events.StartTask)) == 500
+    assert len(played.all(events.StopTasks)) == 50
+    assert len(played.all(events.CloseAgent)) == 50
     assert len(played.orders) < 500 + 200
     assert max(len(step.orders) for step in played.steps[-600:] if step.fact) < 120
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.model import orders
-from launcher.model.status import Reason
+from launcher import events
+from launcher.report import Reason
 from launcher.supervision.waiting import CLOSE_LIMIT, PATIENCE, READY_LIMIT, REPEAT, START_LIMIT
 from tests.histories.script import Script, after, hosts, job, states
 
@@ -13,9 +13,9 @@ TERM_ABRT_KILL = ((15, 10.0), (6, 2.0), (9, 5.0))
 KILL = ((9, 5.0),)
 
 
-def ladders(played) -> list[orders.Ladder]:
+def ladders(played) -> list[events.Ladder]:
     """Of all stop orders."""
-    return [stop.ladder for stop in played.all(orders.StopTasks)]
+    return [stop.ladder for stop in played.all(events.StopTasks)]
 
 
 # ---------------------------------------------------------------------- the user
@@ -38,7 +38,7 @@ def test_asked_twice_kills_at_once():
     script = Script(job("worker 2"))
     played = script.play("up\nworker/0 exits 0\nCtrl-C @ 5.0\nCtrl-C @ 5.3")
     assert ladders(played) == [TERM_ABRT_KILL, KILL]
-    assert [stop.tasks for stop in played.all(orders.StopTasks)] == [
+    assert [stop.tasks for stop in played.all(events.StopTasks)] == [
         ("worker/1",),
         ("worker/0", "worker/1"),  # also what is left of one that has exited
     ]
@@ -51,7 +51,7 @@ def test_who_does_not_answer_somebody_in_a_hurry_is_lost():
     """His agent is stopped, or stuck; the other's has said something."""
     script = Script(job("worker 2"), hosts(2))
     played = script.play("up\nCtrl-C @ 5.0\nCtrl-C @ 5.3\nworker/0 ends\ntime up answer @ 6.3")
-    assert [order.host for order in after(played) if isinstance(order, orders.HangUp)] == ["node2"]
+    assert [order.host for order in after(played) if isinstance(order, events.HangUp)] == ["node2"]
     assert states(played) == {"worker/0": "stopped: stopped", "worker/1": "lost: host lost"}
     assert "its agent did not answer in 1 s" in played.told[-1]
     assert played.report.exit_code == 130
@@ -60,7 +60,7 @@ def test_who_does_not_answer_somebody_in_a_hurry_is_lost():
 def test_who_has_not_answered_before_is_lost_when_somebody_is_in_a_hurry():
     """The network to it is cut: nobody waits for it again."""
     played = Script(job("worker 2"), hosts(2)).play("up\nCtrl-C @ 5.0\nworker/0 gets 15\nCtrl-C @ 7.0")
-    assert [order.host for order in after(played) if isinstance(order, orders.HangUp)] == ["node2"]
+    assert [order.host for order in after(played) if isinstance(order, events.HangUp)] == ["node2"]
     assert states(played)["worker/1"] == "lost: host lost"
     assert "host node2 is lost: its agent did not answer in " in played.told[-1]
 
@@ -98,8 +98,8 @@ def test_asked_a_third_time_says_what_is_awaited_and_moves_no_timer():
 def test_ctrl_c_while_agents_come_up():
     played = Script(job("worker 3"), hosts(3)).play("ready node1\nready node2\nheld node1\nCtrl-C\nclosed")
     assert played.exit_code == 130
-    assert not played.all(orders.StartTask) and not played.all(orders.StopTasks)
-    assert [close.host for close in played.all(orders.CloseAgent)] == ["node1", "node2", "node3"]
+    assert not played.all(events.StartTask) and not played.all(events.StopTasks)
+    assert [close.host for close in played.all(events.CloseAgent)] == ["node1", "node2", "node3"]
     assert set(states(played).values()) == {"cancelled: never started"}
     assert played.told == ("Ctrl-C: no task was started yet",)
 
@@ -107,7 +107,7 @@ def test_ctrl_c_while_agents_come_up():
 def test_an_agent_that_comes_up_after_the_end_is_told_to_close():
     """Its link may have been opened when the others had been told already."""
     played = Script(job("worker 2"), hosts(2)).play("ready node1\nCtrl-C\nheld node1\nready node2")
-    assert after(played, 2) == (orders.CloseAgent("node2"),)
+    assert after(played, 2) == (events.CloseAgent("node2"),)
 
 
 def test_ctrl_c_after_a_failure_hurries_and_keeps_its_exit_code():
@@ -150,7 +150,7 @@ def test_ctrl_c_while_agents_close_waits_no_longer():
     played = script.play("up\nCtrl-C @ 5\nworker/0 ends\nworker/1 ends\nclosed node1\nCtrl-C @ 6")
     tell, hang_up, finish = after(played)
     assert tell.text == "Ctrl-C again: not waiting for the agent on node2 to close"
-    assert (hang_up, finish) == (orders.HangUp("node2"), orders.Finish(130))
+    assert (hang_up, finish) == (events.HangUp("node2"), events.Finish(130))
 
 
 def test_ctrl_c_with_grace_0():
@@ -250,7 +250,7 @@ def test_each_wait_has_a_name_and_an_end(history: str, timer: dict[str, float], 
     played = script.play(history)
     assert dict(played.timers) == {**timer, "patience": PATIENCE}
     played = Script(job("worker 3"), hosts(2)).play(f"{history}\ntime up patience\ntime up patience")
-    assert after(played) == (orders.Tell(told), orders.SetTimer("patience", REPEAT))
+    assert after(played) == (events.Tell(told), events.SetTimer("patience", REPEAT))
 
 
 def test_a_job_that_runs_is_not_waited_for():
@@ -305,8 +305,8 @@ def test_an_unkillable_task_is_told_and_the_job_ends():
         """
     )
     assert played.exit_code == 7
-    tell = played.all(orders.Tell)[-1]
-    assert tell == orders.Tell("worker/1: SIGKILL did not end pid 4711 on node2", urgent=True)
+    tell = played.all(events.Tell)[-1]
+    assert tell == events.Tell("worker/1: SIGKILL did not end pid 4711 on node2", urgent=True)
     assert states(played)["worker/1"] == "stopped: stopped"
     assert played.report.tasks[1].detail == "SIGKILL did not end it"
     assert played.report.tasks[1].unkillable == (4711,)

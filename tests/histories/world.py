@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from launcher.model import facts, orders
-from launcher.model.facts import Fact
-from launcher.model.orders import Ladder, Order
-from launcher.model.task import TaskId
+from launcher import events
+from launcher.events import Command, Event, Ladder
+from launcher.job import TaskId
 from launcher.supervision.machine import Phase
 from launcher.testing import Rehearsal
 
@@ -32,7 +31,7 @@ Action = Callable[[], object]
 class ModelTask:
     """A task as its agent sees it: its process lives or has exited, and may have left something behind."""
 
-    def __init__(self, order: orders.StartTask) -> None:
+    def __init__(self, order: events.StartTask) -> None:
         self.order = order
         self.alive = True
         self.signalled = False
@@ -46,13 +45,13 @@ class ModelAgent:
     def __init__(self, host: str, now: Callable[[], float]) -> None:
         self.host = host
         self._now = now
-        self.inbox: deque[Order] = deque()
-        self.outbox: deque[Fact] = deque()
+        self.inbox: deque[Command] = deque()
+        self.outbox: deque[Event] = deque()
         self.tasks: dict[TaskId, ModelTask] = {}
         self.closing = self.over = False
-        self._say(facts.AgentReady(host, now(), 1, {}))
+        self._say(events.AgentReady(host, now(), 1, {}))
 
-    def _say(self, fact: Fact) -> None:
+    def _say(self, fact: Event) -> None:
         self.outbox.append(fact)
 
     def actions(self) -> Iterator[Action]:
@@ -90,24 +89,24 @@ class ModelAgent:
 
     def _obey(self, refuse: bool = False) -> None:
         order = self.inbox.popleft()
-        if isinstance(order, orders.HoldPorts) and refuse:
-            self._say(facts.PortsRefused(self.host, self._now(), "none left"))
-        elif isinstance(order, orders.HoldPorts):
+        if isinstance(order, events.HoldPorts) and refuse:
+            self._say(events.PortsRefused(self.host, self._now(), "none left"))
+        elif isinstance(order, events.HoldPorts):
             ports = {task: 4000 + number for number, task in enumerate(order.tasks)}
-            self._say(facts.PortsHeld(self.host, self._now(), ports))
-        elif isinstance(order, orders.StartTask):
+            self._say(events.PortsHeld(self.host, self._now(), ports))
+        elif isinstance(order, events.StartTask):
             self._start(order, refuse)
-        elif isinstance(order, orders.StopTasks):
+        elif isinstance(order, events.StopTasks):
             self._end(order.tasks, order.ladder)
         else:
             self.abandon()
 
-    def _start(self, order: orders.StartTask, refuse: bool) -> None:
+    def _start(self, order: events.StartTask, refuse: bool) -> None:
         if refuse:
-            self._say(facts.TaskNotStarted(self.host, self._now(), order.task, order.attempt, 127, "none"))
+            self._say(events.TaskNotStarted(self.host, self._now(), order.task, order.attempt, 127, "none"))
             return
         self.tasks[order.task] = ModelTask(order)
-        self._say(facts.TaskStarted(self.host, self._now(), order.task, order.attempt, 1000))
+        self._say(events.TaskStarted(self.host, self._now(), order.task, order.attempt, 1000))
         if self.closing:
             self._end((order.task,), ABANDONED)
 
@@ -121,7 +120,7 @@ class ModelAgent:
     def _signal(self, name: TaskId, task: ModelTask) -> None:
         signal, _ = task.rungs[0]
         task.signalled = task.signalled or task.alive
-        self._say(facts.TaskSignalled(self.host, self._now(), name, task.order.attempt, signal, 1))
+        self._say(events.TaskSignalled(self.host, self._now(), name, task.order.attempt, signal, 1))
 
     def _climb(self, name: TaskId, task: ModelTask) -> None:
         """The rung's time is up: the next one, or there is nothing more that we could do."""
@@ -136,7 +135,7 @@ class ModelAgent:
     ) -> None:
         task.alive = False
         who = (self.host, self._now(), name, task.order.attempt)
-        self._say(facts.TaskExited(*who, code, signal, 1 << 20, 0.1))
+        self._say(events.TaskExited(*who, code, signal, 1 << 20, 0.1))
         task.leftovers = leaves
         if leaves and not task.rungs:
             self._end((name,), task.order.ladder)
@@ -144,7 +143,7 @@ class ModelAgent:
     def _gone(self, name: TaskId, unkillable: tuple[int, ...] = ()) -> None:
         task = self.tasks.pop(name)
         who = (self.host, self._now(), name, task.order.attempt)
-        self._say(facts.TaskGone(*who, task.leftovers, unkillable))
+        self._say(events.TaskGone(*who, task.leftovers, unkillable))
 
     def abandon(self) -> None:
         """Told to close, or SIGTERM from outside: end everything, then itself."""
@@ -154,14 +153,14 @@ class ModelAgent:
 
     def _goodbye(self) -> None:
         self.over = True
-        self._say(facts.AgentClosed(self.host, self._now()))
+        self._say(events.AgentClosed(self.host, self._now()))
 
     def die(self, arrives: int) -> None:
         """It is killed, or its host is cut off: so many of its last facts still arrive."""
         self.over = True
         while len(self.outbox) > arrives:
             self.outbox.pop()
-        self._say(facts.AgentLost(self.host, self._now(), "reset"))
+        self._say(events.AgentLost(self.host, self._now(), "reset"))
 
 
 class World:
@@ -207,28 +206,28 @@ class World:
 
     def _ctrl_c(self) -> None:
         self._time += 1.0
-        self._take(facts.StopAsked(self._time, 2, "Ctrl-C"))
+        self._take(events.StopAsked(self._time, 2, "Ctrl-C"))
 
     def time_up(self, timer: str) -> None:
         """A timer runs out."""
-        self._take(facts.TimeUp(self._time, timer))
+        self._take(events.TimeUp(self._time, timer))
 
-    def _take(self, fact: Fact) -> None:
+    def _take(self, fact: Event) -> None:
         was_over = self.stage.exit_code is not None
         given = self.stage.take(fact)
         assert not (was_over and given), f"orders after the end: {given}"
         self._carry(given)
         self._check_waits()
 
-    def _carry(self, given: Sequence[Order]) -> None:
+    def _carry(self, given: Sequence[Command]) -> None:
         for order in given:
             host = getattr(order, "host", None)
             if host is None:
                 continue
             assert host not in self._lost, f"{host} is lost, and yet: {order}"
-            self._stopping = self._stopping or isinstance(order, (orders.StopTasks, orders.CloseAgent))
-            assert not (self._stopping and isinstance(order, orders.StartTask)), "a start after a stop"
-            if isinstance(order, orders.HangUp):
+            self._stopping = self._stopping or isinstance(order, (events.StopTasks, events.CloseAgent))
+            assert not (self._stopping and isinstance(order, events.StartTask)), "a start after a stop"
+            if isinstance(order, events.HangUp):
                 self._lost.add(host)
                 self.agents[host].over = True
                 self.agents[host].outbox.clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings
 from tests.conftest import Launch

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import HostsError, TransportError
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings
 from tests.ssh.errand_stubs import receive

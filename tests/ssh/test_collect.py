@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.job import Host
 from launcher.luggage.collect import collect
 from launcher.luggage.progress import Lines, Silent
 from launcher.luggage.requests import Wanted
-from launcher.model.host import Host
 from launcher.transport.ssh.errand import ChannelErrand
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import TransportError
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.ssh import fleet as fleet_module
 from launcher.transport.ssh.dial import Dialer, Hop
 from launcher.transport.ssh.failures import HostFailure

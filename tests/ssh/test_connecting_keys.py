@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model.host import Host
+from launcher.job import Host
 from tests.ssh.connecting import ONCE, Home, refusal, until, works
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model.host import Host
+from launcher.job import Host
 from tests.ssh.connecting import ONCE, Home, refusal, works
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab

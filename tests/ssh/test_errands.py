@@ -13,7 +13,7 @@ import pytest
 from paramiko import Channel
 
 from launcher.errors import TransportError
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.base import Errand
 from launcher.transport.ssh import fleet as fleet_module
 from launcher.transport.ssh.fleet import Fleet

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher.model import facts
-from launcher.model.host import Host
+from launcher import events
+from launcher.job import Host
 from launcher.processes import kernel, sweep
 from launcher.transport.ssh import carrier, entries
 from launcher.transport.ssh.link import SshLink, SshTransport
@@ -63,9 +63,9 @@ class Reach:
 
     def counted(self, lines: int) -> None:
         """It has ended, and all its lines are there, once."""
-        self.agent.wait(facts.TaskGone, "worker/0")
+        self.agent.wait(events.TaskGone, "worker/0")
         assert self.agent.output("worker/0") == b"".join(b"line %d\n" % n for n in range(1, lines + 1))
-        assert [fact.code for fact in self.agent.all(facts.TaskExited)] == [7]
+        assert [fact.code for fact in self.agent.all(events.TaskExited)] == [7]
 
     def close(self) -> None:
         """Let go of everything."""
@@ -244,15 +244,15 @@ def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
     until(lambda: not {"sh", "sleep"} & set(here.alive()), PATIENCE, "the task ends")
     here.fleet.reachable = True
     assert here.agent.to_the_end(PATIENCE) == ""
-    assert here.agent.all(facts.TaskExited)
-    assert here.agent.all(facts.AgentClosed)
+    assert here.agent.all(events.TaskExited)
+    assert here.agent.all(events.AgentClosed)
     assert here.told == [], "nobody is told after a hang-up"
 
 
 def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connection(here: Reach):
     here.agent.start("worker/0", ["python3", "-c", FLOOD])
-    here.agent.wait(facts.TaskStarted, "worker/0")
-    pid = here.agent.wait(facts.TaskStarted, "worker/0").pid
+    here.agent.wait(events.TaskStarted, "worker/0")
+    pid = here.agent.wait(events.TaskStarted, "worker/0").pid
     deadline, before = time.monotonic() + 20, (-1, -1)
     while before != (now := _cpu(pid)) and time.monotonic() < deadline:
         before = now
@@ -272,7 +272,7 @@ def _cpu(pid: int) -> tuple[int, int]:
 
 def test_whoever_hung_up_and_reads_no_more_still_gets_an_end(here: Reach):
     here.agent.start("worker/0", ["python3", "-c", FLOOD])
-    here.agent.wait(facts.TaskStarted, "worker/0")
+    here.agent.wait(events.TaskStarted, "worker/0")
     here.link.hang_up()
     assert here.link.wait(PATIENCE) == ""
     here.gone()
@@ -281,7 +281,7 @@ def test_whoever_hung_up_and_reads_no_more_still_gets_an_end(here: Reach):
 def test_whoever_hung_up_and_reads_late_gets_whole_messages_and_an_end(here: Reach):
     """Nothing of the agent stays for the sake of what nobody reads; what is read is cut off, not torn."""
     here.agent.start("worker/0", ["python3", "-c", FLOOD])
-    here.agent.wait(facts.TaskStarted, "worker/0")
+    here.agent.wait(events.TaskStarted, "worker/0")
     here.agent.until(lambda: here.agent.size("worker/0") > 1_000_000)
     time.sleep(0.5)  # more comes than pipes and buffers hold
     here.link.hang_up()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.ssh import carrier
 from launcher.transport.ssh.link import SshTransport
 from tests.ssh.pretend import PretendErrand, PretendFleet

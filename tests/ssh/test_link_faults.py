@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model import facts
+from launcher import events
 from launcher.transport.ssh import entries
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.link import SshLink, SshTransport
@@ -131,11 +131,11 @@ def test_the_link_is_cut_for_ten_seconds_in_the_middle_of_lines(reach: Callable[
     here.agent.prints("worker/0", b"line 50\n")
     here.host.cut()
     here.agent.quiet(10)
-    assert not here.agent.fact(facts.TaskExited, "worker/0")
+    assert not here.agent.fact(events.TaskExited, "worker/0")
     here.host.restore()
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
+    here.agent.wait(events.TaskGone, "worker/0", timeout=60)
     assert here.agent.output("worker/0") == numbered(800)
-    assert here.agent.wait(facts.TaskExited, "worker/0").code == 7
+    assert here.agent.wait(events.TaskExited, "worker/0").code == 7
     lost, back = here.said()[:2]
     words = r"connection lost \(no answer for \d+ s\); its tasks go on, trying again for [12]\d s"
     assert re.fullmatch(words, lost), lost
@@ -151,8 +151,8 @@ def test_the_link_is_cut_while_a_task_ends(reach: Callable[..., Reach]):
     here.host.cut()
     here.agent.quiet(7)
     here.host.restore()
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
-    assert [fact.code for fact in here.agent.all(facts.TaskExited)] == [9]
+    here.agent.wait(events.TaskGone, "worker/0", timeout=60)
+    assert [fact.code for fact in here.agent.all(events.TaskExited)] == [9]
     assert here.agent.output("worker/0") == b"begun\ndone\n"
 
 
@@ -182,7 +182,7 @@ def test_the_connections_on_the_host_are_killed(reach: Callable[..., Reach]):
         here.agent.until(lambda before=before: len(here.told) >= before + 2)  # type: ignore[misc]
         here.agent.prints("worker/0", b"line %d\n" % (number + 30))
         assert time.monotonic() - since < 20, "a lease is 120 s"
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=60)
+    here.agent.wait(events.TaskGone, "worker/0", timeout=60)
     assert here.agent.output("worker/0") == numbered(300)
     assert len(here.told) == 6
     assert here.agent.close() == ""
@@ -198,7 +198,7 @@ def test_much_output_through_connections_that_break(reach: Callable[..., Reach])
         while here.agent.size("worker/0") < enough:
             here.agent.pump(1)
         here.host.kill_sshd_sessions()
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=100)
+    here.agent.wait(events.TaskGone, "worker/0", timeout=100)
     whole, rest = divmod(here.agent.size("worker/0"), 256)
     assert (whole * 256 >= size, rest) == (True, 0)
     assert here.agent.output("worker/0") == bytes(range(256)) * whole
@@ -218,8 +218,8 @@ def test_sshd_lets_nobody_in_any_more(reach: Callable[..., Reach]):
 
 LAUNCHER = """
 import os, sys, time
-from launcher.model import facts
-from launcher.model.host import Host
+from launcher import events
+from launcher.job import Host
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.link import SshTransport
 from launcher.transport.ssh.settings import SshSettings
@@ -307,7 +307,7 @@ def test_a_bad_cable(reach: Callable[..., Reach]):
     here = reach(lease=60.0)
     here.host.netem("delay 200ms loss 20%")
     here.agent.start("worker/0", [*COUNT, "500"])
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=160)
+    here.agent.wait(events.TaskGone, "worker/0", timeout=160)
     assert here.agent.output("worker/0") == numbered(500)
     here.host.netem_off()
     assert here.agent.close() == ""
@@ -324,8 +324,8 @@ def test_a_cable_that_is_in_and_out(reach: Callable[..., Reach]):
         here.agent.quiet(6)
         here.host.restore()
         here.agent.quiet(3)
-    here.agent.wait(facts.TaskGone, "worker/0", timeout=120)
+    here.agent.wait(events.TaskGone, "worker/0", timeout=120)
     assert here.agent.output("worker/0") == numbered(1500)
-    assert [fact.code for fact in here.agent.all(facts.TaskExited)] == [7]
+    assert [fact.code for fact in here.agent.all(events.TaskExited)] == [7]
     assert here.agent.close() == ""
     print(here.told)

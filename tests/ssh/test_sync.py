@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import HostsError
+from launcher.job import Host
 from launcher.luggage.packing import pack
 from launcher.luggage.progress import Lines, Silent, human
 from launcher.luggage.requests import parse_syncs
 from launcher.luggage.sync import SyncResult, finish, sync
-from launcher.model.host import Host
 from launcher.transport.ssh.errand import ChannelErrand
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings

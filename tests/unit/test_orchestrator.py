@@ -11,18 +11,13 @@ from unittest.mock import patch
 
 import pytest
 
-from launcher import orchestrator
-from launcher.model import facts, orders
-from launcher.model.facts import Fact
-from launcher.model.host import Host
-from launcher.model.orders import Order, Tell
-from launcher.model.plan import Plan
-from launcher.model.report import Report
-from launcher.model.status import Reason, TaskState
-from launcher.model.task import TASK_MARK
+from launcher import events, orchestrator
+from launcher.events import Command, Event, Tell
+from launcher.job import TASK_MARK, Host, Plan
 from launcher.orchestrator import Orchestrator
 from launcher.output.base import Opening
 from launcher.planning import place
+from launcher.report import Reason, Report, TaskState
 from launcher.testing import Agent, Answer, FakeAgent, FakeTransport, exits, killed, missing, runs
 from tests.histories.script import hosts, job
 
@@ -40,7 +35,7 @@ class Recorder:
     def begin(self, opening: Opening) -> None:
         self._note("begin", opening)
 
-    def on(self, event: Fact | Tell) -> None:
+    def on(self, event: Event | Tell) -> None:
         self._note("on", event)
 
     def tick(self, now: float) -> float | None:
@@ -64,7 +59,7 @@ class Clock:
         return time.time()
 
     def monotonic(self) -> float:
-        started = sum(isinstance(value, facts.TaskStarted) for _, value in self.calls)
+        started = sum(isinstance(value, events.TaskStarted) for _, value in self.calls)
         return 3600.0 if started >= self._started else 0.0
 
 
@@ -139,7 +134,7 @@ class Run:
         return self.report.failure.text
 
 
-def agents(**special: Callable[[FakeAgent, Order | None], Iterable[Answer]]) -> FakeTransport:
+def agents(**special: Callable[[FakeAgent, Command | None], Iterable[Answer]]) -> FakeTransport:
     """Sound agents, but for some hosts: what they say to an order is given."""
 
     def agent(host: str) -> Agent:
@@ -151,10 +146,10 @@ def agents(**special: Callable[[FakeAgent, Order | None], Iterable[Answer]]) -> 
     return FakeTransport(agent=agent)
 
 
-def on(kind: type | None, *answers: Answer) -> Callable[[FakeAgent, Order | None], Iterable[Answer]]:
+def on(kind: type | None, *answers: Answer) -> Callable[[FakeAgent, Command | None], Iterable[Answer]]:
     """Say this to an order of this kind (``None``: when the link opens), else what a sound agent says."""
 
-    def answer(sound: FakeAgent, order: Order | None) -> Iterable[Answer]:
+    def answer(sound: FakeAgent, order: Command | None) -> Iterable[Answer]:
         asked = order is None if kind is None else isinstance(order, kind)
         return answers if asked else sound(order)
 
@@ -171,7 +166,7 @@ def test_a_run_from_its_first_word_to_its_last():
         "AgentClosed", "Report",
     ]  # fmt: skip
     assert run.told == ["mind the gap"]
-    assert [value.data for _, value in run.calls if isinstance(value, facts.TaskOutput)] == [b"hello\n"]
+    assert [value.data for _, value in run.calls if isinstance(value, events.TaskOutput)] == [b"hello\n"]
     assert run.sent() == ["HoldPorts", "StartTask", "CloseAgent"]
     assert run.calls[-1][1] is run.report
     assert run.report.exit_code == 0
@@ -207,10 +202,10 @@ def test_the_plan_is_told_when_its_tasks_are_on_their_way():
     run = Run(transport, "worker 2", where=hosts(2), on_plan=on_plan)
     (plan,) = seen
     assert [task.address for task in plan.tasks] == ["node1:40000", "node2:40000"]
-    start = next(order for order in run.links["node2"].orders if isinstance(order, orders.StartTask))
+    start = next(order for order in run.links["node2"].orders if isinstance(order, events.StartTask))
     assert start.env[TASK_MARK] == "job-1:worker/1"
     assert start.env["TASK_ADDRESS"] == "node2:40000"
-    assert orders.Tell("can't write it", urgent=True) in [event for _, event in run.calls]
+    assert events.Tell("can't write it", urgent=True) in [event for _, event in run.calls]
 
 
 ENDS = [
@@ -235,14 +230,14 @@ def test_links_that_take_and_give_little_at_a_time(piece: int):
     transport = FakeTransport({"worker/0": exits(0, b"x" * 2000)}, piece=piece)
     run = Run(transport, "worker 3", where=hosts(3))
     assert run.report.exit_code == 0
-    output = b"".join(value.data for _, value in run.calls if isinstance(value, facts.TaskOutput))
+    output = b"".join(value.data for _, value in run.calls if isinstance(value, events.TaskOutput))
     assert output == b"x" * 2000
 
 
 def test_300_tasks():
     run = Run(FakeTransport(), "worker 296", "ps 4", where=hosts(10))
     assert run.report.exit_code == 0
-    assert sum(link.orders.count(orders.CloseAgent(host)) for host, link in run.links.items()) == 10
+    assert sum(link.orders.count(events.CloseAgent(host)) for host, link in run.links.items()) == 10
 
 
 # ---------------------------------------------------------------------- signals, sources and time
@@ -257,8 +252,8 @@ def test_300_tasks():
     ],
 )
 def test_a_signal_ends_the_run_in_order(number: signal.Signals, code: int, who: str):
-    def started(sound: FakeAgent, order: Order | None) -> Iterable[Answer]:
-        if isinstance(order, orders.StartTask):
+    def started(sound: FakeAgent, order: Command | None) -> Iterable[Answer]:
+        if isinstance(order, events.StartTask):
             os.kill(os.getpid(), number)
         return sound(order)
 
@@ -278,11 +273,11 @@ class Wish:
         self._number = number
         self._asked = False
 
-    def stop_wanted(self) -> facts.StopAsked | None:
+    def stop_wanted(self) -> events.StopAsked | None:
         if self._asked or not self._when():
             return None
         self._asked = True
-        return facts.StopAsked(time.time(), self._number, "the closed tmux session")
+        return events.StopAsked(time.time(), self._number, "the closed tmux session")
 
 
 def test_a_source_ends_the_run():

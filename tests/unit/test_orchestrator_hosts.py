@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from launcher.model import facts
-from launcher.model.orders import Tell
+from launcher import events
+from launcher.events import Tell
 from launcher.testing import FakeAgent, FakeLink, FakeTransport, exits
 from tests.histories.script import hosts
 from tests.unit.test_orchestrator import Run
@@ -64,4 +64,4 @@ def test_remarks_of_other_threads_are_told():
 def test_hosts_try_each_other_when_they_are_asked_to():
     run = Run(FakeTransport(), "worker 2", where=hosts(2), check=True)
     assert run.report.exit_code == 0
-    assert sum(isinstance(what, facts.PeersTried) for _, what in run.calls) == 2
+    assert sum(isinstance(what, events.PeersTried) for _, what in run.calls) == 2

@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from launcher import orchestrator
-from launcher.model import facts, orders
-from launcher.model.host import Host
-from launcher.model.orders import Order
-from launcher.model.plan import Plan
-from launcher.model.status import TaskState
-from launcher.model.task import TaskId
+from launcher import events, orchestrator
+from launcher.events import Command
+from launcher.job import Host, Plan, TaskId
+from launcher.report import TaskState
 from launcher.testing import Agent, Answer, FakeAgent, FakeLink, FakeTransport, runs
 from tests.histories.script import hosts
 from tests.unit.test_orchestrator import Clock, Run, agents, on
@@ -39,20 +36,20 @@ def test_one_of_the_links_can_not_be_opened(bad: str):
     assert len(run.told) == 1
     for host, link in run.links.items():
         assert "CloseAgent" in run.sent(host), host
-        assert not any(isinstance(order, orders.StartTask) for order in link.orders)
+        assert not any(isinstance(order, events.StartTask) for order in link.orders)
 
 
-@pytest.mark.parametrize("kind", [None, orders.HoldPorts, orders.StartTask])
+@pytest.mark.parametrize("kind", [None, events.HoldPorts, events.StartTask])
 def test_a_link_that_ends_without_a_goodbye(kind: type | None):
     run = Run(agents(node2=on(kind, b"")), "worker 2", where=hosts(2))
     assert run.report.exit_code == 125
-    assert run.why == f"host node2 {'is lost' if kind is orders.StartTask else CANT}: its agent ended"
+    assert run.why == f"host node2 {'is lost' if kind is events.StartTask else CANT}: its agent ended"
     assert run.states["worker/1"] is TaskState.LOST
-    assert run.states["worker/0"] is (TaskState.STOPPED if kind is orders.StartTask else TaskState.CANCELLED)
+    assert run.states["worker/0"] is (TaskState.STOPPED if kind is events.StartTask else TaskState.CANCELLED)
 
 
 def test_a_link_that_ends_before_its_goodbye_when_all_was_well():
-    transport = agents(node1=on(orders.CloseAgent, b""))
+    transport = agents(node1=on(events.CloseAgent, b""))
     run = Run(transport, "worker 0", "ps 1", timeout=0.05, clock=Clock(started=1))
     assert run.report.exit_code == 124
     assert "host node1 is lost: its agent ended" in run.told
@@ -92,9 +89,9 @@ def test_nobody_waits_for_the_last_words_of_an_agent():
     def agent(host: str) -> Agent:
         usual = FakeAgent(host, {"worker/1": runs()})
 
-        def answers(order: Order | None) -> Iterable[Answer]:
+        def answers(order: Command | None) -> Iterable[Answer]:
             waits.setdefault(f"{host} {type(order).__name__}", transport.waits[:])
-            return [b""] if host == "node1" and isinstance(order, orders.StartTask) else usual(order)
+            return [b""] if host == "node1" and isinstance(order, events.StartTask) else usual(order)
 
         return answers
 
@@ -117,27 +114,27 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-@pytest.mark.parametrize("kind", [None, orders.HoldPorts, orders.StartTask])
+@pytest.mark.parametrize("kind", [None, events.HoldPorts, events.StartTask])
 def test_garbage(garbage: bytes, kind: type | None):
     run = Run(agents(node1=on(kind, garbage)), "worker 2", where=hosts(2))
     assert run.report.exit_code == 125
-    assert run.why.startswith(f"host node1 {'is lost' if kind is orders.StartTask else CANT}: ")
+    assert run.why.startswith(f"host node1 {'is lost' if kind is events.StartTask else CANT}: ")
     assert run.links["node1"].hung_up
     assert run.states["worker/0"] is TaskState.LOST
     assert run.sent("node2")[-1] == "CloseAgent"
 
 
 def test_ports_refused():
-    refused = facts.PortsRefused("node2", 1.0, "too many open files")
-    run = Run(agents(node2=on(orders.HoldPorts, refused)), "worker 2", where=hosts(2))
+    refused = events.PortsRefused("node2", 1.0, "too many open files")
+    run = Run(agents(node2=on(events.HoldPorts, refused)), "worker 2", where=hosts(2))
     assert run.report.exit_code == 125
     assert run.why == "node2 has no port for each of its tasks: too many open files"
 
 
 def test_an_agent_that_was_ended_from_outside():
-    def ended(sound: FakeAgent, order: Order | None) -> Iterable[Answer]:
+    def ended(sound: FakeAgent, order: Command | None) -> Iterable[Answer]:
         said = sound(order)
-        return [*said, *sound(orders.CloseAgent("node1"))] if isinstance(order, orders.StartTask) else said
+        return [*said, *sound(events.CloseAgent("node1"))] if isinstance(order, events.StartTask) else said
 
     run = Run(agents(node1=ended), "worker 1")
     assert run.report.exit_code == 125
@@ -161,5 +158,5 @@ def test_the_selector_is_let_go():
 
 def test_task_names_are_task_ids_again():
     run = Run(FakeTransport(), "worker 1")
-    started = next(value for _, value in run.calls if isinstance(value, facts.TaskStarted))
+    started = next(value for _, value in run.calls if isinstance(value, events.TaskStarted))
     assert isinstance(started.task, TaskId)

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import wire
+from launcher import events, wire
 from launcher.errors import WireError
-from launcher.model import facts, orders
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 #: Strings as `os.fsdecode` makes them: any bytes, those that are not UTF-8 as lone surrogates.
 TEXTS = st.text(max_size=20) | st.binary(max_size=20).map(
@@ -64,13 +63,13 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 STRINGS = {"host", "why", "oom"}
 
 FACTS = (
-    facts.AgentReady, facts.HostGpus, facts.PortsHeld, facts.PortsRefused, facts.TaskStarted,
-    facts.TaskNotStarted, facts.TaskSignalled, facts.TaskExited, facts.TaskGone, facts.AgentClosed,
-    facts.PeersTried,
+    events.AgentReady, events.HostGpus, events.PortsHeld, events.PortsRefused, events.TaskStarted,
+    events.TaskNotStarted, events.TaskSignalled, events.TaskExited, events.TaskGone, events.AgentClosed,
+    events.PeersTried,
 )  # fmt: skip
 ORDERS = (
-    orders.HoldPorts, orders.TryPeers, orders.StartTask, orders.StopTasks, orders.HoldOutput,
-    orders.CloseAgent,
+    events.HoldPorts, events.TryPeers, events.StartTask, events.StopTasks, events.HoldOutput,
+    events.CloseAgent,
 )  # fmt: skip
 
 
@@ -81,12 +80,14 @@ def records(kinds: Iterable[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-OUTPUTS = st.builds(facts.TaskOutput, st.just("node1"), TASKS, st.integers(1, 65535), st.binary(max_size=300))
+OUTPUTS = st.builds(
+    events.TaskOutput, st.just("node1"), TASKS, st.integers(1, 65535), st.binary(max_size=300)
+)
 
 
 def frame(message: Any) -> bytes:
     """The bytes of a message, output included."""
-    if isinstance(message, facts.TaskOutput):
+    if isinstance(message, events.TaskOutput):
         return wire.output_head(message.task, message.attempt, len(message.data)) + message.data
     return wire.encode(message)
 
@@ -121,7 +122,7 @@ def test_task_names_come_back_as_such(message: Any):
     (again,) = received(message)
     if "task" in again._fields:
         assert isinstance(again.task, TaskId)
-    if isinstance(again, facts.PortsHeld):
+    if isinstance(again, events.PortsHeld):
         assert all(isinstance(task, TaskId) for task in again.ports)
 
 
@@ -148,7 +149,7 @@ def test_any_pieces_give_the_same_messages(said: tuple[list[Any], bool], sizes: 
 @settings(deadline=None)
 @given(st.binary(max_size=400), st.integers(1, 500))
 def test_what_a_login_shell_prints_first_is_passed_over(noise: bytes, size: int):
-    closed = facts.AgentClosed("node1", 1.5)
+    closed = events.AgentClosed("node1", 1.5)
     data = noise + wire.MAGIC + frame(closed)
     decoder = wire.Decoder("node1", magic=True)
     got = [message for at in range(0, len(data), size) for message in decoder.feed(data[at : at + size])]
@@ -165,7 +166,7 @@ def test_noise_is_kept_for_the_user():
 @pytest.mark.parametrize("size", [1000, 1 << 20])
 def test_noise_has_a_bound_whatever_the_pieces(size: int):
     def feed(noise: int) -> list[Any]:
-        data = b"x" * noise + wire.MAGIC + frame(facts.AgentClosed("node1", 1.5))
+        data = b"x" * noise + wire.MAGIC + frame(events.AgentClosed("node1", 1.5))
         decoder = wire.Decoder("node1", magic=True)
         return [message for at in range(0, len(data), size) for message in decoder.feed(data[at : at + size])]
 
@@ -203,7 +204,7 @@ GARBAGE = {
     "very deep": message(b"[" * 1_000_000),
     "a very long number": message(b"1" * 100_000),
     "output without a head": message(b"\x01", 2),
-    "output without a head, and more": message(b"\x01", 2) + frame(facts.AgentClosed("a", 1.0)),
+    "output without a head, and more": message(b"\x01", 2) + frame(events.AgentClosed("a", 1.0)),
     "output that ends within its name": message(b"\x09\x01\x00work", 2),
     "output that ends within its name, and more": message(b"\x09\x01\x00work", 2) + b"x" * 20,
     "output of a name that is none": message(b"\x02\x01\x00\xff\xfe", 2),
@@ -245,12 +246,12 @@ def test_an_agent_gives_no_orders(order: Any):
 
 def test_a_fact_from_the_launcher_is_none():
     with pytest.raises(WireError):
-        decoded(frame(facts.AgentClosed("node1", 1.5)))
+        decoded(frame(events.AgentClosed("node1", 1.5)))
 
 
 def test_what_does_not_fit_a_frame_is_not_sent():
     with pytest.raises(WireError, match="StartTask of .* bytes is more than a frame can hold"):
-        wire.encode(orders.StartTask("a", TaskId("w/0"), 1, ("x" * wire.MAX_PAYLOAD,), {}, None, ()))
+        wire.encode(events.StartTask("a", TaskId("w/0"), 1, ("x" * wire.MAX_PAYLOAD,), {}, None, ()))
     with pytest.raises(WireError):
         wire.output_head(TaskId("w" * 256), 1, 1)
     with pytest.raises(WireError):
@@ -264,76 +265,76 @@ WORKER, PS = TaskId("worker/0"), TaskId("ps/1")
 #: A change here is another VERSION: agents and launchers of two versions must not understand each other.
 FROZEN: list[tuple[Any, int, bytes]] = [
     (
-        facts.AgentReady("node1", 1.5, 42, {"cpus": 8}),
+        events.AgentReady("node1", 1.5, 42, {"cpus": 8}),
         71,
         b'{"is":"AgentReady","host":"node1","at":1.5,"pid":42,"facts":{"cpus":8}}',
     ),
     (
-        facts.HostGpus("node1", 1.5, ("0, H200, 141 GB",)),
+        events.HostGpus("node1", 1.5, ("0, H200, 141 GB",)),
         68,
         b'{"is":"HostGpus","host":"node1","at":1.5,"gpus":["0, H200, 141 GB"]}',
     ),
     (
-        facts.PortsHeld("node1", 1.5, {WORKER: 4000, PS: 4001}),
+        events.PortsHeld("node1", 1.5, {WORKER: 4000, PS: 4001}),
         80,
         b'{"is":"PortsHeld","host":"node1","at":1.5,"ports":{"worker/0":4000,"ps/1":4001}}',
     ),
     (
-        facts.PortsRefused("node1", 1.5, "none left"),
+        events.PortsRefused("node1", 1.5, "none left"),
         63,
         b'{"is":"PortsRefused","host":"node1","at":1.5,"why":"none left"}',
     ),
     (
-        facts.TaskStarted("node1", 1.5, WORKER, 1, 4711),
+        events.TaskStarted("node1", 1.5, WORKER, 1, 4711),
         85,
         b'{"is":"TaskStarted","host":"node1","at":1.5,"task":"worker/0","attempt":1,"pid":4711}',
     ),
     (
-        facts.TaskNotStarted("node1", 1.5, WORKER, 1, 127, "caf\udce9: not found"),
+        events.TaskNotStarted("node1", 1.5, WORKER, 1, 127, "caf\udce9: not found"),
         117,
         b'{"is":"TaskNotStarted","host":"node1","at":1.5,"task":"worker/0","attempt":1,"code":'
         b'127,"why":"caf\\udce9: not found"}',
     ),
     (
-        facts.TaskSignalled("node1", 1.5, WORKER, 1, 15, 3),
+        events.TaskSignalled("node1", 1.5, WORKER, 1, 15, 3),
         102,
         b'{"is":"TaskSignalled","host":"node1","at":1.5,"task":"worker/0","attempt":1,"signal"'
         b':15,"processes":3}',
     ),
     (
-        facts.TaskExited("node1", 1.5, WORKER, 1, None, 9, 1024, 0.25, "oom_kill 1"),
+        events.TaskExited("node1", 1.5, WORKER, 1, None, 9, 1024, 0.25, "oom_kill 1"),
         144,
         b'{"is":"TaskExited","host":"node1","at":1.5,"task":"worker/0","attempt":1,"code":null'
         b',"signal":9,"peak_rss":1024,"cpu_s":0.25,"oom":"oom_kill 1"}',
     ),
     (
-        facts.TaskGone("node1", 1.5, WORKER, 1, 2, (4712,)),
+        events.TaskGone("node1", 1.5, WORKER, 1, 2, (4712,)),
         105,
         b'{"is":"TaskGone","host":"node1","at":1.5,"task":"worker/0","attempt":1,"leftovers":2'
         b',"unkillable":[4712]}',
     ),
     (
-        facts.AgentClosed("node1", 1.5),
+        events.AgentClosed("node1", 1.5),
         44,
         b'{"is":"AgentClosed","host":"node1","at":1.5}',
     ),
     (
-        facts.PeersTried("node1", 1.5, {"node2:4": "no"}),
+        events.PeersTried("node1", 1.5, {"node2:4": "no"}),
         74,
         b'{"is":"PeersTried","host":"node1","at":1.5,"unreachable":{"node2:4":"no"}}',
     ),
     (
-        orders.TryPeers("node1", ("node2:4",)),
+        events.TryPeers("node1", ("node2:4",)),
         56,
         b'{"is":"TryPeers","host":"node1","addresses":["node2:4"]}',
     ),
     (
-        orders.HoldPorts("node1", (WORKER, PS)),
+        events.HoldPorts("node1", (WORKER, PS)),
         61,
         b'{"is":"HoldPorts","host":"node1","tasks":["worker/0","ps/1"]}',
     ),
     (
-        orders.StartTask(
+        events.StartTask(
             "node1", WORKER, 1, ("python3", "caf\u00e9.py"), {"A": "b"}, None, ((15, 10.0), (9, 5.0))
         ),
         183,
@@ -341,17 +342,17 @@ FROZEN: list[tuple[Any, int, bytes]] = [
         b'f\\u00e9.py"],"env":{"A":"b"},"workdir":null,"ladder":[[15,10.0],[9,5.0]],"venv":null,"script":null}',
     ),
     (
-        orders.StopTasks("node1", (WORKER, PS), ((9, 5.0),)),
+        events.StopTasks("node1", (WORKER, PS), ((9, 5.0),)),
         80,
         b'{"is":"StopTasks","host":"node1","tasks":["worker/0","ps/1"],"ladder":[[9,5.0]]}',
     ),
     (
-        orders.HoldOutput("node1", True),
+        events.HoldOutput("node1", True),
         44,
         b'{"is":"HoldOutput","host":"node1","on":true}',
     ),
     (
-        orders.CloseAgent("node1"),
+        events.CloseAgent("node1"),
         34,
         b'{"is":"CloseAgent","host":"node1"}',
     ),
@@ -372,6 +373,6 @@ def test_every_message_is_frozen():
 def test_output_and_the_beginning_are_frozen():
     assert wire.MAGIC == b"\n<tf-launcher agent, wire 1>\n"
     data = b"\x10\0\0\0\x02\x08\x03\0worker/0\0\xff\r\nx"
-    output = facts.TaskOutput("node1", WORKER, 3, b"\0\xff\r\nx")
+    output = events.TaskOutput("node1", WORKER, 3, b"\0\xff\r\nx")
     assert frame(output) == data
     assert received(output) == [output]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import TYPE_CHECKING
 
 from launcher.agent.store.home import Store
 from launcher.model.luggage import digest
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Callable, Iterable, Iterator, List, Set, Tuple

@@ -23,6 +23,7 @@ import fnmatch
 import glob
 import os
 import stat
+from typing import TYPE_CHECKING
 
 from launcher.agent.store.home import resolved, store_of_user
 from launcher.agent.store.talk import speak
@@ -39,7 +40,6 @@ from launcher.model.luggage import (
     framed,
     tell,
 )
-from launcher.model.records import TYPE_CHECKING
 from launcher.model.shrinking import can_squeeze
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import fcntl
 import os
 import stat
 import time
-
-from launcher.model.records import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from typing import Callable, List, Optional

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from launcher.agent.store.home import Lock, open_store
 from launcher.agent.store.talk import speak
 from launcher.agent.store.work import Run
 from launcher.model.luggage import OUTPUTS, check_path
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Dict

@@ -6,12 +6,12 @@ import ctypes
 import errno
 import os
 import zlib
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.agent.store.home import Failed, Lock, home, resolved, store_of_user, worded
 from launcher.agent.store.tree import is_as_brought, keep, remove, set_folder_modes
+from launcher.job import TASK_MARK
 from launcher.model.luggage import MAX_MANIFEST, SYNC_MARK, LuggageError, digest_of, entries_of
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-from launcher.model.task import TASK_MARK
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, Iterator, List, Optional, Sequence

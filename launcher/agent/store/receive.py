@@ -19,6 +19,7 @@ the way. ``{failed: text}`` says that it can't be done, and why.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from launcher.agent.store import place, spare
 from launcher.agent.store.blobs import Blobs
@@ -28,7 +29,6 @@ from launcher.agent.store.tree import Sources, build, remove, set_folder_modes
 from launcher.agent.store.work import Run, clean_up
 from launcher.model.delta import Base
 from launcher.model.luggage import FILE, LuggageError, check_path, entries_of, spell
-from launcher.model.records import TYPE_CHECKING
 from launcher.model.shrinking import can_squeeze
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.agent.store.home import Store
 from launcher.agent.store.tree import is_as_brought, remove
 from launcher.model.luggage import FILE, FOLDER, Entry, digest_of
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Sequence

@@ -6,10 +6,10 @@ import os
 import select
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from launcher.agent.store.home import Failed, worded
 from launcher.model.luggage import CHUNK, PRESENT, TELL, Frames, LuggageError, framed, tell
-from launcher.model.records import TYPE_CHECKING
 from launcher.model.shrinking import packed, unpacked
 
 if TYPE_CHECKING:

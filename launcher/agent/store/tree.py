@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import TYPE_CHECKING
 
 from launcher.agent.store.blobs import Blobs, copy
 from launcher.model.luggage import FILE, FOLDER, LINK, SYNC_MARK
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, Iterable, List, Sequence, Set

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import TYPE_CHECKING
 
 from launcher.agent.store import spare
 from launcher.agent.store.blobs import Blobs
@@ -19,7 +20,6 @@ from launcher.agent.store.place import exchange, uses
 from launcher.agent.store.talk import speak
 from launcher.agent.store.tree import remove
 from launcher.model.luggage import LuggageError, check_path, entries_of
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict

@@ -6,14 +6,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import docker
 import requests
 from docker.errors import APIError, DockerException
 
 from launcher.errors import TransportError
-from launcher.model.records import NamedTuple
 
 T = TypeVar("T")
 

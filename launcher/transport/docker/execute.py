@@ -5,10 +5,9 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.errors import TransportError
-from launcher.model.records import NamedTuple
 from launcher.transport.docker.engine import Engine
 from launcher.transport.docker.frames import Demultiplexer
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.model.words import signal_name
+from launcher.text import signal_name
 from launcher.transport.docker.settings import Container, End, size
 
 #: What the kernel's name of a machine is called in images.

@@ -7,11 +7,11 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
 
 from launcher.errors import HostsError, TransportError
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.words import listed
+from launcher.job import Host
+from launcher.text import listed
 from launcher.transport.docker import leftovers, network
 from launcher.transport.docker.arrival import WORDS, luggage, new_mark
 from launcher.transport.docker.engine import FAULTS, Engine

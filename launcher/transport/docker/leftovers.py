@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from docker.errors import APIError
 
-from launcher.model.records import TYPE_CHECKING, NamedTuple
 from launcher.transport.docker.engine import FAULTS, Engine
 from launcher.transport.docker.settings import JOB, OWNER
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import Protocol
 
-from launcher.model.records import Protocol
 from launcher.transport.docker.arrival import Arrival, source
 from launcher.transport.docker.faults import end_fault
 from launcher.transport.docker.frames import Demultiplexer

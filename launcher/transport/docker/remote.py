@@ -14,11 +14,11 @@ import re
 import select
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from launcher.errors import TransportError
+from launcher.job import Host
 from launcher.model.container import ENDED, ENDED_THERE, GOES_ON, UNSEEN
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
 from launcher.transport.docker import arrival
 from launcher.transport.docker.arrival import Arrival
 from launcher.transport.docker.faults import end_fault, start_fault

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.model.records import NamedTuple
+from typing import NamedTuple
 
 #: Labels of everything we make: whose it is, and whether that is over, is read from them.
 JOB, OWNER, MACHINE, KEPT = (f"tf-launcher.{name}" for name in ("job", "owner", "machine", "kept"))

@@ -10,11 +10,11 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from launcher.errors import ConnectionLost, TransportError, WireError
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.words import nothing_started
 from launcher.stream import Refused, Stream
+from launcher.text import nothing_started
 from launcher.transport.base import Errand
 from launcher.transport.ssh.entries import ATTACH, CARRYING, CONTAINER, PORTER
 from launcher.transport.ssh.pipes import Pipes

@@ -11,14 +11,13 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fabric import Connection
 from paramiko import Channel, SSHException
 
 from launcher.errors import TransportError
-from launcher.model.host import Host
-from launcher.model.records import NamedTuple
+from launcher.job import Host
 from launcher.transport.ssh import failures, tcp
 from launcher.transport.ssh.config import SshConfig
 from launcher.transport.ssh.failures import HostFailure, Place

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import socket
+from typing import NamedTuple
 
 from paramiko import ChannelException, SSHException
 from paramiko.ssh_exception import ConfigParseError, IncompatiblePeer
 
 from launcher.errors import TransportError
-from launcher.model.records import NamedTuple
 
 #: What a server answers that may not connect anywhere (RFC 4254, 5.1).
 _PROHIBITED = 1

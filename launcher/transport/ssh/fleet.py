@@ -6,11 +6,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from launcher.errors import ConnectionLost, HostsError, TransportError
-from launcher.model.host import Host
-from launcher.model.records import TYPE_CHECKING
-from launcher.model.words import listed
+from launcher.job import Host
+from launcher.text import listed
 from launcher.transport import bootstrap
 from launcher.transport.bundle import Bundle, bundle
 from launcher.transport.ssh.dial import Dialer

@@ -12,14 +12,13 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from paramiko import PKey, SSHException, Transport
 from paramiko.agent import AgentSSH
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType
 
-from launcher.model.records import NamedTuple
 from launcher.transport.ssh.failures import HostFailure, Place
 from launcher.transport.ssh.known_hosts import shorten
 

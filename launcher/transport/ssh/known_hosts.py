@@ -17,8 +17,7 @@ import shlex
 import threading
 from collections.abc import Iterator, Mapping
 from enum import Enum
-
-from launcher.model.records import NamedTuple
+from typing import NamedTuple
 
 USER_FILES = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 SYSTEM_FILES = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"

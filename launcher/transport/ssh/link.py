@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher.errors import TransportError
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.model.watermark import agent_number
 from launcher.transport.base import Errand
 from launcher.transport.pipelink import PipeLink, enlarge

@@ -5,9 +5,9 @@ from __future__ import annotations
 import select
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from launcher.errors import TransportError
-from launcher.model.records import Protocol
 from launcher.transport.base import Errand, Errands
 
 

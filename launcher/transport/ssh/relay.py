@@ -18,7 +18,7 @@ from functools import partial
 
 from paramiko import Channel, SSHException
 
-from launcher.model.words import listed
+from launcher.text import listed
 from launcher.transport.ssh.line import Line
 from launcher.transport.ssh.way import Way, thread
 

@@ -7,11 +7,11 @@ and the sending are one step, under the channel's lock, which whoever closes it 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from paramiko import Channel, Transport
 from paramiko.common import cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
 from paramiko.message import Message
-
-from launcher.model.records import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from launcher.transport.ssh.line import Line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.model.records import NamedTuple
+from typing import NamedTuple
 
 
 class SshSettings(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.agent import peers
 from launcher.agent.ports import PortKeeper
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 #: Seconds for what takes a moment, on a machine that has other work too.
 SOON = 30.0

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import wire
+from launcher import events, wire
 from launcher.agent.pipe import Pipe
-from launcher.model import facts
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 TASK = TaskId("worker/0")
 
@@ -40,7 +39,7 @@ def test_everything_arrives_in_order(pieces: list[bytes], step: int):
         came = b""
         while True:
             for message in decoder.feed(os.read(reading, step)):
-                assert isinstance(message, facts.TaskOutput)
+                assert isinstance(message, events.TaskOutput)
                 came += message.data
             pipe.flush()
             if came == b"".join(pieces) and not pipe.pending:
@@ -77,26 +76,26 @@ def test_a_broken_link_takes_everything_and_keeps_nothing(ends: tuple[int, int])
     pipe.flush()
     assert pipe.broken
     pipe.output(TASK, 1, b"x" * 10_000)
-    pipe.fact(facts.AgentClosed("here", 0.0))
+    pipe.fact(events.AgentClosed("here", 0.0))
     assert pipe.pending == 0
 
 
 def test_hanging_up_is_the_end_of_the_link(ends: tuple[int, int]):
     reading, writing = ends
     pipe = Pipe(writing)
-    pipe.fact(facts.AgentClosed("here", 0.0))
+    pipe.fact(events.AgentClosed("here", 0.0))
     pipe.hang_up()
     decoder = wire.Decoder("here", magic=True)
-    assert decoder.feed(os.read(reading, 1 << 16)) == [facts.AgentClosed("here", 0.0)]
+    assert decoder.feed(os.read(reading, 1 << 16)) == [events.AgentClosed("here", 0.0)]
     assert os.read(reading, 1) == b""
-    pipe.fact(facts.AgentClosed("here", 0.0))
+    pipe.fact(events.AgentClosed("here", 0.0))
     assert pipe.pending == 0
 
 
-def _messages(reading: int, pipe: Pipe) -> list[facts.Fact]:
+def _messages(reading: int, pipe: Pipe) -> list[events.Event]:
     """All that comes."""
     decoder = wire.Decoder("here", magic=True)
-    found: list[facts.Fact] = []
+    found: list[events.Event] = []
     while True:
         try:
             data = os.read(reading, 1 << 20)
@@ -106,8 +105,8 @@ def _messages(reading: int, pipe: Pipe) -> list[facts.Fact]:
         pipe.flush()
 
 
-def _exited(task: TaskId) -> facts.TaskExited:
-    return facts.TaskExited("here", 1.0, task, 1, 7, None, 0, 0.0)
+def _exited(task: TaskId) -> events.TaskExited:
+    return events.TaskExited("here", 1.0, task, 1, 7, None, 0, 0.0)
 
 
 def test_facts_overtake_output_but_not_within_a_task_s_own_end(ends: tuple[int, int]):
@@ -115,13 +114,13 @@ def test_facts_overtake_output_but_not_within_a_task_s_own_end(ends: tuple[int, 
     pipe, other = Pipe(writing), TaskId("worker/1")
     for n in range(40):
         pipe.output(TASK, 1, b"%05d" % n * 10_000)
-    pipe.fact_after_output(facts.TaskGone("here", 2.0, TASK, 1))
+    pipe.fact_after_output(events.TaskGone("here", 2.0, TASK, 1))
     pipe.output(other, 1, b"the last of the other")
     pipe.fact(_exited(other))
     came = _messages(reading, pipe)
     kinds = [type(message).__name__ for message in came]
     assert kinds.index("TaskExited") < 5, "behind what the link held already, no more"
-    said = [message.data for message in came if isinstance(message, facts.TaskOutput)]
+    said = [message.data for message in came if isinstance(message, events.TaskOutput)]
     assert said == [b"%05d" % n * 10_000 for n in range(40)] + [b"the last of the other"]
     assert kinds.index("TaskGone") == 41
     assert pipe.pending == 0
@@ -132,7 +131,7 @@ def test_held_output_stays_and_facts_go(ends: tuple[int, int]):
     pipe = Pipe(writing)
     pipe.hold(True)
     pipe.output(TASK, 1, b"hello")
-    pipe.fact_after_output(facts.TaskGone("here", 2.0, TASK, 1))
+    pipe.fact_after_output(events.TaskGone("here", 2.0, TASK, 1))
     pipe.fact(_exited(TASK))
     assert _messages(reading, pipe) == [_exited(TASK)]
     assert not pipe.waiting and pipe.pending > 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.ports import PortKeeper
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 
 ROOT = str(Path(__file__).parents[3])
 

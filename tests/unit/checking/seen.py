@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.checking.findings import findings
 from launcher.checking.records import Finding, Offset, Pair, Reach, Severity, Sight
-from launcher.model.host import Host
+from launcher.job import Host
 
 PYTHON = {
     "asked": "python3",

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.checking.addresses import plain
 from launcher.checking.records import Sight
-from launcher.model.host import Host
+from launcher.job import Host
 from tests.unit.checking.seen import NOTE, PROBLEM, WARNING, facts, only, said, sight
 
 

@@ -7,7 +7,7 @@ import os
 from launcher.agent.hostfacts import host_facts
 from launcher.checking.quick import quick
 from launcher.checking.records import Offset
-from launcher.model.host import Host
+from launcher.job import Host
 
 
 def facts(number: int, python: str = "3.11.7") -> dict[str, object]:

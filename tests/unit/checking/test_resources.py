@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.model.host import Host
+from launcher.job import Host
 from tests.unit.checking.seen import FOLDER, NOTE, PROBLEM, PYTHON, WARNING, only, said, sight
 
 MB = 1_000_000

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.checking.records import Finding, Severity, merged
 from launcher.checking.surroundings import is_excepted
-from launcher.model.host import Host
+from launcher.job import Host
 from tests.unit.checking.seen import NOTE, WARNING, only, said, sight
 
 

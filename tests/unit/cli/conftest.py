@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher.model.rundir import RunPaths
+from launcher.job import RunPaths
 from launcher.runs import create
 from launcher.runs.owner import start_ticks, this_process
 

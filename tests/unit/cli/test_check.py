@@ -19,7 +19,7 @@ from launcher.cli.examining import Examined
 from launcher.cli.probing import Probes
 from launcher.cli.sshoptions import add_ssh_options, ssh_settings
 from launcher.errors import HostfileError, HostsError, JobError, TransportError
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.base import Errand
 from launcher.transport.localerrand import LocalErrand, LocalErrands
 from launcher.transport.ssh.settings import SshSettings

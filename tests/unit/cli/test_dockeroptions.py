@@ -18,8 +18,8 @@ from launcher.cli.dockeroptions import (
     tmpfs_faults,
 )
 from launcher.cli.options import add_options
+from launcher.job import Host
 from launcher.jobfile import DockerKeys
-from launcher.model.host import Host
 from launcher.transport.docker.settings import Mount
 
 

@@ -12,7 +12,7 @@ import pytest
 from launcher.cli.dockerowner import labels
 from launcher.cli.dockyards import Dockyards, engine_variables
 from launcher.errors import HostsError
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.docker.settings import KEPT, MACHINE, OWNER
 
 Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]

@@ -11,7 +11,7 @@ import pytest
 from launcher.cli import hosts
 from launcher.cli.inventory import read_hosts
 from launcher.errors import HostfileError, InputError
-from launcher.model.host import Host
+from launcher.job import Host
 from tests.unit.cli.conftest import Call
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.cli.tables import duration, print_table, size
-from launcher.model.words import printable
+from launcher.text import printable
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,8 @@ import pytest
 from launcher.cli.request import Request
 from launcher.cli.trip import Trip
 from launcher.errors import JobError, TransportError
+from launcher.job import OUTPUT_DIR, Host, JobSpec, Program, Role, RunPaths
 from launcher.luggage import mending
-from launcher.model.host import Host
-from launcher.model.job import JobSpec, Program, Role
-from launcher.model.rundir import RunPaths
-from launcher.model.task import OUTPUT_DIR
 from launcher.planning import place
 from tests.conftest import Launch
 from tests.unit.luggage.hosts import LocalErrand, LocalHosts, away_from

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from launcher.errors import HostfileError
 from launcher.hostfile import parse, parse_inline
-from launcher.model.host import Host
+from launcher.job import Host
 
 #: Examples of each property; some thousands for a long search.
 EXAMPLES = 200

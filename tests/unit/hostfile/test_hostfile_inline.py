@@ -9,7 +9,7 @@ import pytest
 
 from launcher.errors import HostfileError
 from launcher.hostfile import parse_inline
-from launcher.model.host import Host
+from launcher.job import Host
 
 NAME = "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
 USER = "expected a user's name: letters, digits and any of ._-+@\\, not beginning with -"

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.errors import HostfileError
 from launcher.hostfile import parse
-from launcher.model.host import Host
+from launcher.job import Host
 
 KNOWN = "expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels"
 PAIR = "expected KEY=VALUE (quotes in pairs, one host a line)"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.hostfile import parse
-from launcher.model.host import Host
+from launcher.job import Host
 
 FOLDER = Path(__file__).parents[3] / "hostfiles"
 

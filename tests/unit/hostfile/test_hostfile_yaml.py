@@ -9,7 +9,7 @@ import pytest
 
 from launcher.errors import HostfileError
 from launcher.hostfile import parse
-from launcher.model.host import Host
+from launcher.job import Host
 
 FULL = """\
 defaults: {user: bob, python: py3, labels: [d], env: {A: 1, B: 2}}

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import JobError
+from launcher.job import Host, JobSpec, OnFailure, Policy, Program, ProgramKind, Role
 from launcher.jobfile import JobFile, parse
-from launcher.model.host import Host
-from launcher.model.job import JobSpec, OnFailure, Policy, Program, ProgramKind, Role
 
 TRAIN = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "0.1 x"))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import JobError
+from launcher.job import TaskId
 from launcher.luggage.requests import (
     CollectRequest,
     SyncRequest,
@@ -16,7 +17,6 @@ from launcher.luggage.requests import (
     parse_syncs,
     wanted_of,
 )
-from launcher.model.task import TaskId
 from tests.unit.luggage.hosts import away_from
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.job import TaskId
 from launcher.luggage.requests import parse_collects
 from launcher.luggage.sharing import sharing_remark
-from launcher.model.task import TaskId
 
 ROLES = {"ps": 1, "worker": 4}
 TWO = [("worker/0", "n1", "/w"), ("worker/1", "n1", "/w"), ("worker/2", "n2", "/w")]

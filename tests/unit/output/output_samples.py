@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.model.host import Host
-from launcher.model.job import Program, ProgramKind, Role
-from launcher.model.plan import Placed, Placement
-from launcher.model.report import Failure, Report, TaskReport
-from launcher.model.status import ExitStatus, Reason, TaskState
-from launcher.model.task import TaskId
+from launcher.job import Host, Placed, Placement, Program, ProgramKind, Role, TaskId
+from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
 

@@ -6,19 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from launcher import events
 from launcher.errors import JobError
-from launcher.model import facts
-from launcher.model.orders import Tell
-from launcher.model.report import Failure
-from launcher.model.rundir import RunPaths
-from launcher.model.status import Reason
-from launcher.model.task import TaskId
+from launcher.events import Tell
+from launcher.job import RunPaths, TaskId
 from launcher.output import renderer
-from launcher.output.base import Event, Opening, Renderer
+from launcher.output.base import Opening, Renderer, Shown
 from launcher.output.console import Console, Options, wants_colour
 from launcher.output.labels import labels
 from launcher.output.selection import Selection, parse_selection
 from launcher.output.writer import Writer
+from launcher.report import Failure, Reason
 from tests.unit.output.output_samples import failed, placement, report, task_report
 
 W0, W1, PS0 = TaskId("worker/0"), TaskId("worker/1"), TaskId("ps/0")
@@ -38,7 +36,7 @@ class Screen:
     def begin(self, **hosts: str) -> None:
         self.console.begin(Opening("mnist", placement(**hosts), RunPaths("/runs/1"), 100.0))
 
-    def on(self, *events: Event) -> None:
+    def on(self, *events: Shown) -> None:
         for event in events:
             self.console.on(event)
 
@@ -63,8 +61,8 @@ def with_options(**options: object):
     return pytest.mark.parametrize("screen", [options], indirect=True)
 
 
-def printed(task: TaskId, data: bytes) -> facts.TaskOutput:
-    return facts.TaskOutput("node1", task, 1, data)
+def printed(task: TaskId, data: bytes) -> events.TaskOutput:
+    return events.TaskOutput("node1", task, 1, data)
 
 
 @pytest.mark.parametrize(("between", "times"), [(b"", 1), (b"a line\n", 2)])
@@ -85,7 +83,7 @@ def test_lines_remarks_and_the_end(screen):
         printed(PS0, b"join\n"),
         printed(W0, b"p 2\nlast"),
     )
-    screen.on(facts.TaskGone("node1", 1.0, W0, 1))
+    screen.on(events.TaskGone("node1", 1.0, W0, 1))
     screen.console.close(report(task_report("worker/0"), run_dir=""))
     assert screen.console.tick(1.0) is None
     out, err = screen.texts()
@@ -182,11 +180,11 @@ def test_the_start_of_a_line_is_shown_when_its_task_is_quiet(screen):
 def test_the_live_line(screen):
     screen.begin(node1="worker/0 ps/0")
     assert screen.console.tick(0.0) == 1.0
-    screen.on(facts.TaskStarted("node1", 1.0, W0, 1, 7))
+    screen.on(events.TaskStarted("node1", 1.0, W0, 1, 7))
     assert 0 < screen.console.tick(0.05) <= 0.1
     screen.texts()
     screen.console.tick(12.0)
-    screen.on(printed(W0, b"hello\n"), facts.TaskExited("node1", 1.0, W0, 1, 0, None, 1, 0.1))
+    screen.on(printed(W0, b"hello\n"), events.TaskExited("node1", 1.0, W0, 1, 0, None, 1, 0.1))
     screen.texts()
     screen.console.tick(12.01)
     screen.console.tick(12.2)
@@ -206,7 +204,7 @@ def test_the_live_line_fits_and_waits_for_a_stopped_terminal(screen, monkeypatch
     monkeypatch.undo()
     screen.console.tick(6.0)
     assert screen.texts()[1] == "\r\x1b[K  2 starting · 00:…"
-    screen.on(facts.AgentLost("node1", 1.0, "gone"))
+    screen.on(events.AgentLost("node1", 1.0, "gone"))
     screen.console.tick(7.0)
     assert screen.texts()[1].endswith("  2 ended · 00:07")
 

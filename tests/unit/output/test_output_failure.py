@@ -6,14 +6,12 @@ import sys
 
 import pytest
 
-from launcher.model.report import Failure
-from launcher.model.rundir import RunPaths
-from launcher.model.status import ExitStatus, Reason, TaskState
-from launcher.model.task import TaskId
+from launcher.job import RunPaths, TaskId
 from launcher.output.failure import clean_lines, failure_report
 from launcher.output.hints import hints
 from launcher.output.tails import Tails
 from launcher.output.tracebacks import last_traceback
+from launcher.report import ExitStatus, Failure, Reason, TaskState
 from tests.unit.output.output_samples import failed, report, task_report
 
 W1 = TaskId("worker/1")

@@ -7,24 +7,22 @@ import shutil
 
 import pytest
 
-from launcher.model import facts
-from launcher.model.orders import Tell
-from launcher.model.report import Failure
-from launcher.model.rundir import RunPaths
-from launcher.model.status import Reason
-from launcher.model.task import TaskId
+from launcher import events
+from launcher.events import Tell
+from launcher.job import RunPaths, TaskId
 from launcher.output import files as files_module
-from launcher.output.base import Event, Opening, Renderer
+from launcher.output.base import Opening, Renderer, Shown
 from launcher.output.files import Files, write_json, write_json_for_user
 from launcher.output.jsonl import Jsonl, skipped_notice
 from launcher.output.writer import Writer
+from launcher.report import Failure, Reason
 from tests.unit.output.output_samples import failed, placement, report, task_report
 
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")
 
 
-def printed(task: TaskId, data: bytes) -> facts.TaskOutput:
-    return facts.TaskOutput("node1", task, 1, data)
+def printed(task: TaskId, data: bytes) -> events.TaskOutput:
+    return events.TaskOutput("node1", task, 1, data)
 
 
 @pytest.fixture
@@ -54,14 +52,14 @@ def test_what_a_run_leaves(paths, warnings):
     files.on(printed(W0, b"raw \xff\x00\r"))
     files.on(printed(W0, b"\x1b[2J\n"))
     assert content(paths.log(W0)) == b"raw \xff\x00\r\x1b[2J\n"  # there at once
-    files.on(facts.PortsHeld("node1", 1.5, {W0: 4000}))
-    files.on(facts.TaskExited("node1", 2.5, W0, 1, 7, None, 10, 0.5))
+    files.on(events.PortsHeld("node1", 1.5, {W0: 4000}))
+    files.on(events.TaskExited("node1", 2.5, W0, 1, 7, None, 10, 0.5))
     files.on(Tell("ä \udcff"))
     assert files.tick(0.0) is None
     failure = Failure(Reason.EXIT, W0, "node1", 2.5, "exit code 7")
     files.close(report(failed("worker/0"), failure=failure, exit_code=7))
-    events = [json.loads(line) for line in content(paths.events).splitlines()]
-    assert events == [
+    written = [json.loads(line) for line in content(paths.events).splitlines()]
+    assert written == [
         {"event": "PortsHeld", "at": 1.5, "host": "node1", "ports": {"worker/0": 4000}},
         {
             "event": "TaskExited",
@@ -96,17 +94,17 @@ def test_what_a_run_leaves(paths, warnings):
 
 def test_every_fact_can_be_written(paths, warnings):
     files = begun(paths, warnings, node1="worker/0")
-    every: list[Event] = [
-        facts.AgentReady("node1", 1.0, 5, {"cpus": 4, "gpus": ["0"]}),
-        facts.PortsRefused("node1", 1.0, "none"),
-        facts.TaskStarted("node1", 1.0, W0, 1, 9),
-        facts.TaskNotStarted("node1", 1.0, W0, 1, 127, "not found"),
-        facts.TaskSignalled("node1", 1.0, W0, 1, 15, 2),
-        facts.TaskGone("node1", 1.0, W0, 1, 0, (3, 4)),
-        facts.AgentLost("node1", 1.0, "why"),
-        facts.AgentClosed("node1", 1.0),
-        facts.StopAsked(1.0, 2, "you"),
-        facts.TimeUp(1.0, "grace"),
+    every: list[Shown] = [
+        events.AgentReady("node1", 1.0, 5, {"cpus": 4, "gpus": ["0"]}),
+        events.PortsRefused("node1", 1.0, "none"),
+        events.TaskStarted("node1", 1.0, W0, 1, 9),
+        events.TaskNotStarted("node1", 1.0, W0, 1, 127, "not found"),
+        events.TaskSignalled("node1", 1.0, W0, 1, 15, 2),
+        events.TaskGone("node1", 1.0, W0, 1, 0, (3, 4)),
+        events.AgentLost("node1", 1.0, "why"),
+        events.AgentClosed("node1", 1.0),
+        events.StopAsked(1.0, 2, "you"),
+        events.TimeUp(1.0, "grace"),
     ]
     for event in every:
         files.on(event)
@@ -216,7 +214,7 @@ def jsonl(tmp_path, *events: object) -> list[dict[str, object]]:
 
 
 def test_json_lines(tmp_path):
-    gone = facts.TaskGone("node1", 1.0, W0, 1)
+    gone = events.TaskGone("node1", 1.0, W0, 1)
     said = jsonl(tmp_path, printed(W0, b"a \xff\r\nb\xc3"), Tell("hm"), printed(W0, b"\xa9\n\nlast"), gone)
     output = {"event": "TaskOutput", "task": "worker/0"}
     assert said[:-1] == [

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from launcher.model.report import Failure
-from launcher.model.status import ExitStatus, Reason, TaskState
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 from launcher.output import human
 from launcher.output.table import plain, rows, summary
+from launcher.report import ExitStatus, Failure, Reason, TaskState
 from tests.unit.output.output_samples import failed, report, task_report
 
 STOPPED: dict[str, Any] = {

@@ -6,13 +6,11 @@ import shutil
 
 import pytest
 
-from launcher.model import facts
-from launcher.model.report import Failure
-from launcher.model.rundir import RunPaths
-from launcher.model.status import Reason
-from launcher.model.task import TaskId
+from launcher import events
+from launcher.job import RunPaths, TaskId
 from launcher.output.base import Opening
 from launcher.output.tmux import Tmux
+from launcher.report import Failure, Reason
 from tests.unit.output.output_samples import failed, placement, report
 
 W1 = TaskId("worker/1")
@@ -37,15 +35,15 @@ def tmux(monkeypatch: pytest.MonkeyPatch) -> Said:
     return Said()
 
 
-def exited(code: int | None, signal: int | None) -> facts.TaskExited:
-    return facts.TaskExited("node1", 2.0, W1, 1, code, signal, 1, 0.1)
+def exited(code: int | None, signal: int | None) -> events.TaskExited:
+    return events.TaskExited("node1", 2.0, W1, 1, code, signal, 1, 0.1)
 
 
 def test_who_was_stopped_is_called_so(tmux: Said):
-    tmux.on(facts.TaskSignalled("node1", 1.0, W1, 1, 15, 1))
+    tmux.on(events.TaskSignalled("node1", 1.0, W1, 1, 15, 1))
     tmux.on(exited(None, 15))
     tmux.on(exited(3, None))
-    tmux.on(facts.TaskStarted("node1", 1.0, W1, 2, 7))
+    tmux.on(events.TaskStarted("node1", 1.0, W1, 2, 7))
     tmux.on(exited(None, 15))
     said = [words[-1] for words in tmux.commands]
     assert said == ["stopped", "stopped, exit code 3", "pid 7", "killed by SIGTERM"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.errors import PlacementError
-from launcher.model.host import Host
-from launcher.model.job import JobSpec, Program, ProgramKind, Role
+from launcher.job import Host, JobSpec, Program, ProgramKind, Role
 from launcher.planning import place
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")

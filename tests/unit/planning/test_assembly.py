@@ -7,9 +7,7 @@ import re
 
 import pytest
 
-from launcher.model.host import Host
-from launcher.model.job import JobSpec, Program, ProgramKind, Role
-from launcher.model.plan import Plan, TaskPlan
+from launcher.job import Host, JobSpec, Plan, Program, ProgramKind, Role, TaskPlan
 from launcher.planning import assemble, commands, place
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")

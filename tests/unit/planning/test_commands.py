@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.errors import JobError
-from launcher.model.job import JobSpec, Program, ProgramKind, Role
+from launcher.job import JobSpec, Program, ProgramKind, Role
 from launcher.planning import check_program_args
 from launcher.planning.commands import command, filled, role_values
 

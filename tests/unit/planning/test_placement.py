@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.model.host import Host
-from launcher.model.job import JobSpec
+from launcher.job import Host, JobSpec
 from launcher.planning import place
 from tests.unit.planning.placing import BARE, GPU, LAB, UNSAID, faults, gpus, hosts, role, where
 

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from launcher.errors import PlacementError
-from launcher.model.host import Host
-from launcher.model.job import JobSpec
+from launcher.job import Host, JobSpec
 from launcher.planning import place
 from tests.unit.planning.placing import GPU, LAB, UNSAID, faults, hosts, role
 

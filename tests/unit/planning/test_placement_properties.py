@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import PlacementError
-from launcher.model.host import Host
-from launcher.model.job import JobSpec, Program, ProgramKind, Role
-from launcher.model.plan import Placement
+from launcher.job import Host, JobSpec, Placement, Program, ProgramKind, Role
 from launcher.planning import place
 from launcher.planning.room import slots_of
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.errors import PlacementError
-from launcher.model.host import Host
-from launcher.model.job import JobSpec, Program, Role
-from launcher.model.plan import Placement
+from launcher.job import Host, JobSpec, Placement, Program, Role
 from launcher.planning import assemble, place
 
 PROGRAM = Program.of(["train.py"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model.rundir import RunPaths
+from launcher.job import RunPaths
 from launcher.runs import create, folder, pruning, registry
 from launcher.runs.owner import Owner, start_ticks, this_process
 

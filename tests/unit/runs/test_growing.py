@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model.task import TaskId
+from launcher.job import TaskId
 from launcher.runs.growing import last_lines, run_of
 from launcher.runs.run import json_of
 from tests.unit.runs.conftest import made

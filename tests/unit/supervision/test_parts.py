@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.model.job import OnFailure
-from launcher.model.report import Failure
-from launcher.model.status import Reason, TaskState
-from launcher.model.task import TaskId
+from launcher.job import OnFailure, TaskId
 from launcher.planning import place
+from launcher.report import Failure, Reason, TaskState
 from launcher.supervision import policy, stopping
 from launcher.supervision.blame import Blame
 from launcher.supervision.hosts import Agents, AgentState

@@ -6,17 +6,17 @@ import signal
 
 import pytest
 
-from launcher.model import words
-from launcher.model.status import ExitStatus, Reason
+from launcher import text
+from launcher.report import ExitStatus, Reason
 from launcher.supervision import wording
 
 
 def test_signal_names_are_those_of_this_system():
     ours = {number.value: number.name for number in signal.Signals if number.value <= 31}
     # The same number, another name of it: SIGABRT is SIGIOT, SIGIO is SIGPOLL.
-    assert {number for number, name in words.SIGNALS.items() if ours.get(number, name) != name} <= {6, 29}
-    assert words.signal_name(9) == "SIGKILL"
-    assert words.signal_name(40) == "signal 40"
+    assert {number for number, name in text.SIGNALS.items() if ours.get(number, name) != name} <= {6, 29}
+    assert text.signal_name(9) == "SIGKILL"
+    assert text.signal_name(40) == "signal 40"
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_start_reasons(code: int, reason: Reason):
 
 def test_small_words():
     assert [wording.seconds(value) for value in (0.26, 9.94, 12.4)] == ["0.3 s", "9.9 s", "12 s"]
-    assert words.listed(("a", "b")) == "a, b"
-    assert words.listed(tuple("abcdefg")) == "a, b, c, d and 3 more"
+    assert text.listed(("a", "b")) == "a, b"
+    assert text.listed(tuple("abcdefg")) == "a, b, c, d and 3 more"
     assert [wording.tasks(1), wording.tasks(2), wording.tasks(1, many_only=True)] == [
         "1 task",
         "2 tasks",

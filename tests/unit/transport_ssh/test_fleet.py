@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from launcher.errors import HostsError, TransportError
-from launcher.model.host import Host
+from launcher.job import Host
 from launcher.transport.ssh import fleet as fleet_module
 from launcher.transport.ssh import tcp
 from launcher.transport.ssh.dial import Dialer

@@ -1,11 +1,8 @@
-"""How all rooms put some things into words: signals, long lists, and what others have written."""
+"""Wording that several packages share: names of signals, lists, text from other programs."""
 
 from __future__ import annotations
 
-from launcher.model.records import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Sequence
+from collections.abc import Sequence
 
 #: signal(7), x86 and ARM; others are called by their number.
 SIGNALS = {

@@ -1,13 +1,11 @@
-"""The states a task and a job go through, and how something ended."""
+"""The report: how the job and each of its tasks ended. ``report.json`` is this, field by field."""
 
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
-from launcher.model.records import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Optional
+from launcher.job import TaskId
 
 
 class TaskState(enum.Enum):
@@ -66,8 +64,8 @@ class Reason(enum.Enum):
 class ExitStatus(NamedTuple):
     """How a process ended: ``code`` (0..255) or ``signal`` (number); both ``None`` if nobody saw it."""
 
-    code: Optional[int] = None
-    signal: Optional[int] = None
+    code: int | None = None
+    signal: int | None = None
 
     @property
     def shell(self) -> int:
@@ -85,3 +83,73 @@ class ExitStatus(NamedTuple):
     def ok(self) -> bool:
         """Whether it exited with 0."""
         return self.code == 0
+
+
+#: Version of ``report.json``. A new field keeps it; a changed or dropped one raises it.
+REPORT_SCHEMA = 1
+
+
+class TaskReport(NamedTuple):
+    """How one task ended."""
+
+    task: TaskId
+    host: str
+    #: What other tasks connected to, ``host:port``; empty if it never got a port.
+    address: str
+    port: int | None
+    state: TaskState
+    reason: Reason | None
+    status: ExitStatus
+    #: What to tell the user about the end: ``exit code 7``, ``killed by SIGKILL``...
+    detail: str = ""
+    attempt: int = 1
+    pid: int | None = None
+    #: Seconds since the epoch; ``None``: it never started, or nobody saw its end.
+    started_at: float | None = None
+    ended_at: float | None = None
+    #: Bytes; the largest resident size of one of its processes.
+    peak_rss: int | None = None
+    #: Seconds of CPU, user and system.
+    cpu_s: float | None = None
+    #: Processes it left behind that we ended, and pids nobody could end.
+    leftovers: int = 0
+    unkillable: tuple[int, ...] = ()
+    #: Its end is none of the job's.
+    sidecar: bool = False
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it ran."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return max(0.0, self.ended_at - self.started_at)
+
+
+class Failure(NamedTuple):
+    """The first thing that went wrong: the cause of the job's end."""
+
+    reason: Reason
+    #: The task that failed first, or ``None`` if no task did (a host, a timeout, Ctrl-C).
+    task: TaskId | None
+    host: str | None
+    at: float
+    #: One sentence for the user, which names task and host.
+    text: str
+    #: What the user could try; may be empty.
+    hint: str = ""
+    #: If the time was up, the limit that was asked for, ``2h``; else empty.
+    limit: str = ""
+
+
+class Report(NamedTuple):
+    """How the job ended."""
+
+    job: str
+    exit_code: int
+    started_at: float
+    ended_at: float
+    tasks: tuple[TaskReport, ...]
+    #: ``None`` when all went well.
+    failure: Failure | None = None
+    run_dir: str = ""
+    schema: int = REPORT_SCHEMA

@@ -1,0 +1,285 @@
+"""Events (what happened) and commands (what to do).
+
+Agents, the clock and the user report events. The supervisor gives commands. ``at`` is in seconds since
+the epoch, by the clock of the machine that saw the event. Hosts with Python 3.8 import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Union
+
+from launcher.job import TaskId
+
+
+class AgentReady(NamedTuple):
+    """The agent of a host runs; ``facts`` tells about the host (see ``launcher.agent.hostfacts``)."""
+
+    host: str
+    at: float
+    pid: int
+    facts: Mapping[str, Any]
+
+
+class HostGpus(NamedTuple):
+    """What ``nvidia-smi`` says of the host, a line a GPU: ``index, name, memory``; comes when it is done."""
+
+    host: str
+    at: float
+    gpus: tuple[str, ...]
+
+
+class PortsHeld(NamedTuple):
+    """The agent holds one port for each of these tasks."""
+
+    host: str
+    at: float
+    ports: Mapping[TaskId, int]
+
+
+class PortsRefused(NamedTuple):
+    """The host has no port to give; ``why`` is for the user."""
+
+    host: str
+    at: float
+    why: str
+
+
+class PeersTried(NamedTuple):
+    """The agent has tried to reach other hosts: the addresses that it can't reach, and why."""
+
+    host: str
+    at: float
+    unreachable: Mapping[str, str]
+
+
+class TaskStarted(NamedTuple):
+    """The task's process exists."""
+
+    host: str
+    at: float
+    task: TaskId
+    attempt: int
+    pid: int
+
+
+class TaskNotStarted(NamedTuple):
+    """It could not be started: ``code`` is 127 (not found), 126 (not runnable) or 125 (the host's fault)."""
+
+    host: str
+    at: float
+    task: TaskId
+    attempt: int
+    code: int
+    why: str
+
+
+class TaskOutput(NamedTuple):
+    """Raw bytes the task printed (stdout and stderr as one stream), cut anywhere."""
+
+    host: str
+    task: TaskId
+    attempt: int
+    data: bytes
+
+
+class TaskSignalled(NamedTuple):
+    """A rung of the stop ladder: this signal went to so many processes of the task."""
+
+    host: str
+    at: float
+    task: TaskId
+    attempt: int
+    signal: int
+    processes: int
+
+
+class TaskExited(NamedTuple):
+    """The task's own process is over; what it left behind may not be yet."""
+
+    host: str
+    at: float
+    task: TaskId
+    attempt: int
+    #: One of the two is set.
+    code: int | None
+    signal: int | None
+    #: Largest resident size of one of its processes, in bytes, and CPU seconds of all that it waited for.
+    peak_rss: int
+    cpu_s: float
+    #: What the kernel says of an out-of-memory kill; empty: nothing.
+    oom: str = ""
+
+
+class TaskGone(NamedTuple):
+    """Every process of the task is over and its output complete; its port is free again."""
+
+    host: str
+    at: float
+    task: TaskId
+    attempt: int
+    #: How many processes it had left behind that we ended.
+    leftovers: int = 0
+    #: Pids that outlived SIGKILL (uninterruptible sleep).
+    unkillable: tuple[int, ...] = ()
+
+
+class AgentLost(NamedTuple):
+    """The link to an agent ended without its saying so; ``why`` is for the user."""
+
+    host: str
+    at: float
+    why: str
+
+
+class AgentClosed(NamedTuple):
+    """The agent was told to close, left nothing behind and ended."""
+
+    host: str
+    at: float
+
+
+class StopAsked(NamedTuple):
+    """Somebody wants the job to end: ``signal`` is what they sent, ``who`` how to name it."""
+
+    at: float
+    signal: int
+    who: str
+
+
+class TimeUp(NamedTuple):
+    """A timer that was set has run out."""
+
+    at: float
+    timer: str
+
+
+Event = Union[
+    AgentReady,
+    HostGpus,
+    PortsHeld,
+    PortsRefused,
+    PeersTried,
+    TaskStarted,
+    TaskNotStarted,
+    TaskOutput,
+    TaskSignalled,
+    TaskExited,
+    TaskGone,
+    AgentLost,
+    AgentClosed,
+    StopAsked,
+    TimeUp,
+]
+
+
+#: A stop ladder: ``(signal, seconds)`` rungs. Each signal goes to every process of the task; what
+#: is alive after so many seconds gets the next. After the last rung it is reported as unkillable.
+Ladder = tuple[tuple[int, float], ...]
+
+
+class HoldPorts(NamedTuple):
+    """To an agent: hold one port for each task until the task is gone."""
+
+    host: str
+    tasks: tuple[TaskId, ...]
+
+
+class TryPeers(NamedTuple):
+    """To an agent: see whether these addresses (``host:port``, held by other agents) can be reached."""
+
+    host: str
+    addresses: tuple[str, ...]
+
+
+class StartTask(NamedTuple):
+    """To an agent: start this process."""
+
+    host: str
+    task: TaskId
+    attempt: int
+    argv: tuple[str, ...]
+    #: Added to the agent's own environment.
+    env: Mapping[str, str]
+    workdir: str | None
+    #: How processes that the task leaves behind when it ends are ended.
+    ladder: Ladder
+    #: The virtual or conda environment it runs in.
+    venv: str | None = None
+    #: The file that its Python runs: looked for first, so that a missing one is told as such.
+    script: str | None = None
+
+
+class StopTasks(NamedTuple):
+    """To an agent: end these tasks, all together. A second order replaces the first's ladder."""
+
+    host: str
+    tasks: tuple[TaskId, ...]
+    ladder: Ladder
+
+
+class HoldOutput(NamedTuple):
+    """To an agent: keep what tasks print, for its reader is slow, until told otherwise; not the facts."""
+
+    host: str
+    on: bool
+
+
+class CloseAgent(NamedTuple):
+    """To an agent: nothing more will come; leave nothing and end."""
+
+    host: str
+
+
+class HangUp(NamedTuple):
+    """To the launcher: close the link to this host's agent, which ends everything there, if it lives."""
+
+    host: str
+
+
+class MakePlan(NamedTuple):
+    """To the launcher: every port is held, so make the plan; ``ports`` says which is whose."""
+
+    ports: Mapping[TaskId, int]
+
+
+class SetTimer(NamedTuple):
+    """To the launcher: report ``TimeUp(timer)`` in so many seconds; setting it again moves it."""
+
+    timer: str
+    seconds: float
+
+
+class CancelTimer(NamedTuple):
+    """To the launcher: forget this timer."""
+
+    timer: str
+
+
+class Tell(NamedTuple):
+    """To the launcher: tell the user, one line. ``urgent`` is shown even with ``--quiet``."""
+
+    text: str
+    urgent: bool = False
+
+
+class Finish(NamedTuple):
+    """To the launcher: the job is over, nothing is running any more."""
+
+    exit_code: int
+
+
+Command = Union[
+    HoldPorts,
+    TryPeers,
+    StartTask,
+    StopTasks,
+    HoldOutput,
+    CloseAgent,
+    HangUp,
+    MakePlan,
+    SetTimer,
+    CancelTimer,
+    Tell,
+    Finish,
+]

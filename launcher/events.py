@@ -7,7 +7,7 @@ the epoch, by the clock of the machine that saw the event. Hosts with Python 3.8
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Tuple, Union
 
 from launcher.job import TaskId
 
@@ -175,7 +175,7 @@ Event = Union[
 
 #: A stop ladder: ``(signal, seconds)`` rungs. Each signal goes to every process of the task; what
 #: is alive after so many seconds gets the next. After the last rung it is reported as unkillable.
-Ladder = tuple[tuple[int, float], ...]
+Ladder = Tuple[Tuple[int, float], ...]
 
 
 class HoldPorts(NamedTuple):

@@ -17,7 +17,7 @@ from tests.contract.driver import Driver
 
 PACKAGE = Path(__file__).parents[2] / "launcher"
 #: What an agent's host gets; ``launcher/__init__.py`` may be empty there.
-TRAVELS = ("model", "processes", "agent", "wire.py", "errors.py")
+TRAVELS = ("model", "processes", "agent", "wire.py", "errors.py", "events.py", "job.py", "text.py")
 
 
 def pythons() -> list[str]:

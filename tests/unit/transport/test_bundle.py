@@ -29,7 +29,7 @@ def modules(data: bytes) -> dict[str, tuple[bool, bytes]]:
 
 def test_the_agent_has_all_that_it_imports_and_no_more_than_what_may_travel():
     names = set(bundle(AGENT).names)
-    assert {"launcher", "launcher.agent", "launcher.agent.loop", "launcher.model.records"} <= names
+    assert {"launcher", "launcher.agent", "launcher.agent.loop", "launcher.events"} <= names
     rooms = {name.split(".")[1] for name in names if "." in name}
     assert rooms <= {"agent", "model", "wire", "errors", "stream", "processes"}
     code = f"import sys; import {AGENT.partition(':')[0]}, launcher.agent.loop; print(*sys.modules)"

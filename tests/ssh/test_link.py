@@ -19,10 +19,10 @@ from launcher.transport.ssh.link import SshLink, SshTransport
 from tests.conftest import MARK, leaks
 from tests.contract.driver import Driver
 from tests.local.seeing import named
+from tests.pythons import oldest_python
 from tests.ssh.errand_stubs import receive
 from tests.ssh.host import PATIENCE, until
 from tests.ssh.pretend import PretendFleet
-from tests.test_house import oldest_python
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -31,7 +31,7 @@ def test_the_agent_has_all_that_it_imports_and_no_more_than_what_may_travel():
     names = set(bundle(AGENT).names)
     assert {"launcher", "launcher.agent", "launcher.agent.loop", "launcher.events"} <= names
     rooms = {name.split(".")[1] for name in names if "." in name}
-    assert rooms <= {"agent", "model", "wire", "errors", "stream", "processes"}
+    assert rooms <= {"agent", "model", "wire", "errors", "stream", "processes", "events", "job", "text"}
     code = f"import sys; import {AGENT.partition(':')[0]}, launcher.agent.loop; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert {name for name in loaded if name.partition(".")[0] == "launcher"} <= names

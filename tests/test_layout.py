@@ -1,0 +1,63 @@
+"""Rules of the layout that import-linter and ruff do not check."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import launcher
+from tests.pythons import oldest_python
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "launcher"
+#: Files and packages that run on hosts: Python 3.8 and the standard library only.
+TRAVELS = ("errors.py", "job.py", "events.py", "text.py", "protocol.py", "agent", "feed/remote", "api/remote")
+
+
+def travelling() -> list[str]:
+    """Names of the modules that run on hosts."""
+    paths = [PACKAGE / name for name in TRAVELS]
+    files = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
+    names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files if file.exists()]
+    return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+
+
+def test_what_runs_on_hosts_can_be_imported_by_python_3_8():
+    python = oldest_python()
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+    argv = [python, "-B", "-W", "error", "-c", code, *travelling()]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_every_public_name_can_be_imported():
+    assert launcher.__all__ == sorted(launcher.__all__)
+    assert all(getattr(launcher, name) for name in launcher.__all__)
+
+
+def test_importing_the_package_imports_no_library():
+    code = "import sys, launcher; print(*sys.modules)"
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
+    assert not loaded & {"yaml", "rich", "paramiko", "fabric", "psutil", "cloudpickle", "tensorflow"}
+
+
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("*/README.md"),
+    *ROOT.glob("examples/*/README.md"),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_pages_lead_to_files(page: Path):
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing

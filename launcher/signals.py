@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import signal
 import sys
 
@@ -22,6 +24,24 @@ def heed_dropped() -> None:
     It is raised again a moment later. Whatever else is dropped is shown as ever.
     """
     sys.unraisablehook = _again
+
+
+def stop_at_end_of_file(fd: int) -> None:
+    """Send this process SIGTERM when the pipe ends: the program that holds its other end is gone.
+
+    The kernel sends the signal, so this works before and while the job runs, and needs no thread.
+
+    Args:
+        fd: the reading end of a pipe to which nobody writes.
+    """
+    os.set_inheritable(fd, False)
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGTERM)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    if poll.poll(0):  # it had ended before
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _again(dropped: sys.UnraisableHookArgs) -> None:

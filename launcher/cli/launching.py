@@ -88,7 +88,7 @@ def launch(
         wanted.job,
         placement,
         transport,
-        [*watching, Late(display.renderers)],
+        [*watching, Late(display.renderers), *_event_pipe(args)],
         Opening(job, placement, paths, started),
         remarks=remarks,
         on_plan=planned,
@@ -185,6 +185,15 @@ def _sweep_others(job: str) -> str:
     from launcher.cli.remains import sweep_at
 
     return sweep_at(folders)
+
+
+def _event_pipe(args: argparse.Namespace) -> list[Renderer]:
+    """What tells the program that started this launch, if it asked for that."""
+    if args.events_fd is None:
+        return []
+    from launcher.output.eventpipe import EventPipe
+
+    return [EventPipe(args.events_fd)]
 
 
 def _screen(args: argparse.Namespace, show: Selection | None, paths: RunPaths, tmux: Tmux | None) -> Screen:

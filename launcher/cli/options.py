@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from launcher.cli.dockeroptions import add_docker_options
@@ -101,6 +102,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
     output.add_argument("--version", action="version", version=_version())
+    # For programs that start `launch`: see launcher.output.eventpipe and launcher.signals.
+    output.add_argument("--events-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
+    output.add_argument("--until-eof-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
 
 
 #: Seconds: hosts are pinged every two, and a lost connection takes five to be noticed.
@@ -133,6 +137,15 @@ def _lease(text: str) -> float:
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > MOST_TASKS:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {MOST_TASKS}")
+    return int(text)
+
+
+def _descriptor(text: str) -> int:
+    """The number of an open descriptor, inherited from the program that started this one."""
+    try:
+        os.fstat(int(text))
+    except (ValueError, OSError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected the number of an open descriptor") from None
     return int(text)
 
 

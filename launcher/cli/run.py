@@ -11,6 +11,7 @@ from launcher.cli.places import is_here, with_defaults
 from launcher.cli.programs import check_programs
 from launcher.job import Placement
 from launcher.planning import place
+from launcher.signals import stop_at_end_of_file
 from launcher.transport import transport_named
 from launcher.transport.early import EarlyAgents
 
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         LaunchError: it could not be started.
     """
+    if args.until_eof_fd is not None:
+        stop_at_end_of_file(args.until_eof_fd)
     wanted = request.understand(args)
     if args.docker is not None:
         from launcher.cli import indocker

@@ -6,6 +6,9 @@ BENCH  := .venv-bench
 BIN    := $(VENV)/bin
 PIP     = -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
+# Most tests wait: more processes than cores. Tests of one group (one Docker engine) share a process.
+SIDE_BY_SIDE := -p no:cacheprovider -n 4 --dist loadgroup
+FAST := tests/unit tests/histories tests/local tests/test_layout.py
 comma := ,
 
 PACKAGING := pyproject.toml setup.py
@@ -13,10 +16,10 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test check contract-docker lint types bench install uninstall clean python-ok
+.PHONY: help venv dev demo test test-fast soak lint types bench packages install uninstall clean python-ok
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.demo  ## an environment with launch and TensorFlow in .venv
 
@@ -27,23 +30,27 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 	$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
 	@echo "next: . $(VENV)/bin/activate; launch --help"
 
-test: lint types  ## ruff, mypy and all tests
-	@command -v tmux >/dev/null || { echo "make: the tests need tmux: apt-get install tmux" >&2; exit 1; }
-	$(BIN)/python -m $(if $(PYTEST_ARGS),pytest $(PYTEST_ARGS),tests)
+test: packages lint types  ## install what is missing; ruff, mypy, import-linter and all tests
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
-check: test
+test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (at most 90 s)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not slow and not tmux" $(FAST) $(PYTEST_ARGS)
 
-contract-docker: $(VENV)/.dev  ## the contract of agents, in containers: some minutes
-	LAUNCH_TEST_CONTRACT=docker $(BIN)/python -m pytest tests/contract
+soak: packages $(VENV)/.dev  ## kill launcher, agents and tasks at random moments, many times, on every transport
+	LAUNCH_SOAK=$${LAUNCH_SOAK:-50} $(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/soak $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev  ## ruff
+lint: $(VENV)/.dev  ## ruff and import-linter
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo
 
 types: $(VENV)/.dev  ## mypy
 	$(BIN)/mypy
 
 bench: $(BENCH)/.installed  ## measure side by side with honcho, mpirun and torchrun
 	$(BENCH)/bin/python -m bench.run $(BENCH_ARGS)
+
+packages:
+	@PYTHON=$(PYTHON) .ci/packages test
 
 install: python-ok  ## install launch for the Python of PYTHON=
 	$(PYTHON) $(PIP) --quiet install .
@@ -60,8 +67,7 @@ python-ok:
 	    echo "make: no $(PYTHON) here: install Python 3.10 or newer, or say make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("make: Python %d.%d is too old, 3.10 or \
 	newer is needed: make PYTHON=python3.11" % sys.version_info[:2])'
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	    echo "make: $(PYTHON) can't make virtual environments: apt-get install python3-venv" >&2; exit 1; }
+	@PYTHON=$(PYTHON) .ci/packages demo
 
 $(VENV)/bin/python $(BENCH)/bin/python: | python-ok
 	$(PYTHON) -m venv $(@D)/..

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 
 MARK = "LAUNCH_TEST_MARK"
+TESTS = Path(__file__).resolve().parent
 
 # numpy, once a test module imports it, would start a thread for each core, and a process of several threads
 # can't be forked into an agent. No task does heavy arithmetic, so it may go on to them.
@@ -119,6 +120,20 @@ def _files() -> Iterator[str]:
         except OSError:  # the one that listed the folder
             continue
         yield f"open file {fd} -> {target}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests share a process when several run side by side (pytest-xdist).
+
+    All that use the Docker engine do, and the tests of one file that share hosts.
+    """
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder == "docker" or "[docker" in item.name:
+            item.add_marker(pytest.mark.xdist_group("docker"))
+        elif folder not in ("unit", "histories", "local"):
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @pytest.fixture(autouse=True)

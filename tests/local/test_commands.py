@@ -267,7 +267,7 @@ def test_zsh_script(launch: Launch, tmp_path: Path):
 
 # ---------------------------------------------------------------------- what is not needed
 
-HEAVY = frozenset("yaml rich psutil fabric paramiko docker tensorflow numpy asyncio cloudpickle".split())
+HEAVY = {"yaml", "rich", "psutil", "fabric", "paramiko", "tensorflow", "numpy", "asyncio", "cloudpickle"}
 
 
 def _imported(stderr: str) -> set[str]:

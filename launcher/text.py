@@ -1,8 +1,11 @@
-"""Wording that several packages share: names of signals, lists, text from other programs."""
+"""Wording that all packages share: counts, lists, durations, byte sizes, suggestions, names of signals.
+
+Python 3.8 and the standard library only: this module also runs on the hosts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Iterable, Optional, Sequence
 
 #: signal(7), x86 and ARM; others are called by their number.
 SIGNALS = {
@@ -43,6 +46,71 @@ SIGNALS = {
 def signal_name(number: int) -> str:
     """``SIGKILL`` for 9; ``signal 40`` where it has no name."""
     return SIGNALS.get(number, f"signal {number}")
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 task``, ``2,013 tasks``; ``plural`` where it is not the noun and an s (``processes``)."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: Optional[float]) -> str:
+    """``0.3s``, ``12s``, ``3m05s``, ``2h07m`` or ``3d04h``; ``-`` if unknown."""
+    if seconds is None:
+        return "-"
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}s"
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    if not minutes:
+        return f"{rest}s"
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
+
+
+def byte_size(size: Optional[float], binary: bool = False) -> str:
+    """``512 B``, ``3.4 MB``, ``12 GB`` (1 kB is 1000 bytes); ``-`` if unknown.
+
+    Args:
+        size: bytes.
+        binary: count in powers of 1024 (``64 MiB``), for limits that the user writes so.
+    """
+    if size is None:
+        return "-"
+    step = 1024 if binary else 1000
+    units = ("B", "KiB", "MiB", "GiB", "TiB") if binary else ("B", "kB", "MB", "GB", "TB")
+    index = 0
+    while size >= step - 0.5 and index < len(units) - 1:
+        size /= step
+        index += 1
+    return f"{round(size, 1 if size < 9.95 else None):g} {units[index]}"
+
+
+def nearest(word: str, known: Iterable[str], ratio: float = 0.7) -> str:
+    """The known word that ``word`` was probably meant to be; empty if none is near.
+
+    Args:
+        word: what was written; only its first 80 characters are compared.
+        known: what could have been meant.
+        ratio: how near it must be, from 0 to 1 (`difflib.SequenceMatcher.ratio`).
+    """
+    import difflib  # 3 ms that only a fault costs
+
+    return next(iter(difflib.get_close_matches(word[:80], list(known), 1, ratio)), "")
+
+
+def did_you_mean(word: str, known: Sequence[str], otherwise: Optional[str] = None) -> str:
+    """``did you mean "count"?``, or what else to say where no known word is near.
+
+    Args:
+        word: what was written.
+        known: what could have been meant.
+        otherwise: ``None``: name all that are known.
+    """
+    guess = nearest(word, known)
+    if guess:
+        return f'did you mean "{guess}"?'
+    return f"expected one of {', '.join(known)}" if otherwise is None else otherwise
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcher.checking.records import Finding, Offset, Severity
+from launcher.text import duration
 
 #: Seconds from which files seem to come from the future and logs can't be put in order; and from which
 #: certificates, tickets and locks fail.
@@ -34,16 +35,7 @@ def _of_clock(
     least = abs(off) - uncertainty
     if least > _ODD:
         severity = Severity.PROBLEM if least > _WRONG else Severity.WARNING
-        seen = f"{whose} is {_long(abs(off))} {'ahead of' if off > 0 else 'behind'} {others}"
+        seen = f"{whose} is {duration(abs(off))} {'ahead of' if off > 0 else 'behind'} {others}"
         yield Finding(
             severity, "clock", hosts, seen, "let it be set from the network: `timedatectl set-ntp true`"
         )
-
-
-def _long(seconds: float) -> str:
-    """``1.4 s``, ``52 s``, ``3 h 20 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

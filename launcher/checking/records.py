@@ -110,11 +110,6 @@ def offset_of(samples: Iterable[tuple[float, float, float]]) -> Offset | None:
     return Offset(said - (asked + heard) / 2, max(0.0, heard - asked) / 2)
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    """``1 host``, ``2 hosts``; ``2 processes`` where another plural is given."""
-    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
-
-
 def odd_ones(values: Mapping[str, str]) -> tuple[str, dict[str, list[str]]]:
     """What most hosts have, and who has what else.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.checking.records import Finding, Severity, Sight, count
-from launcher.text import listed
+from launcher.checking.records import Finding, Severity, Sight
+from launcher.text import counted, listed
 
 if TYPE_CHECKING:
     from typing import Any
@@ -57,7 +57,7 @@ def _of_memory(sight: Sight) -> Iterator[Finding]:
             Severity.WARNING, "memory", (sight.name,), seen, "see who uses it: `ps aux --sort=-rss`"
         )
     if load > sight.facts["cpus"] + 1:
-        seen = f"busy: a load of {load:.1f} on {count(sight.facts['cpus'], 'CPU')}"
+        seen = f"busy: a load of {load:.1f} on {counted(sight.facts['cpus'], 'CPU')}"
         yield Finding(
             Severity.NOTE, "load", (sight.name,), seen, "the slowest host sets the pace of training"
         )
@@ -67,10 +67,10 @@ def _of_limits(sight: Sight) -> Iterator[Finding]:
     files, processes = (sight.facts["limits"][name] for name in ("files", "processes"))
     advice = "raise it in /etc/security/limits.conf there"
     if files is not None and files < _FEW_FILES:
-        seen = f"a program may open {count(files, 'file')} (ulimit -n)"
+        seen = f"a program may open {counted(files, 'file')} (ulimit -n)"
         yield Finding(Severity.WARNING, "limits", (sight.name,), seen, advice)
     if processes is not None and processes < _FEW_PROCESSES:
-        seen = f"its user may have {count(processes, 'process', 'processes')} and threads (ulimit -u)"
+        seen = f"its user may have {counted(processes, 'process', 'processes')} and threads (ulimit -u)"
         yield Finding(Severity.WARNING, "limits", (sight.name,), seen, advice)
     shm = sight.facts["shm"]
     if shm is not None and shm < _LITTLE_SHM and sight.facts["gpus"]["list"]:
@@ -89,11 +89,11 @@ def _of_gpus(sight: Sight) -> Iterator[Finding]:
         yield Finding(severity, "gpus", (sight.name,), f"nvidia-smi fails: {said[0]}", advice)
     elif absent := [gpu for gpu in wanted if not _is_there(gpu, there)]:
         those = f"{listed(absent)} {'is' if len(absent) == 1 else 'are'} not among the {len(there)} there"
-        seen = f"the hostfile says {count(len(wanted), 'GPU')}, and {those}"
+        seen = f"the hostfile says {counted(len(wanted), 'GPU')}, and {those}"
         yield Finding(Severity.PROBLEM, "gpus", (sight.name,), seen, "correct `gpus:` in the hostfile")
     distribution = str(sight.facts["task_python"].get("distribution") or "")
     if there and distribution.endswith("-cpu"):
-        seen = f"{distribution} can't use its {count(len(there), 'GPU')}"
+        seen = f"{distribution} can't use its {counted(len(there), 'GPU')}"
         yield Finding(
             Severity.WARNING, "gpus", (sight.name,), seen, "`pip install tensorflow[and-cuda]` there"
         )

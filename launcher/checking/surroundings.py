@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 
 from launcher.checking.addresses import is_address, plain
-from launcher.checking.records import Finding, Severity, Sight, count
-from launcher.text import listed
+from launcher.checking.records import Finding, Severity, Sight
+from launcher.text import counted, listed
 
 #: What gRPC asks for a proxy, and what for exceptions: the first that is set, in this order
 #: (``src/core/handshaker/http_connect/http_proxy_mapper.cc``); it does not know the others.
@@ -81,7 +81,7 @@ def _of_leftovers(sight: Sight) -> Iterator[Finding]:
     if left["count"]:
         shown = [f"{process['name']} ({process['pid']})" for process in left["processes"]]
         verb = "is" if left["count"] == 1 else "are"
-        number = count(left["count"], "process", "processes")
+        number = counted(left["count"], "process", "processes")
         seen = f"{number} of an earlier run {verb} left: {listed(shown, 4)}"
         yield Finding(
             Severity.NOTE, "leftovers", (sight.name,), seen, "the next launch ends what is provably ours"

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.checking.pairs import milliseconds
-from launcher.checking.records import Finding, Pair, Reach, Severity, Sight, count
+from launcher.checking.records import Finding, Pair, Reach, Severity, Sight
 from launcher.cli.examining import Examined
-from launcher.cli.tables import print_table, size
+from launcher.cli.tables import print_table
 from launcher.job import Host
-from launcher.text import listed, printable
+from launcher.text import byte_size, counted, listed, printable
 
 if TYPE_CHECKING:
     from typing import Any
@@ -57,7 +57,7 @@ def _row(host: Host, sight: Sight | None, failed: str) -> list[str]:
         sight.version("keras") or "",
         str(facts["cpus"]),
         f"{facts['load'][0]:.1f}",
-        "" if facts["available"] is None else size(facts["available"]),
+        "" if facts["available"] is None else byte_size(facts["available"]),
         _least_free(facts["folders"]),
         _gpus(facts["gpus"]),
         _clock(sight),
@@ -67,7 +67,7 @@ def _row(host: Host, sight: Sight | None, failed: str) -> list[str]:
 
 def _least_free(folders: Mapping[str, Mapping[str, Any]]) -> str:
     free = [folder["free"] for folder in folders.values() if folder["free"] is not None]
-    return size(min(free)) if free else ""
+    return byte_size(min(free)) if free else ""
 
 
 def _gpus(gpus: Mapping[str, Any]) -> str:
@@ -137,8 +137,8 @@ def _print_finding(finding: Finding, hosts: Sequence[Host]) -> None:
 def _summary(found: Sequence[Finding], failed: int) -> str:
     """``1 problem, 2 warnings; 1 host could not be checked``."""
     numbers = [(severity, sum(f.severity is severity for f in found)) for severity in Severity]
-    parts = [count(number, severity.value) for severity, number in numbers if number]
-    lost = f"{count(failed, 'host')} could not be checked" if failed else ""
+    parts = [counted(number, severity.value) for severity, number in numbers if number]
+    lost = f"{counted(failed, 'host')} could not be checked" if failed else ""
     return "; ".join(filter(None, (", ".join(parts), lost))) or "nothing to remark"
 
 

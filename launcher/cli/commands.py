@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.text import nearest
+
 #: Command -> module, imported when it is used. What is none of these is a program to run.
 COMMANDS = {
     "run": "launcher.cli.run",
@@ -20,7 +22,5 @@ _OPTIONS = ("help", "version")
 
 def meant_command(word: str) -> str:
     """The command line that a word was probably meant to be, ``launch logs`` for ``log``; empty: none."""
-    from launcher.planning.wording import nearest
-
     near = nearest(word, (*COMMANDS, *_OPTIONS))
     return f"launch {'--' if near in _OPTIONS else ''}{near}" if near else ""

@@ -10,6 +10,7 @@ from launcher.cli.completion import completes_files
 from launcher.cli.inventory import read_hosts
 from launcher.cli.tables import print_table
 from launcher.job import Host
+from launcher.text import counted
 
 SUMMARY = "show the hosts of a hostfile or a list, and check it"
 
@@ -66,14 +67,10 @@ def _names(host: Host) -> list[str]:
 
 def _totals(hosts: Sequence[Host]) -> str:
     """``3 hosts, 8 slots (1 host does not say), 4 GPUs``."""
-    parts = [_count(len(hosts), "host")]
+    parts = [counted(len(hosts), "host")]
     silent = sum(host.slots is None for host in hosts)
     if silent < len(hosts):
-        slots = _count(sum(host.slots or 0 for host in hosts), "slot")
-        parts.append(f"{slots} ({_count(silent, 'host')} without a number)" if silent else slots)
+        slots = counted(sum(host.slots or 0 for host in hosts), "slot")
+        parts.append(f"{slots} ({counted(silent, 'host')} without a number)" if silent else slots)
     gpus = sum(len(host.gpus or ()) for host in hosts)
-    return ", ".join([*parts, _count(gpus, "GPU")] if gpus else parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return ", ".join([*parts, counted(gpus, "GPU")] if gpus else parts)

@@ -19,7 +19,7 @@ from launcher.cli.voice import Voice
 from launcher.errors import Fault, JobError, PlacementError
 from launcher.job import Host, JobSpec, Placement, Role
 from launcher.planning import place
-from launcher.planning.wording import count
+from launcher.text import counted
 from launcher.transport.docker.settings import JOB, KEPT, Container
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _own_hosts(job: JobSpec) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...
     free = list(this_machine(os.environ).gpus or ())
     asked = sum((role.gpus or 0) * role.count for role in job.roles)
     if asked > len(free):
-        what = f"the tasks ask for {count(asked, 'GPU')}, this machine has {len(free)}"
+        what = f"the tasks ask for {counted(asked, 'GPU')}, this machine has {len(free)}"
         raise PlacementError([Fault("", what, "ask for fewer with --gpus")])
     hosts: list[Host] = []
     given: dict[str, tuple[str, ...]] = {}

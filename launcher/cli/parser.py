@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from launcher.text import nearest
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any, NoReturn
@@ -16,7 +18,15 @@ if TYPE_CHECKING:
 _NOBODY = "unrecognized arguments: "
 
 #: Other launchers' names for options of ours.
-_ALIASES = {"--container": "--docker", "--image": "--docker"}
+_ALIASES = {
+    "--container": "--docker",
+    "--image": "--docker",
+    "--np": "--workers",
+    "-np": "--workers",
+    "-n": "--workers",
+    "--env": "-x",
+    "-e": "-x",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -76,10 +86,9 @@ def _unknown(words: list[str], known: Iterable[str]) -> Iterator[str]:
 
 
 def _meant(option: str, known: Iterable[str]) -> str:
-    from launcher.planning.wording import nearest
-
-    near = nearest(_ALIASES.get(option, option), known)
-    return f"; did you mean {near}?" if near else ""
+    guess = nearest(option.lstrip("-"), [name.lstrip("-") for name in known], 0.75)
+    meant = _ALIASES.get(option) or (f"--{guess}" if guess else "")
+    return f"; did you mean {meant}?" if meant else ""
 
 
 def _on_one_line(text: str) -> str:

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.cli.remains import sweep_died
-from launcher.cli.tables import duration, print_table, size
+from launcher.cli.tables import print_table
 from launcher.runs.progress import exit_code_of, tasks_of
 from launcher.runs.registry import all_runs
 from launcher.runs.run import Run, RunState
+from launcher.text import byte_size, duration
 
 if TYPE_CHECKING:
     from typing import Any
@@ -106,7 +107,7 @@ def _row(record: Mapping[str, Any]) -> list[str]:
         str(record["pid"] or ""),
         str(record["processes"]) if used else "",
         duration(record["cpu_s"]) if used else "",
-        size(record["rss"]) if used else "",
+        byte_size(record["rss"]) if used else "",
         shlex.join(record["command"]),
     ]
 

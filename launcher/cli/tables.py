@@ -59,23 +59,3 @@ def _crop(cells: list[list[str]], headers: Sequence[str], others: Sequence[int],
         text = Text(row[last])
         text.truncate(room, overflow="ellipsis")
         row[last] = text.plain
-
-
-def duration(seconds: float) -> str:
-    """``5.2s``, ``3m05s``, ``2h07m`` or ``3d04h``."""
-    if seconds < 60:
-        return f"{max(0.0, seconds):.1f}s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m{rest:02}s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
-
-
-def size(count: float) -> str:
-    """Bytes as ``512 B``, ``3.4 MB`` or ``1.2 GB``."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if count >= 100 or unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

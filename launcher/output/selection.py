@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from launcher.errors import Fault, JobError
 from launcher.job import Placement
+from launcher.text import did_you_mean
 
 
 class Selection(NamedTuple):
@@ -56,12 +57,9 @@ def _tasks(word: str, indexes: dict[str, set[int]]) -> list[str]:
 
 
 def _expected(word: str, indexes: dict[str, set[int]]) -> str:
-    import difflib  # only for this message
-
     role = word.rpartition("/")[0]
     if role in indexes:
         last = max(indexes[role])
         return f"expected {role}/0 to {role}/{last}" if last else f"expected {role}/0"
     known = [*indexes, *(f"{role}/{index}" for role in indexes for index in sorted(indexes[role])[:100])]
-    close = difflib.get_close_matches(word.replace(":", "/"), known, 1, 0.5)
-    return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(indexes)}"
+    return did_you_mean(word.replace(":", "/"), known, f"expected one of {', '.join(indexes)}")

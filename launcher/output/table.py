@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcher.output import human
 from launcher.report import Failure, Reason, Report, TaskReport, TaskState
-from launcher.text import printable, signal_name
+from launcher.text import byte_size, counted, duration, printable, signal_name
 
 HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM"]
 #: Columns of numbers.
@@ -49,8 +48,8 @@ def table(report: Report) -> Table:
 
 
 def summary(report: Report) -> list[str]:
-    """``job JOB: ok in 12 s``, or what went wrong; and where the run's folder is."""
-    took = human.seconds(max(0.0, report.ended_at - report.started_at))
+    """``job JOB: ok in 12s``, or what went wrong; and where the run's folder is."""
+    took = duration(max(0.0, report.ended_at - report.started_at))
     if report.failure is not None:
         said = _outcome(report, report.failure)
     elif report.exit_code:
@@ -65,7 +64,7 @@ def _outcome(report: Report, failure: Failure) -> str:
     """How it ended, in a few words: the failure report has said why."""
     code = f"exit code {report.exit_code}"
     if failure.reason is Reason.TIMEOUT:
-        after = failure.limit or human.seconds(max(0.0, failure.at - report.started_at))
+        after = failure.limit or duration(max(0.0, failure.at - report.started_at))
         return f"timed out after {after}, {code}"
     if failure.reason is Reason.INTERRUPTED:
         return f"{failure.text.rstrip('.')}, {code}"
@@ -97,7 +96,7 @@ def _aligned(row: list[str], widths: list[int]) -> str:
 def _row(task: TaskReport, report: Report) -> list[str]:
     port = "-" if task.port is None else str(task.port)
     who = [task.host, port, task.task.role, str(task.task.index)]
-    how = [task.state.value, _exit(task), human.seconds(task.seconds), human.size(task.peak_rss)]
+    how = [task.state.value, _exit(task), duration(task.seconds), byte_size(task.peak_rss)]
     return [*who, *how, _remark(task, report)]
 
 
@@ -124,7 +123,7 @@ def _remark(task: TaskReport, report: Report) -> str:
 
 
 def _counted(tasks: list[TaskReport]) -> list[str]:
-    """``496 worker tasks succeeded (12 s to 14 s, up to 120 MB)``, one for each role and end."""
+    """``496 worker tasks succeeded (12s to 14s, up to 120 MB)``, one for each role and end."""
     groups: dict[tuple[str, TaskState], list[TaskReport]] = {}
     for task in tasks:
         groups.setdefault((task.task.role, task.state), []).append(task)
@@ -134,10 +133,10 @@ def _counted(tasks: list[TaskReport]) -> list[str]:
 def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
     times = [task.seconds for task in group if task.seconds is not None]
     sizes = [task.peak_rss for task in group if task.peak_rss is not None]
-    shortest, longest = (human.seconds(min(times)), human.seconds(max(times))) if times else ("", "")
+    shortest, longest = (duration(min(times)), duration(max(times))) if times else ("", "")
     facts = [shortest if shortest == longest else f"{shortest} to {longest}"] if times else []
-    facts += [f"up to {human.size(max(sizes))}"] if sizes else []
-    tasks = "1 task" if len(group) == 1 else f"{len(group)} tasks"
+    facts += [f"up to {byte_size(max(sizes))}"] if sizes else []
+    tasks = counted(len(group), "task")
     said = f"{tasks} of {role} {_WERE.get(state, state.value)}"
     said = said.replace(" were ", " was ") if len(group) == 1 else said
     return f"{said} ({', '.join(facts)})" if facts else said

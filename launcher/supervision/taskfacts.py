@@ -13,6 +13,7 @@ from launcher.supervision.ending import Ending
 from launcher.supervision.jobstate import JobState
 from launcher.supervision.record import Record
 from launcher.supervision.waiting import Phase
+from launcher.text import counted, duration
 
 #: Seconds after which TensorFlow's collectives miss a peer that has ended, and some more.
 _LATELY = 60.0
@@ -125,7 +126,7 @@ class TaskFacts:
             early = record.service and self._job.tasks.undecided
             text = f"{record.task} ended by itself (exit code 0) before the job was done"
             return [Tell(text)] if early else []
-        after = "" if record.started_at is None else f" after {wording.seconds(fact.at - record.started_at)}"
+        after = "" if record.started_at is None else f" after {duration(fact.at - record.started_at)}"
         text = f"{record.task} failed{self._job.on(record.host)}{after}: {record.detail}"
         hint = wording.exit_hint(record.status, fact.oom) or self._left_alone(record, fact.at)
         return self._failed(record, Failure(record.reason, record.task, record.host, fact.at, text, hint))
@@ -142,7 +143,8 @@ class TaskFacts:
         record.leftovers, record.unkillable = fact.leftovers, fact.unkillable
         told: list[Command] = []
         if fact.leftovers and not record.killed_by_us:
-            told.append(Tell(f"{fact.task} left {wording.processes(fact.leftovers)} behind: ended by us"))
+            left = counted(fact.leftovers, "process", "processes")
+            told.append(Tell(f"{fact.task} left {left} behind: ended by us"))
         if fact.unkillable:
             text = wording.unkillable(fact.task, fact.unkillable) + self._job.on(fact.host)
             told.append(Tell(text, urgent=True))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from launcher.report import ExitStatus, Reason
 from launcher.supervision.stopping import SIGKILL
-from launcher.text import SIGNALS, listed, signal_name
+from launcher.text import SIGNALS, counted, duration, listed, signal_name
 
 _SIGNAL_HINTS = {
     4: "it used an instruction this CPU does not have: perhaps it was built for another one",
@@ -71,7 +71,7 @@ def went_on(ended: Sequence[tuple[str, float]], waited_for: Sequence[str]) -> st
     """
     if not ended:
         return ""
-    names = listed([f"{who} ended after {seconds(after)}" for who, after in ended])
+    names = listed([f"{who} ended after {duration(after)}" for who, after in ended])
     return f"; {names}, {listed(waited_for)} went on"
 
 
@@ -110,13 +110,8 @@ def ended_before(peers: Sequence[str], after: float) -> str:
     """What may have made a task fail: others had ended well, the last of them so many seconds earlier."""
     if not peers:
         return ""
-    who = f"{listed(peers)} had ended with 0, {seconds(after)} before"
+    who = f"{listed(peers)} had ended with 0, {duration(after)} before"
     return f"{who}: what meets in a collective must end together"
-
-
-def seconds(value: float) -> str:
-    """``0.3 s``, ``12 s``."""
-    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
 
 
 def limit(value: float, said: str = "") -> str:
@@ -132,9 +127,4 @@ def limit(value: float, said: str = "") -> str:
 def tasks(count: int, many_only: bool = False) -> str:
     """``1 task``, ``3 tasks``; ``many_only``: the 1 is not said."""
     one = "task" if many_only else "1 task"
-    return one if count == 1 else f"{count} tasks"
-
-
-def processes(count: int) -> str:
-    """``1 process``, ``3 processes``."""
-    return "1 process" if count == 1 else f"{count} processes"
+    return one if count == 1 else counted(count, "task")

@@ -215,7 +215,7 @@ def test_a_chief_that_fails_is_told_as_it_is():
     spec = job("chief 1", "worker 1 drain 60", on_failure="continue")
     played = Script(spec).play("up\nchief/0 exits 3")
     assert stopped(*played.orders) == []
-    assert played.told == ("chief/0 failed on node1 after 0.0 s: exit code 3; 1 task left",)
+    assert played.told == ("chief/0 failed on node1 after 0.0s: exit code 3; 1 task left",)
 
 
 def test_a_worker_s_time_is_over():
@@ -283,10 +283,10 @@ def test_a_sidecar_is_stopped_with_the_job():
 @pytest.mark.parametrize(
     ("end", "told", "state"),
     [
-        ("exits 1", "board/0 failed on node1 after 0.0 s: exit code 1; it is a sidecar:", "failed: exit"),
+        ("exits 1", "board/0 failed on node1 after 0.0s: exit code 1; it is a sidecar:", "failed: exit"),
         (
             "dies 9",
-            "board/0 failed on node1 after 0.0 s: killed by SIGKILL; it is a sidecar:",
+            "board/0 failed on node1 after 0.0s: killed by SIGKILL; it is a sidecar:",
             "failed: signal",
         ),
         ("exits 0", "board/0 ended by itself (exit code 0) before the job was done", "succeeded: exit"),

@@ -83,28 +83,28 @@ ENDS = {
         """,
         7,
         "worker/0 stopped: stopped, worker/1 failed: exit, ps/0 stopped: stopped",
-        "worker/1 failed on node1 after 0.0 s: exit code 7",
+        "worker/1 failed on node1 after 0.0s: exit code 7",
     ),
     "killed by SIGKILL": End(
         Script(job("worker 1")),
         "up\nworker/0 dies 9\nworker/0 gone\nclosed",
         137,
         "worker/0 failed: signal",
-        "worker/0 failed on node1 after 0.0 s: killed by SIGKILL",
+        "worker/0 failed on node1 after 0.0s: killed by SIGKILL",
     ),
     "out of memory": End(
         Script(job("worker 1")),
         "up\nworker/0 dies 9 oom\nworker/0 gone\nclosed",
         137,
         "worker/0 failed: out of memory",
-        "worker/0 failed on node1 after 0.0 s: killed by SIGKILL, out of memory (oom_kill 1)",
+        "worker/0 failed on node1 after 0.0s: killed by SIGKILL, out of memory (oom_kill 1)",
     ),
     "a ps dies before the end": End(
         Script(job(*PLAIN)),
         "up\nps/0 dies 11\nps/0 gone\nworker/0 ends\nworker/1 ends\nclosed",
         139,
         "worker/0 stopped: stopped, worker/1 stopped: stopped, ps/0 failed: signal",
-        "ps/0 failed on node1 after 0.0 s: killed by SIGSEGV",
+        "ps/0 failed on node1 after 0.0s: killed by SIGSEGV",
     ),
     "a ps exits with 0 before the end": End(
         Script(job(*PLAIN)),
@@ -126,7 +126,7 @@ ENDS = {
         "up\nevaluator/0 exits 3\nevaluator/0 gone\nworker/0 ends\nclosed",
         3,
         "worker/0 stopped: stopped, evaluator/0 failed: exit",
-        "evaluator/0 failed on node1 after 0.0 s: exit code 3",
+        "evaluator/0 failed on node1 after 0.0s: exit code 3",
     ),
     "by itself between our order and our signal": End(
         Script(job("worker 3")),
@@ -141,7 +141,7 @@ ENDS = {
         """,
         7,
         "worker/0 stopped: stopped, worker/1 failed: exit, worker/2 failed: exit",
-        "worker/1 failed on node1 after 0.0 s: exit code 7",
+        "worker/1 failed on node1 after 0.0s: exit code 7",
     ),
     "the first by time is the cause, though reported second": End(
         Script(job("worker 3"), hosts(3)),
@@ -156,7 +156,7 @@ ENDS = {
         """,
         9,
         "worker/0 stopped: stopped, worker/1 failed: exit, worker/2 failed: exit",
-        "worker/2 failed on node3 after 7.4 s: exit code 9",
+        "worker/2 failed on node3 after 7.4s: exit code 9",
     ),
     "what we signalled is stopped, whatever its code": End(
         Script(job("worker 4")),
@@ -178,7 +178,7 @@ ENDS = {
         1,
         "worker/0 failed: exit, worker/1 stopped: stopped, worker/2 stopped: stopped, "
         "worker/3 stopped: stopped",
-        "worker/0 failed on node1 after 0.0 s: exit code 1",
+        "worker/0 failed on node1 after 0.0s: exit code 1",
     ),
     "a ps that crashes after all was done": End(
         Script(job("worker 1", "ps 1")),
@@ -191,7 +191,7 @@ ENDS = {
         "up\nworker/0 exits 0 @ 5.0\nps/0 dies 6 @ 4.999\nworker/0 gone\nps/0 gone\nclosed",
         134,
         "worker/0 succeeded: exit, ps/0 failed: signal",
-        "ps/0 failed on node1 after 3.9 s: killed by SIGABRT",
+        "ps/0 failed on node1 after 3.9s: killed by SIGABRT",
     ),
     "done is when the last worker ended, not when the last was heard of": End(
         Script(job("worker 2", "ps 1"), hosts(3)),
@@ -207,7 +207,7 @@ ENDS = {
         """,
         134,
         "worker/0 succeeded: exit, worker/1 succeeded: exit, ps/0 failed: signal",
-        "ps/0 failed on node1 after 4.0 s: killed by SIGABRT",
+        "ps/0 failed on node1 after 4.0s: killed by SIGABRT",
     ),
     "not found": End(
         Script(job("worker 1")),
@@ -261,28 +261,28 @@ ENDS = {
         """,
         7,
         "worker/0 succeeded: exit, worker/1 failed: exit, worker/2 failed: exit, ps/0 stopped: stopped",
-        "worker/1 failed on node1 after 0.0 s: exit code 7",
+        "worker/1 failed on node1 after 0.0s: exit code 7",
     ),
     "continue: the chief fails, and that is the end": End(
         Script(job("chief 1", "worker 1", on_failure="continue")),
         "up\nchief/0 exits 7\nchief/0 gone\nworker/0 ends\nclosed",
         7,
         "chief/0 failed: exit, worker/0 stopped: stopped",
-        "chief/0 failed on node1 after 0.0 s: exit code 7",
+        "chief/0 failed on node1 after 0.0s: exit code 7",
     ),
     "continue: what crashes after the end has not failed": End(
         Script(job("worker 1", "ps 1", on_failure="continue")),
         "up\nworker/0 exits 7\nps/0 dies 6\nworker/0 gone\nps/0 gone\nclosed",
         7,
         "worker/0 failed: exit, ps/0 stopped: stopped",
-        "worker/0 failed on node1 after 0.0 s: exit code 7",
+        "worker/0 failed on node1 after 0.0s: exit code 7",
     ),
     "continue: a ps fails, the workers finish": End(
         Script(job("worker 1", "ps 1", on_failure="continue")),
         "up\nps/0 exits 2\nps/0 gone\nworker/0 exits 0\nworker/0 gone\nclosed",
         2,
         "worker/0 succeeded: exit, ps/0 failed: exit",
-        "ps/0 failed on node1 after 0.0 s: exit code 2",
+        "ps/0 failed on node1 after 0.0s: exit code 2",
     ),
 }
 
@@ -306,7 +306,7 @@ def test_one_failure_stops_the_others_at_once_in_one_order_a_host():
     assert {stop.host: stop.tasks for stop in stops} == on
     assert len(stops) == 3
     assert {stop.ladder for stop in stops} == {TERM_ABRT_KILL}
-    assert played.told == ("worker/3 failed on node3 after 0.0 s: exit code 7; stopping the other 5 tasks",)
+    assert played.told == ("worker/3 failed on node3 after 0.0s: exit code 7; stopping the other 5 tasks",)
 
 
 def test_what_failed_is_not_stopped_again():
@@ -328,19 +328,19 @@ def test_grace_0_kills_at_once():
 
 def test_a_failure_that_was_first_is_told_though_it_comes_late():
     played = Script(job("worker 1", "ps 1"), hosts(2)).play("up\nworker/0 exits 0 @ 5.0\nps/0 exits 2 @ 4.5")
-    assert played.told == ("ps/0 failed on node1 after 3.5 s: exit code 2; that was before all else",)
+    assert played.told == ("ps/0 failed on node1 after 3.5s: exit code 2; that was before all else",)
 
 
 def test_a_failure_that_only_follows_the_first_is_not_told():
     played = Script(job("worker 3")).play("up\nworker/0 exits 7\nworker/1 exits 1")
-    assert played.told == ("worker/0 failed on node1 after 0.0 s: exit code 7; stopping the other 2 tasks",)
+    assert played.told == ("worker/0 failed on node1 after 0.0s: exit code 7; stopping the other 2 tasks",)
 
 
 def test_continue_says_who_is_left():
     played = Script(job("worker 3", on_failure="continue")).play("up\nworker/0 exits 7\nworker/1 exits 1")
     assert played.told == (
-        "worker/0 failed on node1 after 0.0 s: exit code 7; 2 tasks left",
-        "worker/1 failed on node1 after 0.0 s: exit code 1; 1 task left",
+        "worker/0 failed on node1 after 0.0s: exit code 7; 2 tasks left",
+        "worker/1 failed on node1 after 0.0s: exit code 1; 1 task left",
     )
     assert not played.all(events.StopTasks)
 

@@ -185,7 +185,7 @@ def test_the_time_limit_tells_who_hung():
     assert played.report.failure is not None
     text = "the job took longer than its time limit of 60 s; worker/1 ended after"
     assert played.report.failure.text.startswith(text)
-    assert played.report.failure.text.endswith(" s, worker/0, worker/2 went on")
+    assert played.report.failure.text.endswith("s, worker/0, worker/2 went on")
     assert "faulthandler" in played.report.failure.hint
 
 
@@ -195,7 +195,7 @@ def test_who_had_ended_before_the_first_that_failed():
     played = Script(job("worker 3", "ps 1")).play(history)
     assert played.report.failure is not None
     assert played.report.failure.hint == (
-        "worker/0, worker/2 had ended with 0, 3.5 s before: what meets in a collective must end together"
+        "worker/0, worker/2 had ended with 0, 3.5s before: what meets in a collective must end together"
     )
     crossed = Script(job("worker 2")).play("up\nworker/0 exits 0 @ 112\nworker/1 exits 1 @ 111")
     assert crossed.report.failure is not None and crossed.report.failure.hint == ""

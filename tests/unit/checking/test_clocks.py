@@ -27,10 +27,10 @@ def test_a_clock_that_jumped_back_while_we_asked():
 @pytest.mark.parametrize(
     ("off", "severity", "text"),
     [
-        (1.5, WARNING, "its clock is 1.5 s ahead of the others"),
-        (-29.0, WARNING, "its clock is 29 s behind the others"),
-        (31.0, PROBLEM, "its clock is 31 s ahead of the others"),
-        (-7200.0, PROBLEM, "its clock is 2 h 0 min behind the others"),
+        (1.5, WARNING, "its clock is 1.5s ahead of the others"),
+        (-29.0, WARNING, "its clock is 29s behind the others"),
+        (31.0, PROBLEM, "its clock is 31s ahead of the others"),
+        (-7200.0, PROBLEM, "its clock is 2h00m behind the others"),
     ],
 )
 def test_one_that_is_off(off, severity, text):
@@ -45,13 +45,13 @@ def test_off_by_no_more_than_the_measurement_may_be():
 def test_it_is_the_launcher_that_is_off():
     found = only(*(sight(n, offset=50.0) for n in (1, 2, 3)))
     assert (found.severity, found.hosts) == (PROBLEM, ())
-    assert found.seen == "the clock of this machine is 50 s behind the others"
+    assert found.seen == "the clock of this machine is 50s behind the others"
 
 
 @pytest.mark.parametrize(("off", "way"), [(5.0, "ahead of"), (-5.0, "behind")])
 def test_one_host_is_compared_with_this_machine(off: float, way: str):
     found = only(sight(1, offset=off))
-    assert (found.hosts, found.seen) == (("node1",), f"its clock is 5.0 s {way} this machine's")
+    assert (found.hosts, found.seen) == (("node1",), f"its clock is 5.0s {way} this machine's")
 
 
 def test_one_that_did_not_say():

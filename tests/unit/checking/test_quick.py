@@ -50,7 +50,7 @@ def test_addresses():
 
 def test_clocks():
     offsets = {"a": Offset(0.0, 0.1), "b": Offset(40.0, 0.1)}
-    assert said([A, B], READY, offsets) == [("problem", ("b",), "its clock is 40 s ahead of the others")]
+    assert said([A, B], READY, offsets) == [("problem", ("b",), "its clock is 40s ahead of the others")]
 
 
 def test_a_host_whose_agent_is_not_ready():

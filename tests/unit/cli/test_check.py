@@ -279,7 +279,7 @@ def test_the_table_of_hosts(capsys: pytest.CaptureFixture[str]):
     lines = shown(capsys, [host], Examined((seen,), (), {}))
     headers = "host address Python TensorFlow Keras CPUs load memory free disk free GPUs clock"
     assert " ".join(lines[0].split()) == headers
-    cells = "a 10.0.0.1 3.11.7 2.21.0 3.15.1 8 0.5 32.0 GB 50.0 GB 2 A100 -3.2 s"
+    cells = "a 10.0.0.1 3.11.7 2.21.0 3.15.1 8 0.5 32 GB 50 GB 2 A100 -3.2 s"
     assert lines[1].split() == cells.split()
     assert lines[-1] == "nothing to remark"
 

@@ -36,7 +36,7 @@ def test_what_has_run(pid: int, call: Call, capsys: pytest.CaptureFixture[str]):
     rows = capsys.readouterr().out.splitlines()[1:]
     assert [row.split()[0] for row in rows] == [OLD, NEW]
     assert "ended (3)" in rows[0]
-    assert "1m05s" in rows[0]
+    assert "1m06s" in rows[0]
 
 
 def test_json(pid: int, call: Call, capsys: pytest.CaptureFixture[str]):

@@ -4,24 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.cli.tables import duration, print_table, size
+from launcher.cli.tables import print_table
 from launcher.text import printable
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0.0s"), (59.94, "59.9s"), (60, "1m00s"), (3599, "59m59s"), (7620, "2h07m"), (273600, "3d04h")],
-)
-def test_durations(seconds: float, text: str):
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (3400, "3.4 kB"), (64e6, "64.0 MB"), (640e6, "640 MB"), (12e9, "12.0 GB")],
-)
-def test_sizes(count: float, text: str):
-    assert size(count) == text
 
 
 def test_what_a_terminal_would_act_on_is_escaped():

@@ -93,8 +93,8 @@ def test_lines_remarks_and_the_end(screen):
         "worker/0 | step 2\n"
         "worker/0 | last\n"
         "HOST   PORT  ROLE    INDEX  STATE      EXIT  TIME  PEAK MEM\n"
-        "node1  2222  worker      0  succeeded  0     12 s     12 MB\n"
-        "job mnist: ok in 12 s\n"
+        "node1  2222  worker      0  succeeded  0      12s     12 MB\n"
+        "job mnist: ok in 12s\n"
     )
     assert err == "launch: 2 tasks on node1\n"
 
@@ -252,8 +252,8 @@ def test_selections(text: str, expected: str):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("wroker", "--show: no task is called 'wroker'; did you mean 'worker'?"),
-        ("worker:1", "did you mean 'worker/1'?"),
+        ("wroker", "--show: no task is called 'wroker'; did you mean \"worker\"?"),
+        ("worker:1", 'did you mean "worker/1"?'),
         ("worker/9", "expected worker/0 to worker/3"),
         ("worker/2-4", "expected worker/0 to worker/3"),
         ("worker/3-2", "expected worker/0 to worker/3"),

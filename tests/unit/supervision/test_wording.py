@@ -62,15 +62,11 @@ def test_start_reasons(code: int, reason: Reason):
 
 
 def test_small_words():
-    assert [wording.seconds(value) for value in (0.26, 9.94, 12.4)] == ["0.3 s", "9.9 s", "12 s"]
-    assert text.listed(("a", "b")) == "a, b"
-    assert text.listed(tuple("abcdefg")) == "a, b, c, d and 3 more"
     assert [wording.tasks(1), wording.tasks(2), wording.tasks(1, many_only=True)] == [
         "1 task",
         "2 tasks",
         "task",
     ]
-    assert [wording.processes(1), wording.processes(2)] == ["1 process", "2 processes"]
     assert wording.unkillable("w/0", (1, 2)) == "w/0: SIGKILL did not end pid 1, 2"
 
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         TransportError,
         WireError,
     )
-    from launcher.feed.datafeed import DataFeed
     from launcher.feed.files import CsvFiles, TextFiles, TFRecordFiles
     from launcher.feed.partitions import partitions, rows
+    from launcher.feed.remote.data_feed import DataFeed
     from launcher.job import Host, JobSpec, OnFailure, Policy, Program, Role, TaskId
     from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 
@@ -87,7 +87,7 @@ _HOMES = {
         "FeedError FeedTimeout HostfileError InputError JobError JobFailed LaunchError PlacementError "
         "TaskFailed TransportError WireError"
     ),
-    "launcher.feed.datafeed": "DataFeed",
+    "launcher.feed.remote.data_feed": "DataFeed",
     "launcher.feed.files": "CsvFiles TFRecordFiles TextFiles",
     "launcher.feed.partitions": "partitions rows",
     "launcher.job": "Host JobSpec OnFailure Policy Program Role TaskId",

@@ -39,7 +39,7 @@ def _connected(address: str, purpose: str) -> socket.socket:
 
 
 def _feed(address: str, batch: int, pause: float) -> int:
-    from launcher.feed.datafeed import DataFeed
+    from launcher.feed.remote.data_feed import DataFeed
 
     feed = DataFeed(lambda name: _connected(address, name))
     rows = 0

@@ -18,10 +18,11 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
 from launcher.errors import LaunchError
-from launcher.feed import arriving, keepalive, knock, ways
+from launcher.feed.remote import arrival as first
+from launcher.feed.remote import connect
 
 #: Packages that travel whole, and single modules.
-_PACKAGES = ("launcher.model", "launcher.feed", "launcher.api", "cloudpickle")
+_PACKAGES = ("launcher.model", "launcher.feed", "launcher.feed.remote", "launcher.api", "cloudpickle")
 _MODULES = ("launcher", "launcher.errors")
 #: Level 1 takes a third of the time of level 6 for a tenth more bytes.
 _ZLIB_LEVEL = 1
@@ -41,7 +42,7 @@ def bundle() -> bytes:
 @functools.cache
 def arrival() -> str:
     """The text that a task runs first: the modules of ours that it needs to come here, as one program."""
-    parts = [inspect.getsource(module) for module in (ways, keepalive, knock, arriving)]
+    parts = [inspect.getsource(module) for module in (connect, first)]
     ours = ("from launcher.", "from __future__")
     lines = [line for part in parts for line in part.splitlines() if not line.startswith(ours)]
     return "\n".join(["from __future__ import annotations", *lines, ""])

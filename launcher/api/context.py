@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import socket
 
-    from launcher.feed.datafeed import DataFeed
-    from launcher.feed.knock import Doors
+    from launcher.feed.remote.connect import Connector
+    from launcher.feed.remote.data_feed import DataFeed
 
 #: Roles whose tasks train, in the sense of ``num_workers``.
 TRAINING = ("master", "chief", "worker")
@@ -24,7 +24,7 @@ class Feeds:
         doors: of the driver.
     """
 
-    def __init__(self, doors: Doors) -> None:
+    def __init__(self, doors: Connector) -> None:
         self._doors = doors
 
     def connect(self, feed: str) -> socket.socket:
@@ -33,7 +33,7 @@ class Feeds:
         Raises:
             OSError: the driver can't be reached.
         """
-        line: socket.socket = self._doors.knock("feed", feed=feed)
+        line: socket.socket = self._doors.connect("feed", feed=feed)
         return line
 
 
@@ -79,20 +79,20 @@ class TFNodeContext:
         self.output_dir = output_dir
 
     @classmethod
-    def of_task(cls, facts: Mapping[str, Any], doors: Doors) -> TFNodeContext:
+    def of_task(cls, facts: Mapping[str, Any], doors: Connector) -> TFNodeContext:
         """That of the task that this process is.
 
         Args:
             facts: what the driver says of it.
             doors: of the driver.
         """
-        role, _, index = str(doors.who["task"]).rpartition("/")
+        role, _, index = str(doors.hello["task"]).rpartition("/")
         nodes = {task.rpartition("/")[0] for task in facts["numbers"]}  # there may be others: TensorBoard
         cluster = json.loads(os.environ.get("CLUSTER_SPEC") or "{}")
         cluster = {name: found for name, found in cluster.items() if name in nodes}
         output = os.environ.get("OUTPUT_DIR", "")
         return cls(
-            facts["numbers"][doors.who["task"]], role, int(index), cluster,
+            facts["numbers"][doors.hello["task"]], role, int(index), cluster,
             working_dir=os.getcwd(), mgr=Feeds(doors), output_dir=output,
         )  # fmt: skip
 
@@ -153,8 +153,8 @@ class TFNodeContext:
         return feed
 
     def get_dataset(self, output_signature: Any, batch_size: int, qname: str = "input") -> Any:
-        """The same as a ``tf.data.Dataset`` of batches; see `launcher.feed.dataset`."""
-        from launcher.feed.dataset import dataset
+        """The same as a ``tf.data.Dataset`` of batches; see `launcher.feed.remote.dataset`."""
+        from launcher.feed.remote.dataset import dataset
 
         return dataset(self.get_data_feed(qname_in=qname), output_signature, batch_size)
 

@@ -12,8 +12,8 @@ from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
     from launcher.api.ends import End
-    from launcher.feed.door import Guest
     from launcher.feed.feeder import Feeder
+    from launcher.feed.listener import Peer
 
 #: Names of TensorFlowOnSpark that no rows come by.
 _OTHER_QUEUES = ("output", "error", "control")
@@ -61,7 +61,7 @@ class Feeding:
                     self._feeder.fail(self._failure)
             return self._feeder
 
-    def come(self, guest: Guest) -> None:
+    def come(self, guest: Peer) -> None:
         """A task has opened a feed."""
         self.feeder.add(guest)
 

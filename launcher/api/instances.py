@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from launcher.api.context import TFNodeContext
 from launcher.api.runner import Reply, leave, work
 from launcher.api.talk import Said, Word, hear, say
-from launcher.feed.knock import PAUSE, Doors
+from launcher.feed.remote.connect import PAUSE, Connector
 
 #: What a task of a cluster has in its environment, and an instance that is alone must not.
 _OF_CLUSTERS = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
@@ -39,7 +39,7 @@ class _Slot:
     What was said last is said again over a new one: the driver knows each instance's end by its number.
     """
 
-    def __init__(self, line: socket.socket, doors: Doors) -> None:
+    def __init__(self, line: socket.socket, doors: Connector) -> None:
         self.line = line
         self._doors = doors
         self._last: Said | None = None
@@ -78,7 +78,7 @@ class _Slot:
         until = time.monotonic() + _PATIENCE
         while True:
             self.line.close()
-            self.line = self._doors.knock("member", max(0.0, until - time.monotonic()), again=True)
+            self.line = self._doors.connect("member", max(0.0, until - time.monotonic()), again=True)
             try:
                 if self._last is not None:
                     say(self.line, self._last)
@@ -88,7 +88,7 @@ class _Slot:
                     raise
 
 
-def serve(line: socket.socket, doors: Doors, said: Said) -> None:
+def serve(line: socket.socket, doors: Connector, said: Said) -> None:
     """Run instances as the driver says, until it says that there are no more.
 
     Args:
@@ -138,7 +138,7 @@ def _end_of(running: _Running) -> Said:
     return Said(Word.ENDED, facts)
 
 
-def _start(line: socket.socket, doors: Doors, said: Said, order: Said) -> _Running:
+def _start(line: socket.socket, doors: Connector, said: Said, order: Said) -> _Running:
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -148,16 +148,16 @@ def _start(line: socket.socket, doors: Doors, said: Said, order: Said) -> _Runni
     return _Running(order.facts["number"], pid, os.pidfd_open(pid))
 
 
-def _run(doors: Doors, said: Said, order: Said) -> None:
+def _run(doors: Connector, said: Said, order: Said) -> None:
     """Be an instance.
 
     Raises:
         SystemExit: always.
     """
     number: int = order.facts["number"]
-    doors.who = {**doors.who, "pid": os.getpid()}
+    doors.hello = {**doors.hello, "pid": os.getpid()}
     hello = {"again": True, "number": number}
-    line = doors.knock("instance", _PATIENCE, **hello)
+    line = doors.connect("instance", _PATIENCE, **hello)
     reply = Reply(line, doors, hello, "instance")
     whole = Said(Word.WORK, {"results": True}, [*said.pickles, *order.pickles])
     leave(work(whole, _context(said.facts, number), reply))

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.api.talk import Said, Word, hear, say
-from launcher.feed.door import Guest
-from launcher.feed.frames import hang_up
+from launcher.feed.listener import Peer
+from launcher.feed.remote.frames import hang_up
 
 
 class Member:
@@ -49,7 +49,7 @@ class Member:
         #: When it said how its function went, by the clock on the wall.
         self.replied_at = 0.0
 
-    def come(self, guest: Guest) -> None:
+    def come(self, guest: Peer) -> None:
         """It is at the door: for the first time, or again after its connection has broken."""
         with self._lock:
             old, self._line = self._line, guest.sock
@@ -82,7 +82,7 @@ class Member:
         for thread in self._threads:
             thread.join(5)
 
-    def _talk(self, guest: Guest) -> None:
+    def _talk(self, guest: Peer) -> None:
         line = guest.sock
         try:
             if not guest.hello.get("again") and not self._begun(guest):
@@ -106,7 +106,7 @@ class Member:
                     self._line = None
             line.close()
 
-    def _begun(self, guest: Guest) -> bool:
+    def _begun(self, guest: Peer) -> bool:
         """Give it what it is to run; ``False``: it can't run that."""
         theirs, ours = tuple(guest.hello["python"]), sys.version_info[:2]
         if theirs != ours:

@@ -12,8 +12,8 @@ import io
 
 from launcher.api.annotated import Pickler
 from launcher.errors import LaunchError
-from launcher.feed.frames import check_size
-from launcher.feed.ownmodules import by_value
+from launcher.feed.remote.frames import check_size
+from launcher.feed.remote.own_modules import by_value
 
 
 def dumps(value: object, what: str) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any
 from launcher.api.context import TFNodeContext
 from launcher.api.talk import Said, Word, hear, say
 from launcher.errors import LaunchError
-from launcher.feed.knock import Doors
+from launcher.feed.remote.connect import Connector
 
 #: Seconds that the driver may take to say that it has what we told it, over a connection that may break
 #: meanwhile.
@@ -55,7 +55,7 @@ class Reply:
     """
 
     def __init__(
-        self, line: socket.socket, doors: Doors, hello: Mapping[str, Any], purpose: str = "member"
+        self, line: socket.socket, doors: Connector, hello: Mapping[str, Any], purpose: str = "member"
     ) -> None:
         self._line = line
         self._doors = doors
@@ -78,7 +78,7 @@ class Reply:
             try:
                 if left < 0:
                     raise OSError(why)
-                self._line = self._doors.knock(self._purpose, left, **self._hello)
+                self._line = self._doors.connect(self._purpose, left, **self._hello)
             except OSError as error:
                 print(f"can't tell the program that drives the job how it went: {error}", file=sys.stderr)
                 return
@@ -116,7 +116,7 @@ def work(said: Said, ctx: TFNodeContext, reply: Callable[[Said], None]) -> int:
 
 def _end_feeds() -> None:
     """The function wants no more rows of those feeds that it has opened."""
-    datafeed = sys.modules.get("launcher.feed.datafeed")
+    datafeed = sys.modules.get("launcher.feed.remote.data_feed")
     if datafeed is not None:
         datafeed.end_all()
 

@@ -21,7 +21,7 @@ from launcher.api.talk import Said
 from launcher.api.wanted import Place, command_line, goes_on
 from launcher.api.watch import Told, Watch
 from launcher.errors import JobFailed, LaunchError
-from launcher.feed.door import LONGEST_FOLDER, Door, Guest
+from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.waiting import FIRST, Waiting
 from launcher.runs.process import LauncherProcess
 from launcher.text import listed
@@ -42,7 +42,7 @@ class Handlers(NamedTuple):
     """Who is told of what; each is called in a thread of ours, and must be quick."""
 
     #: A task has opened a feed.
-    feed: Callable[[Guest], None]
+    feed: Callable[[Peer], None]
     #: A task has said something; in a thread of its own, which may take its time.
     said: Callable[[Member, Said], None]
     #: A task is over.
@@ -50,7 +50,7 @@ class Handlers(NamedTuple):
     #: The job has failed.
     failed: Callable[[LaunchError], None]
     #: Something else has come in.
-    guest: Callable[[Guest], None] = lambda guest: guest.sock.close()
+    guest: Callable[[Peer], None] = lambda guest: guest.sock.close()
 
 
 class Session:
@@ -82,10 +82,11 @@ class Session:
         patient, modules, tasks = goes_on(place), bundle(), _tasks(roles, alien)
         self.members = {name: Member(name, modules, work, self._said) for name in tasks}
         self._folder = _private_folder()
-        self._door: Door | None = None
+        self._door: Listener | None = None
         self._output = output = LauncherOutput(place.quiet)
         try:
-            self._door = Door(key := secrets.token_bytes(_KEY_SIZE), self._folder, not place.is_here, remark)
+            key = secrets.token_bytes(_KEY_SIZE)
+            self._door = Listener(key, self._folder, not place.is_here, remark)
             environ = {**os.environ, **place.env}
             words = command_line(roles, self._reachable(place, self._door), CARRIED, self._folder)
             secret = _environment(self._door, key)
@@ -102,7 +103,7 @@ class Session:
         self._watch = Watch(process, output, self.members, told, patient, environ, run_dir)
         self._door.serve(self._come)
 
-    def _reachable(self, place: Place, door: Door) -> Place:
+    def _reachable(self, place: Place, door: Listener) -> Place:
         """Containers of this machine see the door's folder; other machines have a way by their connection.
 
         Containers there have it too, with their hosts' network (which is the default there); else they come
@@ -241,7 +242,7 @@ class Session:
 
     # ------------------------------------------------------------------ in threads of ours
 
-    def _come(self, guest: Guest) -> None:
+    def _come(self, guest: Peer) -> None:
         if guest.purpose == "feed":
             self._handlers.feed(guest)
         elif guest.purpose == "member" and guest.task in self.members:
@@ -269,6 +270,6 @@ def _private_folder() -> str:
     return tempfile.mkdtemp(prefix="tf-launcher-", dir="/tmp")
 
 
-def _environment(door: Door, key: bytes) -> dict[str, str]:
+def _environment(door: Listener, key: bytes) -> dict[str, str]:
     """What the tasks find in their environment: where the door is, the key, and how to knock."""
     return dict(zip(CARRIED, (json.dumps(door.addresses), key.hex(), arrival()), strict=True))

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from launcher.feed.frames import FeedBroken, recv_frame, send_frame
+from launcher.feed.remote.frames import FeedBroken, recv_frame, send_frame
 
-#: The kind of its frames; those of feeds have other numbers (`launcher.feed.frames.Kind`).
+#: The kind of its frames; those of feeds have other numbers (`launcher.feed.remote.frames.Kind`).
 _KIND = 100
 
 

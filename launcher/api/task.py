@@ -13,13 +13,13 @@ from launcher.api.context import TFNodeContext
 from launcher.api.instances import serve
 from launcher.api.runner import Reply, leave, work
 from launcher.api.talk import Word, hear
-from launcher.feed.knock import Doors
+from launcher.feed.remote.connect import Connector
 
 #: Roles whose tasks serve the others until they are ended.
 _SERVERS = ("ps",)
 
 
-def main(line: socket.socket, doors: Doors) -> None:
+def main(line: socket.socket, doors: Connector) -> None:
     """Do what the driver says on this connection, then leave the process.
 
     Raises:
@@ -27,13 +27,13 @@ def main(line: socket.socket, doors: Doors) -> None:
     """
     said = hear(line)
     if said is None or said.word is not Word.WORK:
-        sys.exit(f"{doors.who['task']}: the program that drives the job has nothing to do for it")
+        sys.exit(f"{doors.hello['task']}: the program that drives the job has nothing to do for it")
     _prepare(said.facts)
     if said.facts["slot"]:
         serve(line, doors, said)
         sys.exit(0)
     code = work(said, TFNodeContext.of_task(said.facts, doors), Reply(line, doors, {"again": True}))
-    if code == 0 and doors.who["task"].partition("/")[0] in _SERVERS:
+    if code == 0 and doors.hello["task"].partition("/")[0] in _SERVERS:
         while True:  # what serves the others stays until it is ended, even with nothing to do
             signal.pause()
     leave(code)

@@ -117,7 +117,7 @@ class TFNode:
         Raises:
             InputError: ``input_mapping`` is no dict.
         """
-        from launcher.feed.datafeed import DataFeed
+        from launcher.feed.remote.data_feed import DataFeed
 
         if faults := mapping_faults("DataFeed", input_mapping):
             raise InputError(faults)

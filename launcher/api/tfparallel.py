@@ -21,8 +21,8 @@ from launcher.api.session import Handlers, Session
 from launcher.api.talk import Said, Word
 from launcher.api.wanted import Path_, Place
 from launcher.errors import Fault, InputError, JobFailed, LaunchError, TaskFailed
-from launcher.feed.door import Guest
-from launcher.feed.ownmodules import by_value
+from launcher.feed.listener import Peer
+from launcher.feed.remote.own_modules import by_value
 
 #: Who speaks of wrong arguments.
 _RUN = "TFParallel.run"
@@ -172,7 +172,7 @@ class _Search:
 
     # ------------------------------------------------------------------ called by the session's threads
 
-    def _instance(self, guest: Guest) -> None:
+    def _instance(self, guest: Peer) -> None:
         number = guest.hello.get("number")
         if (
             guest.purpose != "instance"
@@ -249,6 +249,6 @@ class _Search:
         self._over.set()
 
 
-def _refuse(guest: Guest) -> None:
+def _refuse(guest: Peer) -> None:
     """Instances are fed by nobody."""
     guest.sock.close()

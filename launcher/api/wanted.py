@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import Fault, JobError
-from launcher.feed.arriving import KNOCK
+from launcher.feed.remote.arrival import KNOCK
 
 Path_ = str | os.PathLike[str]
 

@@ -1,1 +1,18 @@
-"""Rows from the driver to its tasks, and results back."""
+"""Rows from the driving program to the tasks of its job, and results back.
+
+`launcher.feed` is the driver's side; `launcher.feed.remote` travels to the tasks (Python 3.8,
+standard library only).
+`launcher.api` uses these, and nothing else of the two packages:
+
+==================================  ==========================================================================
+`feed.feeder`                       `Feeder`: all feeds of a cluster (`add`, `lost`, `fail`, `train`,
+                                    `inference`, `finish`, `close`)
+`feed.listener`                     `Listener`: accepts the tasks that have the job's key; `Peer`: one of them
+`feed.sources`, `feed.files`        `rows`, `partitions`; `TextFiles`, `CsvFiles`, `TFRecordFiles`
+`feed.waiting`                      `Waiting`: when to say what a long wait is for
+`feed.remote.connect`               `Connector`, `ConnectError`, `read_exactly`: a task's connection
+`feed.remote.frames`                `send_frame`, `recv_frame`, `hang_up`, `check_size`, `FeedBroken`
+`feed.remote.data_feed`, `dataset`  `DataFeed`, `end_all`; `dataset`
+`feed.remote.own_modules`           `by_value`: pickle the program's own modules as code
+==================================  ==========================================================================
+"""

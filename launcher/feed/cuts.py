@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from launcher.feed.tfrecords import offsets
+from launcher.feed.remote.tfrecords import offsets
 
 
 def of_lines(path: str, many: int) -> list[int]:

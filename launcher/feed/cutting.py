@@ -6,15 +6,15 @@ import time
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from launcher.feed.blocks import join, part, size
-from launcher.feed.chunks import Encoded, encode
-from launcher.feed.frames import check_size
+from launcher.feed.remote.blocks import join, part, size
+from launcher.feed.remote.codec import Encoded, encode
+from launcher.feed.remote.frames import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from launcher.feed.blocks import Block
     from launcher.feed.partitions import Partition
+    from launcher.feed.remote.blocks import Block
 
 #: Bytes and rows that a chunk should have at most; rows that are asked for when their size is not known yet.
 CHUNK, MOST_ROWS, FIRST_ROWS = 1 << 20, 16384, 64

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from launcher.feed.blocks import Block
+    from launcher.feed.remote.blocks import Block
 
 #: Rounds that the fastest task may be ahead of the slowest.
 _AHEAD = 32

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.feed.link import Link
-    from launcher.feed.messages import Opening
     from launcher.feed.partitions import Partition
     from launcher.feed.reception import Guest
+    from launcher.feed.remote.messages import Opening
 
 #: Seconds that a thread may take to end.
 _PATIENCE = 2.0

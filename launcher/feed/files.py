@@ -16,9 +16,9 @@ from typing import Any
 
 from launcher.errors import Fault, InputError
 from launcher.feed import cuts
-from launcher.feed.blocks import Block, chunks
 from launcher.feed.pieces import PIECES_A_WORKER, Piece
-from launcher.feed.readers import CsvReader, Reader, RecordReader, Span, TextReader
+from launcher.feed.remote.blocks import Block, chunks
+from launcher.feed.remote.readers import CsvReader, Reader, RecordReader, Span, TextReader
 
 #: One name or pattern, or several.
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

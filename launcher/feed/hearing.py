@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.errors import FeedError
-from launcher.feed.chunks import decode
-from launcher.feed.frames import FeedRefused, Kind, ReadAhead, recv_frame
-from launcher.feed.messages import Progress, only, to_counted, to_number
+from launcher.feed.remote.codec import decode
+from launcher.feed.remote.frames import FeedRefused, Kind, ReadAhead, recv_frame
+from launcher.feed.remote.messages import Progress, only, to_counted, to_number
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from launcher.feed.blocks import Block
     from launcher.feed.link import Link
+    from launcher.feed.remote.blocks import Block
 
 
 def hear(link: Link, sock: socket.socket) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from launcher.feed.frames import Kind
-from launcher.feed.messages import ChunkHead
+from launcher.feed.remote.frames import Kind
+from launcher.feed.remote.messages import ChunkHead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.feed.chunks import Buffer
     from launcher.feed.flow import Flow
-    from launcher.feed.messages import Progress
+    from launcher.feed.remote.codec import Buffer
+    from launcher.feed.remote.messages import Progress
     from launcher.feed.share import Made, Share
 
 

@@ -10,8 +10,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from launcher.feed.frames import hang_up
 from launcher.feed.ledger import Ledger
+from launcher.feed.remote.frames import hang_up
 from launcher.feed.sender import WINDOW, Sender
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.feed.flow import Flow
-    from launcher.feed.messages import Opening, Progress
+    from launcher.feed.remote.messages import Opening, Progress
     from launcher.feed.share import Share
 
 

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from launcher.feed.blocks import Block
 from launcher.feed.pieces import Piece, Rows, refused
+from launcher.feed.remote.blocks import Block
 from launcher.feed.sources import Partitions, is_many, source_of
 
 __all__ = ["Partition", "partitions", "partitions_of", "rows"]

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import FeedError, FeedTimeout
-from launcher.feed.intake import MOST_AWAY
+from launcher.feed.remote.intake import MOST_AWAY
 from launcher.feed.waiting import ODD, Waiting
 from launcher.text import listed
 

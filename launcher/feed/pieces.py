@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from launcher.errors import Fault, InputError
-from launcher.feed.blocks import Block, lengths, parts, size
 from launcher.feed.grouping import groups
+from launcher.feed.remote.blocks import Block, lengths, parts, size
 
 #: Pieces that a worker gets of what can be cut anywhere: enough that a fast worker can take more of them.
 PIECES_A_WORKER = 4

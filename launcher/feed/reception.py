@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from launcher.feed.frames import Kind, hang_up, recv_frame, send_frame
 from launcher.feed.hearing import hear
-from launcher.feed.keepalive import keep_alive
-from launcher.feed.messages import Opening, number, only
+from launcher.feed.remote.connect import keep_alive
+from launcher.feed.remote.frames import Kind, hang_up, recv_frame, send_frame
+from launcher.feed.remote.messages import Opening, number, only
 
 if TYPE_CHECKING:
     import socket
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.feed.link import Link
 
     class Guest(Protocol):
-        """A connection that a task has opened for a feed; see `launcher.feed.door`."""
+        """A connection that a task has opened for a feed; see `launcher.feed.listener`."""
 
         @property
         def task(self) -> str:

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from launcher.feed.blocks import Block, join, part, parts, size
 from launcher.feed.partitions import Partition
 from launcher.feed.pieces import refused
+from launcher.feed.remote.blocks import Block, join, part, parts, size
 
 WAYS = ("drop", "pad", "repeat")
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from launcher.feed.frames import Kind, hang_up, send_frame
-from launcher.feed.messages import AT_ONCE, number
+from launcher.feed.remote.frames import Kind, hang_up, send_frame
+from launcher.feed.remote.messages import AT_ONCE, number
 from launcher.feed.usercode import read_by
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from launcher.feed.chunks import Buffer
     from launcher.feed.flow import Flow
     from launcher.feed.link import Link
+    from launcher.feed.remote.codec import Buffer
     from launcher.feed.share import Made, Share
 
 #: Bytes that a task may have without having begun with them.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import FeedError
-from launcher.feed.chunks import Encoded, by_value, encode
-from launcher.feed.frames import check_size
+from launcher.feed.remote.codec import Encoded, by_value, encode
+from launcher.feed.remote.frames import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,8 +29,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from launcher.feed.blocks import Block, chunks, imported, is_array, is_columns
 from launcher.feed.pieces import Columns, Piece, Rows, Source, is_once, of_block, of_sequence, refused
+from launcher.feed.remote.blocks import Block, chunks, imported, is_array, is_columns
 
 #: What to give instead.
 _HINTS: dict[type, str] = {

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from launcher import LaunchError, TaskFailed, TFCluster
-from launcher.feed.frames import hang_up
+from launcher.feed.remote.frames import hang_up
 
 pytestmark = pytest.mark.timeout(180)
 

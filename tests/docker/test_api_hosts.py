@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher import TaskFailed, TFCluster, TFParallel
-from launcher.feed import door
+from launcher.feed import listener
 from tests.conftest import Launch
 from tests.docker.engine import BASE
 from tests.docker.host_engines import DockerHost
@@ -36,7 +36,7 @@ def square(args: Any, ctx: Any) -> None:
 @pytest.mark.parametrize("way", ["over the network", "by way of the launcher's connection"])
 def test_rows_go_there_and_back(place: dict[str, Any], way: str, monkeypatch: pytest.MonkeyPatch):
     if way.startswith("by"):
-        monkeypatch.setattr(door, "own_addresses", lambda: ["203.0.113.1"])
+        monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
     with TFCluster.run(square, None, 4, **place) as cluster:
         assert {node["host"] for node in cluster.cluster_info} == {"node1", "node2"}
         found = list(cluster.inference([range(start, start + 10) for start in range(0, 500, 10)]))

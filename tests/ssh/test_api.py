@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launcher import TaskFailed, TFCluster, TFParallel
-from launcher.feed import door
+from launcher.feed import listener
 from tests.local.seeing import soon
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -52,13 +52,13 @@ def test_rows_go_there_and_back(hosts: list[LabHost]):
 
 def test_through_the_connection_of_the_launcher(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
     """Nodes that can't reach the program come to it all the same."""
-    monkeypatch.setattr(door, "own_addresses", lambda: ["203.0.113.1"])
+    monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
     assert check_squares("node1,node2") == {"node1", "node2"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 def test_a_network_that_breaks_costs_no_row(hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(door, "own_addresses", lambda: ["203.0.113.1"])
+    monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
 
     def slow_square(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed(train_mode=False)
@@ -99,7 +99,7 @@ def test_a_network_that_breaks_costs_no_instance(
     hosts: list[LabHost], meet: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ):
     """The slots come by the launcher's connection, which ends as if the program had hung up."""
-    monkeypatch.setattr(door, "own_addresses", lambda: ["203.0.113.1"])
+    monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
     began = [host.there(host.home) / "began" for host in hosts[:2]]
 
     def slow(args: Any, ctx: Any) -> Any:

@@ -16,14 +16,14 @@ from launcher.api.talk import Said, Word, hear, say
 
 
 class Ways:
-    """Stands for `launcher.feed.knock.Doors`: each knock is a connection of which we have the other end."""
+    """Stands for a `Connector`: each connection has its other end here."""
 
     def __init__(self) -> None:
-        self.who: dict[str, Any] = {"task": "worker/0"}
+        self.hello: dict[str, Any] = {"task": "worker/0"}
         self.made: list[socket.socket] = []
         self.came: queue.Queue[tuple[str, socket.socket]] = queue.Queue()
 
-    def knock(self, purpose: str, patience: float = 30.0, **more: Any) -> socket.socket:
+    def connect(self, purpose: str, patience: float = 30.0, **more: Any) -> socket.socket:
         ours, theirs = socket.socketpair()
         self.made.append(ours)
         self.came.put((purpose, theirs))

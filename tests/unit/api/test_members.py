@@ -14,8 +14,8 @@ import pytest
 from launcher.api.members import Member, raised
 from launcher.api.payload import dumps
 from launcher.api.talk import Said, Word, hear, say
-from launcher.feed.arriving import carried
-from launcher.feed.door import Guest
+from launcher.feed.listener import Peer
+from launcher.feed.remote.arrival import carried
 from tests.local.seeing import soon
 
 OURS = list(sys.version_info[:2])
@@ -34,7 +34,7 @@ def coming(member: Member, **hello: Any) -> socket.socket:
     """The task's end of a connection to it."""
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
-    member.come(Guest("worker/0", 1, "member", "", {"python": OURS, **hello}, theirs))
+    member.come(Peer("worker/0", 1, "member", "", {"python": OURS, **hello}, theirs))
     return ours
 
 

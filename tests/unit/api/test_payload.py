@@ -20,7 +20,7 @@ import pytest
 from launcher.api.bundle import arrival, bundle
 from launcher.api.payload import dumps
 from launcher.errors import LaunchError
-from launcher.feed.ownmodules import own_modules
+from launcher.feed.remote.own_modules import own_modules
 
 
 def test_modules_of_the_user_travel_as_code():
@@ -120,7 +120,7 @@ def test_nothing_of_ours_need_be_installed_where_it_arrives(tmp_path: Path):
         f"import pickle\n"
         f"exec(open({str(tmp_path / 'arrival')!r}).read(), arrival := {{'__name__': 'arrival'}})\n"
         f"arrival['install'](open({str(tmp_path / 'bundle')!r}, 'rb').read())\n"
-        f"import launcher.api.task, launcher.feed.datafeed\n"
+        f"import launcher.api.task, launcher.feed.remote.data_feed\n"
         f"print(*pickle.load(open({str(tmp_path / 'work')!r}, 'rb'))())\n"
     )
     ended = subprocess.run(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import launcher.feed.datafeed  # noqa: F401 - as in a task that is fed
+import launcher.feed.remote.data_feed  # noqa: F401 - as in a task that is fed
 from launcher.api.context import TFNodeContext
 from launcher.api.payload import dumps
 from launcher.api.runner import work
@@ -60,7 +60,7 @@ def test_what_is_raised_with_a_handler_for_the_end_may_have_come_of_it():
 @pytest.mark.parametrize("end", [lambda: None, lambda: sys.exit(0), sys.exit])
 def test_whoever_ends_well_ends_the_feeds_first(end: Any, monkeypatch: pytest.MonkeyPatch):
     order: list[Any] = []
-    monkeypatch.setattr("launcher.feed.datafeed.end_all", lambda: order.append("feeds"))
+    monkeypatch.setattr("launcher.feed.remote.data_feed.end_all", lambda: order.append("feeds"))
     pickles = [dumps(lambda args, ctx: end(), "the function"), dumps(None, "its arguments")]
     work(Said(Word.WORK, {"results": False}, pickles), TFNodeContext(), lambda said: order.append(said.word))
     assert order == ["feeds", Word.DONE]

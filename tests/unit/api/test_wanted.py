@@ -10,7 +10,7 @@ import pytest
 
 from launcher.api.wanted import Place, command_line, goes_on
 from launcher.errors import JobError
-from launcher.feed.arriving import KNOCK
+from launcher.feed.remote.arrival import KNOCK
 
 _HERE = Place()
 

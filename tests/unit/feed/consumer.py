@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from launcher.feed.datafeed import DataFeed
+from launcher.feed.remote.data_feed import DataFeed
 
 Connect = Callable[[str], socket.socket]
 

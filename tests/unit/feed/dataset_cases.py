@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from launcher.errors import InputError
-from launcher.feed.dataset import columns, dataset
+from launcher.feed.remote.dataset import columns, dataset
 
 
 class Pretended:

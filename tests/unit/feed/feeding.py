@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from launcher.feed import patience
-from launcher.feed.datafeed import DataFeed
 from launcher.feed.feeder import Feeder
+from launcher.feed.remote.data_feed import DataFeed
 
 PROGRAM = Path(__file__).with_name("consumer.py")
 ROOT = Path(__file__).parents[3]
 
 
 class Guest(NamedTuple):
-    """See `launcher.feed.door`."""
+    """See `launcher.feed.listener`."""
 
     task: str
     attempt: int

@@ -15,10 +15,10 @@ import pytest
 
 from launcher.errors import FeedError
 from launcher.feed import cutting
-from launcher.feed.blocks import as_rows
-from launcher.feed.chunks import decode, encode
 from launcher.feed.cutting import CHUNK, Cutter
 from launcher.feed.partitions import partitions, partitions_of, rows
+from launcher.feed.remote.blocks import as_rows
+from launcher.feed.remote.codec import decode, encode
 
 Point = namedtuple("Point", "x y")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from launcher.errors import FeedError
-from launcher.feed import datafeed
 from launcher.feed.partitions import partitions, rows
+from launcher.feed.remote import data_feed as datafeed
 from tests.unit.feed.feeding import Tasks, until
 
 

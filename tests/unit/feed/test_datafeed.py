@@ -11,10 +11,11 @@ import numpy
 import pytest
 
 from launcher.errors import FeedError
-from launcher.feed import datafeed, intake
-from launcher.feed.columns import columns
-from launcher.feed.datafeed import DataFeed
 from launcher.feed.partitions import partitions, rows
+from launcher.feed.remote import data_feed as datafeed
+from launcher.feed.remote import intake
+from launcher.feed.remote.columns import columns
+from launcher.feed.remote.data_feed import DataFeed
 from tests.unit.feed.feeding import Tasks, until
 
 MAPPING = {"b": "second", "a": "first"}

@@ -15,9 +15,9 @@ import pytest
 
 from launcher.errors import FeedError, InputError
 from launcher.feed import patience
-from launcher.feed.datafeed import DataFeed
 from launcher.feed.link import Link
 from launcher.feed.partitions import partitions, rows
+from launcher.feed.remote.data_feed import DataFeed
 from launcher.feed.sender import WINDOW
 from tests.unit.feed.feeding import Tasks, numbers, tcp_pair, uneven, until
 

@@ -14,8 +14,8 @@ import pytest
 
 from launcher.errors import FeedError
 from launcher.feed import answers
-from launcher.feed.datafeed import DataFeed
 from launcher.feed.partitions import partitions
+from launcher.feed.remote.data_feed import DataFeed
 from tests.unit.feed.feeding import Clock, Tasks, uneven, until
 
 

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import InputError
-from launcher.feed import crc
 from launcher.feed.files import CsvFiles, TextFiles, TFRecordFiles
 from launcher.feed.partitions import partitions_of
-from launcher.feed.readers import BrokenFile
+from launcher.feed.remote import crc
+from launcher.feed.remote.readers import BrokenFile
+from launcher.feed.remote.tfrecords import BrokenRecords, offsets, read_records, write_records
 from launcher.feed.sources import blocks_of
-from launcher.feed.tfrecords import BrokenRecords, offsets, read_records, write_records
 
 anew = settings(
     deadline=None,
@@ -262,7 +262,7 @@ def test_without_numpy(tmp_path: Path):
     write_records(str(tmp_path / "some"), [b"x" * 1000])
     code = (
         "import sys; sys.modules['numpy'] = None\n"
-        "from launcher.feed.tfrecords import read_records; print(len(*read_records(sys.argv[1])))"
+        "from launcher.feed.remote.tfrecords import read_records; print(len(*read_records(sys.argv[1])))"
     )
     argv = [sys.executable, "-c", code, str(tmp_path / "some")]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=50)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.feed.frames import FeedBroken, Kind, ReadAhead, recv_frame, send_frame
+from launcher.feed.remote.frames import FeedBroken, Kind, ReadAhead, recv_frame, send_frame
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.feed import reception
-from launcher.feed.frames import Kind, send_frame
+from launcher.feed.remote.frames import Kind, send_frame
 from tests.unit.feed.feeding import Tasks, until
 
 

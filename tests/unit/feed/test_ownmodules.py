@@ -10,8 +10,8 @@ import numpy
 import pytest
 
 from launcher.errors import FeedError
-from launcher.feed.chunks import decode, encode
-from launcher.feed.ownmodules import own_names
+from launcher.feed.remote.codec import decode, encode
+from launcher.feed.remote.own_modules import own_names
 
 
 class Row:
@@ -63,4 +63,4 @@ def test_what_nobody_can_send_is_told_by_its_own_fault():
 
 def test_whose_modules_they_are():
     assert {"__main__", __name__} <= own_names()
-    assert not {"json", "numpy", "launcher.feed.chunks", "pytest"} & own_names()
+    assert not {"json", "numpy", "launcher.feed.remote.codec", "pytest"} & own_names()

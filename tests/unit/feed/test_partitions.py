@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from launcher.errors import FeedError, InputError
 from launcher.feed import grouping
-from launcher.feed.blocks import as_rows, size
-from launcher.feed.chunks import encode
 from launcher.feed.partitions import partitions, partitions_of, rows
+from launcher.feed.remote.blocks import as_rows, size
+from launcher.feed.remote.codec import encode
 from launcher.feed.sources import blocks_of
 from tests.unit.feed.feeding import until
 

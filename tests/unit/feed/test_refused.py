@@ -10,10 +10,11 @@ import pytest
 
 from launcher.api.payload import dumps
 from launcher.errors import FeedError, LaunchError
-from launcher.feed import cutting, frames
+from launcher.feed import cutting
 from launcher.feed.cutting import Cutter
-from launcher.feed.frames import Kind, check_size, send_frame
 from launcher.feed.partitions import partitions_of
+from launcher.feed.remote import frames
+from launcher.feed.remote.frames import Kind, check_size, send_frame
 from tests.unit.feed.feeding import Tasks, until
 
 
@@ -90,7 +91,7 @@ def test_results_that_the_driver_can_not_read(monkeypatch: pytest.MonkeyPatch):
             feed.batch_results([unreadable(monkeypatch) for _ in feed.next_batch(5)])
             feed.next_batch(5)
 
-        monkeypatch.setattr("launcher.feed.intake.send_frame", late(monkeypatch))
+        monkeypatch.setattr("launcher.feed.remote.intake.send_frame", late(monkeypatch))
         tasks.run(answer)
         with pytest.raises(FeedError, match="worker/0: results that came can't be read by the driver"):
             list(tasks.feeder.inference([range(5)], feed_timeout=30))

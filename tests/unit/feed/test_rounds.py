@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import InputError
-from launcher.feed.blocks import as_rows, join, size
 from launcher.feed.partitions import partitions, partitions_of
+from launcher.feed.remote.blocks import as_rows, join, size
 from launcher.feed.rounds import rounds
 
 

@@ -13,15 +13,32 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import FeedError, LaunchError
-from launcher.feed.frames import FeedBroken, FeedRefused, Kind, ReadAhead, hang_up, recv_frame, send_frame
-from launcher.feed.keepalive import keep_alive
-from launcher.feed.messages import RETURNED, ChunkHead, Opening, Progress, counted, number, only, to_number
+from launcher.feed.remote.connect import keep_alive
+from launcher.feed.remote.frames import (
+    FeedBroken,
+    FeedRefused,
+    Kind,
+    ReadAhead,
+    hang_up,
+    recv_frame,
+    send_frame,
+)
+from launcher.feed.remote.messages import (
+    RETURNED,
+    ChunkHead,
+    Opening,
+    Progress,
+    counted,
+    number,
+    only,
+    to_number,
+)
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from launcher.feed.chunks import Buffer
+    from launcher.feed.remote.codec import Buffer
 
 #: Seconds in which a broken connection must be back, and between two attempts.
 MOST_AWAY = 60.0

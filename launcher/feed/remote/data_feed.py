@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from launcher.feed.blocks import as_rows
-from launcher.feed.chunks import encode
-from launcher.feed.columns import columns
-from launcher.feed.frames import check_size
-from launcher.feed.intake import Intake
-from launcher.feed.supply import Supply
+from launcher.feed.remote.blocks import as_rows
+from launcher.feed.remote.codec import encode
+from launcher.feed.remote.columns import columns
+from launcher.feed.remote.frames import check_size
+from launcher.feed.remote.intake import Intake
+from launcher.feed.remote.supply import Supply
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-    from launcher.feed.blocks import Block
+    from launcher.feed.remote.blocks import Block
 
 
 class _Stream:

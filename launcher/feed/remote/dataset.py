@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from launcher.feed.blocks import Block, is_array, join
 from launcher.feed.pieces import refused
+from launcher.feed.remote.blocks import Block, is_array, join
 
 
 class Feed(Protocol):

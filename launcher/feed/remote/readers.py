@@ -11,7 +11,7 @@ from itertools import chain
 from typing import IO, Any, NamedTuple, Protocol
 
 from launcher.errors import LaunchError
-from launcher.feed.tfrecords import opened, read_records
+from launcher.feed.remote.tfrecords import opened, read_records
 
 #: Bytes read at once.
 _BITE = 1 << 20

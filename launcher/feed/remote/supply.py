@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from launcher.feed.blocks import part, size
-from launcher.feed.chunks import decode
-from launcher.feed.frames import Kind
-from launcher.feed.messages import Progress
+from launcher.feed.remote.blocks import part, size
+from launcher.feed.remote.codec import decode
+from launcher.feed.remote.frames import Kind
+from launcher.feed.remote.messages import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from launcher.feed.blocks import Block
-    from launcher.feed.intake import Intake, Item
-    from launcher.feed.messages import ChunkHead
+    from launcher.feed.remote.blocks import Block
+    from launcher.feed.remote.intake import Intake, Item
+    from launcher.feed.remote.messages import ChunkHead
 
 #: Seconds after which the driver is told that the function goes on, within one chunk.
 _SIGN_OF_LIFE = 1.0

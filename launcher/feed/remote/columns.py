@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.errors import FeedError
-from launcher.feed.blocks import is_array, join
+from launcher.feed.remote.blocks import is_array, join
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from launcher.feed.blocks import Block
+    from launcher.feed.remote.blocks import Block
 
 
 def columns(pieces: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import glob
 import os
 import pickle
-import site
 import sys
 import sysconfig
 import threading
@@ -107,12 +107,26 @@ def _is_own(name: str, module: ModuleType) -> bool:
 
 @functools.cache
 def _is_installed(file: str) -> bool:
-    return os.path.realpath(file).startswith(_installed())
+    """Whether this is a file of Python, or of a package that pip or the system has installed anywhere."""
+    path = os.path.realpath(file)
+    if path.startswith(_python()):
+        return True
+    parts = path.split(os.sep)
+    return "site-packages" in parts or "dist-packages" in parts or _has_metadata(os.path.dirname(path))
 
 
 @functools.cache
-def _installed() -> tuple[str, ...]:
-    """Where Python and what is installed are, each with a slash at its end."""
-    paths = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
-    paths -= {sysconfig.get_path("data"), sysconfig.get_path("scripts")}
-    return tuple(os.path.realpath(path) + os.sep for path in paths if path)
+def _has_metadata(folder: str) -> bool:
+    """Whether this or a folder above it is one that ``pip install --target`` has filled."""
+    while not glob.glob(os.path.join(glob.escape(folder), "*.dist-info")):
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return False
+    return True
+
+
+@functools.cache
+def _python() -> tuple[str, ...]:
+    """Where Python's own modules are, each with a slash at its end."""
+    paths = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    return tuple(os.path.realpath(path) + os.sep for path in paths)

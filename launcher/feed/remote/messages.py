@@ -6,7 +6,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.feed.frames import FeedRefused
+from launcher.feed.remote.frames import FeedRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,15 +17,15 @@ from types import FunctionType
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import FeedError
-from launcher.feed.blocks import imported, is_array
-from launcher.feed.ownmodules import by_value as own_by_value
-from launcher.feed.ownmodules import class_bytes, own_class, own_names
+from launcher.feed.remote.blocks import imported, is_array
+from launcher.feed.remote.own_modules import by_value as own_by_value
+from launcher.feed.remote.own_modules import class_bytes, own_class, own_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from launcher.feed.blocks import Block
+    from launcher.feed.remote.blocks import Block
 
     Buffer = bytes | bytearray | memoryview
 

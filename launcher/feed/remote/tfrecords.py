@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from launcher.errors import LaunchError
-from launcher.feed.crc import crc32c
+from launcher.feed.remote.crc import crc32c
 
 _LENGTH = struct.Struct("<Q")
 _SUM = struct.Struct("<I")

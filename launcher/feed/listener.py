@@ -1,0 +1,247 @@
+"""Where the tasks of a job connect to its driving program; a connection is accepted only with the job's key.
+
+Each connection has a thread until its handshake is done (`launcher.feed.remote.connect` describes it). What
+an unauthenticated peer sends is never more than bytes, and at most `MOST_HELLO` of them are read.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from launcher.feed.remote.connect import GREETING, NONCE, PROOF, keep_alive
+from launcher.feed.remote.frames import hang_up
+
+#: Unauthenticated peers at a time: one more, and the oldest of them is rejected (a task needs milliseconds).
+MOST_PENDING = 64
+#: Seconds for a handshake, and bytes of a task's hello.
+HANDSHAKE_SECONDS, MOST_HELLO = 10.0, 4096
+#: Bytes of the path of the folder of a unix socket.
+LONGEST_FOLDER = 90
+#: Seconds before the next attempt to accept, where this process has no free file descriptor.
+_NO_DESCRIPTOR = 0.2
+#: Fields of a hello.
+_HELLO = {"task": str, "attempt": int, "purpose": str, "python": list, "pid": int}
+
+
+class Peer(NamedTuple):
+    """A task that has connected."""
+
+    #: ``worker/0``, and the number of its start, from 1.
+    task: str
+    attempt: int
+    #: ``member``, ``feed``, ``instance``; for ``feed`` the feed's name.
+    purpose: str
+    feed: str
+    #: All fields of its hello.
+    hello: Mapping[str, Any]
+    #: Blocking; it belongs to the caller.
+    sock: socket.socket
+
+
+class Rejected(Exception):
+    """The handshake failed; the text completes "rejected a connection ..."."""
+
+
+class Listener:
+    """Listens on a unix socket, and on the network if asked to.
+
+    Args:
+        key: the secret of the job; at least 16 bytes.
+        folder: for the unix socket; private to the user.
+        tcp: listen on the network too.
+        notice: takes one line when a connection is rejected for the first time.
+
+    Raises:
+        OSError: a socket cannot be made.
+    """
+
+    def __init__(
+        self, key: bytes, folder: str, tcp: bool = False, notice: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._key = key
+        self._notice = notice
+        self._lock = threading.Lock()
+        self._rejected = False
+        self._closing = threading.Event()
+        #: Connections in their handshake, oldest first.
+        self._pending: dict[socket.socket, threading.Thread] = {}
+        self._accepting: list[threading.Thread] = []
+        self._on_peer: Callable[[Peer], None] = lambda peer: peer.sock.close()
+        self._delivering = threading.Lock()
+        self.path = os.path.join(folder, "feed.sock")
+        if len(os.fsencode(folder)) > LONGEST_FOLDER:
+            raise OSError(f"the path of a socket in {folder!r} would be too long")
+        self._listening = [_listening(socket.AF_UNIX, self.path)]
+        self.port = 0
+        if tcp:
+            both = _listening(socket.AF_INET6, ("::", 0)) if socket.has_dualstack_ipv6() else None
+            self._listening.append(both or _listening(socket.AF_INET, ("0.0.0.0", 0)))
+            self.port = self._listening[-1].getsockname()[1]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """For `Connector`: on this machine, then over the network."""
+        if not self.port:
+            return (f"unix:{self.path}",)
+        return (f"unix:{self.path}", *(f"tcp:{host}:{self.port}" for host in own_addresses()))
+
+    def serve(self, on_peer: Callable[[Peer], None]) -> None:
+        """Accept tasks from now on, in threads; ``on_peer`` is called for one at a time and must be quick."""
+        self._on_peer = on_peer
+        for sock in self._listening:
+            thread = threading.Thread(target=self._accept, args=[sock], name="feed listener", daemon=True)
+            self._accepting.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Accept no more connections; those of accepted tasks stay open."""
+        with self._lock:
+            self._closing.set()
+            pending = list(self._pending.items())
+        for sock in [*self._listening, *(sock for sock, _ in pending)]:
+            hang_up(sock)
+        for thread in [*self._accepting, *(thread for _, thread in pending)]:
+            thread.join()
+        for sock in self._listening:
+            sock.close()
+        try:
+            os.unlink(self.path)
+        except OSError:  # the folder may be gone
+            pass
+
+    def _accept(self, listening: socket.socket) -> None:
+        while not self._closing.is_set():
+            try:
+                sock, _ = listening.accept()
+            except OSError:  # closed; or no file descriptor is free
+                self._closing.wait(_NO_DESCRIPTOR)
+                continue
+            thread = threading.Thread(target=self._handshake, args=[sock], name="feed handshake", daemon=True)
+            with self._lock:
+                if self._closing.is_set():
+                    sock.close()
+                    return
+                oldest = next(iter(self._pending)) if len(self._pending) >= MOST_PENDING else None
+                if oldest is not None:
+                    del self._pending[oldest]
+                    hang_up(oldest)
+                self._pending[sock] = thread
+                thread.start()
+            if oldest is not None:
+                self._report(f"because more than {MOST_PENDING} were without a handshake")
+
+    def _handshake(self, sock: socket.socket) -> None:
+        try:
+            keep_alive(sock)
+            hello = greet(sock, self._key)
+            sock.settimeout(None)
+            peer = Peer(
+                hello["task"], hello["attempt"], hello["purpose"], str(hello.get("feed", "")), hello, sock
+            )
+        except OSError:  # a task that has connected by another route sends nothing on this one
+            self._forget(sock)
+            sock.close()
+            return
+        except Rejected as rejection:
+            self._forget(sock)
+            sock.close()
+            self._report(str(rejection))
+            return
+        self._forget(sock)
+        with self._delivering:
+            self._on_peer(peer)
+
+    def _forget(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._pending.pop(sock, None)
+
+    def _report(self, reason: str) -> None:
+        with self._lock:
+            first = not (self._rejected or self._closing.is_set())
+            self._rejected |= first
+        if first:
+            self._notice(f"rejected a connection {reason} (further ones are not reported)")
+
+
+def greet(sock: socket.socket, key: bytes, seconds: float | None = None) -> Mapping[str, Any]:
+    """The driver's side of the handshake.
+
+    Returns:
+        The task's hello.
+
+    Raises:
+        Rejected: the peer does not have the key, or sends something else.
+        OSError: it has closed the connection before it has sent anything.
+    """
+    seconds = HANDSHAKE_SECONDS if seconds is None else seconds
+    deadline = time.monotonic() + seconds
+    ours = os.urandom(NONCE)
+    sock.settimeout(seconds)
+    sock.sendall(GREETING + ours)
+    answer = _read(sock, NONCE + PROOF, deadline, seconds)
+    theirs, proof = answer[:NONCE], answer[NONCE:]
+    if not hmac.compare_digest(proof, hmac.digest(key, b"task" + ours + theirs, "sha256")):
+        raise Rejected("with a wrong key")
+    sock.sendall(hmac.digest(key, b"driver" + theirs + ours, "sha256"))
+    length = int.from_bytes(_read(sock, 4, deadline, seconds), "big")
+    if not 0 < length <= MOST_HELLO:
+        raise Rejected(f"with a hello of {length} bytes (at most {MOST_HELLO})")
+    try:
+        hello = json.loads(_read(sock, length, deadline, seconds))
+    except (ValueError, RecursionError) as error:
+        raise Rejected("with a hello that is not JSON") from error
+    if not isinstance(hello, dict) or not all(
+        isinstance(hello.get(name), kind) for name, kind in _HELLO.items()
+    ):
+        raise Rejected("with an incomplete hello")
+    return hello
+
+
+def _read(sock: socket.socket, size: int, deadline: float, seconds: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        try:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            part = sock.recv(size - len(data))
+        except TimeoutError:
+            raise Rejected(f"without a valid handshake in {seconds:g} s") from None
+        if not part and not data and size == NONCE + PROOF:
+            raise ConnectionError("the peer closed the connection")
+        if not part:
+            raise Rejected("that ended within the handshake")
+        data += part
+    return bytes(data)
+
+
+def _listening(family: int, address: Any) -> socket.socket:
+    sock = socket.socket(family)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(address)
+        sock.listen(128)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def own_addresses() -> list[str]:
+    """The addresses at which other machines may reach this one, IPv6 in brackets."""
+    import psutil
+
+    found = []
+    for addresses in psutil.net_if_addrs().values():
+        for entry in addresses:
+            if entry.family == socket.AF_INET and not entry.address.startswith("127."):
+                found.append(entry.address)
+            elif entry.family == socket.AF_INET6 and not entry.address.startswith(("fe80", "::1")):
+                found.append(f"[{entry.address}]")
+    return found

@@ -1,0 +1,158 @@
+"""Connections from a task to the program that drives its job; both ends prove that they have the job's key.
+
+Handshake (`launcher.feed.listener` is the other side)::
+
+    driver:  GREETING, 32 random bytes
+    task:    32 random bytes, HMAC-SHA256(key, "task" + driver's bytes + task's bytes)
+    driver:  HMAC-SHA256(key, "driver" + task's bytes + driver's bytes)
+    task:    length (four bytes), then a JSON object that describes the task
+
+Nothing from the other end is unpickled before it has proved that it has the key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import socket
+import sys
+import time
+
+TYPE_CHECKING = False  # typing is not imported: this module's source starts a task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+GREETING = b"tf-launcher feed 1\n"
+NONCE = PROOF = 32
+#: Seconds for the whole handshake; for a connection over the network and its greeting; between two rounds.
+ANSWER, CONNECT, PAUSE = 10.0, 1.5, 0.2
+#: Seconds after which a wait is explained on stderr.
+SILENCE = 2.0
+#: Socket options that end a TCP connection some time after its network did: seconds of silence before a
+#: probe, seconds between probes, number of probes, milliseconds that sent bytes may stay unacknowledged.
+_TCP_OPTIONS = (
+    ("TCP_KEEPIDLE", 10),
+    ("TCP_KEEPINTVL", 5),
+    ("TCP_KEEPCNT", 4),
+    ("TCP_USER_TIMEOUT", 120000),
+    ("TCP_NODELAY", 1),
+)
+
+
+class ConnectError(OSError):
+    """The driving program cannot be reached, or what answers there is not the driving program."""
+
+
+class Connector:
+    """The routes to the driving program of one job, as a task knows them.
+
+    Args:
+        addresses: ``unix:/path`` and ``tcp:host:port``, tried in this order.
+        relay: ``host:port`` on this machine that leads there too, tried last; empty: there is none.
+        key: the secret of the job.
+        hello: describes this task: ``task``, ``attempt``, ``python``, ``pid``.
+    """
+
+    def __init__(self, addresses: Iterable[str], relay: str, key: bytes, hello: Mapping[str, Any]) -> None:
+        self.hello = dict(hello)
+        self._key = key
+        self._routes = list(addresses) + (["relay:" + relay] if relay else [])
+
+    def connect(self, purpose: str, patience: float = 30.0, **more: Any) -> socket.socket:
+        """A connection whose two ends have proved that they have the key. It blocks, without a time limit.
+
+        Args:
+            purpose: ``member``, ``feed``, ...
+            patience: seconds to go on trying.
+            more: further fields of the hello.
+
+        Raises:
+            ConnectError: no route worked in that time; names each one with its error.
+        """
+        hello = dict(self.hello, purpose=purpose, **more)
+        started = time.monotonic()
+        explained = False
+        while True:
+            errors = []
+            for route in self._routes:
+                try:
+                    sock = _open(route, self._key, hello)
+                except OSError as error:
+                    errors.append("{}: {}".format(route.partition(":")[2], error))
+                    continue
+                self._routes.remove(route)
+                self._routes.insert(0, route)  # first the next time
+                return sock
+            message = "the program that drives the job cannot be reached: " + "; ".join(errors)
+            waited = time.monotonic() - started
+            if waited >= patience:
+                raise ConnectError(message)
+            if waited > SILENCE and not explained:
+                explained = True
+                print(f"{message}; trying again for {patience:.0f} s", file=sys.stderr, flush=True)
+            time.sleep(PAUSE)
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Make a TCP connection break by itself some time after its network did."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _TCP_OPTIONS:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def read_exactly(sock: socket.socket, size: int) -> bytes:
+    """Read exactly ``size`` bytes.
+
+    Raises:
+        ConnectError: the connection ended before.
+    """
+    received = bytearray(size)
+    view = memoryview(received)
+    while view:
+        count = sock.recv_into(view)
+        if not count:
+            raise ConnectError("the other end closed the connection")
+        view = view[count:]
+    return bytes(received)
+
+
+def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
+    """Connect by one route, and do the handshake."""
+    kind, _, address = route.partition(":")
+    if kind == "unix":
+        sock = socket.socket(socket.AF_UNIX)
+    else:
+        host, _, port = address.rpartition(":")
+        sock = socket.create_connection((host.strip("[]"), int(port)), CONNECT)
+    try:
+        if kind == "unix":
+            sock.connect(address)
+        keep_alive(sock)
+        # Another machine may have the same private address, and accept without an answer.
+        sock.settimeout(CONNECT if kind == "tcp" else ANSWER)
+        if read_exactly(sock, len(GREETING)) != GREETING:
+            raise ConnectError("another program answers there")
+        sock.settimeout(ANSWER)
+        _prove(sock, key, hello)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _prove(sock: socket.socket, key: bytes, hello: Mapping[str, Any]) -> None:
+    """The handshake after the greeting."""
+    theirs, ours = read_exactly(sock, NONCE), os.urandom(NONCE)
+    sock.sendall(ours + hmac.digest(key, b"task" + theirs + ours, "sha256"))
+    proof = read_exactly(sock, PROOF)
+    if not hmac.compare_digest(proof, hmac.digest(key, b"driver" + ours + theirs, "sha256")):
+        raise ConnectError("the program that answers there has not the key of this job")
+    text = json.dumps(hello).encode()
+    sock.sendall(len(text).to_bytes(4, "big") + text)

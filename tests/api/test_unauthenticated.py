@@ -1,0 +1,201 @@
+"""Connections without the job's key: what they send is never unpickled, and they keep no task out."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import TFCluster
+from launcher.feed import listener as listener_module
+from launcher.feed.listener import MOST_PENDING, Listener, Peer
+from launcher.feed.remote.connect import GREETING, ConnectError, Connector
+from tests.local.seeing import soon
+
+pytestmark = pytest.mark.timeout(180)
+KEY = b"k" * 32
+HELLO = {"task": "worker/0", "attempt": 1, "python": [3, 11], "pid": 1}
+
+
+class Bomb:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.path), "w"))
+
+
+class Lab:
+    """A listener, the peers that it accepted, and its notices."""
+
+    def __init__(self, folder: Path) -> None:
+        self.peers: list[Peer] = []
+        self.notices: list[str] = []
+        self.listener = Listener(KEY, str(folder), tcp=True, notice=self.notices.append)
+        self.listener.serve(self.peers.append)
+
+    def connector(self, *more: str, key: bytes = KEY, relay: str = "", **hello: Any) -> Connector:
+        addresses = more or [f"unix:{self.listener.path}"]
+        return Connector(addresses, relay, key, {**HELLO, **hello})
+
+    def raw(self) -> socket.socket:
+        return raw(self.listener)
+
+
+def raw(listener: Listener) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(15)
+    sock.connect(listener.path)
+    return sock
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(tmp_path)
+    yield made
+    made.listener.close()
+    for peer in made.peers:
+        peer.sock.close()
+
+
+def test_a_task_with_the_key_is_accepted(lab: Lab):
+    with lab.connector().connect("feed", feed="input") as sock:
+        assert soon(lambda: lab.peers)
+        assert lab.peers[0][:4] == ("worker/0", 1, "feed", "input")
+        lab.peers[0].sock.sendall(b"welcome")
+        assert sock.recv(100) == b"welcome"
+    assert not lab.notices
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
+def test_over_the_network(lab: Lab, address: str):
+    if address == "[::1]" and not socket.has_ipv6:
+        pytest.skip("no IPv6")
+    with lab.connector("unix:/no/such", f"tcp:{address}:{lab.listener.port}").connect("member"):
+        assert soon(lambda: lab.peers)
+    assert lab.listener.addresses[0] == f"unix:{lab.listener.path}"
+    assert not any("127.0.0.1" in address for address in lab.listener.addresses)
+
+
+def test_the_relay_is_tried_last(lab: Lab):
+    routes = lab.connector("unix:/no/such", "tcp:127.0.0.1:9", relay=f"127.0.0.1:{lab.listener.port}")
+    with routes.connect("member"):
+        assert soon(lambda: lab.peers)
+
+
+def test_a_machine_with_the_same_address_that_does_not_answer_is_passed_over(lab: Lab):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        other = f"tcp:127.0.0.1:{silent.getsockname()[1]}"
+        with lab.connector(other, f"tcp:127.0.0.1:{lab.listener.port}").connect("member"):
+            assert soon(lambda: lab.peers)
+
+
+def test_a_wrong_key_is_rejected(lab: Lab):
+    with pytest.raises(ConnectError, match="cannot be reached"):
+        lab.connector(key=b"x" * 32).connect("member", patience=0.0)
+    assert soon(lambda: lab.notices) and not lab.peers
+    assert lab.notices[0].startswith("rejected a connection with a wrong key")
+
+
+def test_the_driver_must_prove_that_it_has_the_key(tmp_path: Path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "pretend"))
+        listening.listen()
+
+        def pretend() -> None:
+            sock, _ = listening.accept()
+            sock.sendall(GREETING + os.urandom(32))
+            sock.recv(64)
+            sock.sendall(os.urandom(32))
+            sock.recv(100)
+            sock.close()
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        with pytest.raises(ConnectError, match="has not the key of this job"):
+            Connector([f"unix:{tmp_path}/pretend"], "", KEY, HELLO).connect("member", patience=0.0)
+        thread.join(10)
+
+
+@pytest.mark.parametrize("data", ["random", "pickle", "nothing"])
+def test_other_data_is_rejected_unread(lab: Lab, data: str, tmp_path: Path):
+    bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
+    with lab.raw() as sock:
+        if data == "nothing":
+            sock.shutdown(socket.SHUT_WR)
+        else:
+            sock.sendall(bomb * 100 if data == "pickle" else os.urandom(10_000))
+        assert sock.recv(1000).startswith(GREETING)
+        try:
+            assert sock.recv(1000) == b""
+        except ConnectionResetError:
+            pass
+    assert data == "nothing" or soon(lambda: lab.notices)  # a task that has another route sends nothing
+    assert not lab.peers and not (tmp_path / "exploded").exists()
+
+
+def test_a_long_hello_is_not_read(lab: Lab):
+    with lab.connector(more="x" * 5000).connect("member", patience=0.0) as sock:
+        sock.settimeout(10)
+        try:
+            assert sock.recv(1) == b""
+        except ConnectionResetError:
+            pass
+    assert soon(lambda: lab.notices) and not lab.peers
+    assert "a hello of 5" in lab.notices[0]
+
+
+def test_silent_connections_keep_no_task_out(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 60)
+    crowd = [lab.raw() for _ in range(MOST_PENDING + 10)]
+    try:
+        with lab.connector().connect("member"):
+            assert soon(lambda: lab.peers)
+        assert len(lab.notices) == 1 and f"more than {MOST_PENDING}" in lab.notices[0]
+    finally:
+        for sock in crowd:
+            sock.close()
+
+
+@pytest.mark.parametrize("drip", [False, True])
+def test_a_handshake_has_a_time_limit(lab: Lab, drip: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.3)
+    with lab.raw() as sock:
+        sock.recv(1000)
+        if drip:
+            sock.sendall(b"x")
+        assert sock.recv(1000) == b""
+    assert soon(lambda: lab.notices)
+    assert "without a valid handshake in 0.3 s" in lab.notices[0]
+
+
+def test_a_job_with_other_connections_to_its_socket(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """They are there before any of its tasks."""
+    real = Listener.serve
+    socks: list[socket.socket] = []
+
+    def with_others(listener: Listener, on_peer: Any) -> None:
+        real(listener, on_peer)
+        for data in (pickle.dumps(Bomb(tmp_path / "exploded")) * 50, b"GET / HTTP/1.1\r\n\r\n" * 20, b""):
+            sock = raw(listener)
+            sock.sendall(data)
+            socks.append(sock)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Listener, "serve", with_others)
+    try:
+        TFCluster.run(lambda args, ctx: Path(args, str(ctx.task_index)).touch(), str(tmp_path), 2).shutdown()
+    finally:
+        patch.undo()
+        for sock in socks:
+            sock.close()
+    assert (tmp_path / "0").exists() and (tmp_path / "1").exists() and not (tmp_path / "exploded").exists()
+    assert capfd.readouterr().err.count("rejected a connection with a wrong key") == 1

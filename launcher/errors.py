@@ -13,6 +13,7 @@
     │   ├── HostsError                   some of several hosts; a line for each
     │   └── ConnectionLost               the connection to a host broke: another may be had
     ├── WireError                   125  the two ends of a link do not understand each other
+    ├── ProtocolError               125  a host sent what the protocol does not allow
     ├── JobFailed                   125  of the Python API: the job has failed
     │   └── TaskFailed                   because this task did: its exit status, last lines and traceback
     └── FeedError                   125  of the Python API: rows can't be brought to the tasks
@@ -119,6 +120,10 @@ class ConnectionLost(TransportError):
 
 class WireError(LaunchError):
     """A frame that can't be understood."""
+
+
+class ProtocolError(LaunchError):
+    """A host sent what the protocol does not allow."""
 
 
 class JobFailed(LaunchError):

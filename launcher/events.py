@@ -6,8 +6,7 @@ the epoch, by the clock of the machine that saw the event. Hosts with Python 3.8
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Tuple, Union
+from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
 
 from launcher.job import TaskId
 
@@ -26,7 +25,7 @@ class HostGpus(NamedTuple):
 
     host: str
     at: float
-    gpus: tuple[str, ...]
+    gpus: Tuple[str, ...]
 
 
 class PortsHeld(NamedTuple):
@@ -102,8 +101,8 @@ class TaskExited(NamedTuple):
     task: TaskId
     attempt: int
     #: One of the two is set.
-    code: int | None
-    signal: int | None
+    code: Optional[int]
+    signal: Optional[int]
     #: Largest resident size of one of its processes, in bytes, and CPU seconds of all that it waited for.
     peak_rss: int
     cpu_s: float
@@ -121,7 +120,7 @@ class TaskGone(NamedTuple):
     #: How many processes it had left behind that we ended.
     leftovers: int = 0
     #: Pids that outlived SIGKILL (uninterruptible sleep).
-    unkillable: tuple[int, ...] = ()
+    unkillable: Tuple[int, ...] = ()
 
 
 class AgentLost(NamedTuple):
@@ -182,14 +181,14 @@ class HoldPorts(NamedTuple):
     """To an agent: hold one port for each task until the task is gone."""
 
     host: str
-    tasks: tuple[TaskId, ...]
+    tasks: Tuple[TaskId, ...]
 
 
 class TryPeers(NamedTuple):
     """To an agent: see whether these addresses (``host:port``, held by other agents) can be reached."""
 
     host: str
-    addresses: tuple[str, ...]
+    addresses: Tuple[str, ...]
 
 
 class StartTask(NamedTuple):
@@ -198,24 +197,43 @@ class StartTask(NamedTuple):
     host: str
     task: TaskId
     attempt: int
-    argv: tuple[str, ...]
+    argv: Tuple[str, ...]
     #: Added to the agent's own environment.
     env: Mapping[str, str]
-    workdir: str | None
+    workdir: Optional[str]
     #: How processes that the task leaves behind when it ends are ended.
     ladder: Ladder
     #: The virtual or conda environment it runs in.
-    venv: str | None = None
+    venv: Optional[str] = None
     #: The file that its Python runs: looked for first, so that a missing one is told as such.
-    script: str | None = None
+    script: Optional[str] = None
 
 
 class StopTasks(NamedTuple):
     """To an agent: end these tasks, all together. A second order replaces the first's ladder."""
 
     host: str
-    tasks: tuple[TaskId, ...]
+    tasks: Tuple[TaskId, ...]
     ladder: Ladder
+
+
+class SignalTask(NamedTuple):
+    """To an agent: send one signal to a task; ``all``: to each of its processes, not only to its own.
+
+    The task does not count as stopped by the launcher, whatever the signal does.
+    """
+
+    host: str
+    task: TaskId
+    signal: int
+    all: bool = False
+
+
+class ReleasePorts(NamedTuple):
+    """To an agent: free the ports of these tasks. Until then they stay held, also when a task has ended."""
+
+    host: str
+    tasks: Tuple[TaskId, ...]
 
 
 class HoldOutput(NamedTuple):
@@ -274,6 +292,8 @@ Command = Union[
     TryPeers,
     StartTask,
     StopTasks,
+    SignalTask,
+    ReleasePorts,
     HoldOutput,
     CloseAgent,
     HangUp,

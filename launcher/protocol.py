@@ -1,0 +1,590 @@
+"""Messages between the launcher and an agent, as bytes.
+
+A frame is a message, little endian::
+
+    type (u8), size of the fields (u32), size of the payload (u32), fields (JSON), payload
+
+The fields are those of the message's record, without its host (a connection belongs to one host); the
+payload is its field ``data``, raw bytes. `Decoder` checks every message against the annotations of its
+record, so that a wrong one is a `ProtocolError` where it is read.
+
+On this machine frames go through a pipe. To another machine they survive broken connections: `Channel` counts
+events, commands and data in the order in which it puts them on the wire, keeps them until the other end has
+acknowledged them, and sends the rest again on the next connection. Acknowledgements mean that the application
+took the messages, so a slow reader holds up the writer (`WINDOW`), and memory stays bounded on both sides.
+
+Strings that came from bytes which are not UTF-8 keep them as lone surrogates (PEP 383). Hosts with Python 3.8
+import this module.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections import deque
+from functools import lru_cache
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Deque,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Type,
+    Union,
+    get_type_hints,
+)
+
+from launcher import events
+from launcher.errors import ProtocolError
+from launcher.job import TaskId
+
+#: Bytes of one frame, at most.
+MAX_FRAME = 4 * 1024 * 1024
+#: Bytes that an agent keeps for the launcher before it stops reading from its tasks.
+WINDOW = 8 * 1024 * 1024
+#: Seconds between two pings.
+PING = 2.0
+#: Bytes of a remote command that may be under way in one direction.
+CREDIT = 1024 * 1024
+
+_HEAD = struct.Struct("<BII")
+#: An acknowledgement is sent after so many messages, or so many seconds.
+_ACK_AFTER, _ACK_SECONDS = 16, 0.25
+#: Bytes of task output put on the wire together, at most: what comes later can be overtaken by an event.
+_BATCH = 256 * 1024
+_MANY_BUFFERS = 256
+_CACHED = 1024
+#: How deep a field of any type may be nested.
+_DEEPEST = 32
+
+
+class Hello(NamedTuple):
+    """First message of both ends of a connection; the launcher greets first."""
+
+    #: Secret that both ends know, so that a connection belongs to this agent.
+    session: str
+    #: Counts the launcher's connections: a late one does not replace a newer one.
+    attempt: int
+    #: Numbered messages received so far.
+    received: int
+
+
+class Refused(NamedTuple):
+    """The agent is gone, or ends at once; ``why`` is for the user."""
+
+    why: str
+
+
+class Ack(NamedTuple):
+    """The application took so many numbered messages."""
+
+    count: int  # type: ignore[assignment]  # hides tuple.count
+
+
+class Ping(NamedTuple):
+    """Is answered by an `Ack`."""
+
+
+class RunCommand(NamedTuple):
+    """Run ``module:function(arguments)`` of ours in a child of the agent, with a byte pipe each way."""
+
+    command: int
+    entry: str
+    arguments: Any
+
+
+class CommandInput(NamedTuple):
+    """Bytes for the standard input of a remote command; empty: the end of it."""
+
+    command: int
+    data: bytes
+
+
+class CommandOutput(NamedTuple):
+    """Bytes of the standard output of a remote command; empty: the end of it."""
+
+    command: int
+    data: bytes
+
+
+class CommandCredit(NamedTuple):
+    """The reader took so many bytes of a remote command: the other end may send as many more."""
+
+    command: int
+    size: int
+
+
+class CommandEnded(NamedTuple):
+    """A remote command ended: its exit status (negative: the signal) and the end of its stderr."""
+
+    command: int
+    status: int
+    stderr: str
+
+
+class CloseCommand(NamedTuple):
+    """The launcher needs a remote command no more: close its pipes, kill it if it does not end."""
+
+    command: int
+
+
+_CONTROL = (Hello, Refused, Ack, Ping)
+_FROM_AGENT = (
+    events.AgentReady,
+    events.HostGpus,
+    events.PortsHeld,
+    events.PortsRefused,
+    events.PeersTried,
+    events.TaskStarted,
+    events.TaskNotStarted,
+    events.TaskOutput,
+    events.TaskSignalled,
+    events.TaskExited,
+    events.TaskGone,
+    events.AgentClosed,
+    CommandOutput,
+    CommandCredit,
+    CommandEnded,
+)
+_FROM_LAUNCHER = (
+    events.HoldPorts,
+    events.ReleasePorts,
+    events.TryPeers,
+    events.StartTask,
+    events.StopTasks,
+    events.SignalTask,
+    events.HoldOutput,
+    events.CloseAgent,
+    RunCommand,
+    CommandInput,
+    CommandCredit,
+    CloseCommand,
+)
+_RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_CONTROL + _FROM_AGENT + _FROM_LAUNCHER))
+_CODES = {record: code for code, record in enumerate(_RECORDS)}
+
+#: Any message; a record of this module or of `launcher.events`.
+Message = Any
+Buffer = Union[bytes, memoryview]
+
+
+# ---------------------------------------------------------------------- one message
+
+
+def encode(message: Message) -> List[Buffer]:
+    """The frame of a message, as buffers for ``writev``.
+
+    Raises:
+        ProtocolError: it is larger than `MAX_FRAME`.
+    """
+    record = type(message)
+    if record._fields[-1:] == ("data",):
+        data = message.data
+        fields = _cached_json(record, message[:-1])
+    else:
+        data = b""
+        fields = _json(record, message)
+    if len(fields) + len(data) > MAX_FRAME:
+        raise ProtocolError(
+            f"{record.__name__} of {len(fields) + len(data)} bytes is larger than a frame ({MAX_FRAME})"
+        )
+    head = _HEAD.pack(_CODES[record], len(fields), len(data)) + fields
+    return [head, data] if data else [head]
+
+
+def _json(record: Any, values: Tuple[Any, ...]) -> bytes:
+    fields = dict(zip(record._fields, values))
+    fields.pop("host", None)
+    return json.dumps(fields, separators=(",", ":")).encode("ascii")
+
+
+_cached_json: Callable[[Any, Tuple[Any, ...]], bytes] = lru_cache(maxsize=_CACHED)(_json)
+
+
+class Decoder:
+    """Bytes in any pieces -> the messages in them, each checked.
+
+    Args:
+        from_agent: whether an agent sends them; else a launcher does.
+        host: name of the agent's host.
+        tasks: the tasks of this host, the only ones that its messages may name; ``None``: any.
+        only: the records allowed, instead of all of that sender's.
+    """
+
+    def __init__(
+        self,
+        from_agent: bool,
+        host: str = "",
+        tasks: Optional[Collection[str]] = None,
+        only: Tuple[Type[Any], ...] = (),
+    ) -> None:
+        self._allowed = frozenset(only or _CONTROL + (_FROM_AGENT if from_agent else _FROM_LAUNCHER))
+        self._host = host
+        self._tasks = tasks
+        self._rest = b""
+        #: Fields of messages with a payload, which come again and again.
+        self._seen: Dict[Tuple[int, bytes], Tuple[Any, ...]] = {}
+
+    def feed(self, data: bytes) -> List[Message]:
+        """The messages that these bytes complete.
+
+        Raises:
+            ProtocolError: they are not what this sender may send.
+        """
+        if self._rest:
+            data = self._rest + data
+        messages: List[Message] = []
+        start, end = 0, len(data)
+        while end - start >= _HEAD.size:
+            code, size, payload = _HEAD.unpack_from(data, start)
+            if code >= len(_RECORDS) or size + payload > MAX_FRAME:
+                raise ProtocolError(f"a message of type {code} and {size + payload} bytes")
+            middle = start + _HEAD.size + size
+            if end - middle < payload:
+                break
+            fields = data[start + _HEAD.size : middle]
+            start = middle + payload
+            messages.append(self._message(code, fields, data[middle:start]))
+        self._rest = data[start:]
+        return messages
+
+    def _message(self, code: int, fields: bytes, payload: bytes) -> Message:
+        record = _RECORDS[code]
+        values = self._seen.get((code, fields))
+        if values is None:
+            if record not in self._allowed:
+                raise ProtocolError(f"{record.__name__} is not for this direction")
+            values = self._checked(record, fields)
+            if record._fields[-1:] == ("data",):
+                if len(self._seen) >= _CACHED:
+                    self._seen.clear()
+                self._seen[code, fields] = values
+        if record._fields[-1:] == ("data",):
+            return record(*values, payload)
+        if payload:
+            raise ProtocolError(f"{record.__name__} with {len(payload)} bytes of data")
+        return record(*values)
+
+    def _checked(self, record: Type[Any], fields: bytes) -> Tuple[Any, ...]:
+        try:
+            given = json.loads(fields)
+            if not isinstance(given, dict):
+                raise ProtocolError("no JSON object")
+            if "host" in record._fields:
+                given["host"] = self._host
+            values = _read_fields(record, given)
+        except (ValueError, RecursionError, ProtocolError) as error:
+            raise ProtocolError(f"{record.__name__}: {error}: {fields[:200]!r}") from error
+        self._check_tasks(record, given)
+        return values
+
+    def _check_tasks(self, record: Type[Any], given: Mapping[str, Any]) -> None:
+        if self._tasks is None:
+            return
+        named = [given["task"]] if "task" in given else [*given.get("ports", ())]
+        unknown = [task for task in named if task not in self._tasks]
+        if unknown:
+            raise ProtocolError(f"{record.__name__} names {unknown[0]!r}, which is no task of this host")
+
+
+# ---------------------------------------------------------------------- fields of a record
+
+
+def _read_fields(record: Type[Any], given: Dict[str, Any]) -> Tuple[Any, ...]:
+    """The values of a record's fields (but ``data``) in order, converted and checked.
+
+    Raises:
+        ProtocolError: a field is missing, unknown, or of another type.
+    """
+    values = []
+    for name, read in _readers(record).items():
+        if name in given:
+            values.append(_read_field(name, read, given[name]))
+        elif name in record._field_defaults:
+            values.append(record._field_defaults[name])
+        else:
+            raise ProtocolError(f"{name} is missing")
+    unknown = given.keys() - _readers(record).keys()
+    if unknown:
+        raise ProtocolError(f"unknown field {min(unknown)}")
+    return tuple(values)
+
+
+def _read_field(name: str, read: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return read(value)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ProtocolError(f"{name} is not {error}") from error
+
+
+def _readers(record: Type[Any]) -> Dict[str, Callable[[Any], Any]]:
+    if record not in _made_readers:
+        hints = get_type_hints(record)
+        _made_readers[record] = {n: _reader(hints[n]) for n in record._fields if n != "data"}
+    return _made_readers[record]
+
+
+_made_readers: Dict[Type[Any], Dict[str, Callable[[Any], Any]]] = {}
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Checks and converts a JSON value for this annotation; its errors say what it expects."""
+    if hint is Any:
+        return _shallow
+    if hint in _SCALARS:
+        accepted, convert = _SCALARS[hint]
+        return lambda value: convert(_expect(value, accepted))
+    origin, arguments = hint.__origin__, hint.__args__
+    if origin is Union:
+        (inner,) = (_reader(argument) for argument in arguments if argument is not type(None))
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        item = _reader(arguments[0])
+        return lambda value: tuple(map(item, _expect(value, (list,))))
+    if origin is tuple:
+        items = [_reader(argument) for argument in arguments]
+        return lambda value: _fixed(_expect(value, (list,)), items)
+    key, item = _reader(arguments[0]), _reader(arguments[1])
+    return lambda value: {key(name): item(inner) for name, inner in _expect(value, (dict,)).items()}
+
+
+def _expect(value: Any, accepted: Tuple[type, ...]) -> Any:
+    if type(value) not in accepted:
+        raise TypeError(f"{accepted[0].__name__} but {type(value).__name__}")
+    return value
+
+
+def _shallow(value: Any, depth: int = 0) -> Any:
+    if depth > _DEEPEST:
+        raise ValueError(f"nested at most {_DEEPEST} deep")
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _shallow(inner, depth + 1)
+    return value
+
+
+def _fixed(values: List[Any], items: List[Callable[[Any], Any]]) -> Tuple[Any, ...]:
+    if len(values) != len(items):
+        raise ValueError(f"{len(items)} values but {len(values)}")
+    return tuple(item(value) for item, value in zip(items, values))
+
+
+def _integer(value: int) -> int:
+    if not -(2**63) <= value < 2**63:
+        raise ValueError("a number of 64 bits")
+    return value
+
+
+def _number(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("a finite number")
+    return float(value)
+
+
+_SCALARS: Dict[Any, Tuple[Tuple[type, ...], Callable[[Any], Any]]] = {
+    int: ((int,), _integer),
+    float: ((float, int), _number),
+    str: ((str,), str),
+    bool: ((bool,), bool),
+    TaskId: ((str,), TaskId),
+}
+
+
+# ---------------------------------------------------------------------- a connection that may break
+
+
+class Channel:
+    """One end: messages in an order, whatever becomes of the connections under it. No input or output here.
+
+    Args:
+        decoder: makes the decoder of a new connection.
+        session: see `Hello`; empty: a pipe on this machine, which does not break: nothing is numbered.
+        greets: whether this end greets first and sends pings: the launcher.
+    """
+
+    def __init__(self, decoder: Callable[[], Decoder], session: str = "", greets: bool = False) -> None:
+        self._make_decoder = decoder
+        self._decoder = decoder()
+        self._session = session
+        self._greets = greets
+        self._urgent: Deque[List[Buffer]] = deque()
+        self._bulk: Deque[List[Buffer]] = deque()
+        self._control: List[Message] = []
+        self._wire: List[Buffer] = []
+        #: Bytes that wait to be sent or to be acknowledged.
+        self.pending = 0
+        #: Task output waits here; events do not.
+        self.held = False
+        # Numbered messages: those on the wire and not acknowledged; of these, how many must be sent again.
+        self._unacked: Deque[List[Buffer]] = deque()
+        self._again = 0
+        self._acked = 0
+        self._received = 0
+        self._taken = 0
+        self._told = 0
+        self._ack_at: Optional[float] = None
+        self._ping_at = 0.0
+        self._attempt = 0
+        #: The other end has greeted on this connection.
+        self.met = not session
+        self.connected = not session
+
+    # ------------------------------------------------------------------ the application
+
+    def send(self, message: Message, bulk: bool = False) -> None:
+        """Send a message. ``bulk`` ones keep their order among themselves; all others overtake them."""
+        buffers = encode(message)
+        (self._bulk if bulk else self._urgent).append(buffers)
+        self.pending += sum(map(len, buffers))
+
+    def took(self, count: int, now: float) -> None:
+        """The application took so many numbered messages of what `receive` returned."""
+        if self._session and count:
+            self._taken += count
+            if self._taken - self._told >= _ACK_AFTER:
+                self._ack_at = now
+            elif self._ack_at is None:
+                self._ack_at = now + _ACK_SECONDS
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to send, and the other end took all of it."""
+        return not (self._urgent or self._bulk or self._wire or self._control or self._unacked)
+
+    # ------------------------------------------------------------------ the connection
+
+    def connect(self, attempt: int, now: float) -> None:
+        """There is a new connection in place of any other; the launcher counts them."""
+        self.disconnect()
+        self.connected = True
+        self._attempt = attempt
+        self._ping_at = now + PING
+        if self._greets:
+            self._control.append(Hello(self._session, attempt, self._received))
+
+    def disconnect(self) -> None:
+        """There is no connection."""
+        self.connected = self.met = False
+        self._decoder = self._make_decoder()
+        self._control.clear()
+        self._wire = []
+
+    def greeted(self, hello: Hello) -> None:
+        """The other end greeted; it has this many of our messages.
+
+        Raises:
+            ProtocolError: it belongs to another session, or can't have so many.
+        """
+        if self.met or hello.session != self._session:
+            raise ProtocolError("a greeting that belongs to another session")
+        self._again = 0
+        self._acknowledge(hello.received)
+        self._again = len(self._unacked)
+        self.met = True
+        if not self._greets:
+            self._control.append(Hello(self._session, self._attempt, self._received))
+
+    def receive(self, data: bytes) -> List[Message]:
+        """The messages that these bytes complete, but those of the protocol's own; and `Refused`.
+
+        Raises:
+            ProtocolError: the connection is of no use.
+        """
+        messages: List[Message] = []
+        for message in self._decoder.feed(data):
+            if isinstance(message, Refused) or not self._session:
+                messages.append(message)
+            elif isinstance(message, Hello):
+                self.greeted(message)
+            elif not self.met:
+                raise ProtocolError("a message before the greeting")
+            elif isinstance(message, Ack):
+                self._acknowledge(message.count)
+            elif isinstance(message, Ping):
+                self._ack_at = 0.0
+            else:
+                self._received += 1
+                messages.append(message)
+        return messages
+
+    def _acknowledge(self, count: int) -> None:
+        if count > self._acked + len(self._unacked) - self._again:
+            raise ProtocolError(f"an acknowledgement of {count} messages")
+        while self._acked < count:
+            self._acked += 1
+            self.pending -= sum(map(len, self._unacked.popleft()))
+
+    def output(self, now: float) -> List[Buffer]:
+        """What to write on the connection now, in this order; empty: nothing."""
+        if not self._wire and self.connected:
+            self._fill(now)
+        return self._wire
+
+    def sent(self, count: int) -> None:
+        """So many bytes of `output` were written."""
+        if not self._session:
+            self.pending -= count
+        done = 0
+        while done < len(self._wire) and count >= len(self._wire[done]):
+            count -= len(self._wire[done])
+            done += 1
+        del self._wire[:done]
+        if count:
+            self._wire[0] = memoryview(self._wire[0])[count:]
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `output` has something but acknowledgements and pings."""
+        waits = self._again or self._urgent or (self._bulk and not self.held)
+        return self.connected and bool(self._wire or self._control or (self.met and waits))
+
+    def next_due(self) -> Optional[float]:
+        """When `output` has something even if nothing happens (monotonic); ``None``: never."""
+        if not (self._session and self.met):
+            return None
+        dues = [self._ack_at, self._ping_at if self._greets else None]
+        return min((due for due in dues if due is not None), default=None)
+
+    def _fill(self, now: float) -> None:
+        if self._session:
+            self._fill_control(now)
+        if self.met:
+            size = 0
+            while size < _BATCH and len(self._wire) < _MANY_BUFFERS:
+                buffers = self._next()
+                if buffers is None:
+                    return
+                self._wire += buffers
+                size += sum(map(len, buffers))
+
+    def _fill_control(self, now: float) -> None:
+        if self._greets and self.met and now >= self._ping_at:
+            self._ping_at = now + PING
+            self._control.append(Ping())
+        if self.met and self._ack_at is not None and now >= self._ack_at:
+            self._ack_at, self._told = None, self._taken
+            self._control.append(Ack(self._taken))
+        for message in self._control:
+            self._wire += encode(message)
+        self._control.clear()
+
+    def _next(self) -> Optional[List[Buffer]]:
+        """The next message, which gets its number now."""
+        if self._again:
+            self._again -= 1
+            return self._unacked[-1 - self._again]
+        if self._urgent:
+            buffers = self._urgent.popleft()
+        elif self._bulk and not self.held:
+            buffers = self._bulk.popleft()
+        else:
+            return None
+        if self._session:
+            self._unacked.append(buffers)
+        return buffers

@@ -1,0 +1,198 @@
+"""Frames, their checks, and connections that break."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import events, protocol
+from launcher.errors import ProtocolError
+from launcher.job import TaskId
+from launcher.protocol import Channel, Decoder, Refused, encode
+
+WORKER = TaskId("worker/0")
+FROM_AGENT = [
+    events.AgentReady("node1", 1.5, 7, {"cpus": 4, "addresses": ["10.0.0.1"]}),
+    events.PortsHeld("node1", 1.5, {WORKER: 4000}),
+    events.TaskExited("node1", 2.5, WORKER, 1, None, 9, 4096, 0.25, "kernel log"),
+    events.TaskGone("node1", 2.5, WORKER, 1, 3, (5, 6)),
+    events.TaskOutput("node1", WORKER, 1, b"\xff\x00line\n"),
+    protocol.CommandOutput(3, b""),
+]
+FROM_LAUNCHER = [
+    events.HoldPorts("node1", (WORKER,)),
+    events.StartTask("node1", WORKER, 1, ("a", "b"), {"K": "v"}, None, ((15, 2.0), (9, 5.0))),
+    events.StopTasks("node1", (WORKER,), ((15, 2.0),)),
+    events.SignalTask("node1", WORKER, 15, True),
+    protocol.RunCommand(1, "a:b", {"deep": [1, {"er": None}]}),
+]
+
+
+def joined(message: Any) -> bytes:
+    """A frame in one piece."""
+    return b"".join(encode(message))
+
+
+def frame(name: str, fields: object, payload: bytes = b"") -> bytes:
+    """A frame that `encode` would not make."""
+    code = next(code for record, code in protocol._CODES.items() if record.__name__ == name)
+    text = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+    return struct.pack("<BII", code, len(text), len(payload)) + text + payload
+
+
+@pytest.mark.parametrize("cut", [1, 3, 17, 10_000])
+def test_messages_come_out_as_they_went_in_whatever_the_pieces(cut: int):
+    for from_agent, messages in ((True, FROM_AGENT), (False, FROM_LAUNCHER)):
+        decoder = Decoder(from_agent, "node1")
+        data = b"".join(map(joined, messages * 2))
+        found = [m for start in range(0, len(data), cut) for m in decoder.feed(data[start : start + cut])]
+        assert found == messages * 2
+        assert [type(message) for message in found] == [type(message) for message in messages * 2]
+
+
+STARTED = {"at": 1.0, "task": "worker/0", "attempt": 1, "pid": 5}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff" * 100,
+        frame("TaskStarted", {**STARTED, "pid": "5"}),
+        frame("TaskStarted", {**STARTED, "pid": True}),
+        frame("TaskStarted", {**STARTED, "pid": 2**70}),
+        frame("TaskStarted", {**STARTED, "at": float("nan")}),
+        frame("TaskStarted", {**STARTED, "at": 10**400}),
+        frame("TaskStarted", {**STARTED, "more": 1}),
+        frame("TaskStarted", {"at": 1.0}),
+        frame("TaskStarted", {**STARTED, "task": "worker/1"}),
+        frame("TaskStarted", STARTED, b"data"),
+        frame("TaskStarted", [1]),
+        frame("TaskStarted", b"{"),
+        frame("TaskStarted", b"[" * 1_000_000),
+        frame("TaskOutput", {"task": "worker/1", "attempt": 1}, b"data"),
+        frame("PortsHeld", {"at": 1.0, "ports": {"ps/0": 1}}),
+        frame("PortsHeld", {"at": 1.0, "ports": [1]}),
+        frame("TaskGone", {"at": 1.0, "task": "worker/0", "attempt": 1, "unkillable": ["x"]}),
+        frame("AgentReady", {"at": 1.0, "pid": 1, "facts": json.loads("[" * 40 + "]" * 40)}),
+        frame("AgentReady", {"at": 1.0, "pid": 1, "facts": {"x": json.loads("[" * 40 + "]" * 40)}}),
+        frame("CloseAgent", {}),
+        struct.pack("<BII", 5, 2**31, 2**31),
+    ],
+)
+def test_a_wrong_message_is_an_error_of_the_protocol(data: bytes):
+    with pytest.raises(ProtocolError):
+        Decoder(True, "node1", {"worker/0"}).feed(data)
+
+
+def test_a_message_that_is_too_large_is_not_sent():
+    with pytest.raises(ProtocolError):
+        encode(protocol.CommandInput(1, bytes(protocol.MAX_FRAME)))
+
+
+class Pair:
+    """A launcher's and an agent's channel, and the bytes under way between them."""
+
+    def __init__(self) -> None:
+        self.ends = [
+            Channel(lambda: Decoder(True, "node1"), "secret", greets=True),
+            Channel(lambda: Decoder(False, "node1"), "secret"),
+        ]
+        self.under_way = [b"", b""]
+        self.received: list[list[Any]] = [[], []]
+        self.now = 0.0
+        self.attempt = 0
+        self.connect()
+
+    def connect(self) -> None:
+        """Break the connection, lose what is under way, make another one."""
+        self.attempt += 1
+        self.under_way = [b"", b""]
+        for end in self.ends:
+            end.connect(self.attempt, self.now)
+
+    def move(self, end: int, count: int) -> None:
+        """Write so many bytes at one end, and read them at the other one."""
+        self.now += 0.01
+        data = b"".join(self.ends[end].output(self.now))[:count]
+        self.ends[end].sent(len(data))
+        messages = self.ends[1 - end].receive(data)
+        self.received[1 - end] += messages
+        self.ends[1 - end].took(len(messages), self.now)
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.integers(0, 1), st.integers(0, 500)),
+        st.tuples(st.just("move"), st.integers(0, 1), st.integers(1, 900)),
+        st.tuples(st.just("break"), st.just(0), st.just(0)),
+    ),
+    max_size=80,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(actions)
+def test_nothing_is_lost_doubled_or_reordered_when_connections_break(steps: list[tuple[str, int, int]]):
+    pair, sent = Pair(), [list[Any](), list[Any]()]
+    for action, end, size in steps:
+        if action == "send":
+            command = len(sent[end])
+            record = protocol.CommandInput if end == 0 else protocol.CommandOutput
+            sent[end].append(record(command, bytes(size)))
+            pair.ends[end].send(sent[end][-1])
+        elif action == "move":
+            pair.move(end, size)
+        else:
+            pair.connect()
+    for _ in range(200):
+        pair.move(0, 100_000)
+        pair.move(1, 100_000)
+    assert pair.received == [sent[1], sent[0]]
+    assert [end.pending for end in pair.ends] == [0, 0]
+    assert all(end.idle for end in pair.ends)
+
+
+def test_events_overtake_output_but_not_what_is_on_the_wire():
+    channel = Channel(lambda: Decoder(False))
+    output = events.TaskOutput("", WORKER, 1, bytes(200_000))
+    gone = events.TaskGone("", 1.0, WORKER, 1)
+    for _ in range(4):
+        channel.send(output, bulk=True)
+    channel.send(gone, bulk=True)
+    first = b"".join(channel.output(0.0))
+    channel.sent(10)
+    channel.send(events.AgentClosed("", 2.0))
+    first, rest = first[:10] + b"".join(channel.output(0.0)), b""
+    channel.sent(len(first) - 10)
+    while channel.output(0.0):
+        data = b"".join(channel.output(0.0))
+        channel.sent(len(data))
+        rest += data
+    names = [type(message).__name__ for message in Decoder(True).feed(first + rest)]
+    assert names == ["TaskOutput", "TaskOutput", "AgentClosed", "TaskOutput", "TaskOutput", "TaskGone"]
+    assert channel.pending == 0
+
+
+def test_output_that_is_held_lets_events_pass():
+    channel = Channel(lambda: Decoder(False))
+    channel.held = True
+    channel.send(events.TaskOutput("", WORKER, 1, b"x"), bulk=True)
+    assert not channel.output(0.0)
+    channel.send(events.AgentClosed("", 2.0))
+    assert len(channel.output(0.0)) == 1
+
+
+def test_another_session_is_refused_and_a_refusal_is_passed_on():
+    end = Channel(lambda: Decoder(True), "secret", greets=True)
+    end.connect(1, 0.0)
+    with pytest.raises(ProtocolError):
+        end.receive(joined(protocol.Hello("other", 1, 0)))
+    end.connect(2, 0.0)
+    assert end.receive(joined(Refused("no agent"))) == [Refused("no agent")]
+    with pytest.raises(ProtocolError):
+        end.receive(joined(events.AgentClosed("", 1.0)))

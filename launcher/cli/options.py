@@ -102,8 +102,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
     output.add_argument("--version", action="version", version=_version())
-    # For programs that start `launch`: see launcher.output.eventpipe and launcher.signals.
+    # For programs that start `launch`: launcher.output.eventpipe, launcher.jobfile.overlay, launcher.signals.
     output.add_argument("--events-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
+    output.add_argument("--roles-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
     output.add_argument("--until-eof-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
 
 

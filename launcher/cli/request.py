@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.cli.dockeroptions import add_from_file, conflicts
 from launcher.cli.inventory import read_hosts
@@ -60,7 +61,7 @@ def understand(args: argparse.Namespace) -> Request:
     except OSError as error:
         what = "the current folder is gone"
         raise JobError([Fault("", what, "expected to be in a folder that exists")]) from error
-    if words and words[0].endswith(_JOB_FILES):
+    if (words and words[0].endswith(_JOB_FILES)) or args.roles_fd is not None:
         request = _from_file(args, words, faults)
     else:
         job = _with_options(_job(args, words, faults), args, faults)
@@ -238,11 +239,15 @@ def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Faul
     """A job file; options may also follow it, there being no program whose arguments they could be."""
     from launcher import jobfile
 
-    path, *rest = words
+    path, *rest = words or [""]
     if rest:
         _parse_more(args, rest)
-    text = _collected(faults, lambda: read_text(path, "job file", JobError), None)
-    found, wrong = (jobfile.JobFile(JobSpec(())), ()) if text is None else jobfile.examine(text, path)
+    text = _collected(faults, lambda: read_text(path, "job file", JobError), None) if path else ""
+    if text is None:
+        found = jobfile.JobFile(JobSpec(()))
+        wrong: tuple[Fault, ...] = ()
+    else:
+        found, wrong = jobfile.examine(text, path or COMMAND_LINE, _roles(args.roles_fd))
     faults += wrong
     folder = os.path.dirname(os.path.abspath(path))
     travelling = (
@@ -262,6 +267,15 @@ def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Faul
     hosts = _hosts_of_job(args, found, folder, faults)
     told_by = found.run_dir_source if args.run_dir is None else ""
     return Request(job, hosts, run_dir, *sources, *travelling, told_by or "--run-dir")
+
+
+def _roles(fd: int | None) -> Mapping[str, Any]:
+    """The roles that the program which started this launch has written for it, as JSON."""
+    if fd is None:
+        return {}
+    with open(fd, encoding="utf-8") as file:
+        roles: Mapping[str, Any] = json.load(file)
+    return roles
 
 
 def _beside_file(job: JobSpec, folder: str) -> JobSpec:

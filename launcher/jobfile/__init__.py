@@ -5,6 +5,9 @@ Paths are left as written; whoever opened the file knows what they are relative 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from launcher.errors import Fault, JobError
 from launcher.jobfile.docker_keys import DockerKeys
 from launcher.jobfile.durations import parse_duration
@@ -30,8 +33,13 @@ def parse(text: str, source: str) -> JobFile:
     return found
 
 
-def examine(text: str, source: str) -> tuple[JobFile, tuple[Fault, ...]]:
+def examine(text: str, source: str, roles: Mapping[str, Any] = {}) -> tuple[JobFile, tuple[Fault, ...]]:
     """Read a job file, right or wrong: who has more to check can tell of all faults at once.
+
+    Args:
+        text: what it holds; may be empty if there are ``roles``.
+        source: its name, for messages.
+        roles: laid over those of the file, see `launcher.jobfile.overlay`.
 
     Returns:
         What it says, not to be used if there are faults, but for its hosts; and the faults.
@@ -39,5 +47,5 @@ def examine(text: str, source: str) -> tuple[JobFile, tuple[Fault, ...]]:
     from launcher.jobfile.reading import read  # PyYAML comes with it, only when a file is read
 
     faults = Faults(source)
-    found = read(text.removeprefix("\ufeff"), faults)
+    found = read(text.removeprefix("\ufeff"), faults, roles)
     return found, faults.all()

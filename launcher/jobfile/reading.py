@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from launcher.hostfile.yaml_form import read_hosts
 from launcher.job import TENSORFLOW_ROLES, JobSpec, OnFailure, Policy, Role
 from launcher.jobfile.containers import read_docker
 from launcher.jobfile.durations import parse_duration
+from launcher.jobfile.overlay import overlaid
 from launcher.jobfile.programs import PROGRAM_KEYS, misspells
 from launcher.jobfile.record import JobFile
 from launcher.jobfile.roles import ROLE_KEYS, names, read_roles
@@ -34,11 +38,14 @@ _KEYS = (
 )
 
 
-def read(text: str, faults: Faults) -> JobFile:
+def read(text: str, faults: Faults, roles: Mapping[str, Any]) -> JobFile:
     """What the text says; with any fault the result is not to be used."""
-    table = as_table(compose(text, faults), "the file", faults, "expected a mapping, with roles:")
+    node = compose(text, faults) if text or not roles else Table((), 0)
+    table = as_table(node, "the file", faults, "expected a mapping, with roles:")
     if table is None:
         return JobFile(JobSpec(()))
+    if roles:
+        table = overlaid(table, roles)
     fields = Fields(table, _KEYS, faults, _below_roles)
     job = _job(fields, table)
     docker = read_docker(fields, names(fields))

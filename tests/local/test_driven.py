@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,24 @@ pytestmark = pytest.mark.timeout(120)
 class Driven:
     """A `launch` with both pipes."""
 
-    def __init__(self, launch: Launch, *words: str) -> None:
+    def __init__(self, launch: Launch, *words: str, roles: dict[str, Any] | None = None) -> None:
         self.events, writing = os.pipe()
         reading, self.lifeline = os.pipe()
         options = ["--events-fd", str(writing), "--until-eof-fd", str(reading)]
+        given = os.memfd_create("roles")
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        if roles is not None:
+            os.write(given, json.dumps(roles).encode())
+            os.lseek(given, 0, os.SEEK_SET)
+            options += ["--roles-fd", str(given)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "launcher", *options, *words],
             env={**os.environ, **launch.environment()},
-            pass_fds=[writing, reading],
+            pass_fds=[writing, reading, given],
             stdout=subprocess.DEVNULL,
+            stderr=self.stderr,
         )
+        os.close(given)
         os.close(writing)
         os.close(reading)
 
@@ -45,14 +54,15 @@ class Driven:
             os.close(fd)
         self.process.kill()
         self.process.wait()
+        self.stderr.close()
 
 
 @pytest.fixture
 def driven(launch: Launch) -> Iterator[Any]:
     started: list[Driven] = []
 
-    def start(*words: str) -> Driven:
-        started.append(Driven(launch, *words))
+    def start(*words: str, **more: Any) -> Driven:
+        started.append(Driven(launch, *words, **more))
         return started[-1]
 
     yield start
@@ -107,3 +117,49 @@ def test_a_reader_that_is_gone_holds_nothing_up(driven: Any):
 def test_a_descriptor_that_is_not_open_is_bad_input(launch: Launch, text: str):
     ended = launch("--events-fd", text, "--", "true")
     assert ended.code == 2 and "expected the number of an open descriptor" in ended.err
+
+
+def commands(job: Driven) -> dict[str, list[str]]:
+    """Of each task of the plan of a job that has ended, its command."""
+    (root,) = [event["run_dir"] for event in job.lines() if event["event"] == "Opened"]
+    assert job.process.wait(30) == 0
+    plan = json.loads(Path(root, "plan.json").read_text())
+    return {task["task"]: task["argv"] for task in plan["tasks"]}
+
+
+def test_roles_need_no_file(driven: Any):
+    side = {"count": 1, "sidecar": True, "command": "sleep 60"}
+    roles = {"worker": {"count": 2, "command": ["sh", "-c", "sleep 0.3"]}, "board": side}
+    found = commands(driven(roles=roles))
+    assert found == {
+        "worker/0": ["sh", "-c", "sleep 0.3"],
+        "worker/1": ["sh", "-c", "sleep 0.3"],
+        "board/0": ["sleep", "60"],
+    }
+
+
+def test_roles_are_laid_over_those_of_a_job_file(driven: Any, tmp_path: Path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "job.yaml").write_text(
+        """
+command: sleep 60
+roles:
+  worker: {count: 7, workdir: sub, program: [never, this]}
+  ps: 3
+  own: {sidecar: true, command: sleep 50}
+"""
+    )
+    roles = {"worker": {"count": 1, "command": ["sh", "-c", "pwd > seen"]}}
+    found = commands(driven(str(tmp_path / "job.yaml"), roles=roles))
+    assert found == {"worker/0": roles["worker"]["command"], "own/0": ["sleep", "50"]}
+    assert (tmp_path / "sub" / "seen").read_text() == f"{tmp_path}/sub\n"
+
+
+def test_faults_of_a_job_file_below_roles_have_its_lines(driven: Any, tmp_path: Path):
+    (tmp_path / "job.yaml").write_text("grace: soon\nroles:\n  worker:\n    count: 1\n    wrong: 1\n")
+    job = driven(str(tmp_path / "job.yaml"), roles={"worker": {"count": -1, "command": "true"}})
+    assert job.process.wait(30) == 2
+    job.stderr.seek(0)
+    said = job.stderr.read().decode()
+    assert "job.yaml:1: grace" in said and 'job.yaml:5: unknown key "wrong"' in said
+    assert 'job.yaml: count is "-1"' in said

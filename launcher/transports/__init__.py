@@ -1,0 +1,1 @@
+"""Ways to reach hosts: one module a transport, and what they share."""

@@ -187,6 +187,8 @@ class Role(NamedTuple):
     sidecar: bool = False
     #: Where its tasks run; ``None``: the host's or the job's.
     workdir: str | None = None
+    #: Append the classic flags to its arguments; ``None``: as the job says, but not for a sidecar.
+    flags: bool | None = None
     #: ``file:line`` where it was written, for messages; and where its program was.
     source: str = ""
     program_source: str = ""

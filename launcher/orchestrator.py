@@ -18,8 +18,8 @@ from launcher.errors import TransportError, WireError
 from launcher.job import TASK_MARK, Host, JobSpec, Placement, Plan
 from launcher.output.base import Audience, Opening, Renderer, Shown
 from launcher.output.flow import Flow
-from launcher.planning import assemble
 from launcher.report import Report
+from launcher.scheduler.plan import make_plan
 from launcher.signals import STOP_SIGNALS, Signals
 from launcher.supervision import Machine, Phase
 from launcher.transport import Link, Transport
@@ -362,7 +362,7 @@ class Orchestrator:
         self._send(order._replace(env={**order.env, **mark}))
 
     def _make_plan(self, order: events.MakePlan) -> None:
-        plan = assemble(self._job, self._placement, order.ports)
+        plan = make_plan(self._job, self._placement, order.ports)
         self._obey(self._machine.planned(plan))
         remark = self._on_plan(plan)
         if remark:

@@ -15,7 +15,18 @@ from tests.pythons import oldest_python
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "launcher"
 #: Files and packages that run on hosts: Python 3.8 and the standard library only.
-TRAVELS = ("errors.py", "job.py", "events.py", "text.py", "protocol.py", "agent", "feed/remote", "api/remote")
+TRAVELS = (
+    "errors.py",
+    "job.py",
+    "events.py",
+    "text.py",
+    "protocol.py",
+    "scheduler/__init__.py",
+    "scheduler/cluster_spec.py",
+    "agent",
+    "feed/remote",
+    "api/remote",
+)
 
 
 def travelling() -> list[str]:

@@ -11,7 +11,7 @@ from launcher.cli.dockeroptions import asked_mounts, tmpfs_faults
 from launcher.cli.request import Request
 from launcher.errors import Fault, JobError
 from launcher.job import OUTPUT_DIR, Host, JobSpec, Placement, RunPaths
-from launcher.planning.assembly import DEFAULT_PYTHON
+from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transport.docker.settings import Container, Mount
 
 if TYPE_CHECKING:

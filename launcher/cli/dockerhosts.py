@@ -19,7 +19,7 @@ from launcher.cli.sshoptions import ssh_settings
 from launcher.cli.telling import tell
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host, Placed, Placement
-from launcher.planning import place
+from launcher.scheduler.placement import place
 from launcher.transport import Transport
 from launcher.transport.docker.command import run_command
 from launcher.transport.docker.settings import JOB, KEPT, Container, Mount, container_name

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.cli.planfile import OWN_VARIABLES, plan_as_dict
 from launcher.job import JobSpec, Placement, Plan, TaskPlan
-from launcher.planning import assemble
+from launcher.scheduler.plan import make_plan
 from launcher.text import printable
 
 #: Ports of a dry run are examples: real ones are taken when the job starts.
@@ -27,7 +27,7 @@ def show(job: JobSpec, placement: Placement, as_json: bool, luggage: Sequence[st
         The exit code, 0.
     """
     ports = {placed.task: _FIRST_PORT + number for number, placed in enumerate(placement.tasks)}
-    plan = assemble(job, placement, ports)
+    plan = make_plan(job, placement, ports)
     if as_json:
         print(
             json.dumps(

@@ -13,7 +13,7 @@ from launcher.cli.places import is_here
 from launcher.cli.probing import ENTRY, Answer, Probes
 from launcher.errors import TransportError
 from launcher.job import Host
-from launcher.planning.assembly import DEFAULT_PYTHON, VENV_PYTHON
+from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.transport.base import Errand, Errands
 
 if TYPE_CHECKING:

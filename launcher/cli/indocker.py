@@ -18,7 +18,7 @@ from launcher.cli.telling import tell
 from launcher.cli.voice import Voice
 from launcher.errors import Fault, JobError, PlacementError
 from launcher.job import Host, JobSpec, Placement, Role
-from launcher.planning import place
+from launcher.scheduler.placement import place
 from launcher.text import counted
 from launcher.transport.docker.settings import JOB, KEPT, Container
 

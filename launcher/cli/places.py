@@ -6,7 +6,7 @@ import os
 
 from launcher.cli.request import Request
 from launcher.job import Host, is_loopback
-from launcher.planning.assembly import DEFAULT_PYTHON
+from launcher.scheduler.plan import DEFAULT_PYTHON
 
 
 def is_here(host: Host) -> bool:

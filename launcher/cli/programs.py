@@ -14,7 +14,7 @@ from launcher.cli.options import COMMAND_LINE
 from launcher.cli.places import is_here
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
 from launcher.job import ProgramKind
-from launcher.planning.assembly import DEFAULT_PYTHON, VENV_PYTHON
+from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 
 if TYPE_CHECKING:
     from launcher.cli.request import Request

@@ -17,7 +17,7 @@ from launcher.cli.parser import Parser
 from launcher.cli.textfile import read_text
 from launcher.errors import Fault, InputError, JobError
 from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Program, Role
-from launcher.planning import check_program_args
+from launcher.scheduler.plan import check_program_args
 
 if TYPE_CHECKING:
     from typing import TypeVar

@@ -10,7 +10,7 @@ from launcher.cli.options import add_options
 from launcher.cli.places import is_here, with_defaults
 from launcher.cli.programs import check_programs
 from launcher.job import Placement
-from launcher.planning import place
+from launcher.scheduler.placement import place
 from launcher.signals import stop_at_end_of_file
 from launcher.transport import transport_named
 from launcher.transport.early import EarlyAgents

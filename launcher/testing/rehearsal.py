@@ -8,8 +8,9 @@ from typing import NamedTuple, TypeVar
 from launcher import events
 from launcher.events import Command, Event
 from launcher.job import Host, JobSpec, Placement, Plan
-from launcher.planning import assemble, place
 from launcher.report import Report
+from launcher.scheduler.placement import place
+from launcher.scheduler.plan import make_plan
 from launcher.supervision import Machine
 
 OrderKind = TypeVar("OrderKind", bound=Command)
@@ -95,7 +96,7 @@ class Rehearsal:
             elif isinstance(order, events.Finish):
                 self.exit_code = order.exit_code
             elif isinstance(order, events.MakePlan):
-                self.plan = assemble(self.job, self.placement, order.ports)
+                self.plan = make_plan(self.job, self.placement, order.ports)
                 done.extend(self._obey(self.machine.planned(self.plan)))
         return tuple(done)
 

@@ -34,7 +34,7 @@ from launcher.job import (
     Role,
     TaskId,
 )
-from launcher.planning import place
+from launcher.scheduler.placement import place
 from launcher.testing import FakeClock, Played, play
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")

@@ -16,8 +16,8 @@ from launcher.events import Command, Event, Tell
 from launcher.job import TASK_MARK, Host, Plan
 from launcher.orchestrator import Orchestrator
 from launcher.output.base import Opening
-from launcher.planning import place
 from launcher.report import Reason, Report, TaskState
+from launcher.scheduler.placement import place
 from launcher.testing import Agent, Answer, FakeAgent, FakeTransport, exits, killed, missing, runs
 from tests.histories.script import hosts, job
 

@@ -14,7 +14,7 @@ from launcher.cli.trip import Trip
 from launcher.errors import JobError, TransportError
 from launcher.job import OUTPUT_DIR, Host, JobSpec, Program, Role, RunPaths
 from launcher.luggage import mending
-from launcher.planning import place
+from launcher.scheduler.placement import place
 from tests.conftest import Launch
 from tests.unit.luggage.hosts import LocalErrand, LocalHosts, away_from
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.job import OnFailure, TaskId
-from launcher.planning import place
 from launcher.report import Failure, Reason, TaskState
+from launcher.scheduler.placement import place
 from launcher.supervision import policy, stopping
 from launcher.supervision.blame import Blame
 from launcher.supervision.hosts import Agents, AgentState

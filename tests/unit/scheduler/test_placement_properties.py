@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from launcher.errors import PlacementError
 from launcher.job import Host, JobSpec, Placement, Program, ProgramKind, Role
-from launcher.planning import place
-from launcher.planning.room import slots_of
+from launcher.scheduler.assignment import slots_of
+from launcher.scheduler.placement import place
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
 NAMES = ("ps", "worker", "chief", "evaluator", "reader")

@@ -1,0 +1,172 @@
+"""What each task knows of the others: ClusterSpec, ``TF_CONFIG``, placeholders and classic flags.
+
+Agents import this module: Python 3.8, standard library, and of ours only `launcher.job` and `launcher.text`.
+
+===================================  ==========================================================
+``{ps_hosts}`` ``{worker_hosts}``    addresses of all tasks of a role, ``host:port,host:port``;
+``{chief_hosts}``                    empty if the job has none
+``{evaluator_hosts}``
+``{ROLE_hosts}``                     the same for a role of your own (its dashes as ``_``)
+``{num_ps}`` ``{num_workers}``       how many tasks a role has (``{num_worker}`` is the same)
+``{num_chief}`` ``{num_evaluator}``
+``{num_ROLE}``                       the same for a role of your own
+``{job_name}`` ``{task_index}``      this task's role, and its index in it, from 0
+``{rank}`` ``{world_size}``          its index among all tasks, from 0, and the number of tasks
+                                     without sidecars
+``{task_address}``                   its own ``host:port``
+``{task_host}`` ``{task_port}``      the two halves of it
+``{cluster_spec}`` ``{tf_config}``   JSON: the whole cluster, and this task's ``TF_CONFIG``
+===================================  ==========================================================
+
+Other braces (JSON, ``{}``, awk, a shell's ``${rank}``) stay as they are. ``{{rank}}`` stands for the text
+``{rank}``. Values that are filled in are not scanned again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Dict, Iterable, Iterator, Mapping, Sequence, Tuple
+
+from launcher.job import TENSORFLOW_ROLES, TaskId
+from launcher.text import nearest
+
+#: What ``TF_CONFIG`` names as part of the cluster. TensorFlow 2 refuses all of it if it has any other type of
+#: task; an evaluator is allowed, but the documented form leaves it out
+#: (https://www.tensorflow.org/guide/distributed_training, "Setting up TF_CONFIG";
+#: ``_validate_cluster_spec`` in ``tensorflow/python/distribute/multi_worker_util.py``).
+#: ``master`` is the chief of TensorFlow 1 (``TaskType.MASTER`` in ``tf.estimator``'s ``run_config.py``).
+TF_CONFIG_ROLES = ("chief", "master", "worker", "ps")
+
+#: Placeholders with a value of each task's own, and those with one value for all; those of roles come on top.
+TASK_PLACEHOLDERS = ("job_name", "task_index", "rank", "task_address", "task_host", "task_port", "tf_config")
+JOB_PLACEHOLDERS = ("world_size", "cluster_spec")
+
+#: ``${`` of a shell, skipped; ``{{name}}``; ``{name}``.
+BRACES = re.compile(r"\$\{+|\{\{(?P<text>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}", re.ASCII)
+
+#: From this ratio on a name in braces is a misspelt placeholder (`launcher.text.nearest`).
+NEAR = 0.8
+
+
+class ClusterSpec:
+    """The addresses of all tasks, and what is derived from them once for all tasks.
+
+    Args:
+        addresses: role -> ``host:port`` of each of its tasks by index; roles in the order of the table,
+            sidecars last.
+        sidecars: names of the roles that do not count in ``{world_size}``.
+    """
+
+    def __init__(self, addresses: Mapping[str, Sequence[str]], sidecars: Iterable[str] = ()) -> None:
+        self.addresses: Dict[str, Tuple[str, ...]] = {
+            role: tuple(their_addresses) for role, their_addresses in addresses.items()
+        }
+        self.json = _compact(self.addresses)
+        self.tf_json = _compact({role: self.addresses[role] for role in TF_CONFIG_ROLES if role in addresses})
+        self._first_rank: Dict[str, int] = {}
+        total = 0
+        for role, their_addresses in self.addresses.items():
+            self._first_rank[role] = total
+            total += len(their_addresses)
+        world_size = total - sum(len(addresses.get(role, ())) for role in sidecars)
+        self.values = {
+            **role_placeholders(self.addresses),
+            "world_size": str(world_size),
+            "cluster_spec": self.json,
+        }
+
+    def address(self, task: TaskId) -> str:
+        """``host:port`` of one task."""
+        return self.addresses[task.role][task.index]
+
+    def rank(self, task: TaskId) -> int:
+        """The index of a task among all tasks, from 0."""
+        return self._first_rank[task.role] + task.index
+
+    def tf_config(self, task: TaskId) -> str:
+        """``TF_CONFIG`` of one task, which is named by its real role, whatever that is."""
+        own = _compact({"type": task.role, "index": task.index})
+        return f'{{"cluster":{self.tf_json},"task":{own}}}'
+
+
+def _compact(value: object) -> str:
+    """JSON without spaces: the kernel counts the bytes of environments."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def role_placeholders(addresses: Mapping[str, Sequence[str]]) -> Dict[str, str]:
+    """The placeholders of roles and their values; TensorFlow's own roles are always among them."""
+    values = {}
+    for role in (*TENSORFLOW_ROLES, *addresses):
+        name, their_addresses = re.sub(r"\W", "_", role), addresses.get(role, ())
+        values[f"{name}_hosts"] = ",".join(their_addresses)
+        values[f"num_{name}"] = str(len(their_addresses))
+    return {"num_workers": values["num_worker"], **values}
+
+
+def task_environment(cluster: ClusterSpec, task: TaskId) -> Dict[str, str]:
+    """The variables that tell a task who it is and where the others are.
+
+    ``JOB_NAME``, ``TASK_INDEX`` and ``CLUSTER_SPEC`` are named as TonY names them.
+    """
+    return {
+        "TF_CONFIG": cluster.tf_config(task),
+        "JOB_NAME": task.role,
+        "TASK_INDEX": str(task.index),
+        "CLUSTER_SPEC": cluster.json,
+        "TASK_ADDRESS": cluster.address(task),
+    }
+
+
+def fill_placeholders(arguments: Iterable[str], cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:
+    """A program's arguments with the placeholders replaced, each argument in one pass."""
+    arguments = tuple(arguments)
+    if not any("{" in argument for argument in arguments):
+        return arguments
+    address = cluster.address(task)
+    host, _, port = address.rpartition(":")
+    values = {
+        **cluster.values,
+        "job_name": task.role,
+        "task_index": str(task.index),
+        "rank": str(cluster.rank(task)),
+        "task_address": address,
+        "task_host": host[1:-1] if host.startswith("[") else host,
+        "task_port": port,
+        "tf_config": cluster.tf_config(task),
+    }
+
+    def value(match: re.Match[str]) -> str:
+        text = match["text"]
+        if text:
+            ours = text in values or nearest(text, values, NEAR)
+            return f"{{{text}}}" if ours else match[0]
+        return values.get(match["name"], match[0])
+
+    return tuple(BRACES.sub(value, argument) for argument in arguments)
+
+
+def misspelt_placeholders(argument: str, roles: Iterable[str]) -> Iterator[Tuple[str, str]]:
+    """The unknown names in braces that are near a placeholder, each with that placeholder.
+
+    Args:
+        argument: what the user wrote.
+        roles: the names of the job's roles.
+    """
+    known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
+    for match in BRACES.finditer(argument):
+        name = match["name"]
+        meant = nearest(name, sorted(known), NEAR) if name and name not in known else ""
+        if meant:
+            yield name, meant
+
+
+def classic_flags(cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:
+    """The flags of programs for TensorFlow 1, as its "Distributed TensorFlow" guide wrote them.
+
+    Many programs do not know ``--chief_hosts``, so it is there only if the job has a chief.
+    """
+    roles = ("ps", "worker", "chief") if "chief" in cluster.addresses else ("ps", "worker")
+    hosts = [f"--{role}_hosts={','.join(cluster.addresses.get(role, ()))}" for role in roles]
+    return (*hosts, f"--job_name={task.role}", f"--task_index={task.index}")

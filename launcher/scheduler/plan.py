@@ -1,0 +1,139 @@
+"""The plan: the command and the environment of every task, once its port is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from launcher.errors import Fault, JobError
+from launcher.job import JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskId, TaskPlan
+from launcher.scheduler.cluster_spec import (
+    ClusterSpec,
+    classic_flags,
+    fill_placeholders,
+    misspelt_placeholders,
+    task_environment,
+)
+from launcher.text import counted
+
+#: What runs ``.py`` files by default, looked up along the task's ``PATH``.
+DEFAULT_PYTHON = "python3"
+#: The same where the host has a virtual or conda environment: both have it by this name.
+VENV_PYTHON = "python"
+
+#: The kernel passes no longer string to a program (``MAX_ARG_STRLEN``, execve(2)), its final NUL included.
+MOST_BYTES = 128 * 1024
+#: As long as any port.
+_LONG_PORT = 65535
+
+
+def cluster_of(placement: Placement, ports: Mapping[TaskId, int]) -> ClusterSpec:
+    """The ClusterSpec of a placement.
+
+    Raises:
+        KeyError: a task has no port.
+    """
+    addresses: dict[str, list[str]] = {}
+    sidecars = {}
+    for placed in placement.tasks:
+        addresses.setdefault(placed.task.role, []).append(placed.host.at(ports[placed.task]))
+        sidecars[placed.task.role] = placed.role.sidecar
+    return ClusterSpec(addresses, [role for role, sidecar in sidecars.items() if sidecar])
+
+
+def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -> Plan:
+    """Make the plan.
+
+    Args:
+        job: checked by `check_program_args`.
+        placement: what `launcher.scheduler.placement.place` made of the same job.
+        ports: the port that is held for each task, on its host.
+
+    Raises:
+        KeyError: a task has no port.
+    """
+    cluster = cluster_of(placement, ports)
+    tasks = (_task_plan(job, placed, ports[placed.task], cluster) for placed in placement.tasks)
+    return Plan(tuple(tasks), cluster.addresses)
+
+
+def _task_plan(job: JobSpec, placed: Placed, port: int, cluster: ClusterSpec) -> TaskPlan:
+    program, host, task = placed.role.program, placed.host, placed.task
+    python = host.python or (VENV_PYTHON if host.venv else None) or job.python or DEFAULT_PYTHON
+    argv = (*_start_words(program, python), *fill_placeholders(program.args, cluster, task))
+    # A sidecar (TensorBoard) rarely takes the classic flags, so only its own ``flags: true`` gives them.
+    flags = (job.flags and not placed.role.sidecar) if placed.role.flags is None else placed.role.flags
+    return TaskPlan(
+        task=task,
+        host=host.name,
+        address=host.at(port),
+        port=port,
+        argv=argv + classic_flags(cluster, task) if flags else argv,
+        env=_environment(job, placed, cluster),
+        workdir=placed.role.workdir or host.workdir or job.workdir,
+        gpus=placed.gpus,
+        venv=host.venv,
+        script=program.name if program.kind is ProgramKind.SCRIPT else None,
+    )
+
+
+def _start_words(program: Program, python: str) -> tuple[str, ...]:
+    """The words that start a program, without its arguments; no placeholder is filled in here."""
+    words: dict[ProgramKind, tuple[str, ...]] = {
+        ProgramKind.SCRIPT: (python, program.name),
+        ProgramKind.MODULE: (python, "-m", program.name),
+        ProgramKind.CODE: (python, "-c", program.name),
+        ProgramKind.EXECUTABLE: (program.name,),
+    }
+    return words[program.kind]
+
+
+def _environment(job: JobSpec, placed: Placed, cluster: ClusterSpec) -> dict[str, str]:
+    """What a task gets on top of its agent's environment: the user's variables, then ours.
+
+    Later ones win: job, host, role, command line. The user may replace ``CUDA_VISIBLE_DEVICES``, but no other
+    variable of ours.
+    """
+    gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
+    users = dict(job.env + placed.host.env + placed.role.env + job.said_env)
+    return {**gpus, **users, **task_environment(cluster, placed.task), **dict(placed.env)}
+
+
+def check_program_args(job: JobSpec) -> None:
+    """Find misspelt placeholders before anything is started.
+
+    Raises:
+        JobError: with a fault for each name in braces that is nearly, but not quite, a placeholder.
+    """
+    roles = [role.name for role in job.roles]
+    faults: dict[str, Fault] = {}
+    for role in job.roles:
+        for argument in role.program.args:
+            for name, meant in misspelt_placeholders(argument, roles):
+                what = f"argument {argument!r}: there is no placeholder {{{name}}}"
+                expected = f"did you mean {{{meant}}}? ({{{{{name}}}}} stands for the text itself)"
+                faults.setdefault(what, Fault(role.program_source or role.source, what, expected))
+    if faults:
+        raise JobError(faults.values())
+
+
+def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:
+    """Faults for variables and arguments that are too long for the kernel, before ports are known.
+
+    The first task of each role stands for all of them. One ClusterSpec of about 6,200 tasks is too long.
+    """
+    cluster = cluster_of(placement, dict.fromkeys((placed.task for placed in placement.tasks), _LONG_PORT))
+    tasks = counted(len(placement.tasks), "task")
+    found = set()
+    for placed in placement.tasks:
+        if placed.task.index:
+            continue
+        plan = _task_plan(job, placed, _LONG_PORT, cluster)
+        strings = {name: f"{name}={value}" for name, value in plan.env.items()}
+        words = enumerate(plan.argv)
+        strings.update((f"argument {number} of {placed.task.role}", word) for number, word in words)
+        for label, text in strings.items():
+            size = len(text.encode("utf-8", "surrogateescape")) + 1
+            if size > MOST_BYTES and label not in found:
+                found.add(label)
+                what = f"{label} takes {size:,} bytes in a job of {tasks}"
+                yield Fault("", what, f"expected at most {MOST_BYTES:,}: Linux passes no more to a program")

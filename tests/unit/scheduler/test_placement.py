@@ -178,7 +178,7 @@ def test_notes():
 )
 def test_sidecars_take_no_slot_and_no_gpu(bound: dict[str, object], more: tuple[Host, ...], expected: str):
     inventory = (Host("a", slots=1, gpus=("0",)), Host("b", slots=1, labels=("fast",), gpus=("0",)), *more)
-    board = role("board", **{"count": 1, **bound}, sidecar=True, service=True)
+    board = role("board", **{"count": 1, **bound, "sidecar": True, "service": True})  # type: ignore[arg-type]
     tasks = placed([board, role("worker", 2)], inventory).tasks
     assert [(task.task, task.host.name, task.gpus) for task in tasks[:2]] == [
         ("worker/0", "a", ("0",)),

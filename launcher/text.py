@@ -133,3 +133,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shortened(line: str, width: int) -> str:
+    """The line in at most ``width`` characters."""
+    return line if len(line) <= width else line[: max(0, width - 1)] + "…"

@@ -18,7 +18,6 @@ from launcher.events import StopAsked
 from launcher.job import Host, Placement, Plan, RunPaths
 from launcher.orchestrator import Orchestrator, Source, Voice
 from launcher.output.base import Opening, Renderer
-from launcher.output.late import Late
 from launcher.report import Report
 from launcher.transport import Transport
 
@@ -88,7 +87,7 @@ def launch(
         wanted.job,
         placement,
         transport,
-        [*watching, Late(display.renderers), *_event_pipe(args)],
+        [*watching, *display.renderers(), *_event_pipe(args)],
         Opening(job, placement, paths, started),
         remarks=remarks,
         on_plan=planned,
@@ -208,10 +207,9 @@ def _tmux(job: str) -> Tmux:
     Raises:
         LaunchError: there is no tmux.
     """
-    from launcher.output import renderer
+    from launcher.output.tmux import Tmux
 
-    session: Tmux = renderer("tmux")(job, attach=all(map(os.isatty, (0, 1, 2))))
-    return session
+    return Tmux(job, attach=all(map(os.isatty, (0, 1, 2))))
 
 
 def _collect_garbage_again() -> None:
@@ -240,7 +238,7 @@ def _plural(role: str, count: int) -> str:
 def write_report(report: Report, path: str) -> int:
     """Write ``--report``; a report that can't be written is no success."""
     from launcher.output.files import write_json_for_user
-    from launcher.output.reportjson import report_as_dict
+    from launcher.output.jsonl import report_as_dict
 
     try:
         write_json_for_user(path, report_as_dict(report))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from launcher.cli.tail import Log, copy, follow
 from launcher.errors import Fault, InputError
 from launcher.job import TaskId
-from launcher.output.labels import labels
+from launcher.output.lines import labels
 from launcher.runs.progress import tasks
 from launcher.runs.registry import find
 from launcher.runs.run import Run, RunState, load

@@ -1,4 +1,4 @@
-"""What a launch shows and writes: made when there is something to show (see `launcher.output.late`)."""
+"""What a launch shows and writes: made when there is something to show."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from launcher.events import StopAsked, Tell
 from launcher.job import RunPaths
-from launcher.output import renderer
 from launcher.output.base import Renderer
+from launcher.output.files import Files
 from launcher.output.writer import Writer
 
 if TYPE_CHECKING:
-    from launcher.output.files import Files
     from launcher.output.selection import Selection
     from launcher.output.tmux import Tmux
 
@@ -43,7 +42,7 @@ class Screen:
         self.writer = Writer(logs=paths.logs, notice=_notice(args))
         shown = _shown(args, show, self.writer)
         around = [shown] if tmux is None else tmux.around(shown)
-        self.files: Files = renderer("files")(self._warn)
+        self.files: Files = Files(self._warn)
         self.renderers: Sequence[Renderer] = [self.files, *around]
 
     def stop_wanted(self) -> StopAsked | None:
@@ -68,7 +67,7 @@ class Screen:
         self.writer.write(_STDERR, text, urgent=True)
 
 
-def _notice(args: argparse.Namespace) -> Callable[[int], bytes] | None:
+def _notice(args: argparse.Namespace) -> Callable[[int, int], bytes] | None:
     """What says that lines were skipped; ``None``: a line for people."""
     if not args.json:
         return None
@@ -80,9 +79,10 @@ def _notice(args: argparse.Namespace) -> Callable[[int], bytes] | None:
 def _shown(args: argparse.Namespace, show: Selection | None, writer: Writer) -> Renderer:
     """The renderer for whoever looks at stdout."""
     if args.json:
-        jsonl: Renderer = renderer("jsonl")(writer)
-        return jsonl
-    from launcher.output.console import Options, wants_colour
+        from launcher.output.jsonl import Jsonl
+
+        return Jsonl(writer)
+    from launcher.output.console import Console, Options, wants_colour
     from launcher.output.selection import Selection
 
     terminal = os.isatty(_STDOUT)
@@ -96,5 +96,4 @@ def _shown(args: argparse.Namespace, show: Selection | None, writer: Writer) -> 
         quiet=args.quiet,
         last_lines=not args.no_last_lines,
     )
-    console: Renderer = renderer("console")(writer, options)
-    return console
+    return Console(writer, options)

@@ -11,7 +11,7 @@ from launcher import runs
 from launcher.cli.launching import write_report
 from launcher.errors import HostsError, TransportError
 from launcher.job import Placed, Placement
-from launcher.output.reportjson import report_as_dict
+from launcher.output.jsonl import report_as_dict
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 
 

@@ -1,4 +1,4 @@
-"""What every renderer is: told how the run opens, each fact and remark, and how it ended."""
+"""The interface of renderers, and of the reader they write for."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from launcher.events import Event, Tell
 from launcher.job import Placement, RunPaths
 from launcher.report import Report
 
-#: What a renderer is told of.
+#: What a renderer is shown.
 Shown = Event | Tell
 
 
 class Opening(NamedTuple):
-    """What is known before the first fact."""
+    """What is known before the first event."""
 
     job: str
     placement: Placement
-    #: Where the run's files go; ``None``: nowhere.
+    #: The run's files; ``None``: it has none.
     paths: RunPaths | None
     #: Seconds since the epoch.
     started_at: float
 
 
 class Renderer(Protocol):
-    """Called from one thread only: ``begin`` once, then ``on`` and ``tick``, ``close`` once.
+    """Called from one thread only: `begin` once, then `on` and `tick`, `close` once.
 
     No method raises because an output fails: a full disk or a closed pipe never ends a job.
     """
@@ -37,20 +37,24 @@ class Renderer(Protocol):
         """Something happened."""
 
     def tick(self, now: float) -> float | None:
-        """Time passes (``now`` by ``time.monotonic``): the seconds until the next tick is wanted, if any."""
+        """Time passes (``now`` by ``time.monotonic``).
+
+        Returns:
+            Seconds until the next call is needed; ``None``: no time limit.
+        """
 
     def close(self, report: Report) -> None:
-        """The run is over: everything is written, or on its way to who reads it, when this returns."""
+        """The run is over: all is written, or queued for the reader, when this returns."""
 
 
 class Audience(Protocol):
-    """Whoever reads what the renderers show. He may be slow, or have stopped: only `flush` waits for him."""
+    """The reader of our stdout and stderr. May be slow or blocked: only `flush` waits for it."""
 
     def full(self) -> bool:
-        """Whether so much waits for him that no output should be brought for now."""
+        """Whether so much waits for the reader that no more output should be brought for now."""
 
     def hurry(self) -> None:
-        """The job is being stopped: rather skip lines than wait from now on."""
+        """The job is being stopped: rather drop lines than wait from now on."""
 
     def flush(self, asked: Callable[[], bool]) -> None:
-        """Wait a bounded time until he has read all; until ``asked`` says that somebody wants us to end."""
+        """Wait a bounded time until all is read, or until ``asked`` says that the user wants the end."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.events import TaskOutput
 from launcher.output.base import Opening, Shown
-from launcher.output.reportjson import event_as_dict, report_as_dict
+from launcher.output.jsonl import event_as_dict, report_as_dict
 from launcher.report import Report
 
 #: Bytes that wait for the reader at most; further events are dropped and counted.

@@ -1,68 +1,71 @@
-"""The files of a run: every task's raw output, the events, the report."""
+"""The files of a run: the raw output of every task, the events, the report."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import select
 import stat
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from launcher.events import TaskOutput, Tell
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
-from launcher.output.reportjson import event_as_dict, report_as_dict
+from launcher.output.jsonl import event_as_dict, report_as_dict
 from launcher.report import Report
+from launcher.text import listed
 
-if TYPE_CHECKING:
-    from typing import Any
-
-#: Log files open at a time; with more tasks the one opened first is closed, and opened again when needed.
+#: Log files that are open at a time; of more the one opened first is closed until it is needed again.
 _OPEN = 256
-
-# The folder of a run may be another user's, who may put a link or a pipe in the place of a file of ours.
+#: Seconds that a report waits for the reader of a pipe.
+_READER_LIMIT = 5.0
+# A run's folder may lie in another user's folder, who could put a link or a pipe in the place of our files.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Files:
-    """The renderer for later. Unbuffered: what a task has printed is there, also if we are killed.
+    """Writes the run's folder. Unbuffered: what a task has printed is there, also if launch is killed.
 
-    A file that can't be written to (disk full, folder gone) is left alone from then on, so that
-    nothing in it seems to follow what does not; the job goes on.
+    A file that can't be written (full disk) gets nothing more, so that it has no gap; the job goes on.
 
     Args:
-        warn: told once when a file can't be written, urgently if it is the report; and at the end
-            which logs are not complete.
-        clock: seconds since the epoch, for remarks in ``events.jsonl``.
+        warn: called once when a file can't be written, urgently if it is the report; and at the end with the
+            logs that are not complete.
+        clock: seconds since the epoch, for notices in ``events.jsonl``.
     """
 
     def __init__(self, warn: Callable[[Tell], None], clock: Callable[[], float] = time.time) -> None:
         self._warn = warn
         self._clock = clock
         self._paths: RunPaths | None = None
+        #: Open files by path, the one opened first first.
         self._fds: dict[str, int] = {}
-        #: Lines for ``events.jsonl`` that came in this turn of the loop.
+        #: Lines for ``events.jsonl`` since the last tick.
         self._events: list[bytes] = []
-        self._dead: list[str] = []
-        self._dead_set: set[str] = set()
-        #: A file of the run is not there, or not whole.
+        #: Files that can't be written to.
+        self._broken: dict[str, OSError] = {}
+        #: A file of the run is missing or not complete.
         self.unwritten = False
 
     def begin(self, opening: Opening) -> None:
-        """Create every file: who follows a log need not wait for its first line."""
+        """Create every file: a program that follows a log need not wait for its first line."""
         self._paths = opening.paths
         if self._paths is None:
             return
         try:
             os.makedirs(self._paths.logs, exist_ok=True)
         except OSError:
-            pass  # the first file says it, with the same reason
-        self._create(self._paths.events)
-        for placed in opening.placement.tasks:
-            self._create(self._paths.log(placed.task))
+            pass  # creating the first file fails with the same reason
+        logs = [self._paths.log(placed.task) for placed in opening.placement.tasks]
+        for path in (self._paths.events, *logs):
+            try:
+                self._keep(path, self._open(path, _APPEND | os.O_CREAT | os.O_EXCL))
+            except OSError as error:
+                self._give_up(path, error)
 
     def on(self, event: Shown) -> None:
         """Output goes to its task's log, everything else to ``events.jsonl``."""
@@ -76,20 +79,19 @@ class Files:
 
     def tick(self, now: float) -> float | None:
         """Write the events of this turn of the loop."""
-        self._write_events()
-        return None
-
-    def _write_events(self) -> None:
         if self._events and self._paths is not None:
             self._append(self._paths.events, b"".join(self._events))
             self._events.clear()
+        return None
 
     def close(self, report: Report) -> None:
         """Write the report, close the logs."""
         if self._paths is None:
             return
-        self._write_events()
-        self._warn_of_incomplete(self._paths)
+        self.tick(0.0)
+        if len(self._broken) > 1:
+            names = [os.path.basename(path) for path in self._broken]
+            self._warn(Tell(f"not complete in {self._paths.root}: {listed(names, 10)}"))
         for fd in self._fds.values():
             _close(fd)
         self._fds.clear()
@@ -99,23 +101,15 @@ class Files:
             self.unwritten = True
             self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))
 
-    def _create(self, path: str) -> None:
-        try:
-            fd = self._opened(path, _APPEND | os.O_CREAT | os.O_EXCL)
-        except OSError as error:
-            self._give_up(path, error)
-        else:
-            self._keep(path, fd)
-
-    def _opened(self, path: str, flags: int) -> int:
-        """A descriptor of it; with none left to have, that of the file opened first.
+    def _open(self, path: str, flags: int) -> int:
+        """Open a file; where no descriptor is left, in the place of the one opened first.
 
         Raises:
             OSError: it can't be opened.
         """
         while True:
             try:
-                return os.open(path, flags, 0o600)  # it may hold what is nobody else's business
+                return os.open(path, flags, 0o600)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._fds:
                     raise
@@ -130,40 +124,33 @@ class Files:
             self._close_oldest()
 
     def _append(self, path: str, data: bytes) -> None:
-        if path in self._dead_set:
+        if path in self._broken:
             return
         try:
             fd = self._fds.get(path)
-            if fd is None:  # never created here: what was deleted must not seem to begin anew
-                fd = self._opened(path, _APPEND)
+            if fd is None:  # without O_CREAT: a log that was deleted must not seem to begin anew
+                fd = self._open(path, _APPEND)
                 self._keep(path, fd)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+            written = os.write(fd, data)
+            while written < len(data):
+                written += os.write(fd, memoryview(data)[written:])
         except OSError as error:
             self._give_up(path, error)
 
     def _give_up(self, path: str, error: OSError) -> None:
         self.unwritten = True
-        self._dead.append(path)
-        self._dead_set.add(path)
+        first = not self._broken
+        self._broken[path] = error
         if path in self._fds:
             _close(self._fds.pop(path))
-        if len(self._dead) == 1:
+        if first:
             self._warn(Tell(f"{path} can't be written: {error.strerror}; it ends here, the job goes on"))
-
-    def _warn_of_incomplete(self, paths: RunPaths) -> None:
-        """All but the first, of which the user knows."""
-        if len(self._dead) > 1:
-            named = ", ".join(os.path.basename(path) for path in self._dead[:10])
-            more = f" and {len(self._dead) - 10} more" if len(self._dead) > 10 else ""
-            self._warn(Tell(f"not complete in {paths.root}: {named}{more}"))
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file of a run so that it is there whole or not at all, for this user's eyes only.
+    """Write a JSON file of a run, whole or not at all, readable by this user only.
 
-    Whatever is in its place is replaced: a link that somebody has put there is not followed.
+    A file or link in its place is replaced, not followed.
 
     Raises:
         OSError: it can't be written; what was there before is unchanged.
@@ -172,40 +159,57 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
 
 
 def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file that the user has named: as the umask has it, along a link (which stays one).
+    """Write a JSON file that the user has named, with the permissions of the umask; a link is followed.
 
-    It is there whole or not at all; into what is no file (a pipe), it is just written.
+    A regular file is there whole or not at all. Into a pipe it is written as far as a reader is there.
 
     Raises:
-        OSError: it can't be written, or the system does not let us follow this link; what was there before is
-            unchanged.
+        OSError: it can't be written; what was there before is unchanged. A pipe has no reader.
     """
     try:
-        found = os.stat(path)  # by the system's own rules for links in folders that all may write to
+        found = os.stat(path)
     except FileNotFoundError:
         found = None
     if found is not None and not stat.S_ISREG(found.st_mode):
-        with open(path, "wb") as file:
-            file.write(_json(value))
+        _write_to_pipe(path, _json(value))
         return
     _replace(os.path.realpath(path), _json(value), 0o666)
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
-    """An object as JSON.
+def _write_to_pipe(path: str, data: bytes) -> None:
+    """Write to a pipe or device that may have no reader, or one that does not read."""
+    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        while data:
+            if not poll.poll(_READER_LIMIT * 1000):
+                raise TimeoutError(errno.ETIMEDOUT, f"its reader took nothing for {_READER_LIMIT:.0f} s")
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
 
-    A field is a line, and so is an item of a list: as good to read as indented all through, and written by
-    json's fast half (for 256 tasks the other one takes longer than starting them).
-    """
-    fields = (f"{_compact(name)}: {_one_a_line(field)}" for name, field in sorted(value.items()))
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    """An object as JSON: a line for each field, and for each item of a list of records."""
+    fields = (f"{_compact(name)}: {_field(field)}" for name, field in sorted(value.items()))
     text = "{\n  " + ",\n  ".join(fields) + "\n}\n"
     return text.encode("utf-8", "backslashreplace")
+
+
+def _field(field: Any) -> str:
+    if not isinstance(field, (list, tuple)) or not field or isinstance(field[0], str):
+        return _compact(field)
+    return "[\n    " + ",\n    ".join(map(_compact, field)) + "\n  ]"
+
+
+_compact = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _replace(path: str, data: bytes, mode: int) -> None:
     new = f"{path}.{os.getpid()}.new"
     try:
-        with open(_new(new, mode), "wb") as file:
+        with open(_created(new, mode), "wb") as file:
             file.write(data)
         os.replace(new, path)
     except OSError:
@@ -216,22 +220,13 @@ def _replace(path: str, data: bytes, mode: int) -> None:
         raise
 
 
-def _new(path: str, mode: int) -> int:
-    """A file that nobody else has open; what a killed launch has left there is removed."""
+def _created(path: str, mode: int) -> int:
+    """A new file; one that a killed launch has left there is removed."""
     try:
         return os.open(path, _NEW, mode)
     except FileExistsError:
         os.unlink(path)
         return os.open(path, _NEW, mode)
-
-
-def _one_a_line(field: Any) -> str:
-    if not isinstance(field, (list, tuple)) or not field or isinstance(field[0], str):
-        return _compact(field)
-    return "[\n    " + ",\n    ".join(map(_compact, field)) + "\n  ]"
-
-
-_compact = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _close(fd: int) -> None:

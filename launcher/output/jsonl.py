@@ -1,15 +1,16 @@
-"""``--json``: events, output and the report, one JSON object a line, for programs."""
+"""``--json``: events, output and the report, one JSON object a line; and the JSON form of records."""
 
 from __future__ import annotations
 
+import enum
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from launcher import events
 from launcher.job import TaskId
 from launcher.output.base import Opening, Shown
-from launcher.output.reportjson import event_as_dict, report_as_dict
 from launcher.output.writer import Writer
 from launcher.report import Report
 
@@ -17,23 +18,54 @@ from launcher.report import Report
 _LIMIT = 1 << 20
 
 
+def report_as_dict(report: Report) -> dict[str, Any]:
+    """The report field by field: an enum is its value, a record an object, a tuple a list."""
+    return _record(report)
+
+
+def event_as_dict(event: Shown, now: float) -> dict[str, Any]:
+    """``{"event": "TaskExited", "at": ..., ...}``; ``now`` (seconds since the epoch) dates a notice."""
+    fields = _record(event)
+    return {"event": type(event).__name__, "at": fields.pop("at", now), **fields}
+
+
+def _record(record: Any) -> dict[str, Any]:
+    return {name: _value(value) for name, value in zip(record._fields, record, strict=True)}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if isinstance(value, enum.Enum):
+        return value.value
+    if hasattr(value, "_fields"):
+        return _record(value)
+    if isinstance(value, Mapping):
+        return {str(key): _value(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return [_value(each) for each in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 class Jsonl:
-    """The renderer for programs. Nothing is collapsed or left out.
+    """The renderer for programs. Nothing is folded or left out.
 
     Args:
-        writer: what it goes through; give it ``notice=skipped_notice`` if it is made for this.
-        fd: where to.
-        clock: seconds since the epoch, for remarks.
+        writer: what it writes to; give it ``notice=skipped_notice``.
+        fd: the descriptor.
+        clock: seconds since the epoch, for notices.
     """
 
     def __init__(self, writer: Writer, fd: int = 1, clock: Callable[[], float] = time.time) -> None:
         self._writer = writer
         self._fd = fd
         self._clock = clock
+        #: The start of each task's last line, and its size in bytes.
         self._rests: dict[TaskId, list[bytes]] = {}
+        self._sizes: dict[TaskId, int] = {}
 
     def begin(self, opening: Opening) -> None:
-        """Nothing is known yet that a fact would not say."""
+        """Nothing is known that an event would not say."""
 
     def on(self, event: Shown) -> None:
         """One line for each event; output by whole lines."""
@@ -42,7 +74,7 @@ class Jsonl:
             return
         if isinstance(event, events.TaskGone):
             self._end(event.task)
-        self._write(json.dumps(event_as_dict(event, self._clock())))
+        self._write(json.dumps(event_as_dict(event, self._clock())) + "\n")
 
     def tick(self, now: float) -> float | None:
         """Nothing waits here."""
@@ -55,53 +87,52 @@ class Jsonl:
         line = json.dumps({"event": "Report", **report_as_dict(report)})
         self._writer.write(self._fd, f"{line}\n".encode(), urgent=True)
 
-    def _write(self, line: str) -> None:
-        self._writer.write(self._fd, f"{line}\n".encode())
+    def _write(self, text: str) -> None:
+        self._writer.write(self._fd, text.encode())
 
     def _output(self, task: TaskId, data: bytes) -> None:
-        rest = self._rests.setdefault(task, [])
         head, newline, tail = data.rpartition(b"\n")
+        rest = self._rests.setdefault(task, [])
         if newline:
             lines = b"".join([*rest, head]).split(b"\n")
-            self._rests[task] = rest = []
-            self._writer.write(self._fd, "".join(_objects(task, line) for line in lines).encode())
+            rest.clear()
+            self._sizes[task] = 0
+            self._write("".join(_objects(task, line) for line in lines))
         if tail:
             rest.append(tail)
-            if sum(map(len, rest)) > _LIMIT:
-                self._cut(task, b"".join(rest))
-
-    def _cut(self, task: TaskId, line: bytes) -> None:
-        """Let go of the beginning of an endless line."""
-        at = _boundary(line, _LIMIT)
-        self._writer.write(self._fd, _object(task, line[:at], more=True).encode())
-        self._rests[task] = [line[at:]]
+            self._sizes[task] = self._sizes.get(task, 0) + len(tail)
+            if self._sizes[task] > _LIMIT:
+                line = b"".join(rest)
+                end = _boundary(line, _LIMIT)
+                self._write(_object(task, line[:end], more=True))
+                self._rests[task], self._sizes[task] = [line[end:]], len(line) - end
 
     def _end(self, task: TaskId) -> None:
+        self._sizes.pop(task, None)
         rest = b"".join(self._rests.pop(task, ()))
         if rest:
-            self._writer.write(self._fd, _objects(task, rest).encode())
+            self._write(_objects(task, rest))
 
 
-def skipped_notice(lines: int) -> bytes:
-    """What stands where lines were skipped because nobody read them."""
-    return f"{json.dumps({'event': 'Skipped', 'lines': lines})}\n".encode()
+def skipped_notice(lines: int, size: int) -> bytes:
+    """What stands where lines were dropped because the reader was too slow."""
+    return f"{json.dumps({'event': 'Skipped', 'lines': lines, 'bytes': size})}\n".encode()
 
 
 def _objects(task: TaskId, line: bytes) -> str:
     """One line, cut if it is too long."""
-    said = ""
+    text = ""
     while len(line) > _LIMIT:
-        at = _boundary(line, _LIMIT)
-        said += _object(task, line[:at], more=True)
-        line = line[at:]
-    return said + _object(task, line)
+        end = _boundary(line, _LIMIT)
+        text += _object(task, line[:end], more=True)
+        line = line[end:]
+    return text + _object(task, line)
 
 
 def _object(task: TaskId, line: bytes, more: bool = False) -> str:
     text = json.dumps(line.decode("utf-8", "replace").removesuffix("\r"))
-    return f'{{"event": "TaskOutput", "task": "{task}", "line": {text}{", " if more else ""}' + (
-        '"more": true}\n' if more else "}\n"
-    )
+    end = ', "more": true}\n' if more else "}\n"
+    return f'{{"event": "TaskOutput", "task": "{task}", "line": {text}{end}'
 
 
 def _boundary(data: bytes, at: int) -> int:

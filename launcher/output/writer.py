@@ -1,248 +1,320 @@
-"""Bytes to stdout and stderr, in order, by a thread that may wait for a reader so that nobody else has to."""
+"""Bytes to stdout and stderr, in order, by one thread a file, so that nothing else waits for a reader."""
 
 from __future__ import annotations
 
+import os
+import select
+import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from launcher.errors import LaunchError
-from launcher.output.channel import Channel, wait_for_any
 
-#: How long the thread waits for a reader before it looks around again.
+#: Bytes that a pipe takes as a whole or not at all.
+_PIPE_BUF = 4096
+#: Queued chunks are joined up to this many bytes for one ``write``.
+_JOINED = 1 << 20
+#: Seconds between two looks of a thread whose reader takes nothing, and between two looks of `Writer.flush`.
 _LOOK = 0.05
-#: Seconds between two looks at whether the last flush is wanted at once.
-_ASK = 0.1
-#: Where this many times its capacity waits although nobody should bring anything, lines are skipped.
+#: A queue this many times its capacity drops lines: its producer does not heed `Writer.full`.
 _FAR_TOO_MUCH = 16
 
 
 class Writer:
-    """A bounded buffer for each descriptor and one daemon thread, started by the first write.
+    """A bounded queue and a daemon thread for each file that is written to.
 
-    Nothing here waits for a reader but `flush`. While much waits for one that reads slowly it says that it
-    is ``full``: whoever heeds that loses nothing. A reader that accepts no byte for ``stall`` seconds while
-    his buffer is full (a stopped terminal, a pager nobody turns) has the lines after that dropped and
-    counted, until he has read half of what waits; then a notice says so. In a ``hurry`` that happens at once.
+    While a queue is `full` its producer must bring no output (the agents hold it): so no line is lost. After
+    `hurry` a full queue drops lines, and a notice says how many. Only `flush` waits for a reader.
 
     Args:
-        logs: where the complete output is, for the notice; empty if nowhere.
-        notice: makes the notice from the number of lines.
-        capacity: bytes that may wait for one descriptor.
-        stall: seconds.
+        logs: the folder of the complete output, for the notice; empty if there is none.
+        notice: makes the notice from the numbers of lines and bytes.
+        capacity: bytes that may wait for one reader.
     """
 
-    #: Seconds for the last lines: in all, without progress, in a hurry, for what is urgent after that.
-    TOTAL, IDLE, HURRIED, URGENT = 30.0, 5.0, 1.0, 1.0
+    #: Seconds of `flush`: in all, without progress, after `hurry`, for urgent lines after that.
+    TOTAL, IDLE, HURRIED, URGENT = 30.0, 2.0, 1.0, 1.0
 
     def __init__(
-        self,
-        logs: str = "",
-        notice: Callable[[int], bytes] | None = None,
-        capacity: int = 4 << 20,
-        stall: float = 2.0,
+        self, logs: str = "", notice: Callable[[int, int], bytes] | None = None, capacity: int = 4 << 20
     ) -> None:
-        self._notice = notice or (lambda lines: _notice(lines, logs))
+        self._notice = notice or (lambda lines, size: _notice(lines, size, logs))
         self._capacity = capacity
-        self._stall = stall
-        self._channels: dict[int, Channel] = {}
-        self._number = 0
-        self._changed = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._files: dict[object, _File] = {}
+        self._of_fd: dict[int, _File] = {}
         self._hurried = False
-        #: The last flush has begun; it is over what is not urgent; that is to be left out.
-        self._last = self._given_up = self._leaving_out = False
-        self._closing = False
+        self._given_up = False
 
     def write(self, fd: int, data: bytes, urgent: bool = False) -> None:
-        """Queue whole lines. ``urgent`` ones (few: a report, a warning) are never skipped."""
+        """Queue whole lines. Urgent ones (few: a report, a warning) are never dropped."""
         if not data:
             return
+        file = self._of_fd.get(fd) or self._opened(fd)
         with self._changed:
-            channel = self._channel(fd)
-            if urgent:
-                self._resume(channel)
-            else:
-                self._look_at(channel)
-            if channel.broken is not None or self._closing:
+            if file.error is not None:
                 return
-            if channel.skipping:
-                channel.skipped += data.count(b"\n")
+            if not urgent and self._is_to_drop(file):
+                file.drop(data)
                 return
-            self._add(channel, data, urgent)
+            if file.dropped_lines and not self._given_up:
+                file.add(self._notice(file.dropped_lines, file.dropped_bytes), urgent=True)
+                file.dropped_lines = file.dropped_bytes = 0
+            file.add(data, urgent)
+            self._changed.notify_all()
 
     def full(self) -> bool:
-        """Whether so much waits for a reader that nothing more should be brought for now."""
+        """Whether so much waits for a reader that no more output should be brought for now."""
         with self._changed:
-            for channel in self._channels.values():
-                self._look_at(channel)
-            return any(channel.full and not channel.skipping for channel in self._channels.values())
+            for file in self._files.values():
+                file.full = file.size >= (self._capacity // 2 if file.full else self._capacity)
+            return any(file.full for file in self._files.values()) and not self._hurried
 
     def hurry(self) -> None:
-        """Rather skip lines than wait for a slow reader from now on."""
+        """Rather drop lines than wait for a slow reader from now on."""
         self._hurried = True
 
     def broken(self, fd: int) -> OSError | None:
-        """Why this descriptor can't be written to any more, if so (``BrokenPipeError``: nobody reads)."""
-        channel = self._channels.get(fd)
-        return channel.broken if channel else None
+        """Why this descriptor can't be written to any more; ``BrokenPipeError``: its reader is gone."""
+        file = self._of_fd.get(fd)
+        return file.error if file else None
 
     def waiting(self, fd: int) -> int:
-        """How many bytes wait for this descriptor's reader."""
-        channel = self._channels.get(fd)
-        return channel.size if channel else 0
+        """Bytes that wait for this descriptor's reader."""
+        file = self._of_fd.get(fd)
+        return file.size if file else 0
 
-    def flush(self, idle: float = IDLE, asked: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until all is written, a bounded time; what is urgent is tried last.
+    def flush(self, asked: Callable[[], bool] = lambda: False) -> bool:
+        """Wait a bounded time until all is written; then drop all but the urgent lines and wait for these.
 
         Args:
-            idle: seconds in which nobody reads a byte end it.
-            asked: whether somebody wants it to end at once.
+            asked: whether the user wants the end at once.
 
         Returns:
-            Whether all was written, or can't ever be.
+            Whether all was written, or never can be.
         """
         with self._changed:
-            self._last = True
-            self._tell_skipped()
+            for file in self._files.values():
+                file.careful = True
+                self._give_notice(file)
             if not self._given_up:
-                if self._wait(self.HURRIED if self._hurried else self.TOTAL, idle, asked):
+                if self._wait(self.HURRIED if self._hurried else self.TOTAL, asked):
                     return True
-                self._given_up = self._leaving_out = True
+                self._given_up = True
+                for file in self._files.values():
+                    file.dropping = True
                 self._changed.notify_all()
-            self._wait(self.URGENT, min(idle, self.URGENT), asked)
+            self._wait(self.URGENT, asked=lambda: False)
             return False
 
-    def close(self, idle: float = IDLE) -> bool:
-        """``flush``, then end the thread. Whatever comes later is dropped."""
-        done = self.flush(idle)
+    def close(self) -> bool:
+        """`flush`, then end the threads. What comes later is dropped."""
+        done = self.flush()
         with self._changed:
-            self._closing = True
+            for file in self._files.values():
+                file.closing = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(1.0)
+        for file in self._files.values():
+            file.thread.join(1.0)
         return done
 
-    def _wait(self, total: float, idle: float, asked: Callable[[], bool]) -> bool:
-        """Wait until nothing is left; with the lock held."""
+    def _is_to_drop(self, file: _File) -> bool:
+        limit = self._capacity if self._hurried else _FAR_TOO_MUCH * self._capacity
+        return file.size >= limit or self._given_up
+
+    def _give_notice(self, file: _File) -> None:
+        if file.dropped_lines:
+            file.add(self._notice(file.dropped_lines, file.dropped_bytes), urgent=True)
+            file.dropped_lines = file.dropped_bytes = 0
+            self._changed.notify_all()
+
+    def _wait(self, total: float, asked: Callable[[], bool]) -> bool:
+        """Wait until nothing is left; the lock is held."""
         began = time.monotonic()
         while True:
-            waiting = [channel for channel in self._channels.values() if channel.size]
+            waiting = [file for file in self._files.values() if file.size]
             if not waiting:
                 return True
-            latest = max(channel.accepted_at for channel in waiting)
-            left = min(max(latest, began) + idle, began + total) - time.monotonic()
+            latest = max(file.accepted_at for file in waiting)
+            left = min(max(latest, began) + self.IDLE, began + total) - time.monotonic()
             if left <= 0 or asked():
                 return False
-            self._changed.wait(min(left, _ASK))
+            self._changed.wait(min(left, _LOOK))
 
-    def _channel(self, fd: int) -> Channel:
-        channel = self._channels.get(fd)
-        if channel is None:
-            channel = self._channels[fd] = Channel(fd, time.monotonic())
-        return channel
+    def _opened(self, fd: int) -> _File:
+        """The queue of the file that is open as this descriptor; two descriptors of one file share it."""
+        try:
+            status = os.fstat(fd)
+            place: object = (status.st_dev, status.st_ino)
+        except OSError:
+            place = fd
+        with self._changed:
+            file = self._files.get(place)
+            if file is None:
+                file = self._files[place] = _File(fd)
+                file.thread = threading.Thread(
+                    target=self._run, args=(file,), name="launch-writer", daemon=True
+                )
+                try:
+                    file.thread.start()
+                except RuntimeError as error:
+                    text = f"no thread to write the output with: {error}; see ulimit -u and -v"
+                    raise LaunchError(text) from error
+            self._of_fd[fd] = file
+            return file
 
-    def _look_at(self, channel: Channel) -> None:
-        """Note whether it is full, and go over to skipping where that is to be."""
-        channel.full = channel.size >= (self._capacity // 2 if channel.full else self._capacity)
-        if not channel.full or channel.broken is not None:
-            return
-        stopped = time.monotonic() - channel.accepted_at >= self._stall
-        if stopped and channel.has_room:  # it was our thread that stood still
-            stopped = False
-        if self._hurried or stopped or channel.size >= _FAR_TOO_MUCH * self._capacity:
-            channel.skipping = True
-
-    def _add(self, channel: Channel, data: bytes, urgent: bool) -> None:
-        self._number += 1
-        channel.add(self._number, data, time.monotonic(), urgent)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="launch-writer", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError as error:
-                raise LaunchError(
-                    f"no thread to write the output with: {error}; see ulimit -u and -v"
-                ) from error
-        self._changed.notify_all()
-
-    def _tell_skipped(self) -> None:
-        """Queue the notices that are due at the very end."""
-        for channel in self._channels.values():
-            if channel.skipped:
-                self._resume(channel)
-
-    def _resume(self, channel: Channel) -> None:
-        lines, channel.skipped, channel.skipping = channel.skipped, 0, False
-        if lines:
-            self._add(channel, self._notice(lines), urgent=True)
-
-    def _leave_out(self) -> None:
-        """Only what is urgent is waited for any more."""
-        self._leaving_out = False
-        for channel in self._channels.values():
-            lines = channel.leave_out()
-            if lines:
-                channel.put_first(self._number, self._notice(lines))
-
-    def _run(self) -> None:
+    def _run(self, file: _File) -> None:
+        """What the thread of a file does."""
         while True:
             with self._changed:
-                if self._leaving_out:  # here, where nothing is being written
-                    self._leave_out()
-                loaded = self._next()
-                while not loaded and not self._closing:
+                if file.dropping:
+                    file.dropping = False
+                    lines, size = file.drop_queue()
+                    if lines:
+                        file.add_first(self._notice(lines, size))
+                while not file.size and not file.closing:
                     self._changed.wait()
-                    loaded = self._next()
-                if self._closing:
+                if file.closing:
                     break
-            if not sum(map(self._send, loaded)):
-                wait_for_any(loaded, _LOOK)
-        for channel in self._channels.values():
-            channel.close()
+                file.load()
+            sent, error = file.send()
+            with self._changed:
+                if error is not None:
+                    file.fail(error)
+                file.size -= sent
+                if sent or error is not None:
+                    file.accepted_at = time.monotonic()
+                    self._changed.notify_all()
+            if not sent and error is None:
+                file.wait(_LOOK)
+        file.close()
 
-    def _next(self) -> list[Channel]:
-        """Those to write to, loaded: for each file the one with the oldest chunk; those nobody reads, too."""
-        waiting = [channel for channel in self._channels.values() if channel.size]
-        for channel in waiting:
-            channel.careful = channel.full or self._hurried or self._last
-        now = time.monotonic()
-        stopped = [channel for channel in waiting if now - channel.accepted_at >= self._stall]
-        flowing = sorted((c for c in waiting if c not in stopped), key=lambda c: c.order)
-        first: dict[object, Channel] = {}
-        for channel in flowing:
-            if first.setdefault(channel.place, channel) is not channel:
-                channel.accepted_at = now  # its turn has not come: it is not to blame
-        for place, channel in first.items():
-            others = (c.order for c in flowing if c.place == place and c is not channel)
-            channel.load(min(others, default=float("inf")))
-        for channel in stopped:
-            channel.load(float("inf"))
-        return [*first.values(), *stopped]
 
-    def _send(self, channel: Channel) -> bool:
-        """Write once, without the lock; then note what was accepted. Whether something came of it."""
-        error: OSError | None = None
-        sent = 0
+class _File:
+    """What waits for one file. The writer holds its lock around all but `send` and `wait`."""
+
+    def __init__(self, fd: int) -> None:
+        self.thread: threading.Thread
+        self.size = 0
+        self.full = False
+        #: When the reader last accepted something, or there was nothing to accept (monotonic).
+        self.accepted_at = time.monotonic()
+        self.error: OSError | None = None
+        self.dropped_lines = self.dropped_bytes = 0
+        #: Write whole lines only, where that is possible: the reader may stop.
+        self.careful = False
+        #: Drop what waits before the next write.
+        self.dropping = False
+        self.closing = False
+        self._queue: deque[tuple[bytes, bool]] = deque()
+        self._rest = memoryview(b"")
+        self._rest_urgent = False
+        self._torn = False
+        self._fd = fd
+        self._own, self._polls = _reopened(fd)
+
+    def add(self, data: bytes, urgent: bool = False) -> None:
+        """Queue lines."""
+        if not self.size:
+            self.accepted_at = time.monotonic()
+        self._queue.append((data, urgent))
+        self.size += len(data)
+
+    def add_first(self, data: bytes) -> None:
+        """Queue an urgent line before all others."""
+        self._queue.appendleft((data, True))
+        self.size += len(data)
+
+    def drop(self, data: bytes) -> None:
+        """Count lines that are not queued."""
+        self.dropped_lines += data.count(b"\n")
+        self.dropped_bytes += len(data)
+
+    def drop_queue(self) -> tuple[int, int]:
+        """Drop all but urgent lines and the rest of a line that was begun: numbers of lines and bytes."""
+        if not self._rest_urgent:
+            cut = bytes(self._rest).find(b"\n") + 1 if self._torn else 0
+            self.drop(bytes(self._rest[cut:]))
+            self._rest = self._rest[:cut]
+        for data, urgent in self._queue:
+            if not urgent:
+                self.drop(data)
+        self._queue = deque(chunk for chunk in self._queue if chunk[1])
+        self.size = len(self._rest) + sum(len(data) for data, _ in self._queue)
+        dropped = self.dropped_lines, self.dropped_bytes
+        self.dropped_lines = self.dropped_bytes = 0
+        return dropped
+
+    def load(self) -> None:
+        """Join the oldest chunks for the next `send`."""
+        if self._rest or not self._queue:
+            return
+        self._rest_urgent = self._queue[0][1]
+        taken: list[bytes] = []
+        room = _JOINED
+        while self._queue and room > 0 and self._queue[0][1] == self._rest_urgent:
+            taken.append(self._queue.popleft()[0])
+            room -= len(taken[-1])
+        self._rest = memoryview(taken[0] if len(taken) == 1 else b"".join(taken))
+
+    def send(self) -> tuple[int, OSError | None]:
+        """Write what the reader takes now: bytes accepted, and why the file can't be written to."""
+        piece = self._rest
+        if self._polls and (self.careful or self.full):
+            head = bytes(self._rest[:_PIPE_BUF])
+            end = (head.find(b"\n") if self._torn else head.rfind(b"\n")) + 1
+            piece = self._rest[: end or _PIPE_BUF]
         try:
-            sent = channel.send()
-        except OSError as caught:
-            error = caught
-        with self._changed:
-            if error is not None:
-                channel.give_up(error)
-            elif sent:
-                channel.size -= sent
-                channel.accepted_at = time.monotonic()
-                if channel.skipping and channel.size <= self._capacity // 2:
-                    self._resume(channel)
-            else:
-                return False
-            self._changed.notify_all()
-            return True
+            sent = os.write(self._own, piece)
+        except BlockingIOError:
+            return 0, None
+        except OSError as error:
+            return 0, error
+        if sent:
+            self._torn = piece[sent - 1] != ord("\n")
+        self._rest = self._rest[sent:]
+        return sent, None
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the reader takes more, or so many seconds."""
+        poll = select.poll()
+        poll.register(self._own, select.POLLOUT)
+        poll.poll(seconds * 1000)
+
+    def fail(self, error: OSError) -> None:
+        """The file can't be written to: forget what waits."""
+        self.error = error
+        self._queue.clear()
+        self._rest = memoryview(b"")
+        self.size = 0
+
+    def close(self) -> None:
+        """Close the description that is ours."""
+        if self._own != self._fd:
+            os.close(self._own)
+            self._own = self._fd
 
 
-def _notice(lines: int, logs: str) -> bytes:
+def _reopened(fd: int) -> tuple[int, bool]:
+    """A descriptor to write to, and whether it may take only a part.
+
+    ``O_NONBLOCK`` on a descriptor that we were given would hold for each process that shares it (the user's
+    shell), so pipes and terminals are opened again.
+    """
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISFIFO(mode) and not os.isatty(fd):
+            return fd, False
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), True
+    except OSError:  # closed (the first write says so), without a reader, or not ours to open
+        return fd, False
+
+
+def _notice(lines: int, size: int, logs: str) -> bytes:
     where = f"; they are complete in {logs}" if logs else ""
     were = "line was" if lines == 1 else "lines were"
-    return f"launch: {lines:,} {were} not shown here, for nobody read the output in time{where}\n".encode()
+    return (
+        f"launch: {lines:,} {were} not shown here ({size:,} bytes), the reader was too slow{where}\n".encode()
+    )

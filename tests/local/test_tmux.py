@@ -6,10 +6,7 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
-import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,33 +86,6 @@ def test_a_pane_a_task_titled_and_live(launch: Launch, family: Family, tmp_path)
     family.gone(0.5)
 
 
-def test_dead_sockets_of_killed_launches_are_swept_by_the_next(launch: Launch, family: Family):
-    """A server that hangs is not dead, and a young one may be about to listen."""
-    started, session = _started(launch, "--", "sleep", "60")
-    folder = session.socket().parent
-    names = [folder / f"launch-{uuid.uuid4().hex}" for _ in range(3)] + [folder / f"x-{uuid.uuid4().hex}"]
-    dead, young, alive, foreign = names
-    with socket.socket(socket.AF_UNIX) as listening:
-        for name in (dead, young, foreign):
-            with socket.socket(socket.AF_UNIX) as gone:
-                gone.bind(str(name))
-        listening.bind(str(alive))
-        listening.listen()
-        long_ago = time.time() - 3600
-        for name in (dead, alive, foreign):
-            os.utime(name, (long_ago, long_ago))
-        try:
-            assert launch("--tmux", "--", "true").code == 0
-            assert [name.exists() for name in names] == [False, True, True, True]
-            assert session.is_there()
-        finally:
-            for name in names:
-                name.unlink(missing_ok=True)
-    session("kill-session")
-    assert started.wait().code == 129
-    assert not session.socket().exists()
-
-
 def test_exit_statuses_are_collected_all_the_same(launch: Launch, family: Family):
     script = "exit $((TASK_INDEX + 3))"
     ended = launch("--tmux", "--workers", "3", "--on-failure", "continue", "--", "sh", "-c", script)
@@ -189,7 +159,6 @@ def test_a_tmux_that_is_stuck_holds_nothing_up(launch: Launch, family: Family):
     started.process.terminate()
     ended = started.wait(40)
     assert ended.code == 143
-    assert "tmux does not answer any more" in ended.err
     assert soon(lambda: not os.path.exists(f"/proc/{server}"))
     family.gone(0.5)
 

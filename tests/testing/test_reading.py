@@ -14,7 +14,7 @@ import pytest
 
 import launcher.testing
 from launcher import ExitStatus, Failure, Reason, Report, TaskId, TaskReport, TaskState
-from launcher.output.reportjson import report_as_dict
+from launcher.output.jsonl import report_as_dict
 from launcher.runs.growing import shown_lines
 from launcher.testing import inside
 from launcher.testing.command import Backend, Wanted, command_line

@@ -10,10 +10,9 @@ from launcher import events
 from launcher.errors import JobError
 from launcher.events import Tell
 from launcher.job import RunPaths, TaskId
-from launcher.output import renderer
-from launcher.output.base import Opening, Renderer, Shown
+from launcher.output.base import Opening, Shown
 from launcher.output.console import Console, Options, wants_colour
-from launcher.output.labels import labels
+from launcher.output.lines import labels
 from launcher.output.selection import Selection, parse_selection
 from launcher.output.writer import Writer
 from launcher.report import Failure, Reason
@@ -41,11 +40,11 @@ class Screen:
             self.console.on(event)
 
     def texts(self) -> tuple[str, str]:
-        assert self.writer.flush(30)
+        assert self.writer.flush()
         return self.paths[0].read_bytes().decode(), self.paths[1].read_bytes().decode()
 
     def close(self) -> None:
-        assert self.writer.close(30)
+        assert self.writer.close()
         for fd in self.fds:
             os.close(fd)
 
@@ -211,7 +210,7 @@ def test_the_live_line_fits_and_waits_for_a_stopped_terminal(screen, monkeypatch
 
 def test_labels_have_a_longest_width():
     hosts = {TaskId("worker/0"): "n" * 60, TaskId("worker/1"): "m"}
-    assert list(map(len, labels(hosts, hosts).values())) == [69, 40]
+    assert list(map(len, labels(hosts, [*hosts]).values())) == [69, 40]
 
 
 @pytest.mark.parametrize(
@@ -270,8 +269,3 @@ def test_all_faults_at_once():
     with pytest.raises(JobError) as caught:
         parse_selection("a,ps,b", PLACED)
     assert len(caught.value.faults) == 2
-
-
-def test_the_table_of_renderers():
-    made: Renderer = renderer("console")(Writer())
-    assert isinstance(made, Console)

@@ -7,10 +7,8 @@ import sys
 import pytest
 
 from launcher.job import RunPaths, TaskId
-from launcher.output.failure import clean_lines, failure_report
-from launcher.output.hints import hints
-from launcher.output.tails import Tails
-from launcher.output.tracebacks import last_traceback
+from launcher.output.failure import failure_report
+from launcher.output.task_lines import Tails, clean_lines, hints, last_traceback
 from launcher.report import ExitStatus, Failure, Reason, TaskState
 from tests.unit.output.output_samples import failed, report, task_report
 
@@ -79,7 +77,7 @@ def test_whose_stacks_show_where_it_hung():
     told = report(task_report("worker/0"), task_report("worker/1"), failure=failure, exit_code=124)
     assert failure_report(told, tails(b"step 1\n"), PATHS).endswith("\n  hint: do this\n")
     stacks = b'Current thread 0x7f (most recent call first):\n  File "a.py", line 3 in f\n'
-    said = "\n  hint: stacks are at the end of what worker/1 printed\n"
+    said = "\n  hint: stacks are at the end of the output of worker/1\n"
     assert failure_report(told, tails(stacks), PATHS).endswith(said)
     lost = report(task_report("worker/1"), failure=failure._replace(reason=Reason.HOST_LOST), exit_code=125)
     assert failure_report(lost, tails(stacks), PATHS).endswith("\n  hint: do this\n")
@@ -135,11 +133,11 @@ def test_a_traceback_that_began_above_the_last_lines_stands_once():
     "said, hint",
     [
         (b"ModuleNotFoundError: No module named 'tensorflow'", "--python chooses another Python"),
-        (b"EOFError: EOF when reading a line", "a task's input is /dev/null"),
+        (b"EOFError: EOF when reading a line", "standard input of a task is /dev/null"),
         (b"OSError: [Errno 98] Address already in use", "SO_REUSEADDR"),
-        (b"train.py: error: the following arguments are required: --ps_hosts, --job_name", "launch --flags"),
+        (b"train.py: error: the following arguments are required: --ps_hosts, --job_name", "--flags appends"),
         (b"ValueError: Attempt to convert a value (PerReplica:{", "-x TF_USE_LEGACY_KERAS=1"),
-        (b"flag --job_name=None: Flag --job_name must have a value other than None.", "launch --flags"),
+        (b"flag --job_name=None: Flag --job_name must have a value other than None.", "--flags appends"),
         (b"train.py: error: unrecognized arguments: --ps_hosts=a:1 --task_index=0", "--flags added these"),
         (b"train.py: error: unrecognized arguments: --worker_hosts=a:1", "--flags added these"),
     ],

@@ -208,7 +208,7 @@ def jsonl(tmp_path, *events: object) -> list[dict[str, object]]:
         made.on(event)  # type: ignore[arg-type]
     assert made.tick(0.0) is None
     made.close(report(task_report("worker/0")))
-    assert writer.close(30)
+    assert writer.close()
     os.close(fd)
     return [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
 
@@ -227,7 +227,7 @@ def test_json_lines(tmp_path):
         | {"leftovers": 0, "unkillable": []},
     ]
     assert said[-1]["event"] == "Report" and said[-1]["exit_code"] == 0
-    assert json.loads(skipped_notice(3)) == {"event": "Skipped", "lines": 3}
+    assert json.loads(skipped_notice(3, 40)) == {"event": "Skipped", "lines": 3, "bytes": 40}
 
 
 def test_json_of_an_endless_line(tmp_path):

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from launcher.job import TaskId
-from launcher.output.table import plain, rows, summary
+from launcher.output.table import result_table, summary
 from launcher.report import ExitStatus, Failure, Reason, TaskState
 from tests.unit.output.output_samples import failed, report, task_report
 
@@ -21,7 +19,7 @@ FAILURE = Failure(Reason.EXIT, TaskId("worker/1"), "node2", 111.0, "worker/1: ex
 
 
 def test_all_well():
-    text = plain(report(task_report("worker/0"), task_report("ps/0", port=40001, **STOPPED)))
+    text = result_table(report(task_report("worker/0"), task_report("ps/0", port=40001, **STOPPED)))
     assert text == (
         "HOST    PORT  ROLE    INDEX  STATE      EXIT     TIME  PEAK MEM\n"
         "node1   2222  worker      0  succeeded  0         12s     12 MB\n"
@@ -48,7 +46,7 @@ def test_a_failure():
         failed("worker/1", host="node2"),
         task_report("worker/2", "node2", port=None, **never),
     ]
-    assert plain(report(*tasks, failure=FAILURE, exit_code=7)) == (
+    assert result_table(report(*tasks, failure=FAILURE, exit_code=7)) == (
         "HOST   PORT  ROLE    INDEX  STATE      EXIT         TIME  PEAK MEM\n"
         "node1  2222  worker      0  failed     SIGKILL (9)   12s     12 MB  <- out of memory\n"
         "node2  2222  worker      1  failed     7             12s     12 MB  <- first\n"
@@ -60,7 +58,7 @@ def test_a_failure():
 
 def test_many_that_are_well_are_counted():
     tasks = [task_report(f"worker/{n}", ended_at=112.0 + n % 3) for n in range(500)]
-    assert plain(report(*tasks)) == (
+    assert result_table(report(*tasks)) == (
         "500 tasks of worker succeeded (12s to 14s, up to 12 MB)\njob mnist: ok in 12s\nlogs: /runs/1\n"
     )
 
@@ -69,7 +67,8 @@ def test_of_many_those_that_failed_have_rows_the_first_one_first():
     tasks = [task_report(f"worker/{n}", **STOPPED) for n in range(490)]
     tasks += [failed(f"worker/{n}") for n in range(490, 540)]
     failure = FAILURE._replace(task=TaskId("worker/539"))
-    lines = plain(report(*tasks, task_report("ps/0", **STOPPED), failure=failure, exit_code=7)).splitlines()
+    ended = report(*tasks, task_report("ps/0", **STOPPED), failure=failure, exit_code=7)
+    lines = result_table(ended).splitlines()
     assert lines[1].endswith("539  failed  7      12s     12 MB  <- first")
     assert lines[2:4][1].split()[3] == "491"
     assert lines[41:44] == [
@@ -77,23 +76,6 @@ def test_of_many_those_that_failed_have_rows_the_first_one_first():
         "490 tasks of worker were stopped (12s, up to 12 MB)",
         "1 task of ps was stopped (12s, up to 12 MB)",
     ]
-
-
-def test_rows_are_complete():
-    tasks = [task_report(f"worker/{n}") for n in range(100)]
-    assert len(rows(report(*tasks))) == 100
-    assert rows(report(*tasks))[3] == ["node1", "2222", "worker", "3", "succeeded", "0", "12s", "12 MB", ""]
-
-
-def test_on_a_terminal_rich_says_the_same():
-    from launcher.output.richtable import rich_text
-
-    told = report(task_report("worker/0"), failed("worker/1", host="[fe80::1]"), failure=FAILURE, exit_code=7)
-    assert rich_text(told, 120, False).split() == plain(told).split()
-    coloured = rich_text(told, 120, True)
-    assert "\x1b[" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == plain(told).split()
-    assert rich_text(told, 50, False) == plain(told)  # it does not fit: nothing is folded
 
 
 @pytest.mark.parametrize(
@@ -107,7 +89,7 @@ def test_on_a_terminal_rich_says_the_same():
 )
 def test_how_the_job_ended_in_a_few_words(failure: Failure, code: int, said: str):
     told = report(failure=failure, exit_code=code)
-    assert plain(told).splitlines()[0] == f"job mnist: {said}, exit code {code}"
+    assert result_table(told).splitlines()[0] == f"job mnist: {said}, exit code {code}"
 
 
 def test_who_is_to_blame():
@@ -117,25 +99,12 @@ def test_who_is_to_blame():
     assert summary(report(failure=ours, exit_code=125))[0] == "job mnist: failed, exit code 125"
 
 
-def test_a_plain_launch_imports_nothing_heavy():
-    heavy = {
-        "rich",
-        "dataclasses",
-        "logging",
-        "pathlib",
-        "subprocess",
-        "shutil",
-        "tempfile",
-        "socket",
-        "difflib",
-    }
-    code = (
-        "import sys, launcher.output as o; o.renderer('console'); o.renderer('files'); o.renderer('jsonl');"
-        f"print({heavy!r} & set(sys.modules))"
-    )
-    out = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "set()"
-
-
 def test_a_folder_named_so_that_a_terminal_would_obey():
     assert summary(report(run_dir="/runs/\x1b]0;x\x07"))[-1] == "logs: /runs/\\x1b]0;x\\x07"
+
+
+def test_colours_change_nothing_but_colours():
+    one = report(task_report("worker/0"), failed("worker/1"), failure=FAILURE, exit_code=7)
+    coloured = result_table(one, colour=True)
+    assert "\x1b[32msucceeded\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == result_table(one)

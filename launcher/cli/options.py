@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 
-from launcher.cli.dockeroptions import add_docker_options
 from launcher.cli.sshoptions import add_ssh_options, seconds
 from launcher.job import MOST_TASKS
+from launcher.transports.docker.options import add_docker_options
 
 #: Where a fault is that no single option has; and the source of roles that options made.
 COMMAND_LINE = "command line"

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.cli.dockeroptions import add_from_file, conflicts
+from launcher.cli.dockeroptions import conflicts, settle
 from launcher.cli.inventory import read_hosts
 from launcher.cli.options import COMMAND_LINE, add_options
 from launcher.cli.parser import Parser
 from launcher.cli.textfile import read_text
 from launcher.errors import Fault, InputError, JobError
 from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Program, Role
+from launcher.jobfile.docker_keys import DockerKeys
 from launcher.scheduler.plan import check_program_args
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def understand(args: argparse.Namespace) -> Request:
     if (words and words[0].endswith(_JOB_FILES)) or args.roles_fd is not None:
         request = _from_file(args, words, faults)
     else:
+        settle(args, DockerKeys(), "")
         job = _with_options(_job(args, words, faults), args, faults)
         request = Request(job, _hosts_given(args, faults), args.run_dir, *_sources(args))
         request = request._replace(notes=tuple(_misplaced(args, words)))
@@ -256,7 +258,7 @@ def _from_file(args: argparse.Namespace, words: Sequence[str], faults: list[Faul
     )
     args.sync = args.sync or [os.path.join(folder, directory) for directory in found.sync]
     args.collect = args.collect or list(found.collect)
-    add_from_file(args, found.docker, folder)
+    settle(args, found.docker, folder)
     if text is None or wrong:
         _with_options(JobSpec(()), args, faults)
         says_where = any(said is not None for said in (args.hosts, found.hosts, found.hosts_ref))

@@ -1,0 +1,333 @@
+"""The options about containers: from the command line and a job file to one `Container` for each host."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from launcher.errors import Fault, JobError, PlacementError
+from launcher.job import OUTPUT_DIR, Host, JobSpec, Placement, Role
+from launcher.text import counted
+from launcher.transports.docker.container import Container, Mount
+
+if TYPE_CHECKING:
+    from launcher.jobfile.docker_keys import DockerKeys
+
+_N = TypeVar("_N", int, float)
+
+_PULL = ("missing", "always", "never")
+#: Endings of programs: no image has such a name.
+_PROGRAMS = (".py", ".sh", ".yaml", ".yml")
+
+
+class DockerOptions(NamedTuple):
+    """What the command line and the job file say of containers."""
+
+    image: str
+    #: ``SRC[:DST][:ro]`` each; those of the command line replace those of the job file with the same target.
+    file_mounts: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    no_mount: bool = False
+    read_only: bool = False
+    #: Limits: role -> bytes, role -> CPUs; an empty role is every role.
+    memory: tuple[tuple[str, int], ...] = ()
+    cpus: tuple[tuple[str, float], ...] = ()
+    user: str | None = None
+    #: ``missing``, ``always`` or ``never``.
+    pull: str = "missing"
+    keep: bool = False
+    #: Further options of ``docker run``, only in job files: name without dashes -> values.
+    engine_options: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    #: Roles that the job file has limits for; they may have no task this time.
+    limited_roles: tuple[str, ...] = ()
+
+
+#: Options of containers: the option, and its field.
+_OURS = {
+    "--mount": "mount", "--no-mount": "no_mount", "--read-only": "read_only", "--memory": "memory",
+    "--cpus": "cpus", "--user": "user", "--pull": "pull", "--keep": "keep",
+}  # fmt: skip
+
+#: Options about other machines, and their name in the parsed arguments. Not ``--relay``: the Python API
+#: always gives it, and does not know where a job file has its hosts.
+_REMOTE = {
+    "--sync": "sync", "--collect": "collect", "--lease": "lease", "--fanout": "fanout",
+    "--connect-timeout": "connect_timeout", "--accept-new-host-keys": "accept_new_host_keys",
+    "--no-check": "no_check",
+}  # fmt: skip
+
+
+def add_docker_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options about containers; `from_arguments` reads them."""
+    group = parser.add_argument_group("containers")
+    group.add_argument(
+        "--docker", metavar="IMAGE",
+        help="run each task in a container of its own; with --hosts, a container on each host",
+    )  # fmt: skip
+    group.add_argument(
+        "--mount", action="append", default=[], metavar="SRC[:DST][:ro]",
+        help="a further folder or file of the engine's machine that containers see; repeatable",
+    )  # fmt: skip
+    group.add_argument("--no-mount", action="store_true", help="do not mount the working folder")
+    group.add_argument("--read-only", action="store_true", help="mount the working folder read-only")
+    group.add_argument(
+        "--memory", action="append", default=[], type=role_memory, metavar="[ROLE=]SIZE",
+        help="a limit for each container: 512m, 2g; repeatable",
+    )  # fmt: skip
+    group.add_argument(
+        "--cpus", action="append", default=[], type=role_cpus, metavar="[ROLE=]N",
+        help="a limit for each container: 1.5; repeatable",
+    )  # fmt: skip
+    group.add_argument("--user", metavar="UID[:GID]", help="the user the tasks run as (default: you)")
+    group.add_argument("--pull", choices=_PULL, help="when to pull the image (default: missing)")
+    group.add_argument(
+        "--keep", action="store_true", help="leave the containers for a look; `launch clean` removes them"
+    )
+
+
+def docker_options(args: argparse.Namespace, keys: DockerKeys, folder: str) -> DockerOptions | None:
+    """What the parsed options and ``docker:`` of a job file say together; the command line wins.
+
+    Args:
+        args: has what `add_docker_options` added.
+        keys: the job file's; empty: there is none.
+        folder: the job file's folder: its mounts are relative to it.
+
+    Returns:
+        ``None``: no containers.
+    """
+    if args.docker is None and not keys.image:
+        return None
+    return DockerOptions(
+        keys.image if args.docker is None else args.docker,
+        tuple(word if word.startswith(("~", ":")) else os.path.join(folder, word) for word in keys.mounts),
+        tuple(args.mount),
+        args.no_mount or (keys.no_mount and not args.read_only),
+        args.read_only or (keys.read_only and not args.no_mount),
+        _with_limits(keys.memory, args.memory),
+        _with_limits(keys.cpus, args.cpus),
+        args.user or keys.user,
+        args.pull or keys.pull or "missing",
+        args.keep or keys.keep,
+        keys.options,
+        tuple(role for role, _ in (*keys.memory, *keys.cpus)),
+    )
+
+
+def role_memory(text: str) -> tuple[str, int]:
+    """``worker=2g``, or ``2g`` for every role (an empty name), in bytes."""
+    from launcher.jobfile.containers import memory
+
+    return _of_role(text, memory)
+
+
+def role_cpus(text: str) -> tuple[str, float]:
+    """``worker=1.5``, or ``1.5`` for every role (an empty name)."""
+    from launcher.jobfile.containers import cpus
+
+    return _of_role(text, cpus)
+
+
+def _of_role(text: str, read: Callable[[str], _N]) -> tuple[str, _N]:
+    role, _, word = text.rpartition("=")
+    try:
+        return role, read(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
+def _with_limits(
+    of_file: tuple[tuple[str, _N], ...], given: Sequence[tuple[str, _N]]
+) -> tuple[tuple[str, _N], ...]:
+    """Limits of both; one for every role on the command line replaces all of the file's."""
+    return tuple(given) if any(not role for role, _ in given) else of_file + tuple(given)
+
+
+def faults(args: argparse.Namespace, docker: DockerOptions | None, machines: bool) -> Iterator[Fault]:
+    """Options about containers that can't be followed: none is ignored in silence.
+
+    Args:
+        args: the parsed options.
+        docker: what they and the job file say together.
+        machines: hosts are named: containers run there, not at the engine of this machine.
+    """
+    if docker is None:
+        for option in (option for option, name in _OURS.items() if getattr(args, name)):
+            yield Fault(option, "there is no container to use it for", "expected --docker IMAGE")
+        return
+    if not docker.image or docker.image.startswith("-"):
+        yield Fault("--docker", f"{docker.image!r} is no name of an image")
+    elif docker.image.endswith(_PROGRAMS):
+        what = f"{docker.image!r} is a program, not an image"
+        yield Fault("--docker", what, f"expected --docker IMAGE {docker.image}")
+    if docker.no_mount and docker.read_only:
+        yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
+    for option in (
+        () if machines else (option for option, name in _REMOTE.items() if getattr(args, name, None))
+    ):
+        yield Fault(option, "this is about other machines, and --docker without --hosts uses none")
+
+
+# ---------------------------------------------------------------------- hosts
+
+
+def own_hosts(job: JobSpec, free: Sequence[str]) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
+    """A host for each task, with the task's name, and the GPUs of each.
+
+    Args:
+        job: the job.
+        free: ids of this machine's GPUs.
+
+    Raises:
+        JobError: two roles would have containers of the same name.
+        PlacementError: there are not enough GPUs.
+    """
+    names: dict[str, str] = {}
+    twins = []
+    for role in job.roles:
+        other = names.setdefault(_host_name(role, 0), role.name)
+        if other != role.name:
+            what = f"the containers of {other!r} and {role.name!r} would have the same names"
+            twins.append(Fault(role.source, what))
+    if twins:
+        raise JobError(twins)
+    left = list(free)
+    asked = sum((role.gpus or 0) * role.count for role in job.roles)
+    if asked > len(left):
+        what = f"the tasks ask for {counted(asked, 'GPU')}, this machine has {len(left)}"
+        raise PlacementError([Fault("", what, "ask for fewer with --gpus")])
+    hosts: list[Host] = []
+    given: dict[str, tuple[str, ...]] = {}
+    for role in job.roles:
+        for index in range(role.count):
+            name = _host_name(role, index)
+            given[name], left = tuple(left[: role.gpus or 0]), left[role.gpus or 0 :]
+            # A container numbers its GPUs from 0.
+            seen = tuple(map(str, range(role.gpus))) if role.gpus else None
+            hosts.append(Host(name, slots=1, roles=(role.name,), gpus=seen, source=role.source))
+    return tuple(hosts), given
+
+
+def _host_name(role: Role, index: int) -> str:
+    """``worker-0``; host names have no underscores."""
+    return f"{role.name.lower().replace('_', '-')}-{index}"
+
+
+def renumbered(host: Host) -> Host:
+    """A machine as its container sees it: with its GPUs numbered from 0."""
+    return host._replace(gpus=host.gpus and tuple(map(str, range(len(host.gpus)))))
+
+
+# ---------------------------------------------------------------------- containers
+
+
+def containers(
+    docker: DockerOptions,
+    job: JobSpec,
+    placement: Placement,
+    gpus: Mapping[str, Sequence[str]],
+    folders: Sequence[str],
+    here: bool,
+) -> list[Container]:
+    """A container for each host in use.
+
+    Args:
+        docker: the options.
+        job: the job; its Python is the image's.
+        placement: which tasks run in each.
+        gpus: host -> ids of the GPUs its container sees.
+        folders: mounted at the same path.
+        here: mounts are of this machine; else of the hosts, and ``~`` is the home there.
+
+    Raises:
+        JobError: mounts or limits that can't be.
+    """
+    asked, wrong = asked_mounts(docker, here)
+    wrong += _limit_faults(docker, job)
+    if "/" in folders:
+        wrong.append(
+            Fault("--workdir", "the root folder can't be mounted", "expected another one, or --no-mount")
+        )
+    usual = [Mount(folder, folder, docker.read_only) for folder in folders]
+    by_target = {mount.target: mount for mount in (*usual, *asked)}
+    if wrong:
+        raise JobError(wrong)
+    return [
+        Container(
+            host.name,
+            docker.image,
+            job.python or "python3",
+            tuple(by_target.values()),
+            user=docker.user or "",
+            memory=_limit(docker.memory, placement, host),
+            cpus=_limit(docker.cpus, placement, host),
+            gpus=tuple(gpus.get(host.name, ())),
+            options=docker.engine_options,
+        )
+        for host in placement.hosts()
+    ]
+
+
+def with_output_mounts(container: Container, placement: Placement) -> Container:
+    """The container with the output folders of its tasks mounted."""
+    mine = (dict(placed.env) for placed in placement.tasks if placed.host.name == container.host)
+    more = tuple(Mount(env[OUTPUT_DIR], env[OUTPUT_DIR]) for env in mine if OUTPUT_DIR in env)
+    return container._replace(mounts=container.mounts + more)
+
+
+def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:
+    """The mounts of job file and command line, and what is wrong with them."""
+    found: dict[str, Mount] = {}
+    wrong: list[Fault] = []
+    for words in (docker.file_mounts, docker.mounts):
+        seen: dict[str, Mount] = {}
+        for word in words:
+            mount = _mount(word, here)
+            if mount is None:
+                what = "this is not a mount"
+                wrong.append(Fault(f"--mount {word}", what, "expected SRC, SRC:/DST or SRC:/DST:ro"))
+            elif seen.setdefault(mount.target, mount) != mount:
+                what = f"{seen[mount.target].source} is mounted there already"
+                wrong.append(Fault(f"--mount {word}", what, "expected a place for each"))
+        found.update(seen)
+    return list(found.values()), wrong
+
+
+def _mount(word: str, here: bool) -> Mount | None:
+    """``SRC[:DST][:ro]``; ``~`` is the home here, or of each host; ``None``: it is not a mount."""
+    source, *rest = word.split(":")
+    mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
+    if source and (here or not (source == "~" or source.startswith("~/"))):
+        source = os.path.abspath(os.path.expanduser(source))
+    target = rest[0] if rest else source
+    at_home = target.startswith("~/") and not rest
+    if not source or len(rest) > 1 or not (target.startswith("/") or at_home) or target == "/":
+        return None
+    return Mount(source, os.path.normpath(target), mode == "ro")
+
+
+def _limit_faults(docker: DockerOptions, job: JobSpec) -> Iterator[Fault]:
+    """Roles that are not there; a role of the job file may have no task this time."""
+    roles = {role.name for role in job.roles}
+    for option, limits in (("memory", docker.memory), ("cpus", docker.cpus)):
+        for role, _ in limits:
+            if role and role not in roles and role not in docker.limited_roles:
+                what = f"there is no role {role!r}"
+                yield Fault(f"--{option} {role}=", what, f"expected one of {', '.join(sorted(roles))}")
+
+
+def _limit(limits: Sequence[tuple[str, _N]], placement: Placement, host: Host) -> _N | None:
+    """The sum of the limits of a container's tasks; a role's own limit comes before that of every role."""
+    said = dict(limits)
+    here = [placed.role.name for placed in placement.tasks if placed.host.name == host.name]
+    each = [said.get(role, said.get("")) for role in here]
+    found = [limit for limit in each if limit is not None]
+    return sum(found[1:], found[0]) if found and len(found) == len(each) else None
+
+
+def folders_of(job: JobSpec) -> list[str]:
+    """Where tasks run on this machine; a folder that is not here may be the image's own."""
+    paths = [job.workdir, *(role.workdir for role in job.roles)]
+    return list(dict.fromkeys(os.path.abspath(path) for path in paths if path and os.path.isdir(path)))

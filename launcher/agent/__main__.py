@@ -38,9 +38,10 @@ def main(host: str, number: str = "", *, lease: Optional[Lease] = None) -> NoRet
 
 
 def close_inherited() -> None:
-    """Close what the launcher's shell or ``make`` left open: no task should hold it."""
+    """Close what the launcher's shell or ``make`` left open: no task should hold it. Our modules stay."""
+    modules = [path.rpartition("/")[2] for path in sys.path if path.startswith("/proc/self/fd/")]
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
+        if int(name) > 2 and name not in modules:
             try:
                 os.close(int(name))
             except OSError:  # the one that listed the folder

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from launcher.cli.removed import show
 from launcher.cli.sshoptions import add_ssh_options
+from launcher.cli.telling import tell
 from launcher.errors import LaunchError
+from launcher.transports.docker import engine
+from launcher.transports.docker.here import reminder
 
 SUMMARY = "remove containers and networks that killed launches, or --keep, have left"
 
@@ -38,20 +40,10 @@ def run(args: argparse.Namespace) -> int:
         from launcher.cli import dockerclean
 
         return dockerclean.run(args)
-    from launcher.cli.dockerowner import is_dead
-    from launcher.cli.telling import tell
-    from launcher.transport.docker import lean
-
-    lean.fetch()
-    from launcher.transport.docker import leftovers
-    from launcher.transport.docker.engine import connect
-
-    engine = connect(os.environ, tell)
-    try:
-        found = [thing for thing in leftovers.things(engine) if is_dead(thing.labels)]
-        left = [] if args.dry_run else leftovers.remove(engine, found)
-    finally:
-        engine.close()
+    with reminder(tell, "waiting for the Docker engine to respond"):
+        engine.inspect(engine.run_here)
+        found = engine.dead(engine.run_here, kept=True)
+        left = [] if args.dry_run else engine.remove(engine.run_here, found)
     show(args.dry_run, [(f"{thing.kind} {thing.name}",) * 2 for thing in found], left)
     if left:
         raise LaunchError("; ".join(left))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,15 +27,6 @@ _PULL = ("missing", "always", "never")
 _KEYS = (
     "image", "mounts", "no_mount", "read_only", "memory", "cpus", "user", "pull", "gpus", "keep", "options",
 )  # fmt: skip
-
-_CAPABILITY = re.compile("[A-Z][A-Z_]{0,63}")
-_ULIMIT = re.compile(r"([a-z]{1,20})=(-1|\d{1,18})(?::(-1|\d{1,18}))?")
-#: As engines know them: those of setrlimit(2), but for the address space.
-_ULIMITS = (
-    "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",
-    "rtprio", "rttime", "sigpending", "stack",
-)  # fmt: skip
-_EXTRA_HOST = re.compile(r"[A-Za-z0-9_.-]+[:=][0-9A-Za-z:.\[\]-]+")
 
 
 def read_docker(top: Fields, roles: Sequence[str]) -> DockerKeys:
@@ -84,7 +74,11 @@ def _read(fields: Fields, roles: Sequence[str]) -> DockerKeys:
 
 def image(text: str) -> str:
     """The name of an image."""
-    if one_line(text).startswith("-") or " " in text:
+    if (
+        one_line(text).startswith("-")
+        or " " in text
+        or text.lower() in ("true", "false", "yes", "no", "on", "off")
+    ):
         raise ValueError("expected the name of an image")
     return text
 
@@ -132,76 +126,11 @@ def _limits(fields: Fields, key: str, check: Callable[[str], N], roles: Sequence
     return tuple(said)
 
 
-# ---------------------------------------------------------------------- options
-
-
-def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if pattern.fullmatch(text) is None:
-            raise ValueError(expected)
-        return text
-
-    return read
-
-
-def _path(text: str) -> str:
-    if not one_line(text).startswith("/"):
-        raise ValueError("expected an absolute path, perhaps with more after a colon")
-    return text
-
-
-def _ipc(text: str) -> str:
-    if text not in ("private", "shareable", "host", "none"):
-        raise ValueError("expected private, shareable, host or none")
-    return text
-
-
-def _ulimit(text: str) -> str:
-    match = _ULIMIT.fullmatch(text)
-    if match is None:
-        raise ValueError("expected NAME=SOFT or NAME=SOFT:HARD")
-    if match[1] not in _ULIMITS:
-        raise ValueError(f"the name: {expected_one_of(match[1], _ULIMITS)}")
-    soft, hard = int(match[2]), int(match[3] or match[2])
-    if hard >= 0 and not 0 <= soft <= hard:
-        raise ValueError("expected a soft limit that is not above the hard one; -1 is no limit")
-    return text
-
-
-def _shm_size(text: str) -> str:
-    return str(parse_size(text))
-
-
-_capability = _matching(_CAPABILITY, "expected a capability such as SYS_PTRACE")
-
-#: Name -> how one value is read, and whether there may be several. As ``docker run`` has them, but for
-#: dashes and the plural; `launcher.transport.docker.options` passes them on.
-OPTIONS: dict[str, tuple[Callable[[str], str], bool]] = {
-    "shm_size": (_shm_size, False),
-    "ulimits": (_ulimit, True),
-    "cap_add": (_capability, True),
-    "cap_drop": (_capability, True),
-    "devices": (_path, True),
-    "tmpfs": (_path, True),
-    "extra_hosts": (_matching(_EXTRA_HOST, "expected NAME:ADDRESS"), True),
-    "ipc": (_ipc, False),
-    "security_opt": (one_line, True),
-    "pids_limit": (lambda text: str(whole(1, 10**9)(text)), False),
-}
-
-
 def _options(fields: Fields) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Options of ``docker run``; the engine knows which there are, and which values."""
     table = fields.table("options", "expected a mapping, as in shm_size: 1g")
     if table is None:
         return ()
-    found = Fields(table, tuple(OPTIONS), fields.faults)
-    said = ((name, _values(found, name)) for name in OPTIONS)
-    return tuple((name, values) for name, values in said if values)
-
-
-def _values(fields: Fields, name: str) -> tuple[str, ...]:
-    check, several = OPTIONS[name]
-    if several:
-        return fields.words(name, check) or ()
-    value = fields.read(name, check)
-    return () if value is None else (value,)
+    names = tuple(key.text for key, _ in table.entries)
+    found = Fields(table, names, fields.faults)
+    return tuple((name, values) for name in names if (values := found.words(name, one_line)))

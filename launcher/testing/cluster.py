@@ -17,7 +17,7 @@ from launcher.testing.launching import LauncherProcess
 from launcher.testing.processes import Process
 from launcher.testing.record import RunRecord
 from launcher.testing.waiting import LOOK
-from launcher.transport.docker.settings import FIXED_ADDRESSES
+from launcher.transports.docker.engine import FIXED_ADDRESSES
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from launcher.errors import TransportError
 from launcher.testing import inside
 from launcher.testing.trouble import ClusterError
-
-if TYPE_CHECKING:
-    from launcher.transport.docker.engine import Engine
-    from launcher.transport.docker.leftovers import Thing
+from launcher.transports.docker import engine
+from launcher.transports.docker.container import JOB, KEPT, OWNER, container_name, network_name
+from launcher.transports.docker.engine import Result, Thing
 
 #: Seconds that a Python in a container may take for what `launcher.testing.inside` does.
 _PATIENCE = 30.0
@@ -39,16 +39,7 @@ class Containers:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self._found: Engine | None = None
         self._cut: dict[str, _Cable] = {}
-
-    @property
-    def _engine(self) -> Engine:
-        if self._found is None:
-            from launcher.transport.docker.engine import connect
-
-            self._found = connect(self._environ)
-        return self._found
 
     def signal(self, job: str, host: str, number: int, pid: int, whom: str) -> str | None:
         """Signal a task in the container of a host, see `launcher.testing.inside`.
@@ -59,19 +50,19 @@ class Containers:
         Raises:
             ClusterError: there is no such container, it is paused, or does not answer.
         """
-        from launcher.transport.docker.execute import execute
-
         with _told(host):
             container = self._container(job, host)
-            python = container["Config"]["Entrypoint"][0]
-            argv = [python, "-I", "-S", "-c", _source(), str(number), str(pid), whom]
-            done = execute(self._engine, container["Id"], argv, _PATIENCE)
-        if done.code is None:
+        python = container["Config"]["Entrypoint"][0]
+        words = ["exec", container["Id"], python, "-I", "-S", "-c", _source(), str(number), str(pid), whom]
+        done = self._run(words, _PATIENCE)
+        if done.code == engine.LATE:
             raise ClusterError(f"the container of {host} does not answer within {_PATIENCE:g} s")
-        answered = done.out.endswith(b"\n") and not done.errors  # its container may have ended with the task
+        if done.code and "is paused" in done.err:
+            raise ClusterError(f"the container of {host} can't be reached: {done.fault}")
+        answered = done.out.endswith("\n") and not done.err  # its container may have ended with the task
         if done.code and not answered:
-            said = (done.errors or done.out).decode("utf-8", "replace").strip().splitlines()
-            last = said[-1] if said else f"exit code {done.code}"
+            lines = (done.err or done.out).strip().splitlines()
+            last = lines[-1] if lines else f"exit code {done.code}"
             raise ClusterError(f"not to be done in the container of {host}: {last}")
         states: str | None = json.loads(done.out)
         return states
@@ -82,7 +73,7 @@ class Containers:
         Raises:
             ClusterError: there is no such container, or the engine refuses.
         """
-        network = _network(job)
+        network = network_name(job)
         with _told(host):
             container = self._container(job, host)
             joined = container["NetworkSettings"]["Networks"].get(network)
@@ -91,11 +82,7 @@ class Containers:
                     raise ClusterError(f"the container of {host} is not on a network of the job's own")
                 return
             self._cut[container["Id"]] = _Cable(joined["IPAddress"], tuple(joined.get("Aliases") or ()))
-            client = self._engine.client
-            self._engine.asked(
-                "it can't be disconnected",
-                lambda: client.disconnect_container_from_network(container["Id"], network),
-            )
+            self._asked(["network", "disconnect", network, container["Id"]], "it can't be disconnected")
 
     def mend(self, job: str, host: str) -> None:
         """Connect it again, with the address and the names that it had; nothing if it was not cut by us.
@@ -103,20 +90,24 @@ class Containers:
         Raises:
             ClusterError: there is no such container, or the engine refuses.
         """
-        network = _network(job)
         with _told(host):
             container = self._container(job, host)
             cable = self._cut.get(container["Id"])
             if cable is None:
                 return
-            client = self._engine.client
-            self._engine.asked(
-                "it can't be connected",
-                lambda: client.connect_container_to_network(
-                    container["Id"], network, ipv4_address=cable.address, aliases=list(cable.names)
-                ),
-            )
+            names = [word for name in cable.names for word in ("--alias", name)]
+            words = ["network", "connect", "--ip", cable.address, *names, network_name(job), container["Id"]]
+            self._asked(words, "it can't be connected")
             del self._cut[container["Id"]]
+
+    def _run(self, words: Sequence[str], seconds: float) -> Result:
+        return engine.run_here(words, seconds, self._environ)
+
+    def _asked(self, words: Sequence[str], fault: str) -> str:
+        done = self._run(words, _PATIENCE)
+        if done.code:
+            raise TransportError(f"{fault}: {engine.fault_of(done, _PATIENCE)}")
+        return done.out
 
     def _container(self, job: str, host: str) -> Mapping[str, Any]:
         """What the engine knows of it; it is provably this job's.
@@ -124,22 +115,16 @@ class Containers:
         Raises:
             TransportError: there is none.
         """
-        from docker.errors import NotFound
-
-        from launcher.transport.docker.settings import JOB, container_name
-
-        def inspect() -> Mapping[str, Any]:
-            try:
-                found: Mapping[str, Any] = self._engine.client.inspect_container(container_name(job, host))
-            except NotFound:
-                return {}
-            return found
-
-        found = self._engine.asked("it can't be looked for", inspect)
-        if not found or found["Config"]["Labels"].get(JOB) != job:
-            where = self._engine.where.address
-            raise TransportError(f"the engine at {where} has none of the job {job}")
-        return found
+        words = ["ps", "--all", "--quiet", "--filter", f"label={JOB}={job}"]
+        found = self._asked(
+            [*words, "--filter", f"name=^/?{re.escape(container_name(job, host))}$"], "it can't be looked for"
+        )
+        if not found.split():
+            raise TransportError(f"the engine has none of the job {job}")
+        container: Mapping[str, Any] = json.loads(
+            self._asked(["inspect", "--type", "container", found.split()[0]], "it can't be looked at")
+        )[0]
+        return container
 
     def remove_what_is_left(self, owner: str) -> list[str]:
         """Remove what a launch that was killed has left, but for what it was to keep.
@@ -152,13 +137,10 @@ class Containers:
         Returns:
             What had not ended, in words.
         """
-        from launcher.transport.docker import leftovers
-        from launcher.transport.docker.settings import KEPT, OWNER
 
         def ours() -> list[Thing]:
-            said = leftovers.things(self._engine)
-            mine = (thing for thing in said if thing.labels.get(OWNER, "").startswith(f"{owner}:"))
-            return [thing for thing in mine if KEPT not in thing.labels]
+            things = (thing for thing in engine.things(self._run) if KEPT not in thing.labels)
+            return [thing for thing in things if thing.labels[OWNER].startswith(f"{owner}:")]
 
         try:
             until = time.monotonic() + _AGENTS
@@ -166,16 +148,13 @@ class Containers:
                 if time.monotonic() > until:
                     break
                 time.sleep(_LOOK)
-            left = leftovers.remove(self._engine, ours())
+            left = engine.remove(self._run, ours())
         except TransportError as error:
             return [f"what is at the engine ({error})"]
         return left + [f"container {thing.name}" for thing in alive]
 
     def close(self) -> None:
-        """Let go of the engine."""
-        if self._found is not None:
-            self._found.close()
-            self._found = None
+        """Nothing is open."""
 
 
 @contextmanager
@@ -185,12 +164,6 @@ def _told(host: str) -> Iterator[None]:
         yield
     except TransportError as error:
         raise ClusterError(f"the container of {host} can't be reached: {error}") from error
-
-
-def _network(job: str) -> str:
-    from launcher.transport.docker.settings import network_name
-
-    return network_name(job)
 
 
 def _source() -> str:

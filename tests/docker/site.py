@@ -13,10 +13,9 @@ import pytest
 
 from launcher.job import Host
 from launcher.transport import Transport
-from launcher.transport.docker.engine import connect
-from launcher.transport.docker.fleet import Fleet
-from launcher.transport.docker.link import DockerLink
-from launcher.transport.docker.settings import MACHINE, OWNER, Container, Mount
+from launcher.transports.docker import engine as commands
+from launcher.transports.docker.container import Container, Mount, container_name, labels
+from launcher.transports.docker.here import ContainerLink, Containers
 from tests.docker.engine import BASE, Engine
 
 #: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal
@@ -25,8 +24,6 @@ NOT_HERE = (
     "test_two_hundred_processes_that_fork_and_end[docker-ignore-leave]",
     "test_two_hundred_processes_that_fork_and_end[docker-obey-leave]",
 )
-#: What is said of an engine that is only slow.
-SLOW = ("waiting for the engine to start ", "the Docker engine at ")
 #: What of a container a test is in when it looks around there.
 _ENTERED = ("--pid", "--mount", "--net", "--uts")
 #: Where nobody runs any more: a pid of the container is nobody's here.
@@ -47,23 +44,23 @@ class DockerSite:
         self.transport: Transport = self
         self.told: list[str] = []
         self._lab = engine
-        self._engine = connect({"DOCKER_HOST": engine.host})
-        stack.callback(self._engine.close)
         self._stack = stack
+        environ = stack.enter_context(pytest.MonkeyPatch.context())
+        environ.setenv("DOCKER_HOST", engine.host)
         self._inits: list[int] = []
 
-    def open(self, host: Host) -> DockerLink:
+    def open(self, host: Host) -> ContainerLink:
         """See `launcher.transport.base.Transport.open`."""
         if self._inits:
             pytest.skip("a container is a machine of its own, and has one agent")
         job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"
         container = Container(host.name, BASE, self.python, (Mount(self.folder, self.folder),))
-        labels = {OWNER: "a test", MACHINE: "a test"}
-        fleet = self._stack.enter_context(Fleet(self._engine, job, [container], labels, self.told.append))
-        fleet.start()
-        found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", fleet.name(host.name))
+        marks = labels(job, keep=False)
+        made = Containers(commands.run_here, job, [container], marks, True, self.told.append)
+        self._stack.enter_context(made).start()
+        found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, host.name))
         self._inits.append(int(found))
-        return fleet.open(host)
+        return made.open(host)
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """See `tests.contract.sites.Site.run`."""
@@ -100,4 +97,4 @@ def in_docker(engine: Engine, folder: Path) -> Iterator[DockerSite]:
     with ExitStack() as stack:
         site = DockerSite(engine, folder, stack)
         yield site
-    assert [line for line in site.told if not line.startswith(SLOW)] == []
+    assert [line for line in site.told if not line.startswith("waiting for ")] == []

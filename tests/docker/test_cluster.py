@@ -75,8 +75,8 @@ def test_a_ps_is_killed_once_a_worker_has_got_somewhere(start: Callable[..., Job
 
 
 def test_all_processes_are_suspended_and_killed(start: Callable[..., Job]):
-    """Also one in a session of its own; the other task, in the same container, minds nothing."""
-    job = start(HEARING, workers=2, hosts="both:2", on_failure="continue", left_running=True)
+    """Also one in a session of its own; the other task minds nothing."""
+    job = start(HEARING, workers=2, on_failure="continue", left_running=True)
     one, other = job.tasks
     one.until_prints("step 2")
     one.stop()
@@ -151,7 +151,6 @@ def test_networks_are_mended_in_any_order(start: Callable[..., Job], docker: Eng
         job.mend_network(name)
         job.mend_network(name)  # it is mended already
     assert _networks(docker, job) == before
-    job.until(lambda: "worker-1: its container was disconnected from the job's network" in job.output)
 
 
 def _networks(engine: Engine, job: Job) -> dict[str, tuple[str, frozenset[str]]]:

@@ -63,18 +63,6 @@ def test_a_container_that_is_removed(docker: Engine, image: str, launch: Launch,
     assert "worker-0 is lost: its container was killed by SIGKILL" in ended.err
 
 
-def test_a_container_that_is_cut_off(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    started = launch.start(
-        "--docker", image, "--workers", "2", "--", "sh", "-c", "echo up; exec sleep 600", cwd=tmp_path
-    )
-    started.until(lambda it: it.out.count("up") == 2, 40)
-    network = f"tf-launcher-{jobs(launch)[0]}"
-    docker.docker("network", "disconnect", network, f"{network}-worker-0")
-    started.until(lambda it: "worker-0: its container was disconnected from the job's network" in it.err)
-    started.send(2)
-    assert started.wait(30).code == 130
-
-
 def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path):
     name = f"launch-test-no-python-{os.getpid()}"
     docker.docker("import", "-", name, stdin=tar({"etc/motd": b"nothing here"}))
@@ -90,7 +78,7 @@ def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path)
 
 def test_a_python_that_is_too_old(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     old = tmp_path / "old-python"
-    old.write_text("#!/bin/sh\nprintf '\\n<tf-launcher errand 1: too old 3.6.9>\\n'; exit 1\n")
+    old.write_text("#!/bin/sh\nprintf '\\n<tf-launcher program: too old 3.6.9>\\n'; exit 1\n")
     old.chmod(0o755)
     ended = launch("--docker", image, "--python", str(old), "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
@@ -100,7 +88,7 @@ def test_a_python_that_is_too_old(docker: Engine, image: str, launch: Launch, tm
 def test_something_else_than_a_python(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     ended = launch("--docker", image, "--python", "/bin/true", "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
-    assert f"/bin/true of the image {BASE} does not run our agent, and ended with 0" in ended.err
+    assert f"/bin/true of the image {BASE} does not run the agent, and ended with 0" in ended.err
 
 
 def test_an_image_for_another_kind_of_machine(docker: Engine, launch: Launch, tmp_path: Path):
@@ -151,11 +139,14 @@ def faults(ended: Ended) -> list[str]:
     return [line for line in ended.err.splitlines() if "waiting for the Docker engine" not in line]
 
 
+SELECT = "DOCKER_HOST and `docker context use` select one (Cannot connect to the Docker daemon at unix:///"
+
+
 def test_no_engine(launch: Launch, tmp_path: Path):
     for host, said in {
-        f"unix://{tmp_path}/none": "there is no Docker engine at",
-        "tcp://127.0.0.1:1": "no Docker engine answers at",
-        "npipe:////./pipe/x": "only unix://, tcp:// and ssh:// are understood",
+        f"unix://{tmp_path}/none": f"no Docker engine responds: is it running? {SELECT}",
+        "tcp://127.0.0.1:1": "no Docker engine responds: is it running?",
+        "npipe:////./pipe/x": "the Docker engine can't be used: ",
     }.items():
         ended = launch("--docker", "x", "true", env={"DOCKER_HOST": host})
         assert ended.code == 125
@@ -172,7 +163,7 @@ def test_no_permission(real_engine: Engine, launch: Launch, tmp_path: Path):
     )
     ended = started.wait(30)
     assert ended.code == 125
-    assert "this user may not use the Docker engine at" in ended.err
+    assert "this user may not use the Docker engine: " in ended.err
 
 
 @pytest.mark.usefixtures("alone")
@@ -187,7 +178,7 @@ def test_a_context_is_honoured(docker: Engine, image: str, launch: Launch, monke
     assert launch("clean", timeout=60).code == 0
     ended = launch("clean", timeout=60, env={"DOCKER_CONTEXT": "nowhere"})
     assert ended.code == 125
-    assert "there is no Docker context 'nowhere'" in ended.err
+    assert 'context "nowhere"' in ended.err
 
 
 def _docker(env: dict[str, str], *words: str) -> int:
@@ -202,12 +193,12 @@ def _docker(env: dict[str, str], *words: str) -> int:
         ("--docker x --memory much", "expected a size such as 512m or 2g"),
         ("--docker x --memory boss=64m", "there is no role 'boss'"),
         ("--docker x --cpus 0", "expected a number of CPUs"),
-        ("--docker x --mount :/a", "this is no mount"),
-        ("--docker x --mount /a:b:c:d", "this is no mount"),
-        ("--docker x --sync .", "this is about other machines, and --docker uses none"),
-        ("--docker x --hosts left,right --collect it", "this is about other machines"),
+        ("--docker x --mount :/a", "this is not a mount"),
+        ("--docker x --mount /a:b:c:d", "this is not a mount"),
+        ("--docker x --sync .", "this is about other machines, and --docker without --hosts uses none"),
         ("--docker x --no-mount --read-only", "the working folder, which is not mounted"),
         ("--docker=", "'' is no name of an image"),
+        ("--docker train.py", "'train.py' is a program, not an image; expected --docker IMAGE train.py"),
         ("--docker x --workdir /", "the root folder can't be mounted"),
     ],
 )
@@ -231,7 +222,7 @@ def test_bad_input(launch: Launch, words: str, why: str):
         ),
         (
             "roles:\n  worker: {program: [echo, x]}\nsync: [.]\n",
-            "--sync: this is about other machines, and --docker uses none",
+            "--sync: this is about other machines, and --docker without --hosts uses none",
         ),
     ],
     ids=["limits", "same names", "sync"],

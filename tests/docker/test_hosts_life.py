@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from launcher.cli.dockerowner import labels
+from launcher.transports.docker.container import labels
 from tests.conftest import Launch
 from tests.docker.conftest import jobs
 from tests.docker.engine import BASE
@@ -58,7 +58,7 @@ def test_a_porter_that_is_killed(hosts: list[DockerHost], hostfile: str, launch:
 def test_what_a_killed_launch_left_is_removed(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
-    for one, name, marks in ((hosts[0], "dead", of_the_dead()), (hosts[1], "mine", labels())):
+    for one, name, marks in ((hosts[0], "dead", of_the_dead()), (hosts[1], "mine", labels("x", keep=False))):
         every = [word for label, value in marks.items() for word in ("--label", f"{label}={value}")]
         one.engine.docker("create", "--name", name, *every, BASE, "true")
     ended = launch(*words(hostfile, "--workers", "4", "--no-mount", "true"), cwd=tmp_path, timeout=60)
@@ -118,7 +118,7 @@ def test_a_host_that_is_cut_off_and_one_whose_porter_is_stopped(
 
 def of_the_dead() -> dict[str, str]:
     """The labels of a launcher that has ended."""
-    code = "import json; from launcher.cli.dockerowner import labels; print(json.dumps(labels()))"
+    code = "import json; from launcher.transports.docker.container import labels; print(json.dumps(labels()))"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=True)
     found: dict[str, str] = json.loads(done.stdout)
     return found

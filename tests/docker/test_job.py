@@ -53,14 +53,6 @@ def test_tasks_find_each_other_by_name(docker: Engine, image: str, launch: Launc
     assert hosts == {"worker-0", "worker-1", "ps-0"}
 
 
-def test_named_containers_take_several_tasks(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    words = ["--docker", image, "--hosts", "left:2,right:2", "--workers", "4"]
-    ended = launch(*words, "--", "sh", "-c", 'echo "$TASK_INDEX on $(hostname)"', cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
-    said = {line.partition("| ")[2] for line in ended.out.splitlines() if " | " in line}
-    assert said == {"0 on left", "1 on left", "2 on right", "3 on right"}
-
-
 def test_the_working_folder_and_who_owns_what_is_written(
     docker: Engine, image: str, launch: Launch, tmp_path: Path
 ):
@@ -119,19 +111,6 @@ def test_much_output_arrives_as_it_was(docker: Engine, image: str, launch: Launc
     assert ended.code == 0, ended.err
     wanted = (bytes(range(256)) * 64 + b"e" * 1000) * 400
     assert last_run(launch).log("worker/0") == wanted
-
-
-def test_an_image_whose_python_is_another_one(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    """Compiled code is not for every Python: that one asks for the source."""
-    other = tmp_path / "other-python"
-    code = "import _frozen_importlib_external as x; x.MAGIC_NUMBER = b'othr'; import sys; exec(sys.argv[-1])"
-    # What the agent's Python is told to run comes last on its command line.
-    other.write_text(f'#!/bin/sh\nfor last; do :; done\nexec python3 -E -s -S -c "{code}" "$last"\n')
-    other.chmod(0o755)
-    words = ["--docker", image, "--python", str(other), "--", "echo", "came up"]
-    ended = launch(*words, cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
-    assert "worker/0 | came up" in ended.out
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli import dockerowner
-from launcher.transport.docker.settings import MACHINE, OWNER, network_name
+from launcher.transports.docker.container import MACHINE, OWNER, labels, network_name
 from tests.conftest import Launch
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
@@ -205,7 +204,7 @@ def made(docker: Engine) -> Iterator[Made]:
 
 @pytest.mark.usefixtures("alone")
 def test_only_what_is_ours_beyond_doubt_is_removed(docker: Engine, launch: Launch, made: Made):
-    me = dockerowner.labels()
+    me = labels("x", keep=False)
     pid, start, boot, uid = me[OWNER].split(":")
     machine, namespace = me[MACHINE].split(" ")
     made.network("dead", job="x", owner=f"{pid}:1:{boot}:{uid}", machine=f"{machine} {namespace}")

@@ -10,7 +10,6 @@ The agent's own code goes the whole way: the image's Python is greeted here, as 
 from __future__ import annotations
 
 import json
-import re
 import select
 import time
 from collections.abc import Callable, Mapping
@@ -19,12 +18,11 @@ from typing import TYPE_CHECKING
 from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.model.container import ENDED, ENDED_THERE, GOES_ON, UNSEEN
-from launcher.transport.docker import arrival
-from launcher.transport.docker.arrival import Arrival
-from launcher.transport.docker.faults import end_fault, start_fault
 from launcher.transport.docker.frames import Demultiplexer
-from launcher.transport.docker.settings import Container, End
 from launcher.transport.ssh.link import SshLink, SshTransport
+from launcher.transports.docker.container import Container
+from launcher.transports.docker.faults import end_fault
+from launcher.transports.docker.here import Arrival
 
 if TYPE_CHECKING:
     from typing import Any
@@ -33,14 +31,7 @@ if TYPE_CHECKING:
 
 #: Seconds for the pipe to the carrier to take our code, of which it holds nearly all.
 _BRING = 10.0
-#: What the command says where nothing could be started.
-_COMMAND = re.compile(r"^docker: (?:Error response from daemon: )?(.*?)\.?$", re.MULTILINE)
 _WARNING = "WARNING: "
-_LOGGED = re.compile(r'level=error msg="([^"]*)"')
-#: Exit codes of the command where the container did not start.
-_NOT_STARTED = (125, 126, 127)
-#: That of the command itself, where it did not get as far as the image's Python.
-_OWN_FAULT = 125
 _GOES_ON = (
     "what runs in its container may go on until the engine is back: then the next launch there removes it, "
     "or `launch clean --hosts ...`"
@@ -69,8 +60,8 @@ class Berth:
 
     def __init__(self, container: Container, run: list[str], name: str, env: Mapping[str, str]) -> None:
         self.container = container
-        self.mark = arrival.new_mark()
-        self.there = {"run": run, "name": name, "env": dict(env), "mark": self.mark}
+        self.arrival = Arrival(container)
+        self.there = {"run": run, "name": name, "env": dict(env), "mark": self.arrival.mark}
 
 
 class RemoteTransport:
@@ -96,7 +87,7 @@ class RemoteTransport:
         """Start the container of ``host``; see `Transport.open`."""
         berth = self._berths[host.name]
         link = self._ssh.open(host, berth.there)
-        return RemoteLink(link, berth.container, berth.mark, self._tell)
+        return RemoteLink(link, berth, self._tell)
 
 
 class RemoteLink:
@@ -104,7 +95,7 @@ class RemoteLink:
 
     same_clock = False
 
-    def __init__(self, link: SshLink, container: Container, mark: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, link: SshLink, berth: Berth, tell: Callable[[str], None]) -> None:
         self._link = link
         self._tell = tell
         self._passed_on: set[str] = set()
@@ -113,10 +104,10 @@ class RemoteLink:
         #: Whoever reads has seen the end, and will ask for its reason.
         self._at_end = False
         self.reading, self.writing = link.reading, link.writing
-        self._container = container
-        self._arrival = Arrival(container, lambda: self._send(arrival.source()))
+        self._container = berth.container
+        self._arrival = berth.arrival
         try:
-            self._send(arrival.luggage(container.host, mark))
+            self._send(self._arrival.unsent)
         except TransportError:
             link.close()
             raise
@@ -146,7 +137,7 @@ class RemoteLink:
             return data
         said, remarks = self._demultiplexer.feed(data)
         self._tell_remarks(remarks)
-        out = self._arrival.feed(said)
+        out = said if self._arrival.ready else self._arrival.feed(said)
         return b"" if self._arrival.fault else out or None
 
     def _tell_remarks(self, data: bytes) -> None:
@@ -187,11 +178,8 @@ class RemoteLink:
             return f"{_BY_FORCE}{left and '; '}{left}"
         if code is None:
             return f"its `docker run` was killed{left and '; '}{left}"
-        if code in _NOT_STARTED and self._arrival.ready:
-            return f"its Docker engine has gone: was it stopped? ({_last(said)}); {left}"
-        if code in _NOT_STARTED and (why := _refusal(code, said)):
-            return start_fault(why, self._container)
-        return end_fault(End(code), self._container, self._arrival.ready, said)
+        how = end_fault(code, self._container, self._arrival.ready, said)
+        return f"{how}; {left}" if left else how
 
     def _what_is_left(self, inside: str) -> str:
         """What became of the processes that the engine did not end; empty: it did."""
@@ -230,27 +218,3 @@ class RemoteLink:
 
 def _is_closed(events: list[tuple[int, int]]) -> bool:
     return any(event & (select.POLLERR | select.POLLNVAL) for _, event in events)
-
-
-def _refusal(code: int, said: str) -> str:
-    """Why nothing was started; empty: that was not said.
-
-    What the engine refuses comes after ``docker: ``; an option that the command itself does not like comes
-    without it, as the first of some lines about its usage.
-    """
-    match = _COMMAND.search(said)
-    if match:
-        return match[1]
-    lines = [line for line in said.splitlines() if line.strip()]
-    return _message(lines[0]) if lines and code == _OWN_FAULT else ""
-
-
-def _last(said: str) -> str:
-    lines = said.strip().splitlines() or ["it said nothing"]
-    return _message(lines[-1])
-
-
-def _message(line: str) -> str:
-    """Of a line as the command's log has it the message."""
-    logged = _LOGGED.search(line)
-    return logged[1] if logged else line

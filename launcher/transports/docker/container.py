@@ -97,7 +97,7 @@ def run_words(
         name: its name at the engine.
         network: that it joins; in a network of the job its host's name resolves to it.
         marks: labels; with `KEPT` the container stays when it has ended.
-        command: arguments of its Python.
+        command: what runs in it: the image's own entry point does not count.
     """
     words = ["run", "--interactive", "--name", name, "--network", network, "--log-driver", "none"]
     words += ["--sig-proxy=false"]
@@ -110,7 +110,7 @@ def run_words(
         words += ["--mount", _mount(mount)]
     for option, values in container.options:
         words += [f"--{option}={value}" for value in values]
-    return [*words, "--entrypoint", container.python, container.image, *command]
+    return [*words, "--entrypoint", command[0], container.image, *command[1:]]
 
 
 def _limits(container: Container) -> Iterator[str]:

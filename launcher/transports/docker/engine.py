@@ -78,12 +78,12 @@ class Info(NamedTuple):
     rootless: bool
 
 
-def run_here(words: Sequence[str], seconds: float) -> Result:
+def run_here(words: Sequence[str], seconds: float, environ: Mapping[str, str] | None = None) -> Result:
     """Run ``docker`` on this machine."""
     try:
         done = subprocess.run(
             ["docker", *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds,
-            start_new_session=True,
+            start_new_session=True, env=environ,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Result(LATE, "", "")
@@ -231,43 +231,48 @@ def mismatch(image: str, its: str, machine: str) -> str:
 # ---------------------------------------------------------------------- networks
 
 
-def make_network(run: Run, name: str, marks: Mapping[str, str]) -> None:
+def make_network(run: Run, name: str, marks: Mapping[str, str]) -> str:
     """Create the network of a job.
+
+    Returns:
+        Its id.
 
     Raises:
         TransportError: it can't be created.
     """
-    _create_network(run, name, marks, ())
+    network = _create_network(run, name, marks, ())
     if not os.environ.get(FIXED_ADDRESSES):
-        return
+        return network
     for _ in range(_TRIES):  # create it again, with the subnet the engine chose, unless another takes it
         form = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
-        subnets = run(["network", "inspect", "--format", form, name], ANSWER).out.split()
-        run(["network", "rm", name], ANSWER)
+        subnets = run(["network", "inspect", "--format", form, network], ANSWER).out.split()
+        run(["network", "rm", network], ANSWER)
         try:
-            _create_network(run, name, marks, subnets)
-            return
+            return _create_network(run, name, marks, subnets)
         except TransportError:
-            _create_network(run, name, marks, ())
+            network = _create_network(run, name, marks, ())
+    return network
 
 
-def _create_network(run: Run, name: str, marks: Mapping[str, str], subnets: Sequence[str]) -> None:
+def _create_network(run: Run, name: str, marks: Mapping[str, str], subnets: Sequence[str]) -> str:
     words = ["network", "create", "--driver", "bridge", *label_words(marks)]
     result = run([*words, *(f"--subnet={subnet}" for subnet in subnets), name], ANSWER)
     if result.code:
         fault = fault_of(result) if result.code == LATE else result.fault
         raise TransportError(f"the job's network can't be created: {fault}")
+    return result.out.strip()
 
 
 # ---------------------------------------------------------------------- clean-up
 
 
-def things(run: Run, job: str | None = None) -> list[Thing]:
+def things(run: Run, job: str | None = None, seconds: float = ANSWER) -> list[Thing]:
     """What launches have created at an engine, containers first.
 
     Args:
         run: the engine.
         job: of this job only.
+        seconds: time limit for each answer.
 
     Raises:
         TransportError: the engine does not say.
@@ -277,9 +282,9 @@ def things(run: Run, job: str | None = None) -> list[Thing]:
     which = ["--no-trunc", "--filter", f"label={OWNER}", *(["--filter", f"label={JOB}={job}"] if job else [])]
     found: list[Thing] = []
     for kind, words, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
-        result = run([*words, *which, "--format", fields % plural], ANSWER)
+        result = run([*words, *which, "--format", fields % plural], seconds)
         if result.code:
-            raise TransportError(f"what launches have left can't be listed: {fault_of(result)}")
+            raise TransportError(f"what launches have left can't be listed: {fault_of(result, seconds)}")
         for line in result.out.splitlines():
             identity, name, *values = line.split("\t")
             if len(values) == len(wanted) + 1:

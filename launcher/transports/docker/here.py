@@ -17,21 +17,19 @@ from typing import IO
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host
 from launcher.text import listed
-from launcher.transport import bootstrap
-from launcher.transport.bundle import bundle
 from launcher.transport.pipelink import PipeLink, enlarge
+from launcher.transports import bootstrap
 from launcher.transports.docker import engine
 from launcher.transports.docker.container import KEPT, Container, container_name, network_name, run_words
 from launcher.transports.docker.engine import Run
 from launcher.transports.docker.faults import end_fault
 from launcher.transports.docker.options import DockerOptions
 
-#: The program in a container, and the arguments of its Python.
+#: The program in a container.
 AGENT = "launcher.agent.inside:main"
-LOADER = ["-E", "-s", "-S", "-c", bootstrap.LOADER]
 #: Seconds: until the user is told what launch waits for, between two such lines, for all containers to start,
 #: and for the others to fail in the same way once one has failed.
-_FIRST, _NEXT, _START, _OTHERS = 2.0, 10.0, 300.0, 5.0
+_FIRST, _NEXT, _START, _OTHERS = 2.0, 10.0, 300.0, 10.0
 #: Seconds for containers to end by themselves, and for an answer of an engine that may hang.
 _END, _HURRY = 10.0, 10.0
 
@@ -94,24 +92,23 @@ class Arrival:
     def __init__(self, container: Container) -> None:
         self._container = container
         self._output = b""
-        arguments = {"host": container.host, "mark": int.from_bytes(os.urandom(4), "little")}
-        self.unsent = bootstrap.loaded(bundle(AGENT).compiled, AGENT, arguments)
+        #: A number that the processes in the container carry.
+        self.mark = int.from_bytes(os.urandom(4), "little")
+        self.unsent = bootstrap.program(AGENT, {"host": container.host, "mark": self.mark})
         self.ready = False
         self.fault = ""
 
-    def feed(self, data: bytes) -> None:
-        """Take what the container printed, up to the mark and not beyond."""
+    def feed(self, data: bytes) -> bytes:
+        """Take what the container printed up to the mark; what follows is returned."""
         self._output += data
         found = bootstrap.find_mark(self._output)
         if found is None:
             if len(self._output) > bootstrap.MAX_NOISE:
                 self.fault = f"its {self._container.python} printed too much before the agent started"
-            return
-        word, self._output = found[0], b""
+            return b""
+        word, rest = found[0], self._output[found[1] :]
         if word == bootstrap.READY:
             self.ready = True
-        elif word == bootstrap.NEEDS_SOURCE:
-            self.unsent += bootstrap.frame(bundle(AGENT).source())
         elif word.startswith(bootstrap.TOO_OLD):
             version = word[len(bootstrap.TOO_OLD) :].strip()
             self.fault = (
@@ -122,6 +119,7 @@ class Arrival:
             self.fault = (
                 f"the image {self._container.image} answered {word!r}, which this version does not know"
             )
+        return rest
 
 
 class ContainerLink(PipeLink):
@@ -262,6 +260,8 @@ class Containers:
         self._same_clock = same_clock
         self._tell = tell
         self._links: dict[str, ContainerLink] = {}
+        #: The id of the job's network; empty: not created, as far as is known.
+        self._network = ""
 
     def __enter__(self) -> Containers:
         return self
@@ -276,10 +276,10 @@ class Containers:
             link.close()
         if KEPT in self._marks:
             return
-        if ended and self._run(["network", "rm", network_name(self._job)], _HURRY).code == 0:
+        if ended and self._network and self._run(["network", "rm", self._network], _HURRY).code == 0:
             return
         try:
-            left = engine.remove(self._run, engine.things(self._run, self._job), _HURRY)
+            left = engine.remove(self._run, engine.things(self._run, self._job, _HURRY), _HURRY)
         except TransportError as error:
             left = [str(error)]
         if left:
@@ -293,10 +293,10 @@ class Containers:
         """
         name = network_name(self._job)
         with ThreadPoolExecutor(1) as pool:  # a signal ends our wait, not the command that creates something
-            pool.submit(engine.make_network, self._run, name, self._marks).result()
+            self._network = pool.submit(engine.make_network, self._run, name, self._marks).result()
         for container in self._containers:
             its = container_name(self._job, container.host)
-            words = run_words(container, its, name, self._marks, LOADER)
+            words = run_words(container, its, name, self._marks, bootstrap.loader(container.python))
             link = ContainerLink(container, its, words, self._run, self._same_clock)
             self._links[container.host] = link
         self._await_agents()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from launcher.errors import Fault, JobError, PlacementError
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _N = TypeVar("_N", int, float)
 
 _PULL = ("missing", "always", "never")
+#: Names in ``options:`` of a job file that are not those of ``docker run`` with underscores.
+_ALIASES = {"devices": "device", "extra_hosts": "add-host", "ulimits": "ulimit"}
 #: Endings of programs: no image has such a name.
 _PROGRAMS = (".py", ".sh", ".yaml", ".yml")
 
@@ -38,7 +40,7 @@ class DockerOptions(NamedTuple):
     #: ``missing``, ``always`` or ``never``.
     pull: str = "missing"
     keep: bool = False
-    #: Further options of ``docker run``, only in job files: name without dashes -> values.
+    #: ``options:`` of the job file: an option of ``docker run``, with underscores for dashes -> values.
     engine_options: tuple[tuple[str, tuple[str, ...]], ...] = ()
     #: Roles that the job file has limits for; they may have no task this time.
     limited_roles: tuple[str, ...] = ()
@@ -264,10 +266,19 @@ def containers(
             memory=_limit(docker.memory, placement, host),
             cpus=_limit(docker.cpus, placement, host),
             gpus=tuple(gpus.get(host.name, ())),
-            options=docker.engine_options,
+            options=tuple(
+                (_ALIASES.get(name, name.replace("_", "-")), values) for name, values in docker.engine_options
+            ),
         )
         for host in placement.hosts()
     ]
+
+
+def with_folders(container: Container, folders: Iterable[str], read_only: bool) -> Container:
+    """The container with folders of its tasks mounted at the same path, unless something else is."""
+    usual = [Mount(folder, folder, read_only) for folder in folders if folder != "/"]
+    by_target = {mount.target: mount for mount in (*usual, *container.mounts)}
+    return container._replace(mounts=tuple(by_target.values()))
 
 
 def with_output_mounts(container: Container, placement: Placement) -> Container:

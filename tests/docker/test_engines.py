@@ -55,7 +55,7 @@ def test_an_engine_that_hangs(short_lived: tuple[Engine, Path], launch: Launch, 
         os.kill(dockerd, signal.SIGCONT)
     assert ended.code == 130, ended.err
     assert "not all of this job is removed" in ended.err
-    assert "does not respond within 10 s" in ended.err
+    assert "the Docker engine does not respond within " in ended.err
     soon(lambda: alive(engine, jobs(launch)[0]) == [], 40)
     cleaned = launch("clean", timeout=60, env={"DOCKER_HOST": engine.host})
     assert cleaned.code == 0, cleaned.err

@@ -75,7 +75,7 @@ def test_an_image_that_is_not_there(hosts: list[DockerHost], hostfile: str, laun
     assert ended.code == 125
     for one in hosts:
         assert (
-            f"{one.name}: there is no image 127.0.0.1:1/none:1 there, and --pull never forbids" in ended.err
+            f"{one.name}: there is no image 127.0.0.1:1/none:1 at the engine, and --pull never" in ended.err
         )
     ended = launch("--hosts", hostfile, *options, "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
@@ -103,8 +103,8 @@ def test_an_engine_that_is_not_there(hosts: list[DockerHost], hostfile: str, lau
         hosts[0].start()
         hosts[1].start()
     assert ended.code == 125
-    assert "node1: no Docker engine answers there: is it running?" in ended.err
-    assert "node2: there is no docker command there" in ended.err
+    assert "node1: no Docker engine responds: is it running?" in ended.err
+    assert "node2: there is no docker command (docker: No such file" in ended.err
 
 
 def test_an_engine_that_does_not_answer(
@@ -118,7 +118,7 @@ def test_an_engine_that_does_not_answer(
     path.write_text("hosts:\n  - {name: node1, env: {DOCKER_HOST: 'unix:///run/hung.sock'}}\n")
     try:
         started = launch.start(*words(str(path), "true"), cwd=tmp_path)
-        started.until(lambda it: "waiting for node1: their Docker engines" in it.err, 40)
+        started.until(lambda it: "waiting for node1: its Docker engine" in it.err, 40)
         started.send(signal.SIGINT)
         assert started.wait(40).code == 130
     finally:

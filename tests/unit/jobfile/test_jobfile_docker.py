@@ -45,7 +45,7 @@ def test_everything() -> None:
         memory=(("worker", 2 << 30), ("ps", 512 << 20)), cpus=(("", 1.5),), user="1000:1000", pull="always",
         gpus=1, keep=True, source="j:3",
         options=(
-            ("shm_size", (str(1 << 30),)), ("ulimits", ("memlock=-1", "nofile=1024:2048", "core=0:-1")), ("cap_add", ("SYS_NICE",)),
+            ("shm_size", ("1g",)), ("ulimits", ("memlock=-1", "nofile=1024:2048", "core=0:-1")), ("cap_add", ("SYS_NICE",)),
             ("cap_drop", ("NET_RAW",)), ("devices", ("/dev/fuse:/dev/fuse:rw",)), ("tmpfs", ("/scratch:size=1g",)),
             ("extra_hosts", ("data:10.0.0.7",)), ("ipc", ("host",)), ("security_opt", ("seccomp=unconfined",)),
             ("pids_limit", ("1000",)),

@@ -79,7 +79,7 @@ def test_an_image_that_is_not_there(hosts: list[DockerHost], hostfile: str, laun
         )
     ended = launch("--hosts", hostfile, *options, "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
-    assert "launch: pulling the image 127.0.0.1:1/none:1 on node1, node2" in ended.err
+    assert "launch: pulling the image 127.0.0.1:1/none:1 on node1\n" in ended.err
     for one in hosts:
         assert f"{one.name}: the image 127.0.0.1:1/none:1 can't be pulled: " in ended.err
 
@@ -104,7 +104,7 @@ def test_an_engine_that_is_not_there(hosts: list[DockerHost], hostfile: str, lau
         hosts[1].start()
     assert ended.code == 125
     assert "node1: no Docker engine responds: is it running?" in ended.err
-    assert "node2: there is no docker command (docker: No such file" in ended.err
+    assert "node2: there is no docker command (No such file" in ended.err
 
 
 def test_an_engine_that_does_not_answer(

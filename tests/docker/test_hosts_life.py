@@ -118,7 +118,8 @@ def test_a_host_that_is_cut_off_and_one_whose_porter_is_stopped(
 
 def of_the_dead() -> dict[str, str]:
     """The labels of a launcher that has ended."""
-    code = "import json; from launcher.transports.docker.container import labels as of; print(json.dumps(of('x', False)))"
+    code = "import json; from launcher.transports.docker.container import labels as of; "
+    code += "print(json.dumps(of('x', False)))"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=True)
     found: dict[str, str] = json.loads(done.stdout)
     return found

@@ -1,5 +1,1 @@
-"""What is wrong with a set of hosts, from what probes on them saw. Pure.
-
-``launch check`` shows what `launcher.checking.findings` says of each `Sight` and `Pair`; before a launch
-`launcher.checking.quick` says what agents' facts alone tell.
-"""
+"""`launch check`: asks the hosts, and says what would break a job."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.checking.quick import quick
-from launcher.checking.records import Severity
+from launcher.checking.findings import Severity, findings_of_agents
 from launcher.events import AgentReady
 from launcher.job import Host
 from launcher.output.base import Opening, Shown
@@ -38,7 +37,7 @@ class QuickCheck:
             return
         self._ready[event.host] = event.facts
         if len(self._ready) == len(self._hosts):
-            for finding in quick(self._hosts, self._ready):
+            for finding in findings_of_agents(self._hosts, self._ready):
                 if finding.severity is not Severity.NOTE:
                     advice = f" ({finding.advice})" if finding.advice else ""
                     whose = f"{finding.severity.value}: {', '.join(finding.hosts)}"

@@ -52,7 +52,7 @@ def test_four_in_good_health(ssh_launch: Launch):
     assert all(re.fullmatch(r"3\.\d+\.\d+", row[1]) for row in rows[1:])
     lines = ways.splitlines()
     assert lines[0].split() == ["from", "\\", "to", *NAMES]
-    assert all(len(re.findall(r"\d ms", line)) == 4 for line in lines[1:])
+    assert [line.split()[1:] for line in lines[1:]] == [["ok"] * 4] * 4
 
 
 def test_what_each_host_tells(ssh_launch: Launch, hosts: list[LabHost]):
@@ -124,17 +124,6 @@ def test_a_way_that_is_closed(ssh_launch: Launch, hosts: list[LabHost]):
 
 
 @needs_spaces
-def test_a_slow_way(ssh_launch: Launch, hosts: list[LabHost]):
-    hosts[0].netem("delay 100ms")
-    record = checked(ssh_launch)
-    [text] = [text for kind, names, text in said(record, "warning") if (kind, names) == ("slow", ["node1"])]
-    found = re.match(r"round trips between it and node2, node3, node4 take up to (\d+) ms", text)
-    assert found is not None and int(found[1]) >= 100
-    slow = {(p["from"], p["to"]) for p in record["pairs"] if p["rtt_s"] > 0.09}
-    assert slow == {p for p in pairs(record) if "node1" in p and p != ("node1", "node1")}
-
-
-@needs_spaces
 @pytest.mark.parametrize(
     ("line", "finding"),
     [
@@ -158,16 +147,6 @@ def test_a_wrong_line_in_etc_hosts(ssh_launch: Launch, hosts: list[LabHost], lin
     assert len(names) == 1 and names[0].startswith(finding.format(third=third))
     assert pairs(record)["node1", "node4"] != "ok"
     assert pairs(record)["node4", "node1"] == "ok"
-
-
-def test_a_proxy_in_the_environment_of_one_host(ssh_launch: Launch, hosts: list[LabHost]):
-    (hosts[1].home / ".bashrc").write_text("export https_proxy=http://me:secret@proxy:3128 no_proxy=node1\n")
-    hosts[1].expected.append(".bashrc")
-    ended = ssh_launch("check", HOSTS, timeout=120)
-    assert ended.code == 0
-    expected = "https_proxy=http://proxy:3128 makes gRPC connect to node2, node3, node4 through a proxy"
-    assert f"warning: node2: {expected}" in ended.out
-    assert "secret" not in ended.out + ended.err
 
 
 @needs_spaces

@@ -1,0 +1,393 @@
+"""What `launch check` asks of a host: what it has, what names mean there, and whether it reaches others.
+
+`main` answers requests on stdin, a JSON object a line, with one line each on stdout:
+
+===========  ================================================================================================
+``do``       answer
+===========  ================================================================================================
+``clock``    ``at``: the clock of this host, seconds since the epoch
+``host``     ``facts`` (see `host_report`) and ``names``: what each of the request's ``names`` resolves to
+``listen``   ``port``: held and served as the port of a task is; ``why``: the error if there is none
+``connect``  ``pairs``: ``result`` and ``why`` of a connection to each of the request's ``peers``
+===========  ================================================================================================
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from launcher.agent.environments import entered
+from launcher.agent.hostfacts import host_facts
+from launcher.agent.ports import PortKeeper, in_both_worlds
+from launcher.job import TaskId
+
+Json = Dict[str, Any]
+
+#: Distributions that hold the package ``tensorflow``.
+_TENSORFLOWS = (
+    "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos",
+    "tensorflow-aarch64", "intel-tensorflow", "tf-nightly", "tf-nightly-cpu",
+)  # fmt: skip
+_PACKAGES = ("tf-keras", "keras", "numpy")
+_MARK = "launch-check "
+#: Runs in any Python 3. It imports nothing that takes long: ``import tensorflow`` costs four seconds.
+_QUESTION = f"""
+import sys
+sys.path[:] = [path for path in sys.path if path]
+import json
+try:
+    from importlib import metadata
+except ImportError:
+    metadata = None
+def version(name):
+    try:
+        return metadata.version(name)
+    except Exception:
+        return None
+found = {{"version": ".".join(map(str, sys.version_info[:3]))}}
+found["tensorflow"] = next((v for v in map(version, {_TENSORFLOWS!r}) if v), None)
+found["distribution"] = next((name for name in {_TENSORFLOWS!r} if version(name)), None)
+found.update((name.replace("-", "_"), version(name)) for name in {_PACKAGES!r})
+print("\\n{_MARK}" + json.dumps(found))
+"""
+_NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
+#: Connections at a time, of either side.
+_AT_ONCE = 16
+#: Bytes of a command's output.
+_OUTPUT = 64 * 1024
+#: Bytes of a line of the dialog between two hosts, and seconds it may take.
+_LINE, _DIALOG = 256, 10.0
+#: Bytes that are written to find out whether a disk is full.
+_WRITTEN = 64 * 1024
+#: Process groups of the commands that run.
+_running: Set[int] = set()
+_lock = threading.Lock()
+_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EADDRNOTAVAIL)
+
+
+def main(_: object) -> int:
+    """Answer requests until stdin ends."""
+    steps: Dict[str, Callable[[Json], Json]] = {
+        "clock": lambda _: {"at": time.time()},
+        "host": lambda request: {"facts": host_report(request), "names": _resolved(request)},
+        "listen": _listen,
+        "connect": _connect,
+    }
+    requests: "queue.Queue[Json]" = queue.Queue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    while True:
+        request = requests.get()
+        answer = memoryview(json.dumps(steps[request["do"]](request)).encode("ascii") + b"\n")
+        while answer:
+            answer = answer[os.write(1, answer) :]
+
+
+def _read(requests: "queue.Queue[Json]") -> None:
+    """Read requests; at the end of stdin end the commands that run, then this process."""
+    with os.fdopen(0, "rb", closefd=False) as lines:
+        for line in lines:
+            requests.put(json.loads(line))
+    with _lock:
+        for pid in _running:
+            os.killpg(pid, signal.SIGKILL)
+        os._exit(0)
+
+
+def host_report(request: Mapping[str, Any]) -> Json:
+    """What the host has.
+
+    Args:
+        request: ``python``, ``workdir`` and ``venv`` of the host or ``None``, ``env`` of its tasks, and the
+            ``seconds`` that each command may take.
+
+    Returns:
+        The facts that an agent reports, and ``available`` (bytes of memory), ``folders`` (``home``, ``tmp``,
+        ``workdir``: ``path``, bytes ``free``, ``why`` it can't be written), ``environment`` (variables that
+        matter), ``gpus`` (``state``, ``output``, ``list``), ``task_python`` (see `_task_python`).
+    """
+    env = {**os.environ, **request["env"]}
+    seconds = request["seconds"]
+    paths = {"home": os.path.expanduser("~"), "tmp": tempfile.gettempdir()}
+    if request["workdir"] is not None:
+        paths["workdir"] = os.path.abspath(os.path.expanduser(request["workdir"]))
+    gpus, python, *folders = _together(
+        [partial(_gpus, seconds, env), partial(_task_python, request, env), *_looks(paths)], seconds + 1.0
+    )
+    silent = "its file system does not answer"
+    return {
+        **host_facts(),
+        "available": _available_memory(),
+        "folders": {
+            name: found or {"path": path, "free": None, "why": silent}
+            for (name, path), found in zip(paths.items(), folders)
+        },
+        "environment": {name: env[name] for name in ("TF_USE_LEGACY_KERAS",) if name in env},
+        "gpus": gpus or {"state": "slow", "output": "", "list": []},
+        "task_python": python or {"state": "slow", "output": "", "asked": request["python"], "path": ""},
+    }
+
+
+def _together(jobs: Sequence[Callable[[], Any]], seconds: float) -> List[Any]:
+    """The results of the jobs, in their order; ``None`` for a job that is not done in time.
+
+    A name service or a file server that never answers can't be interrupted: its thread is a daemon.
+    """
+    results: List[Any] = [None] * len(jobs)
+    waiting: "queue.Queue[int]" = queue.Queue()
+    for index in range(len(jobs)):
+        waiting.put(index)
+    deadline = time.monotonic() + seconds
+
+    def work() -> None:
+        while time.monotonic() < deadline:
+            try:
+                index = waiting.get_nowait()
+            except queue.Empty:
+                return
+            results[index] = jobs[index]()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(jobs)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return list(results)
+
+
+def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[str, str]:
+    """Run a command in the root folder: ``ok``, ``missing``, ``failed`` or ``slow``, and its output."""
+    try:
+        with _lock:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=dict(env),
+                start_new_session=True,
+            )
+            _running.add(process.pid)
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        return "missing" if missing else "failed", getattr(error, "strerror", None) or str(error)
+    timer = threading.Timer(seconds, _kill, (process.pid,))
+    timer.start()
+    assert process.stdout is not None
+    with process.stdout:
+        output = process.stdout.read(_OUTPUT)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    with _lock:
+        _running.discard(process.pid)
+        process.wait()
+    late = timer.finished.is_set()
+    timer.cancel()
+    state = "slow" if late else "failed" if process.returncode else "ok"
+    return state, output.decode("utf-8", "replace").strip()
+
+
+def _kill(pid: int) -> None:
+    """Kill the process group of a command that is not reaped yet: its number is still its own."""
+    with _lock:
+        if pid in _running:
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _available_memory() -> Optional[int]:
+    """``MemAvailable`` in bytes; ``None`` where the kernel does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _looks(paths: Mapping[str, str]) -> List[Callable[[], Any]]:
+    return [partial(_folder, path) for path in paths.values()]
+
+
+def _folder(path: str) -> Json:
+    """The free bytes of a folder, and whether a file can be written there."""
+    free, why = None, ""
+    try:
+        found = os.statvfs(path)
+        free = found.f_bavail * found.f_frsize
+        with tempfile.TemporaryFile(dir=path, prefix=".launch-check-", buffering=0) as file:
+            file.write(bytes(_WRITTEN))
+            os.fsync(file.fileno())
+    except OSError as error:
+        why = error.strerror or str(error)
+    return {"path": path, "free": free, "why": why}
+
+
+def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
+    """The GPUs that ``nvidia-smi`` lists, or why it lists none."""
+    state, output = _run(_NVIDIA_SMI, seconds, {**env, "LC_ALL": "C"})
+    if state == "missing":
+        return {"state": "none", "output": "", "list": []}
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
+    found = [dict(zip(("index", "uuid", "name"), row)) for row in rows if len(row) >= 3 and row[0].isdigit()]
+    listed = found if state == "ok" else []
+    return {"state": state, "output": "" if listed else output[:500], "list": listed}
+
+
+def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
+    """Ask the Python of ``.py`` programs for versions.
+
+    Returns:
+        ``asked`` and ``path``; ``state`` and ``output`` as of `_run`; if ``ok`` also ``version``,
+        ``distribution``, and the version or ``None`` of ``tensorflow``, ``keras``, ``tf_keras``, ``numpy``.
+    """
+    asked = request["python"] or "python3"
+    try:
+        env = env if request["venv"] is None else {**env, **entered(env, request["venv"])}
+    except OSError:
+        why = f"there is no environment {request['venv']!r}"
+        return {"asked": asked, "path": "", "state": "missing", "output": why}
+    path: Optional[str]
+    if "/" in asked:
+        folder = os.path.expanduser(request["workdir"] or ".")
+        path = os.path.abspath(os.path.join(folder, os.path.expanduser(asked)))
+    else:
+        path = shutil.which(asked, path=env.get("PATH", os.defpath))
+    if path is None:
+        return {"asked": asked, "path": "", "state": "missing", "output": "it is not in PATH"}
+    state, output = _run([path, "-B", "-c", _QUESTION], request["seconds"], env)
+    answer = {"asked": asked, "path": path, "state": state, "output": "" if state == "ok" else output[-500:]}
+    if state == "ok":
+        lines = [line for line in output.splitlines() if line.startswith(_MARK)]
+        answer.update(json.loads(lines[-1][len(_MARK) :]) if lines else {"state": "failed", "output": output})
+    return answer
+
+
+def _resolved(request: Mapping[str, Any]) -> Dict[str, Json]:
+    """For each name ``found`` addresses, ``why`` there are none, and the ``seconds`` it took."""
+    names = request["names"]
+    results = _together([partial(_resolve, name) for name in names], request["seconds"])
+    slow = {"found": [], "why": "no answer in time", "seconds": request["seconds"]}
+    return {name: result or slow for name, result in zip(names, results)}
+
+
+def _resolve(name: str) -> Json:
+    started = time.monotonic()
+    found: List[str] = []
+    why = ""
+    try:
+        addresses = socket.getaddrinfo(_bare(name), None, type=socket.SOCK_STREAM)
+        found = list(dict.fromkeys(str(address[4][0]) for address in addresses))
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    return {"found": found, "why": why, "seconds": round(time.monotonic() - started, 3)}
+
+
+def _bare(address: str) -> str:
+    """An address without the brackets of IPv6."""
+    return address[1:-1] if address.startswith("[") and address.endswith("]") else address
+
+
+# ---------------------------------------------------------------------- connections
+
+
+def _listen(request: Json) -> Json:
+    """Hold a port as a task's, and serve it beside the holder as TensorFlow does, until the process ends."""
+    keeper = PortKeeper()
+    try:
+        port = keeper.hold(TaskId("check/0"))
+
+        def listen(server: socket.socket, address: str) -> None:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((address, port))
+            server.listen(128)
+
+        server = in_both_worlds(listen)
+    except OSError as error:
+        keeper.release_all()
+        return {"port": 0, "why": error.strerror or str(error)}
+    words = [request[name].encode("ascii") + b"\n" for name in ("challenge", "token")]
+    for _ in range(_AT_ONCE):
+        threading.Thread(target=_serve, args=(server, *words), daemon=True).start()
+    return {"port": port, "why": ""}
+
+
+def _serve(server: socket.socket, challenge: bytes, token: bytes) -> None:
+    """Answer the challenge of this check with the token of this host."""
+    while True:
+        try:
+            peer, _ = server.accept()
+            with peer:
+                peer.settimeout(_DIALOG)
+                if _line(peer) == challenge:
+                    peer.sendall(token)
+        except OSError:
+            continue  # the peer reports what became of it
+
+
+def _line(peer: socket.socket) -> bytes:
+    """What comes up to the end of a line, or as much of it as comes."""
+    line = b""
+    while len(line) < _LINE and not line.endswith(b"\n"):
+        data = peer.recv(_LINE)
+        if not data:
+            break
+        line += data
+    return line
+
+
+def _connect(request: Json) -> Json:
+    """Connect to each of the ``peers`` (``address``, ``port``, ``token``)."""
+    jobs = [partial(_reach, peer, request["challenge"], request["seconds"]) for peer in request["peers"]]
+    rounds = -(-len(jobs) // _AT_ONCE)
+    results = _together(jobs, request["seconds"] * rounds + 1.0)
+    return {"pairs": [result or {"result": "timed out", "why": ""} for result in results]}
+
+
+def _reach(peer: Mapping[str, Any], challenge: str, seconds: float) -> Json:
+    """What becomes of one connection."""
+    connected = False
+    try:
+        with socket.create_connection((_bare(peer["address"]), peer["port"]), seconds) as line:
+            connected = True
+            line.sendall(challenge.encode("ascii") + b"\n")
+            answer = _line(line)
+    except socket.timeout:
+        why = "the connection is accepted, then nothing comes" if connected else ""
+        return {"result": "timed out", "why": why}
+    except (OSError, UnicodeError) as error:
+        return {"result": _result_of(error, connected), "why": _reason(error)}
+    if answer != peer["token"].encode("ascii") + b"\n":
+        return {"result": "somebody else", "why": "another program answers there"}
+    return {"result": "ok", "why": ""}
+
+
+def _result_of(error: Exception, connected: bool) -> str:
+    code = getattr(error, "errno", None)
+    if connected:
+        return "cut off"
+    if isinstance(error, (socket.gaierror, UnicodeError)):
+        return "unknown name"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if code == errno.ETIMEDOUT:
+        return "timed out"
+    return "no route" if code in _NO_ROUTE else "failed"
+
+
+def _reason(error: Exception) -> str:
+    if getattr(error, "errno", None) == errno.EINVAL:  # what a blackhole route gives
+        return "its routing table forbids it"
+    if getattr(error, "errno", None) == errno.ETIMEDOUT:
+        return ""
+    return getattr(error, "strerror", None) or str(error)

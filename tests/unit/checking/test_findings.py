@@ -1,0 +1,188 @@
+"""Findings of a check, by tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.checking.findings import HostReport, Offset, Pair, Severity, findings, findings_of_agents
+from launcher.job import Host
+
+GPU = {"index": "0", "uuid": "GPU-12ab", "name": "A100"}
+
+
+def facts(number: int, **changed: Any) -> dict[str, Any]:
+    """The facts of host ``number`` without any fault; of ``python`` only what differs is given."""
+    python = {"state": "ok", "output": "", "asked": "python3", "path": "/usr/bin/python3"}
+    python.update(version="3.11.7", tensorflow="2.21.0", keras="2.0", numpy="2", distribution="tensorflow")
+    python.update(changed.pop("python", {}))
+    usual: dict[str, Any] = {
+        "hostname": f"node{number}",
+        "addresses": [f"10.0.0.{number}"],
+        "python": "3.11.7",
+        "available": 8 << 30,
+        "folders": {"home": {"path": "/home/me", "free": 50 << 30, "why": ""}},
+        "environment": {},
+        "gpus": {"state": "none", "output": "", "list": []},
+        "task_python": python,
+    }
+    return {**usual, **changed}
+
+
+def reports(*changes: dict[str, Any], gpus: tuple[str, ...] = ()) -> list[HostReport]:
+    """Reports of node1, node2, ... with these changes."""
+    made = []
+    for number, changed in enumerate(changes, 1):
+        changed = dict(changed)
+        offset = Offset(changed.pop("clock", 0.0), 0.01)
+        names = changed.pop("names", {})
+        host = Host(f"node{number}", gpus=gpus or None)
+        made.append(HostReport(host, facts(number, **changed), offset, names))
+    return made
+
+
+def said(of: list[HostReport], pairs: tuple[Pair, ...] = ()) -> list[tuple[str, str, tuple[str, ...], str]]:
+    found = findings([report.host for report in of], of, pairs)
+    return [(each.severity.value, each.kind, each.hosts, each.seen) for each in found]
+
+
+def seen(*found: str) -> dict[str, Any]:
+    return {"found": list(found), "why": "" if found else "Name or service not known", "seconds": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([{}, {}, {}], []),
+        ([{}, {"clock": 45.0}, {}], ["problem clock node2: its clock is 45s ahead of the others"]),
+        (
+            [{"clock": 3.0}, {"clock": 3.0}],
+            ["warning clock : the clock of this machine is 3.0s behind the others"],
+        ),
+        (
+            [{}, {"python": {"version": "3.8.1"}}, {}],
+            ["warning python-differs node2: Python 3.8, the others have 3.11"],
+        ),
+        (
+            [{}, {"python": {"tensorflow": "2.15.0"}}, {}],
+            [
+                "problem tensorflow-differs node2: TensorFlow 2.15.0, the others have 2.21.0: "
+                "they may not understand each other's graphs and messages"
+            ],
+        ),
+        (
+            [{}, {"python": {"tensorflow": None}}],
+            ["warning tensorflow-missing node2: /usr/bin/python3 does not have TensorFlow (others have it)"],
+        ),
+        (
+            [{"python": {"state": "failed", "output": "a\nlibc is missing"}}],
+            ["problem python node1: python3 can't be run: libc is missing"],
+        ),
+        (
+            [{"environment": {"TF_USE_LEGACY_KERAS": "1"}}],
+            [
+                "problem keras node1: TF_USE_LEGACY_KERAS is set, and tf_keras is not installed: "
+                "`tf.keras` can't be imported"
+            ],
+        ),
+        (
+            [{"folders": {"home": {"path": "/home/me", "free": 10, "why": "No space left on device"}}}],
+            ["problem disk node1: its home /home/me can't be written: No space left on device"],
+        ),
+        (
+            [{"folders": {"tmp": {"path": "/tmp", "free": 5_000_000, "why": ""}}}],
+            ["warning disk node1: its folder for temporary files /tmp has 5 MB left"],
+        ),
+        (
+            [{"available": 200_000_000}],
+            ["warning memory node1: 200 MB of memory left; importing TensorFlow takes 540 MB a task"],
+        ),
+        (
+            [{"gpus": {"state": "failed", "output": "no driver", "list": []}}],
+            ["warning gpus node1: nvidia-smi fails: no driver"],
+        ),
+        (
+            [{"gpus": {"state": "ok", "output": "", "list": [GPU]}, "python": {"distribution": "tf-cpu"}}],
+            ["warning gpus node1: tf-cpu can't use its 1 GPU"],
+        ),
+    ],
+)
+def test_findings_of_hosts(changes: list[dict[str, Any]], expected: list[str]):
+    found = said(reports(*changes))
+    assert [
+        f"{severity} {kind} {','.join(hosts)}: {text}" for severity, kind, hosts, text in found
+    ] == expected
+
+
+def test_a_finding_of_several_hosts_stands_once_and_the_worst_comes_first():
+    keras = {"python": {"keras": "3.0"}}
+    full = {**keras, "folders": {"tmp": {"path": "/tmp", "free": 0, "why": "full"}}}
+    found = said(reports(keras, full))
+    assert [(severity, kind, hosts) for severity, kind, hosts, _ in found] == [
+        ("problem", "disk", ("node2",)),
+        ("warning", "keras", ("node1", "node2")),
+    ]
+
+
+def test_gpus_of_the_hostfile():
+    gpus = {"gpus": {"state": "ok", "output": "", "list": [GPU]}}
+    assert said(reports(gpus, gpus=("0", "GPU-12"))) == []
+    [(severity, kind, _, text)] = said(reports(gpus, gpus=("0", "1")))
+    assert (severity, kind) == ("problem", "gpus")
+    assert text == "the hostfile says 2 GPUs, and 1 is not among the 1 there"
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (seen("10.0.0.2"), ""),
+        (seen("127.0.1.1"), "node2 means 127.0.1.1 there, the host itself"),
+        (seen("10.0.0.3"), "node2 means 10.0.0.3 there, which is node3"),
+        (seen(), "node2 can't be resolved: Name or service not known"),
+        ({**seen("10.0.0.2"), "seconds": 5.0}, "looking up node2 takes 5.0s"),
+    ],
+)
+def test_names(found: dict[str, Any], text: str):
+    result = said(reports({"names": {"node2": found}}, {}, {}))
+    assert [text for _, _, _, text in result] == ([text] if text else [])
+    assert all(hosts == ("node1",) for _, _, hosts, _ in result)
+
+
+def test_connections():
+    names = {"node3": seen()}
+    pairs = (
+        Pair("node1", "node2", "refused", "Connection refused"),
+        Pair("node1", "node3", "unknown name", "not known"),  # the finding of the name says it
+        Pair("node2", "node1", "timed out"),
+        Pair("node2", "node3", "timed out"),
+        Pair("node3", "node3", "no route"),
+        Pair("node3", "node1", "ok"),
+    )
+    found = [
+        text for _, kind, _, text in said(reports({"names": names}, {}, {}), pairs) if kind == "unreachable"
+    ]
+    assert found == [
+        "can't reach node2: refused (Connection refused)",
+        "can't reach any of the 2 others: timed out",
+        "can't reach itself at node3: no route",
+    ]
+
+
+def test_addresses_of_the_inventory():
+    hosts = [Host("node1"), Host("a", address="10.0.0.9"), Host("b", address="10.0.0.9"), Host("localhost")]
+    found = findings_of_agents(hosts, {"node1": facts(1)})
+    assert [(each.severity, each.hosts) for each in found] == [
+        (Severity.PROBLEM, ("localhost",)),
+        (Severity.PROBLEM, ("a", "b")),
+    ]
+
+
+def test_two_names_of_one_machine_and_the_address_of_another():
+    hosts = [Host("node1"), Host("alias"), Host("c", address="10.0.0.1")]
+    found = findings_of_agents(hosts, {"node1": facts(1), "alias": facts(1), "c": facts(3)})
+    assert [(each.kind, each.hosts) for each in found] == [
+        ("address", ("c",)),
+        ("address", ("c",)),
+        ("same-machine", ("node1", "alias")),
+    ]

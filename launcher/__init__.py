@@ -1,8 +1,7 @@
 """Launches distributed TensorFlow jobs.
 
-The front door: what is listed in ``__all__`` is public, everything below is the house. Names are
-fetched when they are first asked for, because a launch imports this package on its way and must
-not pay for what it does not use.
+The names in ``__all__`` are public. They are imported when they are first used: a launch imports this package
+and must not pay for what it does not use.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ from __future__ import annotations
 TYPE_CHECKING = False  # what type checkers look for; ``typing`` has it too, and costs 3 ms
 
 if TYPE_CHECKING:
-    from launcher.api.compat import compat
-    from launcher.api.context import TFNodeContext
-    from launcher.api.inputmode import InputMode
-    from launcher.api.tfcluster import TFCluster
-    from launcher.api.tfnode import TFNode
-    from launcher.api.tfparallel import TFParallel
+    from launcher.api.cluster import TFCluster
+    from launcher.api.parallel import TFParallel
+    from launcher.api.remote.node import InputMode, TFNode, TFNodeContext, compat
+    from launcher.api.run import run
     from launcher.errors import (
         FeedError,
         FeedTimeout,
@@ -24,15 +21,12 @@ if TYPE_CHECKING:
         JobError,
         JobFailed,
         LaunchError,
-        PlacementError,
         TaskFailed,
-        TransportError,
-        WireError,
     )
     from launcher.feed.files import CsvFiles, TextFiles, TFRecordFiles
     from launcher.feed.partitions import partitions, rows
     from launcher.feed.remote.data_feed import DataFeed
-    from launcher.job import Host, JobSpec, OnFailure, Policy, Program, Role, TaskId
+    from launcher.job import TaskId
     from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 
 __version__ = "0.1.0"
@@ -44,21 +38,14 @@ __all__ = [
     "Failure",
     "FeedError",
     "FeedTimeout",
-    "Host",
     "HostfileError",
     "InputError",
     "InputMode",
     "JobError",
     "JobFailed",
-    "JobSpec",
     "LaunchError",
-    "OnFailure",
-    "PlacementError",
-    "Policy",
-    "Program",
     "Reason",
     "Report",
-    "Role",
     "TFCluster",
     "TFNode",
     "TFNodeContext",
@@ -69,28 +56,24 @@ __all__ = [
     "TaskReport",
     "TaskState",
     "TextFiles",
-    "TransportError",
-    "WireError",
     "compat",
     "partitions",
     "rows",
+    "run",
 ]
 
 _HOMES = {
-    "launcher.api.compat": "compat",
-    "launcher.api.context": "TFNodeContext",
-    "launcher.api.inputmode": "InputMode",
-    "launcher.api.tfcluster": "TFCluster",
-    "launcher.api.tfnode": "TFNode",
-    "launcher.api.tfparallel": "TFParallel",
+    "launcher.api.cluster": "TFCluster",
+    "launcher.api.parallel": "TFParallel",
+    "launcher.api.remote.node": "InputMode TFNode TFNodeContext compat",
+    "launcher.api.run": "run",
     "launcher.errors": (
-        "FeedError FeedTimeout HostfileError InputError JobError JobFailed LaunchError PlacementError "
-        "TaskFailed TransportError WireError"
+        "FeedError FeedTimeout HostfileError InputError JobError JobFailed LaunchError TaskFailed"
     ),
-    "launcher.feed.remote.data_feed": "DataFeed",
     "launcher.feed.files": "CsvFiles TFRecordFiles TextFiles",
     "launcher.feed.partitions": "partitions rows",
-    "launcher.job": "Host JobSpec OnFailure Policy Program Role TaskId",
+    "launcher.feed.remote.data_feed": "DataFeed",
+    "launcher.job": "TaskId",
     "launcher.report": "ExitStatus Failure Reason Report TaskReport TaskState",
 }
 

@@ -133,16 +133,20 @@ class JobFailed(LaunchError):
         text: what happened, and what to try.
         run_dir: the folder with its logs and its report; empty if it has none.
         launch_code: what ``launch`` ended with; ``None``: it was not over yet.
+        report: the `launcher.Report`; ``None``: the job was not over yet, or there is none.
     """
 
-    def __init__(self, text: str, run_dir: str = "", launch_code: Optional[int] = None) -> None:
+    def __init__(
+        self, text: str, run_dir: str = "", launch_code: Optional[int] = None, report: Any = None
+    ) -> None:
         self.run_dir = run_dir
         self.launch_code = launch_code
+        self.report = report
         super().__init__(text)
 
     def __reduce__(self) -> Tuple[Any, ...]:
         """For pickle."""
-        return type(self), (str(self), self.run_dir, self.launch_code)
+        return type(self), (str(self), self.run_dir, self.launch_code, self.report)
 
 
 class TaskFailed(JobFailed):
@@ -155,6 +159,7 @@ class TaskFailed(JobFailed):
         code, signal: how its process ended, one of both; none: it runs still, or its host was lost.
         traceback: Python's, of what its function raised; empty if it raised nothing.
         last_lines: of what it has printed.
+        run_dir, report: see `JobFailed`.
     """
 
     def __init__(
@@ -167,6 +172,7 @@ class TaskFailed(JobFailed):
         traceback: str = "",
         last_lines: Sequence[str] = (),
         run_dir: str = "",
+        report: Any = None,
     ) -> None:
         self._text = text
         self.task = task
@@ -178,11 +184,12 @@ class TaskFailed(JobFailed):
         shown = [traceback.rstrip()] if traceback else []
         if last_lines and not traceback:
             shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)]
-        super().__init__("\n".join([text, *shown]), run_dir)
+        code_of_job = None if report is None else report.exit_code
+        super().__init__("\n".join([text, *shown]), run_dir, code_of_job, report)
 
     def __reduce__(self) -> Tuple[Any, ...]:
         """For pickle."""
-        ending = (self.code, self.signal, self.traceback, self.last_lines, self.run_dir)
+        ending = (self.code, self.signal, self.traceback, self.last_lines, self.run_dir, self.report)
         return type(self), (self._text, self.task, self.host, *ending)
 
 

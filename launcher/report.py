@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 from launcher.job import TaskId
 
@@ -153,3 +153,34 @@ class Report(NamedTuple):
     failure: Failure | None = None
     run_dir: str = ""
     schema: int = REPORT_SCHEMA
+
+
+def report_from_json(fields: Mapping[str, Any]) -> Report:
+    """The record that ``report.json``, or the last line of ``--events-fd``, was made from."""
+    failure = fields["failure"]
+    special = {
+        "tasks": tuple(_task_from_json(task) for task in fields["tasks"]),
+        "failure": None if failure is None else _failure_from_json(failure),
+    }
+    return Report(**{**_known(Report, fields), **special})
+
+
+def _task_from_json(fields: Mapping[str, Any]) -> TaskReport:
+    reason = fields["reason"]
+    special = {
+        "task": TaskId(fields["task"]),
+        "state": TaskState(fields["state"]),
+        "reason": None if reason is None else Reason(reason),
+        "status": ExitStatus(fields["status"]["code"], fields["status"]["signal"]),
+        "unkillable": tuple(fields["unkillable"]),
+    }
+    return TaskReport(**{**_known(TaskReport, fields), **special})
+
+
+def _failure_from_json(fields: Mapping[str, Any]) -> Failure:
+    task = None if fields["task"] is None else TaskId(fields["task"])
+    return Failure(**{**_known(Failure, fields), "task": task, "reason": Reason(fields["reason"])})
+
+
+def _known(record: Any, fields: Mapping[str, Any]) -> "dict[str, Any]":
+    return {name: value for name, value in fields.items() if name in record._fields}

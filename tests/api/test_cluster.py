@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -14,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from launcher import LaunchError, TaskFailed, TFCluster
-from launcher.feed.remote.frames import hang_up
+from launcher import InputError, InputMode, JobFailed, LaunchError, TaskFailed, TFCluster
+from tests.local.seeing import soon
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -40,7 +42,7 @@ def write(args: Any, ctx: Any) -> None:
             ctx.defaultFS,
         ],
         "tf_config": json.loads(os.environ["TF_CONFIG"]),
-        "secrets": [name for name in os.environ if name.startswith("LAUNCH_FEED") or name == "LAUNCH_KNOCK"],
+        "secrets": [name for name in os.environ if name.startswith("LAUNCH_FEED") or name == "LAUNCH_START"],
     }
     folder = args["folder"] if isinstance(args, dict) else args[-1]
     new = Path(folder, f"{ctx.job_name}-{ctx.task_index}.new")
@@ -149,8 +151,10 @@ def test_a_module_beside_the_program_is_found(tmp_path: Path, monkeypatch: pytes
 
 def test_what_can_not_travel_is_said_before_anything_is_started():
     lock = threading.Lock()
-    with pytest.raises(LaunchError, match="the function can't be carried to another process.*lock"):
+    with pytest.raises(InputError, match="map_fun can't be sent to another process.*lock"):
         TFCluster.run(lambda args, ctx: lock, None, 1)
+    with pytest.raises(InputError, match="tf_args can't be sent to another process.*lock"):
+        TFCluster.run(lambda args, ctx: None, lock, 1)
 
 
 # ---------------------------------------------------------------------- several, and elsewhere
@@ -183,13 +187,15 @@ def test_a_job_file_says_where_and_how(tmp_path: Path):
     (tmp_path / "sub").mkdir()
     job = tmp_path / "job.yaml"
     job.write_text(
-        "command: [ignored.py]\nroles: {worker: {count: 7, env: {WORD: said}}}\nworkdir: sub\ntimeout: 1m\n"
+        "command: [ignored.py]\ntimeout: 1m\n"
+        "roles: {worker: {count: 7, env: {WORD: said}, workdir: sub}, ps: 3}\n"
     )
 
     def fun(args: Any, ctx: Any) -> None:
         Path(f"seen-{ctx.task_index}").write_text(os.environ["WORD"])
 
     TFCluster.run(fun, None, 2, job=job, quiet=True).shutdown()
+    assert not list(tmp_path.glob("seen-*"))
     assert [path.read_text() for path in sorted((tmp_path / "sub").iterdir())] == ["said", "said"]
 
 
@@ -215,18 +221,18 @@ def test_ctrl_c_ends_the_job_orderly(tmp_path: Path, launch: Any):
     assert "stopped" in ended.out and "failed" not in ended.out
 
 
-def test_a_connection_that_breaks_costs_nothing(tmp_path: Path):
+def test_a_connection_that_breaks_costs_nothing():
     def fun(args: Any, ctx: Any) -> None:
-        while not Path(args).exists():
-            time.sleep(0.01)
+        for fd in range(3, 64):
+            try:
+                with socket.socket(fileno=os.dup(fd)) as sock:
+                    sock.shutdown(socket.SHUT_RDWR)
+            except OSError:  # there is no such descriptor, or it is not a socket
+                continue
         raise ValueError("said over another connection")
 
-    go = tmp_path / "go"
-    cluster = TFCluster.run(fun, str(go), 1, quiet=True)
-    hang_up(cluster._session.members["worker/0"]._line)  # type: ignore[arg-type]
-    go.touch()
     with pytest.raises(TaskFailed, match="raised ValueError: said over another connection"):
-        cluster.shutdown()
+        TFCluster.run(fun, None, 1, quiet=True).shutdown()
 
 
 @pytest.mark.parametrize("end", ["time.sleep(300)", "os._exit(0)", ""], ids=["killed", "left", "forgotten"])
@@ -244,10 +250,73 @@ def test_a_program_that_is_gone_leaves_nothing(
         ended = started.wait()
         assert end or "without TFCluster.shutdown()" in ended.err
     # That no process is left is seen by the fixture that looks after every test.
-    until = time.monotonic() + 30
-    while list(tmp_path.glob("tmp/tf-launcher-*")):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    TFCluster.run(lambda args, ctx: None, None, 1, quiet=True).shutdown()  # removes what was left of a socket
+    assert not list(tmp_path.glob("tmp/tf-launcher-*"))
+
+
+def test_a_cluster_belongs_to_the_process_that_made_it(tmp_path: Path):
+    def fun(args: Any, ctx: Any) -> None:
+        while not Path(args).exists():
+            time.sleep(0.01)
+
+    with TFCluster.run(fun, str(tmp_path / "go"), 1, input_mode=InputMode.FEED, quiet=True) as cluster:
+        since = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with pytest.raises(JobFailed, match="belongs to the process that started it"):
+                    cluster.train([1])
+                cluster.__exit__(None, None, None)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0 and time.monotonic() - since < 20
+        (tmp_path / "go").touch()
+
+
+FORKED = PROGRAM.format(end="if os.fork() == 0: os.setsid(); time.sleep(5); os._exit(0)\ntime.sleep(300)")
+
+
+def test_a_program_that_is_killed_leaves_nothing_though_its_fork_lives(tmp_path: Path, launch: Any):
+    (tmp_path / "program.py").write_text(FORKED.replace('print("all up"', 'print("all", "up"'))
+    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
+    started.until(lambda it: "all up" in it.out)
+    started.kill()
+    runs = tmp_path / "home" / "state" / "tf-launcher" / "runs"
+    assert soon(lambda: list(runs.glob("*/report.json")), 4)
+
+
+def test_files_beside_the_program_replace_no_module_of_the_launcher(tmp_path: Path, launch: Any):
+    for name in ("argparse", "json", "launcher", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('taken from the current folder')\n")
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "program.py").write_text(
+        "import launcher\nlauncher.TFCluster.run(lambda args, ctx: print('ran'), None, 1).shutdown()\n"
+    )
+    ended = launch.start(
+        str(tmp_path / "program" / "program.py"), command=[sys.executable], cwd=tmp_path
+    ).wait()
+    assert ended.code == 0 and "| ran" in ended.out, ended.err
+
+
+@pytest.mark.parametrize("where", ["this machine", "a job file"])
+def test_a_local_cluster_does_not_listen_on_the_network(where: str, tmp_path: Path):
+    (tmp_path / "job.yaml").write_text("roles: {worker: 1}\ngrace: 5\n")
+
+    def fun(args: Any, ctx: Any) -> None:
+        while not Path(args).exists():
+            time.sleep(0.01)
+
+    def listening() -> list[str]:
+        lines = subprocess.check_output(["ss", "-Hltnp"], text=True).splitlines()
+        return [line for line in lines if f"pid={os.getpid()}," in line]
+
+    before = listening()
+    job = tmp_path / "job.yaml" if where == "a job file" else None
+    with TFCluster.run(fun, str(tmp_path / "go"), 1, job=job, quiet=True):
+        after = listening()
+        (tmp_path / "go").touch()
+    assert after == before
 
 
 def test_what_a_node_leaves_is_collected(tmp_path: Path):

@@ -94,13 +94,14 @@ def test_a_server_that_fails_while_the_workers_return_has_failed(tmp_path: Path)
 
     def fun(args: Any, ctx: Any) -> None:
         if ctx.job_name == "ps":
+            (tmp_path / "raised").touch()
             raise ValueError("of the server")
         while not go.exists():
             time.sleep(0.001)
 
     with pytest.raises(TaskFailed, match="ps/0 raised ValueError: of the server"):
         cluster = TFCluster.run(fun, None, 3, 1, quiet=True)
-        assert cluster._session.members["ps/0"].replied.wait(30)
+        assert soon((tmp_path / "raised").exists, 30)
         go.touch()
         cluster.shutdown()
 
@@ -124,7 +125,7 @@ def test_the_others_go_on_if_wanted(tmp_path: Path):
 
 def test_nodes_that_do_not_end_are_ended_after_the_timeout():
     cluster = TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True)
-    with pytest.raises(JobFailed, match=r"not ended within 0\.2 s"):
+    with pytest.raises(JobFailed, match=r"not end within 0\.2 s"):
         cluster.shutdown(timeout=0.2)
 
 

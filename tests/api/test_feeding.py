@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher import FeedError, FeedTimeout, InputError, JobFailed, TaskFailed, TFCluster
+from launcher import FeedError, FeedTimeout, InputError, InputMode, JobFailed, TaskFailed, TFCluster
 from launcher.feed import waiting
 from tests.local.seeing import quick, soon
 
+FED: dict[str, Any] = {"input_mode": InputMode.FEED, "quiet": True}
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -39,7 +41,7 @@ def consumed(folder: Path) -> list[int]:
 
 
 def test_each_row_arrives_once(tmp_path: Path):
-    with TFCluster.run(consume, {"folder": str(tmp_path)}, 3, 1, quiet=True) as cluster:
+    with TFCluster.run(consume, {"folder": str(tmp_path)}, 3, 1, **FED) as cluster:
         cluster.train([range(start, start + size) for start, size in ((0, 1), (1, 5000), (5001, 333))])
         cluster.train(list(range(5334, 6000)))
     assert consumed(tmp_path) == list(range(6000))
@@ -47,7 +49,12 @@ def test_each_row_arrives_once(tmp_path: Path):
 
 def test_a_node_that_dies_costs_no_row_if_the_others_go_on(tmp_path: Path):
     cluster = TFCluster.run(
-        consume, {"folder": str(tmp_path), "dies": 1}, 2, quiet=True, on_failure="continue"
+        consume,
+        {"folder": str(tmp_path), "dies": 1},
+        2,
+        input_mode=InputMode.FEED,
+        quiet=True,
+        on_failure="continue",
     )
     partitions = [range(start, start + 500) for start in range(0, 20_000, 500)]
     cluster.train(partitions)
@@ -58,7 +65,7 @@ def test_a_node_that_dies_costs_no_row_if_the_others_go_on(tmp_path: Path):
 
 def test_a_node_that_dies_is_known_to_who_feeds_it(tmp_path: Path):
     def known_after() -> float:
-        cluster = TFCluster.run(consume, {"folder": str(tmp_path), "dies": 1}, 2, quiet=True)
+        cluster = TFCluster.run(consume, {"folder": str(tmp_path), "dies": 1}, 2, **FED)
         since = time.monotonic()
         with pytest.raises(TaskFailed, match="worker/1 was killed by SIGKILL"):
             cluster.train(range(start, start + 500) for start in range(0, 10**9, 500))
@@ -78,15 +85,15 @@ def test_a_node_that_takes_no_rows(tmp_path: Path):
 
     with (
         pytest.raises(FeedTimeout, match=r"(?s)worker/0.*I rest"),
-        TFCluster.run(idle, None, 1, quiet=True) as cluster,
+        TFCluster.run(idle, None, 1, **FED) as cluster,
     ):
-        soon(lambda: "I rest" in cluster._session.last_lines("worker/0"))
+        soon(lambda: "I rest" in Path(cluster.run_dir, "logs", "worker-0.log").read_text())
         cluster.train(range(100), feed_timeout=1)
 
 
 def test_nodes_that_have_returned_before_they_are_fed():
-    with TFCluster.run(lambda args, ctx: None, None, 1, quiet=True) as cluster:
-        assert soon(lambda: cluster._session.over)
+    with TFCluster.run(lambda args, ctx: None, None, 1, **FED) as cluster:
+        assert soon(lambda: " ended: " in repr(cluster))
         since = time.monotonic()
         with pytest.raises(FeedError, match="no task is left"):
             cluster.train(range(100), feed_timeout=50)
@@ -119,7 +126,7 @@ def test_rows_and_results_of_classes_of_a_module_of_ones_own(
             feed.batch_results([known(one.x if isinstance(one, known) else -1) for one in rows])
 
     try:
-        with TFCluster.run(fun, imports, 1, quiet=True) as cluster:
+        with TFCluster.run(fun, imports, 1, **FED) as cluster:
             found = list(cluster.inference([row(number) for number in range(50)]))
     finally:
         del sys.modules["mine_in_rows"]
@@ -145,7 +152,7 @@ def test_a_quiet_job_does_not_say_who_is_waited_for(
         while not feed.should_stop():
             feed.next_batch(10)
 
-    with TFCluster.run(fun, None, 1, quiet=quiet) as cluster:
+    with TFCluster.run(fun, None, 1, input_mode=InputMode.FEED, quiet=quiet) as cluster:
         monkeypatch.setattr(waiting, "FIRST", 0.1)
         monkeypatch.setattr(waiting.Waiting, "due", seen)
         cluster.train(range(10))
@@ -158,7 +165,7 @@ def test_inference(tmp_path: Path):
         while not feed.should_stop():
             feed.batch_results([row * row for row in feed.next_batch(64)])
 
-    with TFCluster.run(square, None, 2, quiet=True) as cluster:
+    with TFCluster.run(square, None, 2, **FED) as cluster:
         assert list(cluster.inference([range(10), range(10, 1000)])) == [row * row for row in range(1000)]
         assert next(iter(cluster.inference([7, 8, 9]))) == 49
 
@@ -171,7 +178,7 @@ def test_a_node_that_is_not_fed_is_told_so():
 
     with (
         pytest.raises(TaskFailed, match="ps/0 is not fed"),
-        TFCluster.run(ask, None, 2, 1, quiet=True) as cluster,
+        TFCluster.run(ask, None, 2, 1, **FED) as cluster,
     ):
         cluster.shutdown()
 
@@ -188,14 +195,12 @@ def test_two_feeds_at_once(tmp_path: Path):
         Path(args).write_text(f"{total} {checked}")
 
     out = tmp_path / "out"
-    with TFCluster.run(both, str(out), 1, queues=["input", "check"], quiet=True) as cluster:
-        from threading import Thread
-
-        thread = Thread(target=cluster.train, args=[range(50)], kwargs={"qname": "check"})
+    with TFCluster.run(both, str(out), 1, queues=["input", "check"], **FED) as cluster:
+        thread = threading.Thread(target=cluster.train, args=[range(50)], kwargs={"qname": "check"})
         thread.start()
-        soon(lambda: cluster._feeding.feeder._feeds["check"].flow)
         cluster.train(range(100))
-        cluster._feeding.finish()  # as shutdown does, so that the first loop ends
+        time.sleep(0.5)
+        cluster.shutdown()
         thread.join(30)
     assert out.read_text() == f"{sum(range(100))} {sum(range(50))}"
 
@@ -207,14 +212,27 @@ def test_a_function_that_wants_no_more_rows(tmp_path: Path):
         feed.terminate()
         assert feed.should_stop()
 
-    with TFCluster.run(some, None, 2, quiet=True) as cluster:
+    with TFCluster.run(some, None, 2, **FED) as cluster:
         cluster.train(range(10_000))
 
 
 def test_what_can_not_be():
-    cluster = TFCluster.run(lambda args, ctx: None, None, 1, quiet=True)
+    cluster = TFCluster.run(lambda args, ctx: None, None, 1, **FED)
     with pytest.raises(InputError, match="num_epochs=0"):
         cluster.train([1], num_epochs=0)
     cluster.shutdown()
     with pytest.raises(JobFailed, match="has been shut down"):
+        cluster.train([1])
+
+
+def test_a_cluster_that_is_not_fed_says_so_at_once():
+    def ask(args: Any, ctx: Any) -> None:
+        ctx.get_data_feed()
+
+    with pytest.raises(TaskFailed, match="nothing feeds this node; start the cluster with input_mode="):
+        TFCluster.run(ask, None, 1, quiet=True).shutdown()
+    with (
+        pytest.raises(InputError, match="started with InputMode.TENSORFLOW; expected input_mode="),
+        TFCluster.run(lambda args, ctx: None, None, 1, quiet=True) as cluster,
+    ):
         cluster.train([1])

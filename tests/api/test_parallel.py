@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -121,11 +122,7 @@ def test_nothing_to_do_and_what_can_not_be():
     assert TFParallel.run(lambda args, ctx: None, []) == []
     with pytest.raises(InputError, match="no SparkContext"):
         TFParallel.run("sc", lambda args, ctx: None, [])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="the arguments of instance 1 can't be sent to another process"):
+        TFParallel.run(lambda args, ctx: None, [1, threading.Lock()])
     with pytest.raises(InputError, match="no such hostfile"):
         TFParallel.run(lambda args, ctx: None, [1], hosts="no/such/file.yaml")
-
-
-def test_hosts_that_can_not_be_read_in_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("launcher.api.tfparallel._READING", 0.001)
-    with pytest.raises(InputError, match=r"lab.yaml: not read within 0.001 s"):
-        TFParallel.run(lambda args, ctx: None, [1], hosts="lab.yaml")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher import TFCluster
+from launcher import InputMode, TFCluster
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
@@ -40,7 +40,7 @@ def add_up(args: Any, ctx: Any) -> None:
 
 
 def test_a_server_in_each_node(tmp_path: Path):
-    with TFCluster.run(add_up, str(tmp_path), 2, 1, quiet=True) as cluster:
+    with TFCluster.run(add_up, str(tmp_path), 2, 1, input_mode=InputMode.FEED, quiet=True) as cluster:
         cluster.train(range(101))
     assert float((tmp_path / "total").read_text()) == sum(range(101))
 
@@ -65,10 +65,10 @@ def test_a_dataset_a_model_and_tensorboard(tmp_path: Path):
     logs = tmp_path / "logs"
     logs.mkdir()
     with TFCluster.run(
-        learn, str(tmp_path), 1, tensorboard=True, log_dir=str(logs), quiet=True
+        learn, str(tmp_path), 1, tensorboard=True, log_dir=str(logs), input_mode=InputMode.FEED, quiet=True
     ) as cluster:  # fmt: skip
         url = cluster.tensorboard_url()
-        assert url is not None
+        assert url is not None and f"TensorBoard: {url}" in repr(cluster)
         until = time.monotonic() + 150
         while not answers(url):
             assert time.monotonic() < until

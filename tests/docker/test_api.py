@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher import TaskFailed, TFCluster, TFParallel
+from launcher import InputMode, TaskFailed, TFCluster, TFParallel
 from tests.conftest import Launch
 from tests.docker.engine import Engine
 
@@ -36,7 +36,7 @@ def test_rows_go_into_containers_and_back(place: dict[str, Any]):
 
         Path(ctx.output_dir, "name").write_text(os.uname().nodename)
 
-    with TFCluster.run(square, None, 2, **place) as cluster:
+    with TFCluster.run(square, None, 2, input_mode=InputMode.FEED, **place) as cluster:
         found = list(cluster.inference([range(start, start + 10) for start in range(0, 500, 10)]))
     assert [value for _, value in found] == [row * row for row in range(500)]
     assert {host for host, _ in found} == {"worker-0", "worker-1"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher import TaskFailed, TFCluster, TFParallel
+from launcher import InputMode, TaskFailed, TFCluster, TFParallel
 from launcher.feed import listener
 from tests.conftest import Launch
 from tests.docker.engine import BASE
@@ -37,7 +37,7 @@ def square(args: Any, ctx: Any) -> None:
 def test_rows_go_there_and_back(place: dict[str, Any], way: str, monkeypatch: pytest.MonkeyPatch):
     if way.startswith("by"):
         monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
-    with TFCluster.run(square, None, 4, **place) as cluster:
+    with TFCluster.run(square, None, 4, input_mode=InputMode.FEED, **place) as cluster:
         assert {node["host"] for node in cluster.cluster_info} == {"node1", "node2"}
         found = list(cluster.inference([range(start, start + 10) for start in range(0, 500, 10)]))
     assert found == [(True, row * row) for row in range(500)]

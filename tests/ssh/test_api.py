@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcher import TaskFailed, TFCluster, TFParallel
+from launcher import InputMode, TaskFailed, TFCluster, TFParallel
 from launcher.feed import listener
 from tests.local.seeing import soon
 from tests.ssh.host import LabHost
@@ -23,6 +23,7 @@ from tests.ssh.test_outputs import cache_of
 pytestmark = pytest.mark.timeout(180)
 #: The same minor version of Python as ours.
 HERE: dict[str, Any] = {"python": sys.executable, "workdir": "/", "quiet": True}
+FED: dict[str, Any] = {**HERE, "input_mode": InputMode.FEED}
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def square(args: Any, ctx: Any) -> None:
 
 def check_squares(hosts: str, count: int = 2) -> set[str]:
     """Feed a cluster of so many workers; the hosts that took some."""
-    with TFCluster.run(square, None, count, hosts=hosts, **HERE) as cluster:
+    with TFCluster.run(square, None, count, hosts=hosts, **FED) as cluster:
         found = list(cluster.inference([range(start, start + 10) for start in range(0, 1000, 10)]))
     assert [value for _, value in found] == [row * row for row in range(1000)]
     return {host for host, _ in found}
@@ -67,7 +68,7 @@ def test_a_network_that_breaks_costs_no_row(hosts: list[LabHost], monkeypatch: p
             time.sleep(0.01)
             feed.batch_results([row * row for row in rows])
 
-    with TFCluster.run(slow_square, None, 2, hosts="node1,node2", **HERE) as cluster:
+    with TFCluster.run(slow_square, None, 2, hosts="node1,node2", **FED) as cluster:
         results = cluster.inference([range(start, start + 10) for start in range(0, 8000, 10)])
         first = [next(results) for _ in range(1000)]
         hosts[1].cut()
@@ -131,7 +132,7 @@ def test_a_failure_there(hosts: list[LabHost]):
         if ctx.task_index == 1:
             raise ValueError("over there")
 
-    cluster = TFCluster.run(fun, None, 2, hosts="node1,node2", **HERE)
+    cluster = TFCluster.run(fun, None, 2, hosts="node1,node2", **FED)
     with pytest.raises(TaskFailed, match="worker/1 on node2 raised ValueError: over there") as caught:
         cluster.shutdown()
     assert caught.value.host == "node2" and isinstance(caught.value.__cause__, ValueError)
@@ -157,7 +158,7 @@ def test_rows_of_a_class_of_a_module_that_is_here_only(
         return [row(number) for number in range(30, 60)]
 
     try:
-        with TFCluster.run(add_one, None, 1, hosts="node1", **HERE) as cluster:
+        with TFCluster.run(add_one, None, 1, hosts="node1", **FED) as cluster:
             found = list(cluster.inference([row(number) for number in range(30)]))
             found += cluster.inference([read])
     finally:
@@ -177,7 +178,7 @@ def leave_something(args: Any, ctx: Any) -> None:
 def test_what_a_job_has_left_that_failed_comes_here(hosts: list[LabHost]):
     with (
         pytest.raises(TaskFailed, match="worker/0 on node1 raised ValueError") as caught,
-        TFCluster.run(leave_something, None, 1, hosts="node1", **HERE) as cluster,
+        TFCluster.run(leave_something, None, 1, hosts="node1", **FED) as cluster,
     ):
         cluster.train(range(10))
     assert Path(caught.value.run_dir, "output/worker-0/file").read_text() == "of it"
@@ -187,7 +188,7 @@ def test_what_a_job_has_left_that_failed_comes_here(hosts: list[LabHost]):
 def test_what_a_job_has_left_comes_here_when_the_program_fails(hosts: list[LabHost]):
     with (
         pytest.raises(KeyError),
-        TFCluster.run(leave_something, None, 1, hosts="node1", **HERE) as cluster,
+        TFCluster.run(leave_something, None, 1, hosts="node1", **FED) as cluster,
     ):
         assert soon(lambda: outputs_at(hosts[0]), 60)
         raise KeyError("of the program")

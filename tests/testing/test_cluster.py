@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from launcher import OnFailure, Reason, TaskState
+from launcher import Reason, TaskState
+from launcher.job import OnFailure
 from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed, inside, processes
 from launcher.testing.reach import Here
 from tests.testing.stubs import CHILD_COUNTS, COUNTS, RINGS, SLEEPS, VFORKS

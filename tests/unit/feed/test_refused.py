@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.api.payload import dumps
+from launcher.api.serialize import dumps
 from launcher.errors import FeedError, LaunchError
 from launcher.feed import cutting
 from launcher.feed.cutting import Cutter
@@ -52,8 +52,8 @@ def test_results_and_arguments_that_no_frame_holds(monkeypatch: pytest.MonkeyPat
         with pytest.raises(FeedError, match="1 results would have 2,000,0.. bytes"):
             feed.batch_results([bytes(2_000_000)])
         tasks.feeder.fail(FeedError("over"))
-    with pytest.raises(LaunchError, match="its arguments can't be carried .* it would have 2,000,0.. bytes"):
-        dumps(bytes(2_000_000), "its arguments")
+    with pytest.raises(LaunchError, match="its arguments can't be sent .* it would have 2,000,0.. bytes"):
+        dumps("run", "its arguments", bytes(2_000_000))
 
 
 def test_too_many_pieces():

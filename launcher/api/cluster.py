@@ -1,0 +1,449 @@
+"""``TFCluster``: a cluster whose nodes run a function of the program, and may be fed by it."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from launcher.api.options import (
+    Path_,
+    Settings,
+    Words,
+    count_faults,
+    list_faults,
+    seconds_faults,
+    settings_faults,
+)
+from launcher.api.remote.messages import Message, MessageType
+from launcher.api.remote.node import TRAINING, InputMode
+from launcher.api.serialize import dumps
+from launcher.api.tasks import Handlers, TaskEnd, TaskHandle, Tasks, notice
+from launcher.errors import Fault, InputError, JobFailed, LaunchError
+from launcher.feed.feeder import Feeder
+from launcher.job import RunPaths
+from launcher.runs.run import json_of
+
+_RUN = "TFCluster.run"
+#: The default of `shutdown`, that of TensorFlowOnSpark: three days.
+_THREE_DAYS = 259200.0
+#: Roles in the order of the numbers of their nodes.
+_ORDER = ("ps", "master", "chief", "evaluator", "worker")
+#: Queues of TensorFlowOnSpark that rows do not come by.
+_OTHER_QUEUES = ("output", "error", "control")
+#: How long tasks may go on when the job is done: an evaluator with its last evaluation; workers after the
+#: chief, which with parameter servers may be servers themselves and never return.
+_EVALUATOR, _WORKERS, _WORKERS_WITH_PS = "10m", "10m", "5s"
+_BOARD = "tensorboard"
+
+#: Clusters that were not shut down yet.
+_running: weakref.WeakSet[TFCluster] = weakref.WeakSet()
+
+
+class TFCluster:
+    """A running cluster; made by `TFCluster.run`.
+
+    As a context manager it is shut down at the end of the block, or ended if the block raises. It belongs to
+    the process that made it: in a fork of that process it does nothing.
+    """
+
+    InputMode = InputMode
+
+    def __init__(
+        self,
+        roles: Mapping[str, Mapping[str, Any]],
+        settings: Settings,
+        pickles: Sequence[bytes],
+        feeds: Sequence[str],
+        exactly_once: bool,
+    ) -> None:
+        names = [name for name in _ORDER if name in roles]
+        #: The nodes by number.
+        self._nodes = [f"{name}/{index}" for name in names for index in range(roles[name]["count"])]
+        self._feeder: Feeder | None = None
+        self._closed = False
+        if feeds:
+            self._feeder = Feeder(
+                [task for task in self._nodes if task.partition("/")[0] in TRAINING],
+                feeds,
+                exactly_once=exactly_once,
+                last_lines=lambda task: self._tasks.last_lines(task),
+                say=lambda text: self._tasks.explain(text),
+                warn=notice,
+            )
+        numbers = {task: number for number, task in enumerate(self._nodes)}
+        work = Message(
+            MessageType.WORK, {"slot": False, "fed": bool(feeds), "numbers": numbers}, pickles
+        )  # fmt: skip
+        handlers = Handlers(_unexpected, self._feed_connected, self._task_ended, self._job_failed)
+        try:
+            self._tasks = Tasks(roles, settings, work, handlers)
+        except BaseException:
+            if self._feeder is not None:
+                self._feeder.close()
+            raise
+        _running.add(self)
+
+    def __repr__(self) -> str:
+        if self._tasks.error is not None:
+            state = "failed"
+        else:
+            state = "ended" if self._closed or self._tasks.driver.over.is_set() else "running"
+        url = self.tensorboard_url()
+        more = f"; TensorBoard: {url}" if url else ""
+        return f"<TFCluster {self._tasks.driver.job} {state}: {', '.join(self._nodes)}{more}>"
+
+    @staticmethod
+    def run(
+        map_fun: Callable[[Any, Any], Any],
+        tf_args: Any,
+        num_executors: int,
+        num_ps: int = 0,
+        tensorboard: bool = False,
+        input_mode: int = InputMode.TENSORFLOW,
+        log_dir: str | None = None,
+        driver_ps_nodes: bool = False,
+        master_node: str | None = None,
+        reservation_timeout: float = 600,
+        queues: Sequence[str] = ("input", "output", "error"),
+        eval_node: bool = False,
+        release_port: bool = True,
+        *,
+        hosts: Path_ | None = None,
+        docker: str | None = None,
+        job: Path_ | None = None,
+        env: Mapping[str, str] | None = None,
+        workdir: Path_ | None = None,
+        python: Path_ | None = None,
+        on_failure: str | None = None,
+        grace: float | None = None,
+        timeout: float | None = None,
+        run_dir: Path_ | None = None,
+        quiet: bool = False,
+        exactly_once: bool = False,
+        options: Words = (),
+    ) -> TFCluster:
+        """Start a cluster, and return when all its nodes have the function.
+
+        Args:
+            map_fun: ``map_fun(args, ctx)``, run in every node; may be a closure, or come from a notebook.
+                ``ctx`` is a `TFNodeContext`.
+            tf_args: its first argument; a list becomes ``sys.argv`` there, too.
+            num_executors: number of all nodes: ps, chief and evaluator included.
+            num_ps: number of parameter servers among them.
+            tensorboard: run TensorBoard beside the nodes, on ``log_dir``.
+            input_mode: ``InputMode.FEED`` (or ``SPARK``): the program feeds the nodes;
+                ``InputMode.TENSORFLOW``: the function reads its data itself.
+            log_dir: for TensorBoard.
+            driver_ps_nodes: only ``False``: ``hosts`` says where parameter servers run.
+            master_node: ``"chief"``: one of the nodes is a chief.
+            reservation_timeout: seconds for all nodes to connect.
+            queues: names of the feeds. (TensorFlowOnSpark's ``output`` and ``error`` are ignored.)
+            eval_node: one of the nodes is an evaluator. When the others are done it has ten minutes for its
+                last evaluation.
+            release_port: ignored: a server can use the node's port at any time.
+            hosts: a hostfile, or ``host:slots,...``; default: this machine.
+            docker: an image: each node runs in a container of its own.
+            job: a job file (docs/jobfile.md) for all other settings; the numbers of nodes are those given
+                here. Arguments given here replace its settings.
+            env: names and values for the nodes; they are not on any command line.
+            workdir, python: the folder in which the nodes run, and their Python, which must be of this minor
+                version; default: the current folder, and this Python (``python3`` on other machines).
+            on_failure: ``"stop"`` (default): the job ends when one node fails; ``"continue"``: the others go
+                on.
+            grace: seconds from SIGTERM to SIGKILL for a node that is stopped; default: 10.
+            timeout: seconds for the whole job; default: no limit.
+            run_dir: the folder for logs and report; default: among the runs of ``launch ps``.
+            quiet: print nothing; failures are exceptions anyway. What goes wrong without one is a line on
+                stderr.
+            exactly_once: rows of a node that is lost are not fed again to another: feeding fails instead.
+            options: more options of ``launch``, as on its command line.
+
+        Raises:
+            InputError: what is asked for is wrong, or can't be sent to the nodes; nothing was started.
+            TaskFailed: a node failed before all were there.
+            JobFailed: the nodes do not start, or not in time.
+        """
+        settings = Settings(
+            hosts, docker, job, env, workdir, python, on_failure, grace, timeout, run_dir, None, False, quiet,
+            options,
+        )  # fmt: skip
+        faults = [
+            *_mode_faults(driver_ps_nodes, input_mode),
+            *_role_faults(num_executors, num_ps, master_node, eval_node),
+            *list_faults(_RUN, "queues", queues),
+            *seconds_faults(_RUN, "reservation_timeout", reservation_timeout),
+            *settings_faults(_RUN, settings),
+        ]
+        check_function(_RUN, map_fun, tf_args, faults)
+        roles = _roles(num_executors, num_ps, master_node, eval_node, settings)
+        if tensorboard:
+            roles[_BOARD] = _board(log_dir or ".", settings)
+        pickles = [dumps(_RUN, "map_fun", map_fun), dumps(_RUN, "tf_args", tf_args)]
+        feeds: list[str] = []
+        if input_mode == InputMode.FEED:
+            feeds = [name for name in queues if name not in _OTHER_QUEUES] or ["input"]
+        cluster = TFCluster(roles, settings, pickles, feeds, exactly_once)
+        try:
+            cluster._tasks.wait_for_all(reservation_timeout)
+            if tensorboard:
+                cluster._tasks.explain(f"TensorBoard: {cluster.tensorboard_url()}")
+        except BaseException:
+            cluster._close()
+            raise
+        return cluster
+
+    # ------------------------------------------------------------------ feeding
+
+    def train(
+        self,
+        data: Any,
+        num_epochs: int = 1,
+        feed_timeout: float = 600,
+        qname: str = "input",
+        *,
+        equal: str | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        """Feed rows to the nodes that train; returns when all are consumed.
+
+        Args:
+            data: partitions of rows (docs/python-api.md): lists, arrays, files, generators...
+            num_epochs: how often.
+            feed_timeout: seconds in which a node with rows before it must take some.
+            qname: the feed.
+            equal: ``drop``, ``pad`` or ``repeat``: every node gets the same number of batches of
+                ``batch_size`` rows.
+            batch_size: rows in each batch; only with ``equal``.
+
+        Raises:
+            TaskFailed: a node has failed.
+            FeedTimeout: a node takes no rows.
+            FeedError: rows can't be sent to the nodes.
+            InputError: the data can't be fed, the number of epochs is wrong, or the cluster was not started
+                with ``input_mode=InputMode.FEED``.
+        """
+        feeder = self._usable_feeder("TFCluster.train")
+        if num_epochs < 1:
+            expected = "expected 1 or more (TensorFlowOnSpark made 10 of 0)"
+            raise InputError([Fault("TFCluster.train", f"num_epochs={num_epochs}", expected)])
+        feeder.train(
+            data,
+            epochs=num_epochs,
+            feed_timeout=feed_timeout,
+            qname=qname,
+            equal=equal,
+            batch_size=batch_size,
+        )
+        self._tasks.check()
+
+    def inference(self, data: Any, feed_timeout: float = 600, qname: str = "input") -> Iterator[Any]:
+        """Feed rows, and get a result for each, in their order.
+
+        Args:
+            data, feed_timeout, qname: as `train`.
+
+        Returns:
+            The results, as they come. To stop early close the iterator: the remaining ones are discarded.
+
+        Raises:
+            TaskFailed, FeedTimeout, FeedError, InputError: as `train`; also while results are taken.
+        """
+        feeder = self._usable_feeder("TFCluster.inference")
+        return iter(feeder.inference(data, feed_timeout=feed_timeout, qname=qname))
+
+    # ------------------------------------------------------------------ what is known
+
+    @property
+    def run_dir(self) -> str:
+        """The folder of the run: ``logs/``, ``report.json``, ``output/`` with what was collected."""
+        return self._tasks.run_dir
+
+    @property
+    def cluster_info(self) -> list[dict[str, Any]]:
+        """Of each node ``executor_id``, ``host``, ``job_name``, ``task_index``, ``port`` and ``addr``."""
+        planned = self._planned()
+        return [
+            {
+                "executor_id": number,
+                "host": planned[task]["host"],
+                "job_name": task.partition("/")[0],
+                "task_index": int(task.partition("/")[2]),
+                "port": planned[task]["port"],
+                "addr": planned[task]["address"],
+            }
+            for number, task in enumerate(self._nodes)
+            if task in planned
+        ]
+
+    def tensorboard_url(self) -> str | None:
+        """The address of TensorBoard; ``None``: there is none."""
+        task = self._planned().get(f"{_BOARD}/0")
+        return None if task is None else f"http://{task['address']}"
+
+    def _planned(self) -> dict[str, Any]:
+        plan = json_of(RunPaths(self.run_dir).plan) if self.run_dir else None
+        return {task["task"]: task for task in plan["tasks"]} if plan else {}
+
+    # ------------------------------------------------------------------ its end
+
+    def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = _THREE_DAYS) -> None:
+        """End the feeds, and wait until the function has returned in all nodes.
+
+        Args:
+            ssc, grace_secs: ignored: there is no stream, and what a function does after its last row is
+                waited for anyway.
+            timeout: seconds, after which the nodes are ended; -1: no limit.
+
+        Raises:
+            TaskFailed: a node has failed; the first one.
+            JobFailed: the job has failed in another way, or took too long.
+        """
+        if self._closed or not self._tasks.is_ours:
+            return
+        try:
+            if self._feeder is not None:
+                self._feeder.finish()
+            if not self._tasks.driver.wait(None if timeout < 0 else timeout):
+                self._tasks.driver.end()
+                text = f"the nodes did not end within {timeout:g} s, and were ended"
+                raise JobFailed(text, self.run_dir)
+        finally:
+            self._close()
+        self._tasks.check()
+
+    def __enter__(self) -> TFCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.shutdown()
+        else:
+            self._close()
+
+    def _close(self, at_once: bool = False) -> None:
+        if self._closed or not self._tasks.is_ours:
+            return
+        self._closed = True
+        _running.discard(self)
+        try:
+            self._tasks.close(at_once)
+        finally:
+            if self._feeder is not None:
+                self._feeder.close()
+
+    def _usable_feeder(self, caller: str) -> Feeder:
+        self._tasks.check()
+        if not self._tasks.is_ours:
+            raise JobFailed(
+                "the cluster belongs to the process that started it, not to its forks", self.run_dir
+            )
+        if self._closed:
+            raise JobFailed("the cluster has been shut down", self.run_dir)
+        if self._feeder is None:
+            expected = "expected input_mode=InputMode.FEED in TFCluster.run"
+            raise InputError([Fault(caller, "the cluster was started with InputMode.TENSORFLOW", expected)])
+        return self._feeder
+
+    # ------------------------------------------------------------------ called in threads of the tasks
+
+    def _feed_connected(self, peer: Any) -> None:
+        if self._feeder is None:
+            peer.sock.close()
+        else:
+            self._feeder.add(peer)
+
+    def _task_ended(self, end: TaskEnd) -> None:
+        if self._feeder is not None and end.task.partition("/")[0] in TRAINING:
+            self._feeder.lost(end.task, end.attempt, end.text)
+
+    def _job_failed(self, error: LaunchError) -> None:
+        if self._feeder is not None:
+            self._feeder.fail(error)
+
+
+def check_function(caller: str, map_fun: Any, tf_args: Any, faults: Sequence[Fault]) -> None:
+    """Raise everything that is wrong with the arguments of ``caller``.
+
+    Args:
+        map_fun, tf_args: its first two arguments.
+        faults: what is wrong with the others.
+
+    Raises:
+        InputError: something is.
+    """
+    found = list(faults)
+    if not callable(map_fun):
+        what = f"map_fun is a {type(map_fun).__name__}"
+        first = Fault(caller, what, "expected the function first: there is no SparkContext any more")
+        found = [first] if callable(tf_args) else [first, *found]  # else all that follows is one place off
+    if found:
+        raise InputError(found)
+
+
+def _unexpected(handle: TaskHandle, message: Message) -> Message:
+    return Message(MessageType.THANKS)
+
+
+def _mode_faults(driver_ps_nodes: bool, input_mode: Any) -> list[Fault]:
+    faults = []
+    if driver_ps_nodes:
+        what = "driver_ps_nodes=True: parameter servers run where hosts= has slots for them"
+        faults.append(Fault(_RUN, what, "expected False; roles: [ps] in a hostfile reserves hosts for them"))
+    if input_mode not in tuple(InputMode):
+        expected = "expected InputMode.TENSORFLOW or InputMode.SPARK"
+        faults.append(Fault(_RUN, f"input_mode={input_mode!r}", expected))
+    return faults
+
+
+def _role_faults(num_executors: Any, num_ps: Any, master_node: Any, eval_node: Any) -> list[Fault]:
+    faults = [*count_faults(_RUN, "num_executors", num_executors, 1), *count_faults(_RUN, "num_ps", num_ps)]
+    if master_node not in (None, "", "chief", "master"):
+        faults.append(Fault(_RUN, f"master_node={master_node!r}", "expected 'chief'"))
+    if faults:
+        return faults
+    others = {"num_ps": num_ps, "the chief": int(bool(master_node)), "the evaluator": int(bool(eval_node))}
+    workers = num_executors - sum(others.values())
+    if workers >= 0 and (workers or master_node):
+        return []
+    taken = " and ".join(f"{name} ({count})" for name, count in others.items() if count)
+    what = f"num_executors={num_executors} has no room for {taken} and a worker"
+    expected = "expected one worker or a chief at least; num_executors counts all of them"
+    return [Fault(_RUN, what, expected)]
+
+
+def _roles(
+    num_executors: int, num_ps: int, master_node: str | None, eval_node: bool, settings: Settings
+) -> dict[str, dict[str, Any]]:
+    """By name, what a job file would say of each role."""
+    workers = num_executors - num_ps - bool(eval_node) - bool(master_node)
+    counts = {"ps": num_ps, master_node or "chief": int(bool(master_node)), "worker": workers}
+    roles: dict[str, dict[str, Any]] = {
+        name: {"count": int(count)} for name, count in counts.items() if count
+    }
+    if eval_node:
+        roles["evaluator"] = {"count": 1, "drain": _EVALUATOR}
+    if "chief" in roles and workers and settings.job is None:
+        roles["worker"]["drain"] = _WORKERS_WITH_PS if num_ps else _WORKERS
+    return roles
+
+
+def _board(log_dir: str, settings: Settings) -> dict[str, Any]:
+    """What a job file would say of TensorBoard. On this machine other machines do not see it."""
+    here = settings.hosts is None and settings.docker is None and settings.job is None
+    words = ["-m", "tensorboard.main", "--logdir", log_dir, "--reload_multifile=true"]
+    words += ["--host", "{task_host}"] if here else ["--bind_all"]
+    return {"count": 1, "sidecar": True, "command": [*words, "--port", "{task_port}"]}
+
+
+@atexit.register
+def _end_forgotten() -> None:
+    """The program ends without having shut its clusters down."""
+    for cluster in list(_running):
+        if cluster._tasks.is_ours:
+            notice("the program ends without TFCluster.shutdown(): its nodes are ended")
+            cluster._close(at_once=True)

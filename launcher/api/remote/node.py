@@ -1,0 +1,333 @@
+"""What a function of a cluster uses in its node: ``ctx``, `TFNode`, `compat`; TensorFlowOnSpark's names.
+
+TensorFlow is imported only by what needs it.
+"""
+
+from __future__ import annotations
+
+import enum
+import getpass
+import json
+import os
+import re
+import tempfile
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
+
+from launcher.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    import socket
+
+    from launcher.feed.remote.connect import Connector
+    from launcher.feed.remote.data_feed import DataFeed
+
+#: Roles whose tasks train: they count in ``num_workers``, and rows are fed to them.
+TRAINING = ("master", "chief", "worker")
+#: Paths of another file system, which stay as they are.
+_SCHEMES = re.compile(r"(adl|file|gs|hdfs|oss|s3|s3a|s3n|swift|viewfs|wasb|abfs|abfss|https?)://")
+
+
+class InputMode(enum.IntEnum):
+    """Where the rows come from."""
+
+    TENSORFLOW = 0  #: the function reads them itself
+    SPARK = 1  #: the program feeds them: `TFCluster.train` and `TFCluster.inference`
+    FEED = 1  #: another name of `SPARK`
+
+
+class Feeds:
+    """A node's connections to its feeds; TensorFlowOnSpark calls it ``ctx.mgr``."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+
+    def connect(self, feed: str) -> socket.socket:
+        """A connection for the feed of this name.
+
+        Raises:
+            OSError: the driver can't be reached.
+        """
+        return self._connector.connect("feed", feed=feed)
+
+
+class TFNodeContext:
+    """What a function is given to know where in the cluster it runs.
+
+    Attributes:
+        worker_num, executor_id: the number of this node among all, from 0: ps first, then chief, evaluator,
+            workers.
+        job_name, task_index: its role, and its number there.
+        num_workers: how many nodes train: chief and workers.
+        cluster_spec: addresses by role, ``{"worker": ["host:port", ...], ...}``.
+        working_dir: where it runs.
+        output_dir: a folder of its own, which is collected into the run's folder when the job is over.
+        defaultFS: ``file://``.
+        mgr: for ``TFNode.DataFeed(ctx.mgr)``; ``None``: the cluster is not fed.
+        tmp_socket: ``None``; the port is held for as long as the task runs, and a server can use it anyway.
+    """
+
+    def __init__(
+        self,
+        executor_id: int = 0,
+        job_name: str = "",
+        task_index: int = 0,
+        cluster_spec: Mapping[str, Sequence[str]] | None = None,
+        defaultFS: str = "file://",  # noqa: N803 - TensorFlowOnSpark's name
+        working_dir: str = ".",
+        mgr: Feeds | None = None,
+        num_workers: int | None = None,
+        output_dir: str = "",
+    ) -> None:
+        self.worker_num = self.executor_id = executor_id
+        self.job_name = job_name
+        self.task_index = task_index
+        self.cluster_spec = {role: list(addresses) for role, addresses in (cluster_spec or {}).items()}
+        training = sum(len(addresses) for role, addresses in self.cluster_spec.items() if role in TRAINING)
+        self.num_workers = training if num_workers is None else num_workers
+        self.defaultFS = defaultFS
+        self.working_dir = working_dir
+        self.mgr = mgr
+        self.tmp_socket = None
+        self.output_dir = output_dir
+
+    @classmethod
+    def of_task(cls, fields: Mapping[str, Any], connector: Connector) -> TFNodeContext:
+        """That of the task that this process is.
+
+        Args:
+            fields: ``numbers`` of all nodes by task, and whether the cluster is ``fed``.
+            connector: to the driver.
+        """
+        task = connector.hello["task"]
+        role, _, index = task.rpartition("/")
+        roles = {name.rpartition("/")[0] for name in fields["numbers"]}
+        cluster = json.loads(os.environ.get("CLUSTER_SPEC") or "{}")
+        return cls(
+            fields["numbers"][task],
+            role,
+            int(index),
+            {name: addresses for name, addresses in cluster.items() if name in roles},
+            working_dir=os.getcwd(),
+            mgr=Feeds(connector) if fields["fed"] else None,
+            output_dir=os.environ.get("OUTPUT_DIR", ""),
+        )
+
+    def __repr__(self) -> str:
+        return f"<TFNodeContext {self.job_name}/{self.task_index}, node {self.executor_id}>"
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether it writes checkpoints and models: the chief; the first worker, if there is no chief."""
+        if self.job_name == "worker" and not {"chief", "master"} & set(self.cluster_spec):
+            return self.task_index == 0
+        return self.job_name in ("chief", "master")
+
+    def absolute_path(self, path: str) -> str:
+        """A path as `open` takes it: relative ones are below the working folder; with a scheme, unchanged."""
+        if _SCHEMES.match(path):
+            return path
+        return os.path.normpath(os.path.join(self.working_dir, os.path.expanduser(path)))
+
+    def start_cluster_server(self, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:
+        """Start the TensorFlow server of this node: see `launcher.TFNode.start_cluster_server`."""
+        return TFNode.start_cluster_server(self, num_gpus, rdma)
+
+    def export_saved_model(
+        self, model: Any, export_dir: str, tag_set: Any = None, signatures: Any = None
+    ) -> None:
+        """Write a model for serving: see `launcher.TFNode.export_saved_model`."""
+        TFNode.export_saved_model(model, self.absolute_path(export_dir), tag_set, signatures)
+
+    def get_data_feed(
+        self,
+        train_mode: bool = True,
+        qname_in: str = "input",
+        qname_out: str = "output",
+        input_mapping: Mapping[str, str] | None = None,
+    ) -> DataFeed:
+        """The rows that the driver feeds.
+
+        Args:
+            train_mode: ``False``: a result is given back for each row.
+            qname_in, qname_out: names of the feeds.
+            input_mapping: names of columns, by the columns of the rows in their order; batches are dicts
+                then.
+
+        Raises:
+            InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
+                is not a dict.
+        """
+        if self.mgr is None:
+            what = "nothing feeds this node"
+            expected = "start the cluster with input_mode=InputMode.FEED"
+            raise InputError([Fault("ctx.get_data_feed", what, expected)])
+        return TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
+
+    def get_dataset(self, output_signature: Any, batch_size: int, qname: str = "input") -> Any:
+        """The rows that the driver feeds, as a ``tf.data.Dataset`` of batches.
+
+        Args:
+            output_signature: the `tf.TensorSpec` of one row; a tuple or dict of them for such rows.
+            batch_size: rows in a batch; the last one may be shorter.
+            qname: the feed.
+        """
+        from launcher.feed.remote.dataset import dataset
+
+        return dataset(self.get_data_feed(qname_in=qname), output_signature, batch_size)
+
+    def release_port(self) -> None:
+        """Does nothing: a server can use the node's port while it is held."""
+
+
+class TFNode:
+    """The functions of TensorFlowOnSpark's module of this name."""
+
+    @staticmethod
+    def hdfs_path(ctx: Any, path: str) -> str:
+        """A path with a scheme: ``file:///...``, or one of ``ctx.defaultFS``.
+
+        Args:
+            ctx: that of the node.
+            path: one with a scheme is unchanged; a relative one is below the working folder (on HDFS below
+                the user's home).
+        """
+        if _SCHEMES.match(path):
+            return path
+        path = os.path.expanduser(path)
+        if not path.startswith("/"):
+            hdfs = ctx.defaultFS.startswith(("hdfs://", "viewfs://"))
+            path = os.path.join(f"/user/{getpass.getuser()}" if hdfs else ctx.working_dir, path)
+        return f"{ctx.defaultFS}{os.path.normpath(path)}"
+
+    @staticmethod
+    def start_cluster_server(ctx: TFNodeContext, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:
+        """Start the TensorFlow server of this node, on its own port of the cluster.
+
+        Args:
+            ctx: that of the node.
+            num_gpus: ignored: the GPUs of a task are assigned before it starts.
+            rdma: only ``False``: TensorFlow 2 has no other protocol than gRPC.
+
+        Returns:
+            The ``tf.train.ClusterSpec``, and the server, to whose ``target`` sessions connect.
+
+        Raises:
+            ValueError: RDMA is asked for, or the node is not in a cluster.
+        """
+        if rdma:
+            raise ValueError("rdma=True: TensorFlow 2 has no protocol for it; expected False")
+        if not ctx.cluster_spec:
+            raise ValueError("this node is not in a cluster, so it has no server")
+        import tensorflow as tf
+
+        cluster = tf.train.ClusterSpec(ctx.cluster_spec)
+        server = tf.distribute.Server(
+            cluster, job_name=ctx.job_name, task_index=ctx.task_index, protocol="grpc"
+        )
+        return cluster, server
+
+    @staticmethod
+    def export_saved_model(model: Any, export_dir: str, tag_set: Any = None, signatures: Any = None) -> None:
+        """Write a model for serving, in TensorFlow's SavedModel format.
+
+        Args:
+            model: of Keras (2 or 3), or a ``tf.Module``; or a session of TensorFlow 1.
+            export_dir: the folder; must not exist for a session.
+            tag_set: for a session: ``"serve"``, or several tags separated by commas.
+            signatures: for a session: ``{name: {"inputs": {name: tensor}, "outputs": ..., "method_name":
+                ...}}``; else what ``tf.saved_model.save`` takes.
+        """
+        import tensorflow as tf
+
+        if isinstance(model, tf.compat.v1.Session) or hasattr(model, "sess_str"):
+            _export_session(tf, model, export_dir, tag_set, signatures or {})
+        elif hasattr(model, "export") and signatures is None:  # Keras 3: its save() writes no SavedModel
+            model.export(export_dir)
+        else:
+            tf.saved_model.save(model, export_dir, signatures=signatures)
+
+    @staticmethod
+    def release_port(ctx: TFNodeContext) -> None:
+        """Does nothing: see `TFNodeContext.release_port`."""
+
+    @staticmethod
+    def DataFeed(  # noqa: N802 - TensorFlowOnSpark's name
+        mgr: Any,
+        train_mode: bool = True,
+        qname_in: str = "input",
+        qname_out: str = "output",
+        input_mapping: Any = None,
+    ) -> DataFeed:
+        """The rows that the driver feeds: see `TFNodeContext.get_data_feed`.
+
+        Args:
+            mgr: ``ctx.mgr``.
+            train_mode, qname_in, qname_out, input_mapping: as there.
+
+        Raises:
+            InputError: the cluster is not fed, or ``input_mapping`` is not a dict.
+        """
+        from launcher.feed.remote.data_feed import DataFeed
+
+        if mgr is None:
+            expected = "start the cluster with input_mode=InputMode.FEED"
+            raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
+        if input_mapping is not None and not isinstance(input_mapping, Mapping):
+            what = f"input_mapping is a {type(input_mapping).__name__}"
+            expected = "expected a dict: the columns of the rows, in their order, and their names"
+            raise InputError([Fault("DataFeed", what, expected)])
+        return DataFeed(mgr.connect, train_mode, qname_in, qname_out, input_mapping)
+
+
+def _export_session(tf: Any, session: Any, export_dir: str, tag_set: Any, signatures: Any) -> None:
+    saved_model = tf.compat.v1.saved_model
+    tags = tag_set.split(",") if isinstance(tag_set, str) else list(tag_set or ["serve"])
+
+    def infos(tensors: Any) -> Any:
+        return {name: saved_model.utils.build_tensor_info(tensor) for name, tensor in tensors.items()}
+
+    definitions = {
+        name: saved_model.signature_def_utils.build_signature_def(
+            inputs=infos(signature["inputs"]),
+            outputs=infos(signature["outputs"]),
+            method_name=signature.get("method_name", name),
+        )
+        for name, signature in signatures.items()
+    }
+    builder = saved_model.builder.SavedModelBuilder(export_dir)
+    builder.add_meta_graph_and_variables(session, tags, signature_def_map=definitions, clear_devices=True)
+    builder.save()
+
+
+class compat:  # noqa: N801 - stands for a module of this name
+    """The functions of TensorFlowOnSpark's module of this name."""
+
+    @staticmethod
+    def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:
+        """Write a model for serving. All workers must call it; only the chief's model is kept.
+
+        Args:
+            model: see `TFNode.export_saved_model`.
+            export_dir: the folder.
+            is_chief: ``ctx.is_chief``. (In synchronous training all workers take part when a model is
+                written.)
+        """
+        if is_chief:
+            TFNode.export_saved_model(model, export_dir)
+            return
+        with tempfile.TemporaryDirectory(prefix="tf-launcher-") as folder:
+            TFNode.export_saved_model(model, os.path.join(folder, "model"))
+
+    @staticmethod
+    def disable_auto_shard(options: Any) -> None:
+        """Set a ``tf.data.Options`` to skip no rows: each worker is fed rows of its own already."""
+        import tensorflow as tf
+
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+
+    @staticmethod
+    def is_gpu_available() -> bool:
+        """Whether TensorFlow finds a GPU."""
+        import tensorflow as tf
+
+        return bool(tf.config.list_physical_devices("GPU"))

@@ -1,0 +1,298 @@
+"""Runs functions of the driver's program in a task: one, or, as a slot, one instance after another.
+
+A slot imports nothing of the user's, so an instance is a fork of it that takes a millisecond and finds
+everything as a fresh process would.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
+
+from launcher.api.remote.messages import Message, MessageType, receive, send
+from launcher.api.remote.node import TFNodeContext
+from launcher.errors import LaunchError
+
+if TYPE_CHECKING:
+    from launcher.feed.remote.connect import Connector
+
+#: Seconds in which a broken connection to the driver has to be made again; between two of them; and after
+#: which a connection has worked.
+_PATIENCE, _PAUSE, _WORKED = 60.0, 0.2, 1.0
+#: Seconds that a process may take to end when its function has returned, or has raised.
+_RETURNED, _RAISED = 30.0, 3.0
+#: What a task of a cluster has in its environment, and an instance that is alone must not have.
+_OF_CLUSTERS = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
+_BACK = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"
+
+
+class Channel:
+    """The task's side of its connection to the driver, which may break and be made again."""
+
+    def __init__(self, sock: socket.socket, connector: Connector) -> None:
+        self.sock = sock
+        self._connector = connector
+
+    def request(self, message: Message) -> Message:
+        """The driver's answer. After a break the message is sent again: the driver may get it twice.
+
+        Raises:
+            OSError: the driver can't be reached any more.
+        """
+        until = time.monotonic() + _PATIENCE
+        while True:
+            started = time.monotonic()
+            error = OSError("the driver has closed the connection")
+            try:
+                send(self.sock, message)
+                answer = receive(self.sock)
+                if answer is not None:  # relayed connections end in order when their network breaks
+                    return answer
+            except OSError as found:
+                error = found
+            self.sock.close()
+            if time.monotonic() - started > _WORKED:
+                until = time.monotonic() + _PATIENCE
+            elif time.monotonic() > until:
+                raise error
+            time.sleep(_PAUSE)
+            self.sock = self._connector.connect("member", max(0.0, until - time.monotonic()), again=True)
+
+
+def main(sock: socket.socket, connector: Connector) -> None:
+    """Do what the driver says on this connection, then end the process.
+
+    Raises:
+        SystemExit: always.
+    """
+    work = receive(sock)
+    if work is None or work.type is not MessageType.WORK:
+        sys.exit(f"{connector.hello['task']}: the program that drives the job sends no work")
+    for folder in work.fields["path"]:  # modules of the program are found as in the driver
+        if folder not in sys.path and os.path.isdir(folder):
+            sys.path.append(folder)
+    sys.path.append("")
+    channel = Channel(sock, connector)
+    if work.fields["slot"]:
+        _serve(channel, work)
+        sys.exit(0)
+    message, code = _run(work.pickles, TFNodeContext.of_task(work.fields, connector), results=False)
+    _report(channel, message)
+    if code == 0 and connector.hello["task"].startswith("ps/"):
+        while True:  # a parameter server stays until it is stopped, also without anything to do
+            signal.pause()
+    _leave(code, _RETURNED if message.type is MessageType.DONE else _RAISED)
+
+
+def _report(channel: Channel, message: Message) -> None:
+    """Tell the driver how the function went."""
+    try:
+        channel.request(message)
+    except OSError as error:
+        print(f"the outcome of the function can't be sent to the driver: {error}", file=sys.stderr)
+    _end_by_sigterm(message)
+
+
+def _end_by_sigterm(sent: Message) -> None:
+    """See `_failed`: the message is sent."""
+    if sent.fields.get("unasked"):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(code: int, seconds: float) -> None:
+    """End the process, also where a thread of the user's would keep it for ever.
+
+    Raises:
+        SystemExit: always.
+    """
+
+    def end() -> None:
+        time.sleep(seconds)
+        threads = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
+        text = f"the process does not end {seconds:g} s after its function (threads: {', '.join(threads)})"
+        print(f"{text}: it is ended", file=sys.stderr, flush=True)
+        os._exit(code)
+
+    threading.Thread(target=end, daemon=True).start()
+    sys.exit(code)
+
+
+# ---------------------------------------------------------------------- a function
+
+
+def _run(pickles: Sequence[Any], ctx: TFNodeContext, results: bool) -> tuple[Message, int]:
+    """Run a function.
+
+    Args:
+        pickles: of the function and its first argument.
+        ctx: its second argument.
+        results: whether its result is sent to the driver.
+
+    Returns:
+        Its outcome, and the exit code for this process.
+    """
+    try:
+        function, arguments = (pickle.loads(data) for data in pickles)
+        if isinstance(arguments, list):
+            sys.argv = arguments  # as programs for TensorFlowOnSpark expect it
+        result = function(arguments, ctx)
+        done = Message(MessageType.DONE, {}, [_pickled(result)] if results else [])
+        _end_feeds()
+        return done, 0
+    except SystemExit as end:
+        if end.code in (None, 0):
+            _end_feeds()
+            return Message(MessageType.DONE), 0
+        return _failed(end)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is: the driver reports it
+        return _failed(error)
+
+
+def _end_feeds() -> None:
+    """The function takes no more rows of the feeds that it has opened."""
+    data_feed = sys.modules.get("launcher.feed.remote.data_feed")
+    if data_feed is not None:
+        data_feed.end_all()
+
+
+def _pickled(result: object) -> bytes:
+    import cloudpickle
+
+    from launcher.feed.remote.frames import check_size
+
+    try:
+        data: bytes = cloudpickle.dumps(result)
+        check_size([data], "it")
+    except Exception as error:
+        text = f"the result of the function can't be sent to the driver: {type(error).__name__}: {error}"
+        raise LaunchError(f"{text}; {_BACK}") from error
+    return data
+
+
+def _failed(error: BaseException) -> tuple[Message, int]:
+    """Print what was raised, and make a message of it.
+
+    A SIGTERM is ignored from here on, so that the message can be sent. ``unasked``: none can have been the
+    reason, as a SIGTERM would have killed this process.
+    """
+    unasked = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if unasked:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    code = error.code if isinstance(error, SystemExit) else 1
+    shown = "" if isinstance(error, SystemExit) else _formatted(error)
+    if not isinstance(code, int):
+        code, shown = 1, str(code)
+    sys.stdout.flush()
+    print(shown, file=sys.stderr, flush=True)
+    what = "".join(traceback.format_exception_only(type(error), error)).strip()
+    fields = {"what": what, "traceback": shown, "code": code & 0xFF, "unasked": unasked}
+    return Message(MessageType.RAISED, fields, _pickled_error(error)), code & 0xFF
+
+
+def _formatted(error: BaseException) -> str:
+    """The traceback without the functions of ours around those of the user's."""
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames) and frames.tb_next is not None:
+        frames = frames.tb_next
+    if not isinstance(error, LaunchError):
+        return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+    last = at = frames
+    while at is not None:
+        last, at = (at if not _is_ours(at) else last), at.tb_next
+    if last is not None:
+        last.tb_next = None
+    return "".join(traceback.format_exception(type(error), error, frames, chain=False)).rstrip()
+
+
+def _is_ours(frames: TracebackType) -> bool:
+    return str(frames.tb_frame.f_globals.get("__name__")).startswith("launcher.")
+
+
+def _pickled_error(error: BaseException) -> Sequence[bytes]:
+    """The exception, if it can be pickled and made again; the driver has its text anyway."""
+    if isinstance(error, SystemExit):
+        return []
+    try:
+        import cloudpickle
+
+        data = cloudpickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there
+        return []
+    return [data]
+
+
+# ---------------------------------------------------------------------- instances
+
+
+def _serve(channel: Channel, work: Message) -> None:
+    """Run instances as the driver says, until it says that there are no more."""
+    for name in _OF_CLUSTERS:
+        os.environ.pop(name, None)
+    free = Message(MessageType.FREE, {"number": None})
+    while True:
+        order = channel.request(free)
+        number = order.fields.get("number")
+        if order.type is not MessageType.START or number is None:
+            return
+        free = _instance(channel, work, order)
+
+
+def _instance(channel: Channel, work: Message, order: Message) -> Message:
+    """Run one instance in a fork; its outcome."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        channel.sock.close()
+        ours.close()
+        context = _context_of_instance(work.fields, order.fields["number"])
+        message, code = _run([*work.pickles, *order.pickles], context, results=True)
+        send(theirs, message)
+        _end_by_sigterm(message)
+        _leave(code, _RETURNED if message.type is MessageType.DONE else _RAISED)
+    theirs.close()
+    with ours:
+        outcome = _outcome(ours, pid)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    ending = {"number": order.fields["number"], "exit": [code, None] if code >= 0 else [None, -code]}
+    if outcome is None:
+        return Message(MessageType.FREE, ending)
+    fields = {**ending, "outcome": [outcome.type.value, outcome.fields]}
+    return Message(MessageType.FREE, fields, outcome.pickles)
+
+
+def _outcome(sock: socket.socket, pid: int) -> Message | None:
+    """What the instance sends before it ends; ``None``: it ends without."""
+    handle = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    poll.register(handle, select.POLLIN)
+    ready = [fd for fd, _ in poll.poll()]
+    os.close(handle)
+    try:
+        return receive(sock) if sock.fileno() in ready else None
+    except OSError:  # it was killed while it sent that
+        return None
+
+
+def _context_of_instance(fields: Mapping[str, Any], number: int) -> TFNodeContext:
+    """A cluster of one."""
+    output = os.environ.get("OUTPUT_DIR", "")
+    if output:
+        output = os.path.join(output, str(number))
+        os.makedirs(output, exist_ok=True)
+    return TFNodeContext(
+        number, "worker", 0, working_dir=os.getcwd(), num_workers=fields["instances"], output_dir=output
+    )

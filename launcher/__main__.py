@@ -11,24 +11,19 @@ _INTERRUPTED = 130
 
 
 def _leave(*_: object) -> None:
-    """Ctrl-C while there is nothing yet to be ended: no traceback of some import."""
+    """Ctrl-C ends a command at once, without a traceback; a running job handles it: `Interrupts`."""
     os._exit(_INTERRUPTED)
 
 
-#: Whoever starts us with Ctrl-C ignored means it.
-_HEARS_CTRL_C = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
-if _HEARS_CTRL_C and (__name__ == "__main__" or os.path.basename(sys.argv[0]) == "launch"):
+# Before all other imports. A caller that ignores Ctrl-C (nohup) wants it ignored.
+_IS_COMMAND = __name__ == "__main__" or os.path.basename(sys.argv[0]) == "launch"
+if _IS_COMMAND and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _leave)
 
 import errno  # noqa: E402
 import gc  # noqa: E402
 import signal  # noqa: E402
-from typing import TYPE_CHECKING  # noqa: E402
-
-from launcher.signals import heed_dropped  # noqa: E402
-
-if TYPE_CHECKING:
-    from typing import NoReturn
+from typing import NoReturn  # noqa: E402
 
 #: The launcher itself failed.
 _OURS = 125
@@ -44,24 +39,14 @@ def main() -> NoReturn:
     """
     gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the ends of our children from us
-    _hide_values()
     _open_standard_streams()
     _print_anything()
     try:
         code = _flushed(_run(sys.argv[1:]))
     except KeyboardInterrupt:
-        for number in (signal.SIGINT, signal.SIGALRM):  # the latter: one that was dropped just before
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = _flushed(_INTERRUPTED)
     os._exit(code)
-
-
-def _hide_values() -> None:
-    """Of ``-x NAME=VALUE``: they may be secret, and our command line is not."""
-    if any(word.startswith("-x") for word in sys.argv[1:]):
-        from launcher.cli.masking import mask_command_line
-
-        mask_command_line()
 
 
 def _open_standard_streams() -> None:
@@ -85,9 +70,6 @@ def _run(argv: list[str]) -> int:
     try:
         from launcher.cli.main import main as command
 
-        heed_dropped()
-        if _HEARS_CTRL_C:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         return command(argv)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -12,13 +12,14 @@ from launcher.checking.ask import Asked, ask_hosts
 from launcher.checking.findings import Finding, HostReport, Offset, Severity, findings
 from launcher.cli.completion import completes_files
 from launcher.cli.inventory import read_hosts
-from launcher.cli.places import is_here
-from launcher.cli.request import this_machine
-from launcher.cli.sshoptions import add_ssh_options, seconds, ssh_settings
+from launcher.cli.launch_options import this_machine
+from launcher.cli.options import add_ssh_options, ssh_settings
+from launcher.cli.parser import seconds
 from launcher.cli.tables import print_table
-from launcher.cli.telling import tell
 from launcher.errors import Fault, HostsError, JobError, TransportError
 from launcher.job import Host
+from launcher.job_run.hosts import is_here
+from launcher.job_run.notices import print_notice
 from launcher.text import byte_size, counted, duration, listed, printable
 from launcher.transport.base import Errand
 from launcher.transport.localerrand import LocalErrands
@@ -103,10 +104,10 @@ def _ask(hosts: Sequence[Host], args: argparse.Namespace) -> Asked:
     local = LocalErrands()
     remote = [host for host in hosts if not is_here(host)]
     if not remote:
-        return ask_hosts(hosts, lambda _: local, is_here, args.timeout, args.python, tell)
+        return ask_hosts(hosts, lambda _: local, is_here, args.timeout, args.python, print_notice)
     from launcher.transport.ssh.fleet import Fleet
 
-    with Fleet(remote, ssh_settings(args), tell) as fleet:
+    with Fleet(remote, ssh_settings(args), print_notice) as fleet:
         unreached = _Unreached({})
         try:
             fleet.connect()
@@ -119,7 +120,7 @@ def _ask(hosts: Sequence[Host], args: argparse.Namespace) -> Asked:
             is_here,
             args.timeout,
             args.python,
-            tell,
+            print_notice,
         )
 
 

@@ -1,15 +1,18 @@
-"""``launch clean``: remove what launches that are over have left at the Docker engine."""
+"""``launch clean``: remove what launches that have ended have left at Docker engines."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
-from launcher.cli.removed import show
-from launcher.cli.sshoptions import add_ssh_options
-from launcher.cli.telling import tell
-from launcher.errors import LaunchError
+from launcher.cli.inventory import read_hosts
+from launcher.cli.options import add_ssh_options, ssh_settings
+from launcher.errors import HostsError, LaunchError
+from launcher.job_run.hosts import RemoteCommands, is_here
+from launcher.job_run.notices import print_notice
 from launcher.transports.docker import engine
 from launcher.transports.docker.here import reminder
+from launcher.transports.docker.hosts import Engines
 
 SUMMARY = "remove containers and networks that killed launches, or --keep, have left"
 
@@ -31,20 +34,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Remove them.
+    """Remove them, and print which.
 
     Raises:
-        LaunchError: the engine can't be reached, or does not remove them.
+        LaunchError: a host or an engine can't be reached, or does not remove them.
     """
     if args.hosts is not None:
-        from launcher.cli import dockerclean
-
-        return dockerclean.run(args)
-    with reminder(tell, "waiting for the Docker engine to respond"):
+        return _clean_hosts(args)
+    with reminder(print_notice, "waiting for the Docker engine to respond"):
         engine.inspect(engine.run_here)
         found = engine.dead(engine.run_here, kept=True)
-        left = [] if args.dry_run else engine.remove(engine.run_here, found)
-    show(args.dry_run, [(f"{thing.kind} {thing.name}",) * 2 for thing in found], left)
-    if left:
-        raise LaunchError("; ".join(left))
+        faults = [] if args.dry_run else engine.remove(engine.run_here, found)
+    _show(args.dry_run, [(f"{thing.kind} {thing.name}",) * 2 for thing in found], faults)
+    if faults:
+        raise LaunchError("; ".join(faults))
     return 0
+
+
+def _clean_hosts(args: argparse.Namespace) -> int:
+    from launcher.transport.ssh import lean
+
+    lean.fetch()
+    from launcher.transport.ssh.fleet import Fleet
+
+    hosts = read_hosts(args.hosts)
+    remote = [host for host in hosts if not is_here(host)]
+    with Fleet(remote, ssh_settings(args), print_notice) as fleet:
+        fleet.connect()
+        engines = Engines(hosts, RemoteCommands(hosts, fleet), print_notice)
+        dead = engines.dead()
+        faults = [] if args.dry_run else engines.remove(dead)
+    found = [(f"{it.kind} {it.name} on {host}", host) for host, things in dead.items() for it in things]
+    _show(args.dry_run, found, faults)
+    if faults:
+        raise HostsError(faults)
+    return 0
+
+
+def _show(dry_run: bool, found: Sequence[tuple[str, str]], faults: Sequence[str]) -> None:
+    """Print what is removed.
+
+    Args:
+        dry_run: nothing was removed.
+        found: each thing, and the beginning of a fault that kept it.
+        faults: what went wrong.
+    """
+    for thing, prefix in found:
+        if not any(fault.startswith(f"{prefix}:") for fault in faults):
+            print(f"{'would remove' if dry_run else 'removed'} {thing}")
+    if not found:
+        print("nothing is left")

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
 
-from launcher.cli.commands import COMMANDS
 from launcher.cli.parser import Parser
 from launcher.errors import HostsError, InputError, LaunchError, NotRunnableError, ProgramError
-from launcher.text import printable
+from launcher.text import nearest, printable
 
-if TYPE_CHECKING:
-    from typing import Any
+#: Command -> module, imported when it is used. Any other word is a program to run.
+COMMANDS = {
+    "run": "launcher.cli.run",
+    "hosts": "launcher.cli.hosts",
+    "check": "launcher.cli.check",
+    "logs": "launcher.cli.logs",
+    "ps": "launcher.cli.ps",
+    "stop": "launcher.cli.stop",
+    "clean": "launcher.cli.clean",
+    "completion": "launcher.cli.completion",
+}
+#: Commands of other programs that are options of this one.
+_OPTIONS = ("help", "version")
 
 _SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
        launch [OPTIONS] -m MODULE [ARGS...]
@@ -32,20 +40,22 @@ def main(argv: Sequence[str]) -> int:
         argv: without the program's own name.
 
     Returns:
-        The exit code; every fault of ours is printed by then.
+        The exit code; every error of ours is printed by then.
     """
     name = argv[0] if argv and argv[0] in COMMANDS else "run"
     rest = argv[1:] if argv and argv[0] == name else argv
+    command = importlib.import_module(COMMANDS[name])
+    args = command_parser(name, command).parse_args(list(rest))
     try:
-        command = importlib.import_module(COMMANDS[name])
-        return int(command.run(_parser(name, command).parse_args(list(rest))))
+        return int(command.run(args))
     except LaunchError as error:
-        print_error(error)
+        hint = _meant_command(args) if isinstance(error, ProgramError) and name == "run" else ""
+        print_error(error, hint)
         return error.exit_code
 
 
-def print_error(error: LaunchError) -> None:
-    """Each fault on a line of its own, and nothing in it that a terminal would act on."""
+def print_error(error: LaunchError, hint: str = "") -> None:
+    """Print each fault on a line of its own, without anything that a terminal acts on."""
     faults: Sequence[object] = (error,)
     if isinstance(error, (InputError, HostsError)):
         faults = error.faults
@@ -53,45 +63,32 @@ def print_error(error: LaunchError) -> None:
         faults = str(error).split("\n")  # a line for each program
     for fault in faults:
         text = "\n".join(map(printable, str(fault).split("\n")))
-        print(f"launch: {text}", file=sys.stderr)
+        print(f"launch: {text}{hint}", file=sys.stderr)
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the terminal. argparse would import ``shutil`` to ask, at every launch: 4 ms."""
-
-    def __init__(self, prog: str, **settings: Any) -> None:
-        super().__init__(prog, **{**settings, "width": _columns() - 2})
-
-
-def _columns() -> int:
-    """Columns of the terminal, as ``shutil`` finds them, but no more than are read with ease."""
-    said = os.environ.get("COLUMNS", "")
-    try:
-        return min(int(said) if said.isdigit() and int(said) else os.get_terminal_size(1).columns or 80, 112)
-    except OSError:
-        return 80
+def _meant_command(args: argparse.Namespace) -> str:
+    """For a program that does not exist: the command of ours that its name resembles."""
+    words = [word for word in args.program if word != "--"]
+    if args.module is not None or args.code is not None or not words or "/" in words[0]:
+        return ""
+    near = nearest(words[0], (*COMMANDS, *_OPTIONS))
+    return f"; did you mean launch {'--' if near in _OPTIONS else ''}{near}?" if near else ""
 
 
-def _parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
+def command_parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
+    """The parser of one command."""
+    epilog = "examples:\n" + "\n".join(f"  {line}" for line in command.EXAMPLES.splitlines())
+    if name == "run":
+        names = ", ".join(other for other in COMMANDS if other != "run")
+        epilog += f"\n\ncommands: {names}\n(launch COMMAND --help; a program of such a name: launch run NAME)"
     parser = Parser(
         prog="launch" if name == "run" else f"launch {name}",
         usage=_SYNOPSIS if name == "run" else None,
         description=command.SUMMARY[:1].upper() + command.SUMMARY[1:] + ".",
-        epilog=_epilog(name, command),
-        formatter_class=_Help,
-        allow_abbrev=False,
+        epilog=epilog,
     )
     command.add_arguments(parser)
     return parser
-
-
-def _epilog(name: str, command: ModuleType) -> str:
-    text = "examples:\n" + "\n".join(f"  {line}" for line in command.EXAMPLES.splitlines())
-    if name != "run":
-        return text
-    names = ", ".join(other for other in COMMANDS if other != "run")
-    how = "(launch COMMAND --help; a program of such a name: launch run NAME)"
-    return f"{text}\n\ncommands: {names}\n{how}"
 
 
 def build_parser() -> argparse.ArgumentParser:

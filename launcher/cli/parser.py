@@ -1,23 +1,19 @@
-"""The parser of every command: what is wrong is one line, with what was probably meant."""
+"""The argument parser of every command, and types of values that several commands read."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import TYPE_CHECKING
+import functools
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
+from launcher.jobfile.durations import parse_duration
 from launcher.text import nearest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any, NoReturn
-
-    from _typeshed import SupportsWrite
-
-#: How argparse begins to tell of words that nobody takes.
-_NOBODY = "unrecognized arguments: "
-
-#: Other launchers' names for options of ours.
+#: How argparse begins its message about arguments that no option takes.
+_UNRECOGNIZED = "unrecognized arguments: "
+#: Names that other launchers give to options of ours.
 _ALIASES = {
     "--container": "--docker",
     "--image": "--docker",
@@ -30,66 +26,100 @@ _ALIASES = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but for its errors: all of them, and without the usage, whose four lines would hide them."""
+    """argparse with an error of one line: the usage would hide it."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._wrong: list[str] = []
-
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """See argparse; a value that is wrong is kept for later, that others may be found too."""
-        try:
-            return super()._get_value(action, arg_string)
-        except argparse.ArgumentError as error:
-            self._wrong.append(str(error))
-            return None
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """See `_get_value`."""
-        try:
-            super()._check_value(action, value)
-        except argparse.ArgumentError as error:
-            self._wrong.append(str(error))
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """See argparse."""
-        found = super().parse_args(args, namespace)
-        if self._wrong:
-            self.error("")
-        return found
-
-    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        """See argparse, which would hide that a help could not be written."""
-        if file is not None and file is sys.stdout:
-            file.write(message)
-        else:
-            super()._print_message(message, file)
+    def __init__(self, **settings: Any) -> None:
+        # Without a width, argparse imports shutil at every launch to ask for the size of the terminal.
+        formatter = functools.partial(argparse.RawDescriptionHelpFormatter, width=_columns() - 2)
+        super().__init__(formatter_class=formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, on a line for each fault; leave with exit code 2."""
-        faults = [fault.removeprefix("argument ") for fault in self._wrong]
-        if message.startswith(_NOBODY):
-            faults += _unknown(message.removeprefix(_NOBODY).split(), self._option_string_actions)
-        elif message:
-            faults.append(message.removeprefix("argument "))
-        more = f"({self.prog.removesuffix(' JOB.yaml')} --help shows all)"
-        self.exit(2, "".join(f"launch: {_on_one_line(fault)} {more}\n" for fault in faults))
+        """Print what is wrong; leave with exit code 2."""
+        faults = [message.removeprefix("argument ")]
+        if message.startswith(_UNRECOGNIZED):
+            faults = _unrecognized(message.removeprefix(_UNRECOGNIZED).split(), self._option_string_actions)
+        hint = f"({self.prog.removesuffix(' JOB.yaml')} --help shows all)"
+        self.exit(2, "".join(f"launch: {_on_one_line(fault)} {hint}\n" for fault in faults))
 
 
-def _unknown(words: list[str], known: Iterable[str]) -> Iterator[str]:
-    """What to say of words that nobody takes; those after an unknown option may be its value."""
+def _columns() -> int:
+    """Columns of the terminal; at most what is easy to read."""
+    columns = os.environ.get("COLUMNS", "")
+    try:
+        found = int(columns) if columns.isdigit() and int(columns) else os.get_terminal_size(1).columns
+    except OSError:
+        found = 80
+    return min(found or 80, 112)
+
+
+def _unrecognized(words: list[str], known: Iterable[str]) -> list[str]:
+    """A fault for each unknown option; a word after one may be its value."""
     options = [word.partition("=")[0] for word in words if word.startswith("-") and word != "--"]
     if not options:
-        yield f"nothing takes {' '.join(word for word in words if word != '--')!r}; expected options only"
+        extra = " ".join(word for word in words if word != "--")
+        return [f"unexpected argument {extra!r}; only options may stand there"]
+    names = [name.lstrip("-") for name in known]
+    faults = []
     for option in options:
-        yield f"unrecognized option {option}{_meant(option, known)}"
-
-
-def _meant(option: str, known: Iterable[str]) -> str:
-    guess = nearest(option.lstrip("-"), [name.lstrip("-") for name in known], 0.75)
-    meant = _ALIASES.get(option) or (f"--{guess}" if guess else "")
-    return f"; did you mean {meant}?" if meant else ""
+        guess = nearest(option.lstrip("-"), names, 0.75)
+        meant = _ALIASES.get(option) or (f"--{guess}" if guess else "")
+        faults.append(f"unrecognized option {option}{f'; did you mean {meant}?' if meant else ''}")
+    return faults
 
 
 def _on_one_line(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+# ---------------------------------------------------------------------- types of values
+
+
+class Once(argparse.Action):
+    """An option that may be given once: the last of several would silently win."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: object,
+        option: object = None,
+    ) -> None:
+        if getattr(namespace, self.dest) not in (None, value):
+            raise argparse.ArgumentError(self, "expected once; several hosts are host,host,...")
+        setattr(namespace, self.dest, value)
+
+
+def duration(text: str) -> float:
+    """Seconds, or ``10s``, ``5m``, ``2h``."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: {error}") from None
+
+
+def seconds(text: str) -> float:
+    """A duration above 0."""
+    found = duration(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected more than no time at all")
+    return found
+
+
+def whole_number(least: int, most: int, of: str = "") -> Callable[[str], int]:
+    """The type of an option that takes a whole number between two."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least} to {most}{of}")
+        return int(text)
+
+    return read
+
+
+def descriptor(text: str) -> int:
+    """The number of an open descriptor, inherited from the program that started this one."""
+    try:
+        os.fstat(int(text))
+    except (ValueError, OSError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected the number of an open descriptor") from None
+    return int(text)

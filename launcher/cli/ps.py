@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.cli.remains import sweep_died
 from launcher.cli.tables import print_table
 from launcher.runs.progress import exit_code_of, tasks_of
 from launcher.runs.registry import all_runs
+from launcher.runs.remains import sweep_died
 from launcher.runs.run import Run, RunState
 from launcher.text import byte_size, duration
 

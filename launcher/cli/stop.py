@@ -9,13 +9,13 @@ import signal
 import sys
 import time
 
-from launcher.cli.remains import sweep_died
-from launcher.cli.sshoptions import duration
+from launcher.cli.parser import duration
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.leash import is_pending
 from launcher.runs.owner import attach, send
 from launcher.runs.progress import exit_code_of, remaining
 from launcher.runs.registry import all_runs, find
+from launcher.runs.remains import sweep_died
 from launcher.runs.run import Run, RunState
 from launcher.text import printable
 

@@ -82,10 +82,16 @@ def test_all_faults_at_once(launch: Launch):
     assert all(line.startswith("launch: ") for line in ended.err.splitlines())
 
 
-def test_all_faults_of_the_options_at_once(launch: Launch):
-    ended = _refused(launch, "--workers", "x", "--ps", "y", "--on-failure", "panic", "--chef", "true")
+def test_all_faults_of_values_at_once(launch: Launch):
+    ended = _refused(launch, "--grace", "x", "--timeout", "y", "-x", "NO_SUCH_A", "--report", "", "true")
     options = [line.split()[1] for line in ended.err.splitlines()]
-    assert options == ["--workers:", "--ps:", "--on-failure:", "unrecognized"]
+    assert options == ["-x", "--grace:", "--timeout:", "--report:"]
+
+
+def test_a_wrong_option_is_one_line(launch: Launch):
+    ended = _refused(launch, "--workers", "x", "true")
+    assert ended.err.startswith("launch: --workers: 'x': expected a whole number")
+    assert len(ended.err.splitlines()) == 1
 
 
 def test_a_secret_in_a_fault_stays_one(launch: Launch):
@@ -162,7 +168,7 @@ def test_words_after_a_job_file_are_options(launch: Launch, tmp_path: Path):
     assert (ended.code, ended.out) == (0, "")
     assert "--wrokers" in _refused_after(launch, job, "--wrokers", "3").err
     assert "extra" in _refused_after(launch, job, "extra").err
-    assert "nothing takes 'extra'" in _refused_after(launch, job, "--", "extra").err
+    assert "unexpected argument 'extra'" in _refused_after(launch, job, "--", "extra").err
 
 
 def _refused_after(launch: Launch, *words: str | Path) -> Ended:

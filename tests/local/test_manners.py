@@ -63,13 +63,13 @@ main()
 
 @pytest.mark.timeout(300)
 def test_ctrl_c_during_any_import_leaves_no_traceback(launch: Launch):
-    for number in range(1, 200):
+    for number in range(1, 1000, 7):
         command = (sys.executable, "-c", _INTERRUPTED, str(number))
         ended = launch.start("--dry-run", "true", command=command).wait()
         if ended.code == 0:
             break
         assert (ended.code, ended.err) == (130, ""), number
-    assert 10 < number < 199
+    assert 10 < number < 999
 
 
 # ---------------------------------------------------------------------- in process lists
@@ -94,14 +94,9 @@ def test_who_looks_for_the_launcher_finds_it_alone(launch: Launch, family: Famil
 
 
 def test_no_value_stands_on_the_command_line(launch: Launch, family: Family):
-    words = ["-x", "TOKEN=secret-one", "-xOTHER=secret=two", "-x", "HOME", "-x", "A=b", "--workers", "1"]
-    started = launch.start(*words, "--", "sh", "-c", "echo $TOKEN $OTHER $A; sleep 60")
-    started.until(lambda it: "worker/0 | secret-one secret=two b" in it.out)
-    shown = _command_line(started.pid).rstrip(b"\0").split(b"\0")
-    at = shown.index(b"-x")
-    assert shown[at : at + 8] == [
-        b"-x", b"TOKEN=...", b"-xOTHER=...", b"-x", b"HOME", b"-x", b"A=.", b"--workers",
-    ]  # fmt: skip
+    words = ["-x", "TOKEN", "-x", "HOME", "--workers", "1"]
+    started = launch.start(*words, "--", "sh", "-c", "echo $TOKEN; sleep 60", env={"TOKEN": "secret-one"})
+    started.until(lambda it: "worker/0 | secret-one" in it.out)
     for pid in [
         started.pid,
         *named(family.alive(), "launch-agent"),

@@ -6,8 +6,8 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 
-from launcher.cli.planfile import OWN_VARIABLES, plan_as_dict
 from launcher.job import JobSpec, Placement, Plan, TaskPlan
+from launcher.job_run.planfile import OWN_VARIABLES, plan_as_dict
 from launcher.scheduler.plan import make_plan
 from launcher.text import printable
 
@@ -15,13 +15,13 @@ from launcher.text import printable
 _FIRST_PORT = 20_000
 
 
-def show(job: JobSpec, placement: Placement, as_json: bool, luggage: Sequence[str] = ()) -> int:
+def show(job: JobSpec, placement: Placement, as_json: bool, files: Sequence[str]) -> int:
     """Print the plan, start nothing.
 
     Args:
         job, placement: what would run where.
         as_json: for programs.
-        luggage: what would travel with it, line by line.
+        files: what would travel with it, line by line.
 
     Returns:
         The exit code, 0.
@@ -35,13 +35,13 @@ def show(job: JobSpec, placement: Placement, as_json: bool, luggage: Sequence[st
                     **plan_as_dict(plan, "dry-run"),
                     "example_ports": True,
                     "notes": placement.notes,
-                    "luggage": luggage,
+                    "luggage": files,
                 },
                 indent=1,
             )
         )
     else:
-        print("\n".join(_lines(plan, [*placement.notes, *luggage])))
+        print("\n".join(_lines(plan, [*placement.notes, *files])))
     return 0
 
 

@@ -1,0 +1,328 @@
+"""Makes the options of a launch from the command line and the job file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from launcher import jobfile
+from launcher.cli.drain import drained
+from launcher.cli.inventory import read_hosts
+from launcher.cli.options import add_options, ssh_settings
+from launcher.cli.parser import Parser
+from launcher.cli.textfile import read_text
+from launcher.cli.variables import carried
+from launcher.errors import Fault, InputError, JobError
+from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Program, Role
+from launcher.job_run.options import COMMAND_LINE, Options, Sources
+from launcher.scheduler.plan import check_program_args
+from launcher.transports.docker import options as docker_settings
+
+#: Options that describe the shape of a launch.
+_SHAPING = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
+#: Options about other machines. Not ``--relay``: programs always give it, they can't know where a job file
+#: has its hosts.
+_OF_HOSTS = ("--sync", "--lease", "--fanout", "--connect-timeout", "--accept-new-host-keys", "--no-check")
+
+
+def read_options(args: argparse.Namespace) -> Options:
+    """Make the options of a launch.
+
+    Args:
+        args: the parsed command line.
+
+    Raises:
+        InputError: it asks for something that can't be done; all faults at once.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        expected = "expected to be in a folder that exists"
+        raise JobError([Fault("", "the current folder is gone", expected)]) from error
+    faults: list[Fault] = []
+    notes: list[str] = []
+    words = _program_words(args)
+    found = jobfile.JobFile(JobSpec(()))
+    folder, readable = os.getcwd(), True
+    if (words and words[0].endswith((".yaml", ".yml"))) or args.roles_fd is not None:
+        path, *rest = words or [""]
+        if rest:  # options may follow a job file: there is no program whose arguments they could be
+            parser = Parser(prog="launch JOB.yaml")
+            add_options(parser)
+            parser.parse_args(rest, namespace=args)
+        found, readable = _read_job_file(path, args.roles_fd, faults)
+        folder = os.path.dirname(os.path.abspath(path))
+        job = _recounted(_beside_file(found.job, folder), args, faults) if readable else JobSpec(())
+    else:
+        job = _job_of_words(args, words, faults)
+        notes += _misplaced(args, words)
+    job = _with_options(job, args, faults, notes)
+    # Hosts have faults of their own; a job file that is wrong may not name the ones it means.
+    hosts = _hosts(args, found, folder, faults) if readable or _names_hosts(args, found) else ()
+    try:
+        check_program_args(job)
+    except InputError as error:
+        faults += error.faults
+    docker = docker_settings.docker_options(args, found.docker, folder)
+    named = _names_hosts(args, found)
+    faults += _path_faults(args)
+    faults += _conflicts(args, docker is None and not named and bool(hosts))
+    faults += docker_settings.faults(args, docker, named or not hosts)
+    if found.sync and not args.sync and not named:
+        notes.append(f"{found.sync_source}: sync: is not used: all tasks run on this machine, in its folders")
+    if faults:
+        raise JobError(faults)
+    of_file = args.run_dir is None and found.run_dir is not None
+    return Options(
+        job,
+        hosts,
+        hosts_text=args.hosts,
+        hosts_named=named,
+        ssh=ssh_settings(args),
+        check=not args.no_check,
+        relay=args.relay,
+        docker=docker,
+        sync=tuple(args.sync or (os.path.join(folder, directory) for directory in found.sync if named)),
+        collect=tuple(args.collect or found.collect),
+        run_dir=_joined(folder, found.run_dir) if of_file else args.run_dir,
+        report=args.report,
+        show=args.show,
+        quiet=args.quiet,
+        json=args.json,
+        tmux=args.tmux,
+        last_lines=not args.no_last_lines,
+        dry_run=args.dry_run,
+        events_fd=args.events_fd,
+        sources=Sources(
+            "--workdir" if args.workdir else found.workdir_source,
+            "--python" if args.python else found.python_source,
+            (found.run_dir_source if of_file else "") or "--run-dir",
+            "--sync" if args.sync else found.sync_source,
+            "--collect" if args.collect else found.collect_source,
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _program_words(args: argparse.Namespace) -> list[str]:
+    """The program and its arguments."""
+    if args.module is not None:
+        return ["-m", *args.module, *args.program]  # argparse ends the former at a "--"
+    if args.code is not None:
+        return ["-c", *args.code, *args.program]
+    words: list[str] = args.program
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _misplaced(args: argparse.Namespace, words: Sequence[str]) -> Iterator[str]:
+    """Remarks on words after the program that would be options of ours before it.
+
+    A program may have options of these names: ``--`` before the program says so.
+    """
+    if args.program[:1] == ["--"]:
+        return
+    for word in words[1:]:
+        option = word.partition("=")[0]
+        if option in _SHAPING and not getattr(args, option[2:]):
+            yield f"{option} is given to {words[0]}: the options of launch go before the program"
+
+
+# ---------------------------------------------------------------------- the job
+
+
+def _job_of_words(args: argparse.Namespace, words: Sequence[str], faults: list[Fault]) -> JobSpec:
+    try:
+        program = Program.of(words)
+    except ValueError as error:
+        faults.append(Fault("", str(error), "launch --help shows how"))
+        return JobSpec(())
+    counts = {
+        "chief": int(args.chief),
+        "worker": args.workers,
+        "ps": args.ps,
+        "evaluator": int(args.evaluator),
+    }
+    if not any(counts.values()) and args.workers is None and args.ps is None:
+        counts["worker"] = 1
+    roles = tuple(
+        Role(
+            name,
+            count,
+            program,
+            gpus=None if name == "ps" else args.gpus,
+            service=name in SERVICE_ROLES,
+            source=COMMAND_LINE,
+        )
+        for name, count in counts.items()
+        if count
+    )
+    if not roles:
+        expected = "expected --workers N, --ps N, --chief or --evaluator"
+        faults.append(Fault(COMMAND_LINE, "no task is left to run", expected))
+    return JobSpec(roles)
+
+
+def _read_job_file(path: str, roles_fd: int | None, faults: list[Fault]) -> tuple[jobfile.JobFile, bool]:
+    """The job file, and whether it is right; an empty path: there are only the roles of ``--roles-fd``."""
+    roles: Mapping[str, Any] = {}
+    if roles_fd is not None:
+        with open(roles_fd, encoding="utf-8") as file:
+            roles = json.load(file)
+    try:
+        text = read_text(path, "job file", JobError) if path else ""
+    except InputError as error:
+        faults += error.faults
+        return jobfile.JobFile(JobSpec(())), False
+    found, wrong = jobfile.examine(text, path or COMMAND_LINE, roles)
+    faults += wrong
+    return found, not wrong
+
+
+def _beside_file(job: JobSpec, folder: str) -> JobSpec:
+    """Paths in a job file are relative to the file; programs to the folder they run in."""
+    roles = tuple(role._replace(workdir=_joined(folder, role.workdir)) for role in job.roles)
+    python = job.python if job.python is None or "/" not in job.python else _joined(folder, job.python)
+    return job._replace(roles=roles, workdir=_joined(folder, job.workdir), python=python)
+
+
+def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
+    """The numbers of tasks and GPUs that options give replace those of the file."""
+    names = {role.name for role in job.roles}
+    counts = {n: count for n, count in (("worker", args.workers), ("ps", args.ps)) if count is not None}
+    for name in counts.keys() - names:
+        faults.append(Fault(COMMAND_LINE, f"the job file has no role {name!r} to set a number for"))
+    for name in ("chief", "evaluator"):
+        if getattr(args, name) and name not in names:
+            faults.append(Fault(f"--{name}", f"the job file has no role {name!r}", "expected it in the file"))
+    roles = []
+    for role in job.roles:
+        keeps_gpus = args.gpus is None or role.name == "ps" or role.sidecar
+        gpus = role.gpus if keeps_gpus else args.gpus
+        role = role._replace(count=counts.get(role.name, role.count), gpus=gpus)
+        if role.count:
+            roles.append(role)
+    return job._replace(roles=tuple(roles))
+
+
+def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault], notes: list[str]) -> JobSpec:
+    """The job with what the options say about it: they win over a file."""
+    output_dirs = job.output_dirs or args.output_dirs
+    taken = [name for name, given in ((OUTPUT_DIR, output_dirs), (RELAY, args.relay)) if given]
+    variables = carried(args.env, os.environ, taken, faults, notes)
+    policy = job.policy
+    if args.on_failure:
+        policy = policy._replace(on_failure=OnFailure(args.on_failure))
+    if args.grace is not None:
+        policy = policy._replace(grace=_duration("--grace", args.grace, faults))
+    if args.timeout is not None:
+        timeout = _duration("--timeout", args.timeout, faults) or None
+        policy = policy._replace(timeout=timeout, timeout_said=args.timeout if timeout else "")
+    python = args.python or job.python or sys.executable
+    return job._replace(
+        roles=drained(job.roles, args.drain, faults, notes) if args.drain else job.roles,
+        said_env=tuple(variables.items()),
+        flags=job.flags or args.flags,
+        policy=policy,
+        output_dirs=output_dirs,
+        python=_absolute(python) if "/" in python else python,
+        workdir=_absolute(args.workdir or job.workdir or "."),
+    )
+
+
+def _duration(option: str, text: str, faults: list[Fault]) -> float:
+    try:
+        return jobfile.parse_duration(text)
+    except ValueError as error:
+        faults.append(Fault(option, f"{text!r} is no duration", str(error)))
+        return 0.0
+
+
+def _absolute(path: str) -> str:
+    """A path as the tasks get it; ``~/`` is the home on the machine they run on."""
+    return path if path.startswith("~") else os.path.abspath(path)
+
+
+def _joined(folder: str, path: str | None) -> str | None:
+    return path if path is None or path.startswith("~") else os.path.join(folder, path)
+
+
+# ---------------------------------------------------------------------- the hosts
+
+
+def _names_hosts(args: argparse.Namespace, found: jobfile.JobFile) -> bool:
+    return args.hosts is not None or found.hosts is not None or found.hosts_ref is not None
+
+
+def _hosts(
+    args: argparse.Namespace, found: jobfile.JobFile, folder: str, faults: list[Fault]
+) -> tuple[Host, ...]:
+    """Those of ``--hosts``, else of the job file or the hostfile it names, else this machine."""
+    text, source = args.hosts, ""
+    if text is None and found.hosts is not None:
+        return found.hosts
+    if text is None and found.hosts_ref is not None:
+        beside = os.path.join(folder, found.hosts_ref)
+        text, source = beside if os.path.exists(beside) else found.hosts_ref, found.hosts_source
+    if text is None:
+        return (this_machine(os.environ),)
+    try:
+        return read_hosts(text)
+    except InputError as error:
+        faults += [_in_file(fault, source) for fault in error.faults] if source else error.faults
+        return ()
+
+
+def _in_file(fault: Fault, source: str) -> Fault:
+    """A fault of what a job file has at ``hosts:``, with that line; one within a hostfile has its own."""
+    if fault.where.rpartition(":")[2].isdigit():
+        return fault
+    what = fault.what if fault.where in ("", "--hosts") else f"{fault.where}: {fault.what}"
+    return fault._replace(where=source, what=what)
+
+
+def this_machine(environ: Mapping[str, str]) -> Host:
+    """The host of a launch without ``--hosts``: room for everything, its GPUs as the driver lists them."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus: tuple[str, ...] | None = None
+    if visible is not None:
+        ids = visible.split(",")
+        gpus = tuple(filter(None, ids[: ids.index("-1")] if "-1" in ids else ids))  # as CUDA reads it
+    else:
+        try:
+            gpus = tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
+        except OSError:
+            pass
+    return Host("localhost", address="127.0.0.1", gpus=gpus)
+
+
+# ---------------------------------------------------------------------- faults
+
+
+def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
+    """Paths that can't be used: better known before the job than after it."""
+    relay, report = args.relay, args.report
+    if relay is not None and not (os.path.exists(relay) and stat.S_ISSOCK(os.stat(relay).st_mode)):
+        expected = "expected the path of a unix socket that a process listens on"
+        yield Fault("--relay", f"{relay!r} is not a socket", expected)
+    if report is None:
+        return
+    if not report or os.path.isdir(report):
+        yield Fault("--report", f"{report!r} is no name of a file")
+    elif not os.path.isdir(os.path.dirname(os.path.abspath(report))):
+        yield Fault("--report", f"{report!r}: there is no such folder")
+
+
+def _conflicts(args: argparse.Namespace, only_here: bool) -> Iterator[Fault]:
+    """Options that contradict each other, or have nothing to act on: none is ignored in silence."""
+    for option in ("quiet", "show", "tmux"):
+        if args.json and getattr(args, option) and not args.dry_run:
+            expected = "expected one of them: --json prints everything, for programs"
+            yield Fault(COMMAND_LINE, f"--json and --{option} both", expected)
+    for option in _OF_HOSTS:
+        if only_here and getattr(args, option[2:].replace("-", "_")):
+            yield Fault(option, "this is about other machines, and none is named", "expected --hosts")

@@ -1,0 +1,132 @@
+"""The hosts of a launch: which are this machine, and the connections to the others."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from launcher.errors import HostsError, TransportError
+from launcher.job import Host, Placement, is_loopback
+from launcher.job_run.notices import Notices, print_notice
+from launcher.job_run.options import Options
+from launcher.scheduler.plan import DEFAULT_PYTHON
+from launcher.text import listed
+from launcher.transport.localerrand import LocalErrands
+
+if TYPE_CHECKING:
+    from launcher.luggage.base import Errand, Errands
+    from launcher.transport.ssh.fleet import Fleet
+
+#: File descriptors that a host may take here, and how many more if its tasks can connect to us.
+_DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
+#: Those that are not for a host or a log.
+_OTHER_DESCRIPTORS = 256
+
+
+def is_here(host: Host) -> bool:
+    """Whether a host is this machine, and its tasks are started without SSH."""
+    if host.user is not None or host.port is not None:
+        return False
+    name = os.uname().nodename
+    return is_loopback(host.name) or host.name in (name, name.partition(".")[0])
+
+
+def with_default_python(options: Options) -> Options:
+    """The options where other machines use their own ``python3``, unless a Python is named for them."""
+
+    def named(host: Host) -> bool:
+        return bool(is_here(host) or host.python or host.venv or options.sources.python)
+
+    hosts = (host if named(host) else host._replace(python=DEFAULT_PYTHON) for host in options.hosts)
+    return options._replace(hosts=tuple(hosts))
+
+
+def connect_hosts(
+    stack: ExitStack, options: Options, placement: Placement, notices: Notices, ahead: bool
+) -> Fleet | None:
+    """Connect to all hosts of a job that are other machines.
+
+    Args:
+        stack: closes the connections.
+        ahead: the next thing wanted of each host is its agent: start it as soon as a host is connected.
+
+    Returns:
+        The connections; ``None``: all tasks run on this machine.
+
+    Raises:
+        HostsError: some hosts can't be reached; it names each with the reason.
+    """
+    remote = [host for host in placement.hosts() if not is_here(host)]
+    if not remote:
+        return None
+    from launcher.transport.ssh import lean
+
+    lean.fetch()
+    from launcher.transport.ssh.entries import PORTER
+    from launcher.transport.ssh.fleet import Fleet
+
+    allow_descriptors(len(remote) * (_DESCRIPTORS + (_RELAY_DESCRIPTORS if options.relay else 0)))
+    used = {host.name for host in placement.hosts()}
+    idle = [host.name for host in options.hosts if host.name not in used]
+    if idle:
+        count = len(placement.tasks)
+        tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
+        print_notice(f"no task runs on {listed(idle)}: the job has {tasks}")
+    fleet = stack.enter_context(Fleet(remote, options.ssh, notices, PORTER if ahead else ""))
+    try:
+        fleet.connect()
+    except KeyboardInterrupt:
+        print_notice("Ctrl-C: nothing was started")
+        raise
+    except HostsError as error:
+        text = options.hosts_text
+        is_word = text is not None and not os.path.exists(text) and not set(text) & set(",:@[")
+        if not is_word or "was not found" not in str(error):
+            raise
+        raise HostsError([*error.faults, f"--hosts {text}: there is no file of that name either"]) from error
+    return fleet
+
+
+def allow_descriptors(count: int) -> None:
+    """Raise the limit of open files: the usual 1024 are for programs that use select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + _OTHER_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+class RemoteCommands:
+    """Runs programs of ours on any host of a launch, this machine or another one.
+
+    Args:
+        hosts: all of them.
+        others: the connections to other machines; ``None``: there are none.
+    """
+
+    def __init__(self, hosts: Sequence[Host], others: Errands | None) -> None:
+        self._here = frozenset(host.name for host in hosts if is_here(host))
+        self._local = LocalErrands()
+        self._others = others
+
+    def errand(self, host: str, entry: str, arguments: object) -> Errand:
+        """See `launcher.transport.base.Errands`."""
+        return self._on(host).errand(host, entry, arguments)
+
+    def redial(self, host: str) -> None:
+        """See `launcher.luggage.base.Errands`."""
+        self._on(host).redial(host)
+
+    def patience(self, host: str) -> float:
+        """See `launcher.luggage.base.Errands`."""
+        return self._on(host).patience(host)
+
+    def _on(self, host: str) -> Errands:
+        if host in self._here:
+            return self._local
+        if self._others is None:
+            raise TransportError(f"{host}: there is no connection to it")
+        return self._others

@@ -1,0 +1,141 @@
+"""Signals that ask a launch to end: Ctrl-C, SIGTERM, and SIGHUP of a closed terminal."""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+#: Signals that end a launch, and their names in messages.
+STOP_SIGNALS = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "a hang-up of the terminal",
+}
+#: Seconds that the work after a job (collecting its files) may still take after SIGTERM or SIGHUP.
+TIME_LEFT = 10.0
+
+
+class _Mode(enum.Enum):
+    """What a signal does."""
+
+    RAISE = enum.auto()  #: raise an exception, so that each open context is left in order
+    QUEUE = enum.auto()  #: wait in the pipe until `Interrupts.read`
+    LIMIT = enum.auto()  #: Ctrl-C raises; another signal sets a time limit first
+    IGNORE = enum.auto()  #: nothing
+
+
+class Interrupts:
+    """Handles these signals, as a context, from before the first agent starts to the end of the launch.
+
+    A signal raises `KeyboardInterrupt` (Ctrl-C) or `SystemExit` with the exit code 128 + its number. While
+    the job runs (`queued`) it raises nothing: the kernel's handler writes its number to a pipe, so none is
+    lost and nothing is interrupted. A signal that the caller ignores (``nohup``) stays ignored.
+
+    Python drops an exception that is raised in a destructor: such a Ctrl-C must be pressed again.
+    """
+
+    def __init__(self) -> None:
+        self._mode = _Mode.RAISE
+        self._work = ""
+        self._limited = False
+
+    def __enter__(self) -> Interrupts:
+        #: Readable when a signal is in the queue.
+        self.fd, self._write_end = os.pipe()
+        for fd in (self.fd, self._write_end):
+            os.set_blocking(fd, False)
+        self._old_wakeup_fd = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
+        self._old[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_signal)
+        # `stty tostop` must not stop a launcher in the background when it writes: its tasks would run on.
+        self._old[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_wakeup_fd)
+        os.close(self.fd)
+        os.close(self._write_end)
+
+    def read(self) -> list[signal.Signals]:
+        """The signals in the queue, in the order in which they came; each press of Ctrl-C is one."""
+        try:
+            numbers = os.read(self.fd, 4096)
+        except BlockingIOError:
+            return []
+        return [signal.Signals(number) for number in numbers if number in STOP_SIGNALS]
+
+    @contextmanager
+    def queued(self) -> Iterator[None]:
+        """While the job runs: signals are queued for `read`."""
+        with self._in(_Mode.QUEUE):
+            yield
+
+    @contextmanager
+    def limited(self, work: str) -> Iterator[None]:
+        """While the work after a job is done: Ctrl-C ends it at once, SIGTERM and SIGHUP after `TIME_LEFT`.
+
+        Args:
+            work: what is done, for the message: ``collecting the files of the job``.
+        """
+        self._work = work
+        with self._in(_Mode.LIMIT):
+            try:
+                yield
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def ignore(self) -> None:
+        """From now on no signal interrupts: what is being removed must not stay behind."""
+        self._mode = _Mode.IGNORE
+
+    @contextmanager
+    def _in(self, mode: _Mode) -> Iterator[None]:
+        before, self._mode = self._mode, mode
+        try:
+            yield
+        finally:
+            self._mode = before
+
+    def _on_signal(self, number: int, _: object) -> None:
+        if self._mode in (_Mode.QUEUE, _Mode.IGNORE):
+            return
+        if self._mode is _Mode.LIMIT and number not in (signal.SIGINT, signal.SIGALRM) and not self._limited:
+            self._limited = True
+            signal.setitimer(signal.ITIMER_REAL, TIME_LEFT)
+            name = STOP_SIGNALS[signal.Signals(number)]
+            text = f"launch: {name}: {TIME_LEFT:g} s are left for {self._work}; once more ends it at once\n"
+            try:
+                os.write(2, text.encode())  # print() could be what the signal interrupted
+            except OSError:
+                pass
+            return
+        if number in (signal.SIGINT, signal.SIGALRM):
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+
+def stop_at_end_of_file(fd: int) -> None:
+    """Send this process SIGTERM when the pipe ends: the program that holds its other end is gone.
+
+    The kernel sends the signal, so this works before and while the job runs, and needs no thread.
+
+    Args:
+        fd: the reading end of a pipe to which nobody writes.
+    """
+    os.set_inheritable(fd, False)
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGTERM)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    if poll.poll(0):  # it had ended before
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,387 @@
+"""The loop of one job: reads events from the agents, asks the supervisor, and carries out its commands."""
+
+from __future__ import annotations
+
+import heapq
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from launcher import events, wire
+from launcher.errors import TransportError, WireError
+from launcher.job import TASK_MARK, Host, JobSpec, Placement, Plan
+from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
+from launcher.job_run.notices import Notices
+from launcher.job_run.planfile import write_plan
+from launcher.output.base import Audience, Opening, Renderer, Shown
+from launcher.output.flow import Flow
+from launcher.report import Report
+from launcher.scheduler.plan import make_plan
+from launcher.supervision import Machine, Phase
+from launcher.transport import Link
+
+#: Seconds for a lost or closed agent to end; and if the user does not want to wait, to end and to be killed.
+_LAST_WAIT = 10.0
+_HURRIED_WAIT, _HURRIED_KILL = 0.5, 3.0
+#: Seconds in which the reason of an agent's end usually becomes known.
+_REASON_WAIT = 2.0
+#: Seconds between two looks at a slow reader, and at an agent that ended.
+_LOOK = 0.01
+_READ_SIZE = 1 << 18
+
+
+class Display(Audience, Protocol):
+    """What shows the job and writes its files."""
+
+    renderers: Sequence[Renderer]
+
+    def stop_asked(self) -> events.StopAsked | None:
+        """An event, once, if the display asks for the end: its reader has gone, its session was closed."""
+
+
+class JobClock:
+    """Seconds since the epoch that do not jump when the system's clock is set."""
+
+    def __init__(self) -> None:
+        self.started_at = time.time()
+        self._started = time.monotonic()
+
+    def now(self) -> float:
+        """The time now."""
+        return self.started_at + time.monotonic() - self._started
+
+
+class _Connection:
+    """The connection to the agent of one host."""
+
+    def __init__(self, host: str, link: Link, clock: JobClock) -> None:
+        self.host = host
+        self.link = link
+        self.decoder = wire.Decoder(host, magic=True)
+        self.unsent: deque[memoryview] = deque()
+        self.closed = False
+        self._clock = clock
+        #: Seconds that the host's clock is behind ours, by the quickest event so far.
+        self._clock_behind = float("inf")
+
+    def send(self, command: events.Command) -> None:
+        """Queue a command, and send what the link takes."""
+        self.unsent.append(memoryview(wire.encode(command)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the link takes now."""
+        while self.unsent:
+            sent = self.link.write(self.unsent[0])
+            if sent < len(self.unsent[0]):
+                self.unsent[0] = self.unsent[0][sent:]
+                return
+            self.unsent.popleft()
+
+    def dated(self, event: events.Event) -> events.Event:
+        """The event with a time by our clock: the first failure is looked for over all hosts.
+
+        No event arrives before it happens, so the quickest one gives the difference of the two clocks, and
+        its time on the network.
+        """
+        if self.link.same_clock or isinstance(event, events.TaskOutput):
+            return event
+        self._clock_behind = min(self._clock_behind, self._clock.now() - event.at)
+        return event._replace(at=event.at + self._clock_behind)
+
+
+class _LostAgent:
+    """An agent that ended without AgentClosed, until the reason is known."""
+
+    def __init__(self, connection: _Connection, at: float) -> None:
+        self.connection = connection
+        self.at = at
+        #: When to ask for the reason next (monotonic).
+        self.next_look = time.monotonic()
+        self._deadline = self.next_look + _REASON_WAIT
+        self._pause = _LOOK
+
+    def reason(self) -> str | None:
+        """Why it ended; ``None``: ask again at `next_look`."""
+        reason = self.connection.link.wait(0.0)
+        now = time.monotonic()
+        if reason is None and now < self._deadline:
+            self.next_look, self._pause = now + self._pause, 2 * self._pause
+            return None
+        stderr = self.connection.decoder.noise[-500:].decode("utf-8", "replace").strip()
+        return reason or stderr or "its agent ended"
+
+
+class Orchestrator:
+    """Runs one job.
+
+    Args:
+        job, placement: what runs where.
+        open_link: starts the agent of a host.
+        display: shows the job.
+        opening: what the display gets first.
+        clock: dates what happens here.
+        interrupts, notices: of this launch.
+        observe: gets each event; returns a message for the user, or an empty text.
+        check: let the hosts try to reach each other before a task starts.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        placement: Placement,
+        open_link: Callable[[Host], Link],
+        display: Display,
+        opening: Opening,
+        clock: JobClock,
+        interrupts: Interrupts,
+        notices: Notices,
+        observe: Callable[[events.Event], str],
+        check: bool,
+    ) -> None:
+        self._job = job
+        self._placement = placement
+        self._open_link = open_link
+        self._display = display
+        self._opening = opening
+        self._clock = clock
+        self._interrupts = interrupts
+        self._notices = notices
+        self._observe = observe
+        self._machine = Machine(job, placement, opening.job, check)
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[str, _Connection] = {}
+        self._lost: list[_LostAgent] = []
+        self._timers: dict[str, float] = {}
+        self._due: list[tuple[float, str]] = []
+        self._finished = False
+        self._flow = Flow(display)
+        #: Set when the ports are known; and whether ``plan.json`` could not be written.
+        self.plan: Plan | None = None
+        self.plan_unwritten = False
+        self._perform: dict[type, Callable[[Any], None]] = {
+            events.HoldPorts: self._send,
+            events.TryPeers: self._send,
+            events.StartTask: self._start,
+            events.StopTasks: self._send,
+            events.CloseAgent: self._send,
+            events.HangUp: self._hang_up,
+            events.MakePlan: self._make_plan,
+            events.SetTimer: self._set_timer,
+            events.CancelTimer: self._cancel_timer,
+            events.Tell: self._show,
+            events.Finish: self._finish,
+        }
+
+    def run(self) -> Report:
+        """Run the job to its end; no process of it is left then.
+
+        Returns:
+            How it ended, after the display has shown it.
+        """
+        with self._interrupts.queued(), self._notices.queued():
+            self._selector.register(self._interrupts.fd, selectors.EVENT_READ, self._on_signals)
+            self._selector.register(self._notices.fd, selectors.EVENT_READ, self._on_notices)
+            try:
+                for renderer in self._display.renderers:
+                    renderer.begin(self._opening)
+                self._on_notices()
+                self._execute(self._machine.begin())
+                for host in self._placement.hosts():
+                    self._open(host)
+                while not self._finished:
+                    self._turn()
+            finally:
+                self._close_connections()
+                self._selector.close()
+            root = self._opening.paths.root if self._opening.paths else ""
+            report = self._machine.report(self._clock.started_at, self._clock.now(), root)
+            for renderer in self._display.renderers:
+                renderer.close(report)
+            self._display.flush(lambda: bool(self._interrupts.read()))
+            return report
+
+    # ------------------------------------------------------------------ the loop
+
+    def _turn(self) -> None:
+        for key, ready in self._selector.select(self._seconds_to_wait()):
+            key.data() if ready & selectors.EVENT_READ else key.data.flush()
+        self._report_lost_agents()
+        now = time.monotonic()
+        while self._due and self._due[0][0] <= now:
+            due, timer = heapq.heappop(self._due)
+            if self._timers.get(timer) == due:
+                del self._timers[timer]
+                self._handle(events.TimeUp(self._clock.now(), timer))
+        stop = self._display.stop_asked()
+        if stop is not None:
+            self._handle(stop)
+        self._hold_output()
+        for connection in self._connections.values():
+            self._watch_writing(connection)
+
+    def _hold_output(self) -> None:
+        """Leave the output with the agents while its reader is slow; events come all the same."""
+        ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
+        if self._flow.has_turned(ending, self._machine.failure is not None):
+            for host in self._connections:
+                self._send(events.HoldOutput(host, self._flow.held))
+
+    def _seconds_to_wait(self) -> float | None:
+        now = time.monotonic()
+        waits = [self._due[0][0] - now] if self._due else []
+        waits += [_LOOK] if self._flow.held else []
+        waits += [lost.next_look - now for lost in self._lost]
+        waits += [wait for one in self._display.renderers if (wait := one.tick(now)) is not None]
+        return max(0.0, min(waits)) if waits else None
+
+    def _handle(self, event: events.Event) -> None:
+        """Show an event, give it to the supervisor, and execute the commands."""
+        self._show(event)
+        message = self._observe(event)
+        if message:
+            self._show(events.Tell(message, urgent=True))
+        self._execute(self._machine.handle(event))
+
+    def _execute(self, commands: Sequence[events.Command]) -> None:
+        for command in commands:
+            self._perform[type(command)](command)
+
+    def _show(self, event: Shown) -> None:
+        for renderer in self._display.renderers:
+            renderer.on(event)
+
+    def _on_signals(self) -> None:
+        for number in self._interrupts.read():
+            self._handle(events.StopAsked(self._clock.now(), number, STOP_SIGNALS[number]))
+
+    def _on_notices(self) -> None:
+        for message in self._notices.take():
+            self._show(message)
+
+    # ------------------------------------------------------------------ connections
+
+    def _open(self, host: Host) -> None:
+        try:
+            link = self._open_link(host)
+        except TransportError as error:
+            self._handle(events.AgentLost(host.name, self._clock.now(), str(error)))
+            return
+        connection = _Connection(host.name, link, self._clock)
+        self._connections[host.name] = connection
+        self._selector.register(link.reading, selectors.EVENT_READ, lambda: self._on_bytes(connection))
+
+    def _on_bytes(self, connection: _Connection) -> None:
+        # An event of another host may have closed this connection in the same turn.
+        data = None if connection.closed else connection.link.read(_READ_SIZE)
+        if data is None:
+            return
+        if not data:
+            self._close(connection)
+            self._lost.append(_LostAgent(connection, self._clock.now()))
+            return
+        try:
+            messages = connection.decoder.feed(data)
+        except WireError as error:
+            self._handle(events.AgentLost(connection.host, self._clock.now(), str(error)))
+            return
+        for message in messages:
+            self._handle(connection.dated(message))  # type: ignore[arg-type]  # agents send events
+            if isinstance(message, events.AgentClosed):
+                self._close(connection)
+
+    def _report_lost_agents(self) -> None:
+        now = time.monotonic()
+        for lost in [lost for lost in self._lost if lost.next_look <= now]:
+            reason = lost.reason()
+            if reason is not None:
+                self._lost.remove(lost)
+                self._handle(events.AgentLost(lost.connection.host, lost.at, reason))
+
+    def _close(self, connection: _Connection) -> None:
+        if not connection.closed:
+            connection.closed = True
+            self._selector.unregister(connection.link.reading)
+            connection.unsent.clear()
+            if connection.link.writing in self._selector.get_map():
+                self._selector.unregister(connection.link.writing)
+            connection.link.hang_up()
+
+    def _watch_writing(self, connection: _Connection) -> None:
+        """Wait for the link to take bytes again, while some are unsent."""
+        if connection.closed:
+            return
+        watched = connection.link.writing in self._selector.get_map()
+        if connection.unsent and not watched:
+            self._selector.register(connection.link.writing, selectors.EVENT_WRITE, connection)
+        elif watched and not connection.unsent:
+            self._selector.unregister(connection.link.writing)
+
+    def _close_connections(self) -> None:
+        """Close all, and wait for the last process of ours on this machine."""
+        connections = self._connections.values()
+        for connection in connections:
+            self._close(connection)
+        deadline = time.monotonic() + (_HURRIED_WAIT if self._machine.hurried else _LAST_WAIT)
+        late = [connection for connection in connections if connection.link.wait(_left(deadline)) is None]
+        deadline = time.monotonic() + (_HURRIED_KILL if self._machine.hurried else _LAST_WAIT)
+        for connection in late:
+            self._kill(connection, deadline)
+        for connection in connections:
+            connection.link.close()
+
+    def _kill(self, connection: _Connection, deadline: float) -> None:
+        """Kill an agent that does not end: it is stopped, or stuck in the kernel."""
+        if connection.link.kill(_left(deadline)) is not None:
+            result = "so it and all it had started were killed"
+        elif connection.link.same_clock:
+            result = "and SIGKILL did not help"
+        else:
+            result = "and it can't be reached: it ends everything there when its lease is over"
+        self._show(events.Tell(f"the agent of {connection.host} did not end, {result}", urgent=True))
+
+    # ------------------------------------------------------------------ commands
+
+    def _send(self, command: Any) -> None:
+        connection = self._connections.get(command.host)
+        if connection is not None and not connection.closed:
+            connection.send(command)
+
+    def _start(self, command: events.StartTask) -> None:
+        mark = {TASK_MARK: f"{self._opening.job}:{command.task}"}
+        self._send(command._replace(env={**command.env, **mark}))
+
+    def _hang_up(self, command: events.HangUp) -> None:
+        connection = self._connections.get(command.host)
+        if connection is not None:
+            self._close(connection)
+
+    def _make_plan(self, command: events.MakePlan) -> None:
+        self.plan = make_plan(self._job, self._placement, command.ports)
+        self._execute(self._machine.planned(self.plan))
+        if self._opening.paths is None:
+            return
+        try:
+            write_plan(self.plan, self._opening.paths, self._opening.job)
+        except OSError as error:
+            self.plan_unwritten = True
+            text = f"can't write {self._opening.paths.plan}: {error.strerror}"
+            self._show(events.Tell(text, urgent=True))
+
+    def _set_timer(self, command: events.SetTimer) -> None:
+        due = time.monotonic() + command.seconds
+        self._timers[command.timer] = due
+        heapq.heappush(self._due, (due, command.timer))
+
+    def _cancel_timer(self, command: events.CancelTimer) -> None:
+        self._timers.pop(command.timer, None)
+
+    def _finish(self, _: events.Finish) -> None:
+        self._finished = True
+
+
+def _left(deadline: float) -> float:
+    """Seconds until then; at least a moment, so that each agent is asked once."""
+    return max(0.1, deadline - time.monotonic())

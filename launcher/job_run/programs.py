@@ -1,0 +1,178 @@
+"""Checks what the tasks need of this machine before anything starts: folders, programs, Pythons.
+
+Other machines check theirs when a task starts, with the same words and exit codes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
+from launcher.job import Host, Placed, Placement, ProgramKind
+from launcher.job_run.hosts import is_here
+from launcher.job_run.options import COMMAND_LINE, Options
+from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
+from launcher.text import listed, nearest
+
+
+class _Missing(NamedTuple):
+    """Why a task can't be started."""
+
+    #: ``file:line`` or the option that names the program; empty: the command line.
+    where: str
+    #: The first task of its role; empty: this does not depend on the role.
+    task: str
+    #: What is wrong; its class gives the exit code.
+    error: LaunchError
+
+
+def check_programs(options: Options, placement: Placement) -> None:
+    """Check whether every task on this machine can be started, as far as files tell.
+
+    Raises:
+        JobError: working folders that do not exist, all of them.
+        ProgramError, NotRunnableError: programs that do not exist, or can't be run: all of them, in the class
+            of the first.
+    """
+    here = [placed for placed in placement.tasks if is_here(placed.host)]
+    folders = dict.fromkeys(_workdir(options, placed) for placed in here)
+    if here:
+        folders[("", ".")] = None
+    faults = [Fault(where, text) for where, folder in folders if (text := _folder_fault(folder))]
+    if faults:
+        raise JobError(faults)
+    differing: dict[tuple[str, Host], Placed] = {}
+    for placed in here:  # hundreds of tasks, few that differ
+        differing.setdefault((placed.role.name, placed.host), placed)
+    missing = [one for placed in differing.values() for one in _missing(options, placed)]
+    if missing:
+        raise _together(missing)
+
+
+def _together(missing: Sequence[_Missing]) -> LaunchError:
+    """One error for all, a line each; what several roles share is said once."""
+    roles: dict[tuple[str, str], dict[str, str]] = {}
+    for one in missing:
+        role = one.task.partition("/")[0]
+        roles.setdefault((one.where, str(one.error)), {}).setdefault(role, one.task)
+    lines = [
+        ": ".join(filter(None, (where, listed([*tasks.values()]), why)))
+        for (where, why), tasks in roles.items()
+    ]
+    return type(missing[0].error)("\n".join(lines))
+
+
+def _folder_fault(folder: str) -> str:
+    if not os.path.isdir(folder):
+        return f"there is no working folder {folder!r}"
+    if not os.access(folder, os.X_OK):
+        return f"the working folder {folder!r} can't be entered: permission denied"
+    return ""
+
+
+def _workdir(options: Options, placed: Placed) -> tuple[str, str]:
+    """Where a task runs, after the source of that."""
+    if placed.role.workdir:
+        return placed.role.source, os.path.expanduser(placed.role.workdir)
+    if placed.host.workdir:
+        return placed.host.source, os.path.expanduser(placed.host.workdir)
+    return options.sources.workdir, os.path.expanduser(options.job.workdir or ".")
+
+
+def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
+    """What the command of a task names and does not exist."""
+    role, folder = placed.role, _workdir(options, placed)[1]
+    env = dict(options.job.env + placed.host.env + role.env + options.job.said_env)
+    path = env.get("PATH", os.environ.get("PATH", os.defpath))
+    error: LaunchError | None = None
+    if role.program.kind is ProgramKind.EXECUTABLE:
+        error = _executable_error(role.program.name, folder, path)
+    else:
+        where, python = _python(options, placed)
+        unusable = _executable_error(python, folder, path)
+        if unusable is not None:
+            yield _Missing(where, "", unusable)
+        if role.program.kind is ProgramKind.SCRIPT:
+            script = os.path.join(folder, role.program.name)
+            error = None if os.path.exists(script) else _not_there(role.program.name, folder)
+    if error is None:
+        return
+    if role.source == COMMAND_LINE:
+        yield _Missing("", "", error)
+        return
+    if isinstance(error, ProgramError):
+        error = ProgramError(f"{error}{_beside_job_file(options, placed, folder)}")
+    yield _Missing(role.program_source or role.source, str(placed.task), error)
+
+
+def _python(options: Options, placed: Placed) -> tuple[str, str]:
+    """The Python of a task, after the source of that."""
+    if placed.host.python:
+        return placed.host.source, placed.host.python
+    if placed.host.venv and "/" in placed.host.venv:
+        return placed.host.source, os.path.join(os.path.expanduser(placed.host.venv), "bin", VENV_PYTHON)
+    return options.sources.python, options.job.python or DEFAULT_PYTHON
+
+
+def _executable_error(name: str, folder: str, path: str) -> LaunchError | None:
+    """Look for an executable as execvp(3) does.
+
+    Args:
+        name: a path, relative to ``folder``; or a name, looked up along ``path``.
+    """
+    if "/" in name:
+        file = os.path.join(folder, os.path.expanduser(name))
+        if not os.path.exists(file):
+            return _not_there(name, folder)
+        if os.path.isdir(file):
+            return NotRunnableError(f"{name!r} is a folder, not a program")
+        if not os.access(file, os.X_OK):
+            return NotRunnableError(f"{name!r} is not executable: chmod +x would make it so")
+        return None
+    files = (os.path.join(folder, entry, name) for entry in path.split(os.pathsep))
+    found = [file for file in files if os.path.isfile(file)]
+    if any(os.access(file, os.X_OK) for file in found):
+        return None
+    if found:
+        return NotRunnableError(f"{found[0]!r} is not executable")
+    hint = ""
+    if os.path.exists(os.path.join(folder, name)):
+        hint = " (a file of that name is in the working folder: write ./ before it)"
+    elif os.path.exists(os.path.join(folder, name.split(" ")[0])):
+        hint = " (write the program and its arguments without quotes around them all)"
+    elif name.isdigit():
+        hint = "; --chief and --evaluator take no number"
+    return ProgramError(f"program not found: {name!r} is nowhere along PATH{hint}")
+
+
+def _not_there(name: str, folder: str) -> ProgramError:
+    """For a path that leads to no file."""
+    looked = "" if os.path.isabs(name) else f" (looked in {os.path.abspath(folder)!r})"
+    beside = os.path.dirname(os.path.join(folder, os.path.expanduser(name)))
+    try:
+        guess = nearest(os.path.basename(name), os.listdir(beside))
+    except OSError:
+        guess = ""
+    meant = f"; did you mean {os.path.join(os.path.dirname(name), guess)!r}?" if guess else ""
+    return ProgramError(f"program not found: {name!r}{looked}{meant}")
+
+
+def _beside_job_file(options: Options, placed: Placed, folder: str) -> str:
+    """What to try if the program of a job file lies beside that file, and the task runs elsewhere."""
+    role = placed.role
+    name, file = role.program.name, (role.program_source or role.source).rpartition(":")[0]
+    there = os.path.dirname(os.path.abspath(file))
+    is_there = bool(file) and os.path.isfile(os.path.join(there, name))
+    if not is_there or os.path.exists(os.path.join(folder, name)):
+        return ""
+    way = "`workdir: .` there"
+    if role.workdir or placed.host.workdir:
+        way = "`workdir: .` in its role"
+    elif options.sources.workdir == "--workdir":
+        way = f"--workdir {there!r}"
+    what, more = "it", ""
+    if role.program.kind is ProgramKind.EXECUTABLE and "/" not in name:
+        what, more = "a file of that name", ", and ./ before the name finds it"
+    return f"; {what} lies beside the job file: {way} makes that its folder{more}"

@@ -1,0 +1,271 @@
+"""One launch: connect to the hosts, bring the files, run the job, collect the files, report."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from launcher import runs
+from launcher.errors import HostsError, JobError, LaunchError, TransportError
+from launcher.events import Event
+from launcher.job import RELAY, Host, Placement, RunPaths
+from launcher.job_run import dryrun
+from launcher.job_run.display import JobDisplay, tmux_session
+from launcher.job_run.hints import HostHints
+from launcher.job_run.hosts import (
+    RemoteCommands,
+    allow_descriptors,
+    connect_hosts,
+    is_here,
+    with_default_python,
+)
+from launcher.job_run.interrupts import Interrupts
+from launcher.job_run.notices import Notices, print_notice
+from launcher.job_run.options import Options
+from launcher.job_run.orchestrator import JobClock, Orchestrator
+from launcher.job_run.programs import check_programs
+from launcher.job_run.staging import Staging, make_output_dirs_here
+from launcher.output.base import Opening
+from launcher.output.files import write_json_for_user
+from launcher.output.jsonl import report_as_dict
+from launcher.output.selection import Selection, parse_selection
+from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
+from launcher.scheduler.placement import place
+from launcher.text import counted
+from launcher.transport import Link, transport_named
+from launcher.transport.early import EarlyAgents
+from launcher.transports.docker.container import Container
+
+
+def run_job(options: Options) -> int:
+    """Run a job to its end; with ``--dry-run`` show its plan.
+
+    Args:
+        options: what to run, where and how.
+
+    Returns:
+        The exit code of ``launch``.
+
+    Raises:
+        InputError: the options can't be followed; nothing was started.
+        LaunchError: the job could not be started; nothing of it is left.
+    """
+    made: Sequence[Container] = ()
+    if options.docker is None:
+        options = with_default_python(options)
+        placement = place(options.job, options.hosts)
+        check_programs(options, placement)
+    else:
+        from launcher.job_run.containers import place_containers
+
+        options, placement, made = place_containers(options, options.docker)
+    staging = Staging(options, placement)
+    if options.dry_run:
+        return _show_plan(options, placement, staging)
+    show = None if options.show is None else parse_selection(options.show, placement)
+    began = time.time()
+    with Interrupts() as interrupts:
+        try:
+            return _launch(options, placement, made, staging, show, interrupts)
+        except TransportError as error:
+            _report_unstarted(options, placement, error, began)
+            raise
+
+
+def _show_plan(options: Options, placement: Placement, staging: Staging) -> int:
+    expected = staging.expected()
+    notes = [*options.notes, *placement.notes]
+    files = list(staging.described())
+    if options.docker is not None and options.hosts_named:
+        from launcher.job_run.containers import of_image
+
+        expected = of_image(expected)
+        image = options.docker.image
+        files.insert(0, f"each host starts a container of {image}, by its own engine: all runs in there")
+    return dryrun.show(options.job, expected._replace(notes=tuple(notes)), options.json, files)
+
+
+def _launch(
+    options: Options,
+    placement: Placement,
+    made: Sequence[Container],
+    staging: Staging,
+    show: Selection | None,
+    interrupts: Interrupts,
+) -> int:
+    """Run a job whose options are known to be right."""
+    clock, job = JobClock(), runs.new_job_id()
+    hosts = placement.hosts()
+    with ExitStack() as stack:
+        notices = stack.enter_context(Notices())
+        for text in staging.notes:
+            notices(text)
+        # Forked first: a process with threads, as SSH and Docker need them, can't be forked.
+        local = [host for host in hosts if is_here(host)] if options.docker is None else []
+        agents = stack.enter_context(EarlyAgents(transport_named("local"), local))
+        allow_descriptors(len(placement.tasks))  # for their logs; local tasks keep the limit of the user
+        ahead = options.docker is None and not staging.travels
+        by_ssh = options.docker is None or options.hosts_named
+        remote = connect_hosts(stack, options, placement, notices, ahead) if by_ssh else None
+        commands = RemoteCommands(hosts, remote)
+
+        containers = None
+        if options.docker is not None:
+            from launcher.job_run.containers import ContainersHere, ContainersOnHosts
+
+            containers = (
+                ContainersOnHosts(options, options.docker, made, job, notices, commands, hosts)
+                if options.hosts_named
+                else ContainersHere(options, options.docker, made, job, notices)
+            )
+
+        def remove_files() -> None:
+            with interrupts.limited("removing the folders of this run"):
+                staging.remove(commands, job)
+
+        stack.callback(remove_files)
+        placement = staging.send(commands, job)
+
+        tmux = tmux_session(job) if options.tmux else None
+        paths = _run_folder(options, job, agents)
+        open_link: Callable[[Host], Link] = agents.open
+        if containers is not None:
+            placement, open_link = containers.start(stack, placement, paths, interrupts)
+        elif remote is not None:
+            from launcher.transport.ssh.link import SshTransport
+
+            brought = job if options.sync or options.job.output_dirs else ""
+            ssh = SshTransport(remote, notices, options.ssh.lease, brought)
+
+            def open_any(host: Host) -> Link:
+                return agents.open(host) if is_here(host) else ssh.open(host)
+
+            open_link = open_any
+        if options.job.output_dirs and (containers is None or options.hosts_named):
+            placement = make_output_dirs_here(placement, paths)
+        if remote is not None and options.relay is not None:
+            ports = remote.relay(os.path.abspath(options.relay), notices)
+            relays = {
+                placed.task: {RELAY: f"127.0.0.1:{ports[placed.host.name]}"}
+                for placed in placement.tasks
+                if placed.host.name in ports
+            }
+            placement = placement.told(relays)
+
+        display = JobDisplay(options, show, paths, tmux)
+        for note in (_announcement(job, placement, paths), *options.notes, *placement.notes, *display.notes):
+            notices.add(note)
+        swept = _sweep(job)
+        if swept:
+            notices.add(swept, urgent=True)
+        check = remote is not None and options.check
+        hints = HostHints(hosts, bool(options.sync), check)
+        gc.freeze()  # what is imported by now stays: only what comes is looked at
+        gc.enable()
+        orchestrator = Orchestrator(
+            options.job,
+            placement,
+            open_link,
+            display,
+            Opening(job, placement, paths, clock.started_at),
+            clock,
+            interrupts,
+            notices,
+            hints.observe if remote is not None else _no_hint,
+            check,
+        )
+        report = orchestrator.run()
+        display.close()
+        with interrupts.limited("fetching what the job has left"):
+            complete = staging.collect(commands, orchestrator.plan, paths, job)
+        code = report.exit_code if options.report is None else write_report(report, options.report)
+        if not code and (display.unwritten or orchestrator.plan_unwritten):
+            text = "the job is ok, but not everything could be written, as said above"
+            print_notice(f"exit code {LaunchError.exit_code}: {text}")
+            code = LaunchError.exit_code
+    if containers is not None:
+        containers.finished()
+    return code or (0 if complete else LaunchError.exit_code)
+
+
+def _no_hint(_: Event) -> str:
+    return ""
+
+
+def _run_folder(options: Options, job: str, agents: EarlyAgents) -> RunPaths:
+    """Make the folder of the run.
+
+    Raises:
+        JobError: it is in use; a job file that names one names the same for each of its runs.
+    """
+    try:
+        return runs.create(options.run_dir, job, agents.agents)
+    except JobError as error:
+        if options.sources.run_dir == "--run-dir":
+            raise
+        advice = "expected a new or an empty folder: remove it, or give this run another with --run-dir"
+        where = options.sources.run_dir
+        raise JobError(fault._replace(where=where, expected=advice) for fault in error.faults) from error
+
+
+def _sweep(job: str) -> str:
+    """End what earlier runs left whose launcher and agents were killed; a message about it."""
+    folders = runs.unfinished(job)
+    if not folders:
+        return ""
+    from launcher.runs.remains import sweep_at
+
+    return sweep_at(folders)
+
+
+def _announcement(job: str, placement: Placement, paths: RunPaths) -> str:
+    counts: dict[str, int] = {}
+    for placed in placement.tasks:
+        counts[placed.role.name] = counts.get(placed.role.name, 0) + 1
+    plural = {name: name if name.endswith("s") else "" for name in counts}
+    tasks = ", ".join(counted(count, name, plural[name]) for name, count in counts.items())
+    hosts = placement.hosts()
+    where = hosts[0].name if len(hosts) == 1 else counted(len(hosts), "host")
+    return f"job {job}: {tasks} on {where}; logs in {paths.logs}"
+
+
+# ---------------------------------------------------------------------- reports
+
+
+def write_report(report: Report, path: str) -> int:
+    """Write ``--report``.
+
+    Returns:
+        The exit code: that of the job, or 125 where the report can't be written.
+    """
+    try:
+        write_json_for_user(path, report_as_dict(report))
+    except OSError as error:
+        print_notice(f"can't write the report to {path!r}: {error.strerror}")
+        return report.exit_code or LaunchError.exit_code
+    return report.exit_code
+
+
+def _report_unstarted(options: Options, placement: Placement, error: TransportError, began: float) -> None:
+    """Write what ``--report`` and ``--json`` promise for a job of which nothing was started."""
+    if options.report is None and not options.json:
+        return
+    faults = error.faults if isinstance(error, HostsError) else (str(error),)
+    name = faults[0].partition(": ")[0]
+    host = name if name in {host.name for host in placement.hosts()} else None
+    now = time.time()
+    failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
+    state, reason, unknown = TaskState.CANCELLED, Reason.NEVER_STARTED, ExitStatus(None, None)
+    tasks = (TaskReport(one.task, one.host.name, "", None, state, reason, unknown) for one in placement.tasks)
+    report = Report(runs.new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
+    if options.json:
+        try:
+            print(json.dumps({"event": "Report", **report_as_dict(report)}), flush=True)
+        except OSError:  # the reader has gone
+            pass
+    if options.report is not None:
+        write_report(report, options.report)

@@ -1,0 +1,312 @@
+"""The files of a launch: ``--sync`` before the job, ``--collect`` and ``--output-dirs`` after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from launcher.errors import HostsError, LaunchError
+from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
+from launcher.job_run.hosts import is_here
+from launcher.job_run.notices import print_notice
+from launcher.job_run.options import Options
+from launcher.luggage.collect import collect
+from launcher.luggage.packing import Packed, left_out, pack
+from launcher.luggage.parallel import on_all
+from launcher.luggage.progress import Progress, Silent, counted, human, shortened, shown
+from launcher.luggage.requests import Wanted, parse_collects, parse_syncs, wanted_of
+from launcher.luggage.sharing import sharing_remark
+from launcher.luggage.sync import finish, sync
+from launcher.luggage.talk import Conversation
+from launcher.model.luggage import OUTPUTS
+from launcher.text import listed
+
+if TYPE_CHECKING:
+    from launcher.luggage.base import Errands
+
+_MAKE_OUTPUT_DIRS = "launcher.agent.store.outputs:make"
+#: Stands for the name of the run in a dry run.
+_JOB = "JOB"
+
+
+class Staging:
+    """The files of one launch, as far as they travel.
+
+    It is made before a host is connected to: all faults of what the user asks for are known then.
+
+    Args:
+        options, placement: the launch.
+
+    Raises:
+        JobError: a file or folder is not there, or can't be read.
+    """
+
+    def __init__(self, options: Options, placement: Placement) -> None:
+        self._options = options
+        self._placement = placement
+        self._remote = [host.name for host in placement.hosts() if not is_here(host)]
+        self._progress: Progress = Silent() if options.quiet or options.json else shown()
+        self._syncs = parse_syncs(options.sync, options.sources.sync)
+        counts = {role.name: role.count for role in options.job.roles}
+        self._collects = parse_collects(options.collect, counts, options.sources.collect)
+        self._packed: Packed | None = None
+        if self._syncs and self._remote:
+            self._packed = pack(self._syncs, os.getcwd(), [options.run_dir] if options.run_dir else [])
+        #: Hosts whose tasks have their output folders there, not in the run's folder: other machines, and
+        #: containers on named hosts, which have their mounts before the run has a folder.
+        self._output_hosts: list[str] = []
+        if options.job.output_dirs:
+            self._output_hosts = self._remote
+            if options.docker is not None:
+                self._output_hosts = [host.name for host in placement.hosts()] if options.hosts_named else []
+        #: Hosts that have a folder of this run.
+        self._arrived: set[str] = set()
+        #: Everything that was to be collected is here; and the hosts where something failed, once known.
+        self._complete = True
+        self._failed: Sequence[str] | None = None
+        #: Host -> folder of this run, as far as something was to be collected from it.
+        self._run_folders: dict[str, str] = {}
+
+    @property
+    def travels(self) -> bool:
+        """Whether anything is brought to a host or fetched from one."""
+        return bool(self._syncs or self._collects or self._output_hosts)
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks for the user."""
+        if self._packed is None:
+            return []
+        remark = sharing_remark(self._collects, self._tasks_in_synced_folder(), _filled)
+        return [*self._packed.remarks, *filter(None, [remark])]
+
+    # ------------------------------------------------------------------ before the job
+
+    def send(self, commands: Errands, job: str) -> Placement:
+        """Bring the code to all other machines.
+
+        Returns:
+            The placement with the folders in which its tasks run there.
+
+        Raises:
+            TransportError: a host has no room for it, or is lost.
+        """
+        placement = self._placement
+        if self._packed is not None:
+            removable = any(request.remote is None for request in self._packed.requests)
+            result = sync(
+                commands,
+                self._remote,
+                self._packed,
+                job,
+                self._progress,
+                self._options.ssh.fanout,
+                self._arrived.add if removable else lambda _: None,
+            )
+            placement = self._in(self._packed, result.workdirs)
+        if self._output_hosts:
+            placement = self._make_output_dirs(commands, placement, job)
+            self._arrived.update(self._output_hosts)
+        return placement
+
+    def _in(self, packed: Packed, workdirs: Mapping[str, str]) -> Placement:
+        tasks = (self._settled(placed, packed, workdirs) for placed in self._placement.tasks)
+        return self._placement._replace(tasks=tuple(tasks))
+
+    def _settled(self, placed: Placed, packed: Packed, workdirs: Mapping[str, str]) -> Placed:
+        """A task in the folder that was synced, or in the folder within it that it asks for."""
+        folder = workdirs.get(placed.host.name)
+        if folder is None:
+            return placed
+        role, first = placed.role, packed.requests[0]
+        job_workdir = self._options.job.workdir if self._options.sources.workdir else None
+        where, asked = folder, role.workdir or job_workdir
+        if asked:
+            inside = None if asked.startswith("~") else first.inside(asked)
+            top = folder.removesuffix(packed.subfolder).rstrip("/") if packed.subfolder else folder
+            where = asked if inside is None else os.path.join(top, inside).rstrip("/")
+        name = role.program.name
+        if os.path.isabs(name) and first.inside(name) is not None:
+            name = os.path.relpath(os.path.realpath(name), os.path.realpath(os.getcwd()))
+        return placed._replace(
+            role=role._replace(workdir=None, program=role.program._replace(name=name)),
+            host=placed.host._replace(workdir=where),
+        )
+
+    def _make_output_dirs(self, commands: Errands, placement: Placement, job: str) -> Placement:
+        docker = self._options.docker
+        # A user that only the container knows must be able to write; no folder above is visible there.
+        mode = 0o777 if docker is not None and docker.user is not None else 0o700
+        tasks: dict[str, list[TaskId]] = {host: [] for host in self._output_hosts}
+        for placed in placement.tasks:
+            if placed.host.name in tasks:
+                tasks[placed.host.name].append(placed.task)
+
+        def visit(host: str, wanted: Callable[[], bool]) -> dict[TaskId, str]:
+            arguments = {"job": job, "names": [task.file_stem for task in tasks[host]], "mode": mode}
+            with Conversation(commands, host, _MAKE_OUTPUT_DIRS, arguments, wanted) as talk:
+                answer = talk.answer()
+            return dict(zip(tasks[host], map(str, answer["done"]), strict=True))
+
+        outcome = on_all(self._output_hosts, visit, self._options.ssh.fanout, lambda: None)
+        if outcome.failed:
+            raise HostsError(outcome.failed.values())
+        folders = {task: path for made in outcome.done.values() for task, path in made.items()}
+        return _with_output_dirs(placement, folders)
+
+    # ------------------------------------------------------------------ after the job
+
+    def collect(self, commands: Errands, plan: Plan | None, paths: RunPaths, job: str) -> bool:
+        """Fetch what was asked for.
+
+        Returns:
+            Whether all that exists is here; a path that no task made is a remark, not a failure.
+        """
+        if plan is None or not (self._collects or self._output_hosts):
+            return True
+        self._complete = False  # until it is: Ctrl-C may come
+        wanted = self._wanted_of(plan, paths)
+        self._run_folders.update((one.host, top) for one in wanted if (top := _run_folder(one.base, job)))
+        try:
+            done = collect(commands, wanted, job, self._progress, self._options.ssh.fanout)
+        except LaunchError as error:
+            self._say(str(error))
+            return False
+        for text in (*done.remarks, *done.failures):
+            self._say(text)
+        self._failed = done.failed
+        self._complete = not done.failures
+        return self._complete
+
+    def _wanted_of(self, plan: Plan, paths: RunPaths) -> list[Wanted]:
+        tasks = [(task.task, task.host, task.workdir or "") for task in plan.tasks]
+        sidecars = {str(placed.task) for placed in self._placement.tasks if placed.role.sidecar}
+        wanted = wanted_of(self._collects, tasks, paths.root, _filled)
+        for task in plan.tasks:
+            folder = task.env.get(OUTPUT_DIR)
+            if folder and task.host in self._output_hosts:
+                one = Wanted(task.task, task.host, folder, ".", paths.output(task.task))
+                wanted.append(one._replace(spare=task.task in sidecars))
+        return wanted
+
+    def remove(self, commands: Errands, job: str) -> None:
+        """Remove the folders of this run from the hosts, but where not everything could be collected."""
+        synced = self._remote if self._packed is not None else []
+        hosts = list(dict.fromkeys([*synced, *self._output_hosts]))
+        if not self._complete:
+            kept = [host for host in hosts if self._failed is None or host in self._failed]
+            if kept:
+                self._say(f"what was not fetched is still in {self._where(kept, job)}")
+            hosts = [host for host in hosts if host not in kept]
+        failed = finish(commands, hosts, job, self._options.ssh.fanout) if hosts else {}
+        for host, text in failed.items():
+            if host in self._arrived:
+                print_notice(f"the folder of this run could not be removed: {text}")
+
+    def _where(self, hosts: Sequence[str], job: str) -> str:
+        folders: dict[str, list[str]] = {}
+        for host in hosts:
+            folders.setdefault(self._run_folders.get(host, _work_folder(job)), []).append(host)
+        return "; ".join(f"{folder} on {listed(names)}" for folder, names in folders.items())
+
+    def _say(self, text: str) -> None:
+        print_notice(f"{'--collect' if self._collects else '--output-dirs'}: {text}")
+
+    # ------------------------------------------------------------------ dry run
+
+    def expected(self) -> Placement:
+        """The placement as `send` would return it, as far as this machine knows it."""
+        placement = self._placement
+        if self._packed is not None:
+            folder = os.path.join(self._place(0), self._packed.subfolder).rstrip("/")
+            placement = self._in(self._packed, dict.fromkeys(self._remote, folder))
+        if not self._options.job.output_dirs:
+            return placement
+        folders = {}
+        for placed in placement.tasks:
+            there = placed.host.name in self._output_hosts
+            top = f"{_work_folder(_JOB)}/{OUTPUTS}" if there else f"{self._run_folder}/output"
+            folders[placed.task] = f"{top}/{placed.task.file_stem}"
+        return _with_output_dirs(placement, folders)
+
+    def described(self) -> Iterator[str]:
+        """What would travel where, line by line."""
+        if self._packed is None:
+            for request in self._syncs:
+                yield f"--sync: {shortened(request.folder)} stays: all tasks run on this machine"
+        else:
+            for number, (request, tree) in enumerate(self._packed.pairs):
+                what = f"{shortened(request.folder)}, {counted(tree.files, 'file')} ({human(tree.size)})"
+                stays = "removed when the job is over" if request.remote is None else "it stays there"
+                yield f"--sync: {what}, goes to {self._place(number)} on {listed(self._remote)}; {stays}"
+            yield from left_out(self._packed)
+        for wanted in self._collects:
+            tasks = listed([str(one.task) for one in self._placement.tasks if wanted.concerns(one.task)])
+            top = f"{self._run_folder}/collected"
+            if wanted.into is not None:
+                top = shortened(os.path.abspath(wanted.into))
+            into = top if wanted.into is not None and wanted.number is not None else f"{top}/TASK"
+            yield f"--collect: {wanted.path} of {tasks} comes to {into} when the job is over"
+        if self._options.job.output_dirs:
+            where = f"{self._run_folder}/output/TASK"
+            yield f"--output-dirs: what tasks put into OUTPUT_DIR is in {where} when the job is over"
+        yield from self.notes
+
+    @property
+    def _run_folder(self) -> str:
+        run_dir = self._options.run_dir
+        return "RUN_DIR" if run_dir is None else shortened(os.path.abspath(run_dir))
+
+    def _place(self, number: int) -> str:
+        """Where a folder goes on the hosts; their homes are not known here."""
+        request = self._syncs[number]
+        if request.remote is None:
+            return f"{_work_folder(_JOB)}/{request.name}"
+        return request.remote if request.remote.startswith("/") else f"~/{request.remote}"
+
+    def _tasks_in_synced_folder(self) -> list[tuple[TaskId, str, str]]:
+        top = self._place(0) + "/"
+        there = ((placed, f"{placed.host.workdir or ''}/") for placed in self.expected().tasks)
+        return [
+            (placed.task, placed.host.name, folder)
+            for placed, folder in there
+            if placed.host.name in self._remote and folder.startswith(top)
+        ]
+
+
+def make_output_dirs_here(placement: Placement, paths: RunPaths, mode: int = 0o700) -> Placement:
+    """Make a folder for every task in the run's folder, for those that have none on their host.
+
+    Raises:
+        LaunchError: it can't be made.
+    """
+    folders = {placed.task: paths.output(placed.task) for placed in placement.tasks}
+    try:
+        for folder in folders.values():
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            os.chmod(folder, mode)
+    except OSError as error:
+        raise LaunchError(f"can't make the folder {error.filename!r}: {error.strerror}") from error
+    elsewhere = {placed.task for placed in placement.tasks if OUTPUT_DIR in dict(placed.env)}
+    return _with_output_dirs(placement, {t: path for t, path in folders.items() if t not in elsewhere})
+
+
+def _with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
+    return placement.told({task: {OUTPUT_DIR: folder} for task, folder in folders.items()})
+
+
+def _work_folder(job: str) -> str:
+    """The folder of a run on another machine."""
+    return f"~/.cache/tf-launcher/work/{job}"
+
+
+def _filled(path: str, task: TaskId) -> str:
+    """A path with the placeholders of a task."""
+    return path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
+
+
+def _run_folder(path: str, job: str) -> str:
+    """The folder of a run that holds a path of its host; empty: none does."""
+    head, found, _ = path.partition(f"/work/{job}/")
+    return f"{head}{found}".rstrip("/") if found else ""

@@ -72,7 +72,9 @@ def read_options(args: argparse.Namespace) -> Options:
     named = _names_hosts(args, found)
     faults += _path_faults(args)
     faults += _conflicts(args, docker is None and not named and bool(hosts))
-    faults += docker_settings.faults(args, docker, named or not hosts)
+    of_both = {"sync": args.sync or found.sync, "collect": args.collect or found.collect}
+    given = argparse.Namespace(**{**vars(args), **of_both})
+    faults += docker_settings.faults(given, docker, named or not hosts)
     if found.sync and not args.sync and not named:
         notes.append(f"{found.sync_source}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:

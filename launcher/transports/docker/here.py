@@ -330,7 +330,7 @@ class Containers:
         if waiting and not faults:
             faults[f"not started by the engine within {_START:.0f} s"] = sorted(waiting)
         if faults:
-            raise HostsError(f"{listed(hosts)}: {fault}" for fault, hosts in faults.items())
+            raise HostsError(f"{listed(sorted(hosts))}: {fault}" for fault, hosts in faults.items())
 
     def open(self, host: Host) -> ContainerLink:
         """See `launcher.transport.base.Transport.open`: the agent is up already."""

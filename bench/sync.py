@@ -108,7 +108,7 @@ def _rounds(setting: Setting, lab: Lab, mover: Mover, hosts: Sequence[LabHost]) 
 def _tree(folder: Path, files: int) -> Path:
     """A project: Python files of some kB each, as compressible as they are."""
     root = folder / "tree"
-    texts = [path.read_text() for path in sorted((_ROOT / "launcher/supervision").glob("*.py"))]
+    texts = [path.read_text() for path in sorted((_ROOT / "launcher/supervisor").glob("*.py"))]
     lines = "".join(texts).splitlines(keepends=True)
     for number in range(files):
         path = root / f"package{number % _FOLDERS}/module{number}.py"

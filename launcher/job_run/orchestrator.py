@@ -19,7 +19,7 @@ from launcher.output.base import Audience, Opening, Renderer, Shown
 from launcher.output.flow import Flow
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan
-from launcher.supervision import Machine, Phase
+from launcher.supervisor import Machine, Phase
 from launcher.transport import Link
 
 #: Seconds for a lost or closed agent to end; and if the user does not want to wait, to end and to be killed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import select
 import stat
 import time
@@ -18,8 +19,9 @@ from launcher.output.jsonl import event_as_dict, report_as_dict
 from launcher.report import Report
 from launcher.text import listed
 
-#: Log files that are open at a time; of more the one opened first is closed until it is needed again.
-_OPEN = 256
+#: Log files that are open at a time, and as a part of the limit for all files; of more the one opened first
+#: is closed until it is needed again.
+_MOST_OPEN, _PART = 256, 4
 #: Seconds that a report waits for the reader of a pipe.
 _READER_LIMIT = 5.0
 # A run's folder may lie in another user's folder, who could put a link or a pipe in the place of our files.
@@ -42,6 +44,7 @@ class Files:
         self._warn = warn
         self._clock = clock
         self._paths: RunPaths | None = None
+        self._most_open = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART)
         #: Open files by path, the one opened first first.
         self._fds: dict[str, int] = {}
         #: Lines for ``events.jsonl`` since the last tick.
@@ -120,7 +123,7 @@ class Files:
 
     def _keep(self, path: str, fd: int) -> None:
         self._fds[path] = fd
-        if len(self._fds) > _OPEN:
+        if len(self._fds) > self._most_open:
             self._close_oldest()
 
     def _append(self, path: str, data: bytes) -> None:

@@ -11,7 +11,7 @@ from launcher.job import Host, JobSpec, Placement, Plan
 from launcher.report import Report
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
-from launcher.supervision import Machine
+from launcher.supervisor import Machine
 
 OrderKind = TypeVar("OrderKind", bound=Command)
 Where = Sequence[Host] | Placement
@@ -111,7 +111,7 @@ def play(job: JobSpec, where: Where, history: Iterable[Event], check: bool = Fal
 
     Raises:
         ValueError: the history has a timer run out that is not set.
-        launcher.supervision.InvalidTransition: the facts contradict each other.
+        launcher.supervisor.InvalidTransition: the facts contradict each other.
     """
     stage = Rehearsal(job, where, check=check)
     steps = [Step(None, stage.begin())]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from launcher.job import JobSpec, OnFailure
 from launcher.report import Report, TaskState
-from launcher.supervision.policy import deciders
+from launcher.supervisor.tasks import deciding_tasks
 from launcher.testing import Rehearsal
 from tests.histories.script import hosts, job
 from tests.histories.world import World
@@ -70,7 +70,7 @@ def test_every_history_ends(
     check_states(report)
     check_cause(report)
     if report.exit_code == 0:
-        decided = deciders(stage.placement)
+        decided = deciding_tasks(stage.placement)
         assert all(task.state is TaskState.SUCCEEDED for task in report.tasks if task.task in decided)
     assert stage.exit_code == report.exit_code
 

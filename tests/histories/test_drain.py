@@ -241,7 +241,7 @@ def test_a_failed_chief_waits_for_no_worker():
 # ---------------------------------------------------------------------- what is said of --drain
 
 HOLDS = "worker/1 gets 15\nworker/0 gets 15\nps/0 gets 15\n"
-DRAIN = "`--drain 60s` lets it"
+DRAIN = "`--drain 60s` allows it"
 
 
 def test_who_holds_sigterm_when_the_chief_is_done_is_told_of_drain_once():

@@ -139,7 +139,7 @@ def test_ports_refused():
         "ready node1\nready node2\nheld node1\nrefused node2\nclosed"
     )
     assert played.exit_code == 125
-    assert "node2 has no port for each of its tasks: too many open files" in played.told
+    assert "node2 does not have a port for each of its tasks: too many open files" in played.told
     assert not played.all(events.StartTask)
 
 

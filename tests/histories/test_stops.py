@@ -6,7 +6,9 @@ import pytest
 
 from launcher import events
 from launcher.report import Reason
-from launcher.supervision.waiting import CLOSE_LIMIT, PATIENCE, READY_LIMIT, REPEAT, START_LIMIT
+from launcher.supervisor.draining import PATIENCE, REPEAT
+from launcher.supervisor.ending import CLOSE_LIMIT
+from launcher.supervisor.requests import READY_LIMIT, START_LIMIT
 from tests.histories.script import Script, after, hosts, job, states
 
 TERM_ABRT_KILL = ((15, 10.0), (6, 2.0), (9, 5.0))
@@ -83,7 +85,7 @@ def test_after_an_end_at_once_no_answer_is_awaited():
 
 def test_two_signals_within_a_moment_are_one_wish():
     """GNU ``timeout`` signals its command and then its command's whole group."""
-    played = Script(job("worker 1")).play("up\nSIGTERM @ 5.0\nSIGTERM @ 5.001\nSIGTERM @ 5.05")
+    played = Script(job("worker 1")).play("up\nSIGTERM @ 5.0\nSIGTERM @ 5.001\nSIGTERM @ 5.01")
     assert ladders(played) == [TERM_ABRT_KILL]
     assert not after(played, 2)
 
@@ -195,7 +197,8 @@ def test_who_had_ended_before_the_first_that_failed():
     played = Script(job("worker 3", "ps 1")).play(history)
     assert played.report.failure is not None
     assert played.report.failure.hint == (
-        "worker/0, worker/2 had ended with 0, 3.5s before: what meets in a collective must end together"
+        "worker/0, worker/2 had ended with 0, 3.5s before: "
+        "tasks that communicate collectively must end together"
     )
     crossed = Script(job("worker 2")).play("up\nworker/0 exits 0 @ 112\nworker/1 exits 1 @ 111")
     assert crossed.report.failure is not None and crossed.report.failure.hint == ""
@@ -277,8 +280,8 @@ def test_leftovers_that_do_not_end_on_sigterm_are_told_as_such():
         "up\nworker/0 exits 0\nworker/0 gets 15\nworker/0 gets 6\nworker/0 left 1"
     )
     assert played.told == (
-        "what worker/0 left behind did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks;"
-        " SIGKILL is next",
+        "a process that worker/0 left behind did not end on SIGTERM: sent SIGABRT, "
+        "so that Python shows its stacks; SIGKILL is next",
         "worker/0 left 1 process behind: ended by us",
     )
     assert states(played)["worker/0"] == "succeeded: exit"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from launcher import events
 from launcher.events import Command, Event, Ladder
 from launcher.job import TaskId
-from launcher.supervision.machine import Phase
+from launcher.supervisor.machine import Phase
 from launcher.testing import Rehearsal
 
 ABANDONED: Ladder = ((15, 1.0), (9, 5.0))

@@ -68,7 +68,7 @@ def test_who_is_stopped_hard_after_its_chief_is_told_of_drain(launch: Launch, le
     ended = launch(*words, "sh", "program", cwd=left)
     assert ended.code == 0, ended.err
     (told,) = (line for line in ended.err.splitlines() if "worker/0 did not end on SIGTERM" in line)
-    assert told.endswith("; the job was done: where it ends by itself a little later, `--drain 60s` lets it")
+    assert told.endswith("; the job was done: if it ends by itself a little later, `--drain 60s` allows it")
     assert not (left / "result").exists()
 
 
@@ -122,5 +122,5 @@ def test_a_sidecar_that_fails_is_a_remark(launch: Launch, tmp_path: Path):
     go.touch()
     ended = started.wait()
     assert ended.code == 0, ended.err
-    assert re.search(r"launch: board/0 failed after [\d.]+ s: exit code 9; it is a sidecar", ended.err)
+    assert re.search(r"launch: board/0 failed after [\d.]+s: exit code 9; it is a sidecar", ended.err)
     assert states(ended.out)["board"] == "failed"

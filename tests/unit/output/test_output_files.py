@@ -121,7 +121,7 @@ def test_without_a_folder_nothing_is_written(warnings, tmp_path):
 
 
 def test_many_tasks_need_few_descriptors(paths, warnings, monkeypatch):
-    monkeypatch.setattr(files_module, "_OPEN", 10)
+    monkeypatch.setattr(files_module, "_MOST_OPEN", 10)
     before = len(os.listdir("/proc/self/fd"))
     names = [f"worker/{n}" for n in range(60)]
     files = begun(paths, warnings, node1=" ".join(names))
@@ -157,7 +157,7 @@ def test_a_full_disk_is_said_once_and_ends_the_log(paths, warnings):
 
 
 def test_a_folder_that_vanished(paths, warnings, monkeypatch):
-    monkeypatch.setattr(files_module, "_OPEN", 1)
+    monkeypatch.setattr(files_module, "_MOST_OPEN", 1)
     files = begun(paths, warnings, node1="worker/0 worker/1")
     shutil.rmtree(paths.root)
     files.on(printed(W0, b"x\n"))
@@ -298,7 +298,7 @@ def test_what_lies_in_the_place_of_a_log_is_not_written(paths, warnings, tmp_pat
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_log_that_was_swapped_is_not_written(paths, warnings, tmp_path, monkeypatch, kind):
     """Opened again because there are many: it is not what it was."""
-    monkeypatch.setattr(files_module, "_OPEN", 1)
+    monkeypatch.setattr(files_module, "_MOST_OPEN", 1)
     precious = tmp_path / "precious"
     precious.write_text("precious")
     files = begun(paths, warnings, node1="worker/0 worker/1")

@@ -1,4 +1,4 @@
-"""Stop ladders, as data: which signal, and how many seconds until the next."""
+"""Stop sequences, as data: each signal, and the seconds until the next."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from launcher.events import Ladder
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
 SIGHUP, SIGINT, SIGABRT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 6, 9, 13, 15
 
-#: Seconds that a hung program gets to print its stacks on SIGABRT, at most.
+#: Seconds for a hung program to print its stacks on SIGABRT, at most.
 STACKS = 2.0
-#: Seconds after SIGKILL until a process is called unkillable.
+#: Seconds after SIGKILL until a process counts as unkillable.
 LAST = 5.0
-#: Seconds an agent may be late with its last word before it counts as lost.
+#: Seconds an agent may be late before it counts as lost.
 MARGIN = 10.0
 
 
@@ -27,6 +27,6 @@ def at_once() -> Ladder:
     return ((SIGKILL, LAST),)
 
 
-def longest(ladder: Ladder) -> float:
-    """Seconds after which every task on this ladder is over, or its agent is lost."""
-    return sum(seconds for _, seconds in ladder) + MARGIN
+def longest(sequence: Ladder) -> float:
+    """Seconds after which every task that is stopped so is over, or its agent is lost."""
+    return sum(seconds for _, seconds in sequence) + MARGIN

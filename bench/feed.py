@@ -179,23 +179,17 @@ class _Consumers:
             self._waiting(sock.recv(16, socket.MSG_WAITALL).decode().strip()).put(sock)
 
 
-class _Guest(NamedTuple):
-    task: str
-    attempt: int
-    feed: str
-    sock: socket.socket
-
-
 @contextmanager
 def _fed(consumers: _Consumers) -> Iterator[Any]:
     """A feeder that both consumers have come to."""
     from launcher.feed.feeder import Feeder
+    from launcher.feed.listener import Peer
 
     feeder = Feeder([f"worker/{place}" for place in range(_CONSUMERS)])
     consumers.start()
     try:
         for place in range(_CONSUMERS):
-            feeder.add(_Guest(f"worker/{place}", 0, "input", consumers.came("input")))
+            feeder.add(Peer(f"worker/{place}", 0, "feed", "input", {}, consumers.came("input")))
         yield feeder
     finally:
         feeder.finish()
@@ -203,7 +197,7 @@ def _fed(consumers: _Consumers) -> Iterator[Any]:
 
 
 def _through_feed(consumers: _Consumers, kind: Kind, data: Any, part: int) -> tuple[int, float]:
-    from launcher.feed.partitions import partitions
+    from launcher.feed.sources import partitions
 
     with _fed(consumers) as feeder:
         many = max(2, kind.partitions // part)

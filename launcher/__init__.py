@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         TaskFailed,
     )
     from launcher.feed.files import CsvFiles, TextFiles, TFRecordFiles
-    from launcher.feed.partitions import partitions, rows
     from launcher.feed.remote.data_feed import DataFeed
+    from launcher.feed.sources import partitions, rows
     from launcher.job import TaskId
     from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 
@@ -71,8 +71,8 @@ _HOMES = {
         "FeedError FeedTimeout HostfileError InputError JobError JobFailed LaunchError TaskFailed"
     ),
     "launcher.feed.files": "CsvFiles TFRecordFiles TextFiles",
-    "launcher.feed.partitions": "partitions rows",
     "launcher.feed.remote.data_feed": "DataFeed",
+    "launcher.feed.sources": "partitions rows",
     "launcher.job": "TaskId",
     "launcher.report": "ExitStatus Failure Reason Report TaskReport TaskState",
 }

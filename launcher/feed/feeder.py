@@ -1,8 +1,8 @@
-"""The driver's side of feeding: rows to whichever task has room, results back in order, nothing lost.
+"""`Feeder`: rows to the tasks that have room, results back in order, no row lost.
 
-For each feed to each task there is a `Link` with two threads; one call of `train` or `inference` is a `Flow`,
-from which the links take partitions. One lock guards them all; it is never held while something is sent, or
-while the user's code runs.
+Each feed of each task has a `WorkerChannel`; a call of `train` or `inference` is a `FeedCall`, from which the
+channels take `Partition`s. One lock guards them all; it is not held while something is sent, or while the
+user's code runs.
 """
 
 from __future__ import annotations
@@ -10,45 +10,41 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import FeedError
-from launcher.feed.closing import Closing
-from launcher.feed.dealing import Dealer
-from launcher.feed.feed import Feed
-from launcher.feed.flow import Flow
-from launcher.feed.partitions import partitions_of
-from launcher.feed.patience import Terms
-from launcher.feed.reception import Reception
-from launcher.feed.roll import Roll
-from launcher.feed.rounds import rounds
+from launcher.feed.call import FeedCall, Options, Tasks
+from launcher.feed.channel import Feed, WorkerChannel
+from launcher.feed.lockstep import Dealer
+from launcher.feed.remote.connect import keep_alive
+from launcher.feed.remote.frames import FeedBroken, hang_up, recv_frame, send_frame
+from launcher.feed.remote.messages import RETURNED, WANTED, Kind, only
+from launcher.feed.sources import Piece, pieces_of
+from launcher.feed.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
+    import socket
 
-    from launcher.feed.link import Link
-    from launcher.feed.partitions import Partition
-    from launcher.feed.reception import Guest
-    from launcher.feed.remote.messages import Opening
+    from launcher.feed.listener import Peer
 
-#: Seconds that a thread may take to end.
-_PATIENCE = 2.0
-#: Seconds that what a task has said before it ended may still be on its way.
-_LAST_WORDS = 0.3
+#: Seconds for a task to say which feed it opens.
+_OPENING = 10.0
+#: Seconds for a thread to end; for the last frames of a task that has ended; between two looks at the end.
+_THREAD, _LAST_FRAMES, _LOOK = 2.0, 0.3, 0.25
 _OVER = "the driver feeds no more rows"
 
 
 class Feeder:
-    """See the module.
+    """All feeds of a cluster.
 
     Args:
         tasks: those that are fed, ``worker/0`` ..., in their order.
         feeds: the names of the feeds.
-        exactly_once: a lost task is an error for `train`, instead of its rows being fed again.
+        exactly_once: a lost task is an error for `train`; its rows are not fed again.
         last_lines: of a task, for messages.
-        say: is told who is waited for; default: a line on stderr.
-        warn: is told what is not as it should be, and raises nothing; default: the same.
+        say: takes lines about long waits; default: stderr.
+        warn: takes lines about what goes wrong and raises nothing; default: stderr.
     """
 
     def __init__(
@@ -66,44 +62,58 @@ class Feeder:
         self._say = say or _to_stderr
         self._warn = warn or _to_stderr
         self._lock = threading.RLock()
-        self._roll = Roll(tasks)
-        self._feeds = {name: Feed(self._lock, self._roll, lambda: self._finished) for name in feeds}
+        self._changed = threading.Condition(self._lock)
+        self._tasks = Tasks(tasks)
+        self._feeds = {name: Feed(name, self._lock) for name in feeds}
         self._error: BaseException | None = None
         self._finished = self._closed = False
-        self._closing = Closing(self._lock, self._going, self._cut_off, self._say)
-        self._reception = Reception(self._lock, self._link_of)
+        self._connections: dict[threading.Thread, socket.socket] = {}
+        self._end_watch: threading.Thread | None = None
 
-    # What becomes of the tasks.
+    # What happens to the tasks.
 
-    def add(self, guest: Guest) -> None:
-        """Take over a connection that a task has opened for a feed."""
-        self._reception.add(guest)
+    def add(self, peer: Peer) -> None:
+        """Take over a connection on which a task opens a feed."""
+        name = f"feed from {peer.task}"
+        thread = threading.Thread(target=self._serve, args=[peer], name=name, daemon=True)
+        with self._lock:
+            self._connections = {old: sock for old, sock in self._connections.items() if old.is_alive()}
+            self._connections[thread] = peer.sock
+            thread.start()
 
     def lost(self, task: str, attempt: int, why: str, again: bool = False) -> None:
-        """A task has ended: others get what it did not consume.
+        """A task has ended: other tasks get what it did not consume.
 
-        What it said last may still be on its way, so this waits a moment for the end of its connections.
+        Waits a moment for the end of its connections, as its last frames may still be on their way.
 
         Args:
-            attempt: which start of it; a later one may come.
-            why: for those who ask.
-            again: whether one is to come: until then the task is awaited.
+            attempt: the number of its start; a later one may open feeds.
+            why: for messages.
+            again: whether it will be started once more: until then it is awaited.
         """
         with self._lock:
-            deadline = time.monotonic() + _LAST_WORDS
-            for link in [link for feed in self._feeds.values() for link in feed.every if link.task == task]:
-                link.wait_for_end(deadline)
-            self._roll.ended(task, attempt, why, again)
+            deadline = time.monotonic() + _LAST_FRAMES
+            channels = [feed.channels[task] for feed in self._feeds.values() if task in feed.channels]
+            for channel in channels:
+                while channel.sock is not None and (left := deadline - time.monotonic()) > 0:
+                    channel.wake.wait(left)
+            self._tasks.ended(task, attempt, why, again)
             for feed in self._feeds.values():
-                feed.lost(task, why)
+                if task in feed.channels:
+                    self._drop(feed, feed.channels.pop(task), why)
+                elif feed.call is not None and feed.call.options.in_step:
+                    error = f"{task} is lost ({why}), and equal batches are for all tasks or for none"
+                    feed.call.fail(FeedError(error))
+                elif feed.call is not None:
+                    feed.call.changed()
 
     def fail(self, error: BaseException) -> None:
-        """The job is over: whoever waits raises this, and whoever comes."""
+        """The job has failed: present and later calls raise this."""
         with self._lock:
             self._error = self._error or error
             for feed in self._feeds.values():
-                if feed.flow is not None:
-                    feed.flow.fail(error)
+                if feed.call is not None:
+                    feed.call.fail(error)
 
     # What the user calls.
 
@@ -120,27 +130,29 @@ class Feeder:
         """Feed all rows; returns when they are consumed, or when all tasks want no more.
 
         Args:
-            data: see `launcher.feed.partitions.partitions_of`.
+            data: see `launcher.feed.sources`.
             epochs: how often.
             feed_timeout: seconds in which some task must take some row.
             qname: the feed.
             equal: ``drop``, ``pad`` or ``repeat``: every task gets the same number of batches.
-            batch_size: of those batches, exactly.
+            batch_size: rows of each of these batches.
 
         Raises:
             FeedTimeout: no task took a row for so long.
-            FeedError: rows can't be sent, or no task is left to take them.
-            InputError: the data are none. Whatever iterating them raises, and whatever `fail` was given.
+            FeedError: rows cannot be sent, or no task is left to take them.
+            InputError: ``data`` has no rows. Any exception of iterating it, and the error given to `fail`.
         """
-        partitions = partitions_of(data, len(self._roll.known), epochs)
+        pieces = pieces_of(data, len(self._tasks.names), epochs)
+        if equal is None:
+            self._train(qname, self._options(feed_timeout), pieces)
+            return
+        if batch_size is None:
+            raise FeedError(f"equal={equal!r} needs a batch_size: it makes batches of exactly so many rows")
+        dealer = Dealer(pieces, len(self._tasks.names), batch_size, equal)
         try:
-            if equal is None:
-                self._train(qname, self._terms(feed_timeout), partitions)
-            else:
-                terms = self._terms(feed_timeout, in_step=True)
-                self._train_in_step(qname, terms, partitions, equal, batch_size)
+            self._train(qname, self._options(feed_timeout, in_step=True), dealer.pieces())
         finally:
-            partitions.leave()
+            dealer.end()
 
     def inference(self, data: Any, *, feed_timeout: float = 600.0, qname: str = "input") -> Iterator[Any]:
         """One result for each row, in the order of the rows; lazily.
@@ -151,128 +163,169 @@ class Feeder:
         Raises:
             As `train` does.
         """
-        partitions = partitions_of(data, len(self._roll.known))
-        flow = self._begin(qname, self._terms(feed_timeout, inference=True), partitions)
+        pieces = pieces_of(data, len(self._tasks.names))
+        call = self._begin(qname, self._options(feed_timeout, inference=True), pieces)
         try:
-            while (results := self._results(flow)) is not None:
+            while (results := self._results(call)) is not None:
                 yield from results
         finally:
-            self._end(qname, flow)
-            partitions.leave()
+            self._end(call, qname)
 
     def finish(self) -> None:
         """Nothing more will be fed: ``should_stop()`` becomes true in the tasks.
 
         A feed that another thread still feeds, or takes results of, ends when that is done. An `inference`
-        whose results nobody goes on to take is ended: it raises `FeedError` if somebody does.
+        whose results no thread takes any more is ended: it raises `FeedError` if one does.
         """
         with self._lock:
             self._finished = True
-            self._closing.begin()
             for feed in self._feeds.values():
-                if feed.flow is None:
+                feed.finished = True
+            if self._going() and self._end_watch is None:
+                self._end_watch = threading.Thread(target=self._watch, name="end of the feeds", daemon=True)
+                self._end_watch.start()
+            for feed in self._feeds.values():
+                if feed.call is None:
                     feed.cut_off()
-                feed.nudge()
+                feed.wake()
 
     def close(self) -> None:
-        """End all connections and threads. Tasks that wait for rows are told that there will be none."""
+        """End all connections and threads. Unless `finish` was called, tasks get an error."""
         with self._lock:
             self._closed = True
-            links = [link for feed in self._feeds.values() for link in feed.every]
+            self._changed.notify_all()
+            channels = [channel for feed in self._feeds.values() for channel in feed.channels.values()]
             for feed in self._feeds.values():
-                orderly = self._finished and feed.flow is None
-                if feed.flow is not None:
-                    feed.flow.fail(FeedError("the feeder was closed"))
-                for link in list(feed.links.values()):
-                    link.dismiss("" if orderly else _OVER)
-        self._closing.end(_PATIENCE)
-        for link in links:
-            link.close(_PATIENCE)
-        self._reception.close(_PATIENCE)
+                orderly = self._finished and feed.call is None
+                if feed.call is not None:
+                    feed.call.fail(FeedError("the feeder was closed"))
+                for channel in feed.channels.values():
+                    channel.close("" if orderly else _OVER)
+            connections = dict(self._connections)
+        if self._end_watch is not None:
+            self._end_watch.join(_THREAD)
+        for channel in channels:
+            channel.join(_THREAD)
+        for thread, sock in connections.items():
+            hang_up(sock)
+            thread.join(_THREAD)
 
     # Connections.
 
-    def _link_of(self, guest: Guest, opening: Opening) -> Link | str:
-        """The link of a connection; or why it gets none."""
-        feed = self._feeds.get(guest.feed)
-        if feed is None:
+    def _serve(self, peer: Peer) -> None:
+        """Open the feed for a task, and serve its connection until it ends; a thread."""
+        sock = peer.sock
+        try:
+            sock.settimeout(_OPENING)
+            keep_alive(sock)
+            frame = recv_frame(sock, 1 << 16)
+            if frame is None or frame[0] != Kind.OPEN:
+                raise FeedBroken("the connection did not open a feed")
+            wanted = only(frame[1])
+            with self._lock:
+                refusal = self._refusal(peer)
+                channel = None if refusal else self._open(peer, wanted)
+            if channel is None:
+                send_frame(sock, Kind.GONE, [refusal.encode()])
+        except OSError:  # the task connects again, or is lost
+            channel = None
+        if channel is None:
+            sock.close()
+        else:
+            channel.run()
+
+    def _refusal(self, peer: Peer) -> str:
+        """Why a task cannot open a feed; empty: it can."""
+        if peer.feed not in self._feeds:
             return f"there is no such feed; there is {', '.join(self._feeds)}"
-        if self._closed:
-            return _OVER
-        why_not = self._roll.admit(guest.task, guest.attempt, opening.session)
-        return why_not or feed.link_of(guest.task, opening.session)
+        return _OVER if self._closed else self._tasks.admit(peer.task, peer.attempt)
+
+    def _open(self, peer: Peer, wanted: bytes) -> WorkerChannel:
+        feed = self._feeds[peer.feed]
+        if peer.task in feed.channels:
+            self._drop(feed, feed.channels[peer.task], "the feed was opened again")
+        channel = feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.sock)
+        if wanted != WANTED:
+            channel.terminate(wanted == RETURNED)
+        return channel
+
+    def _drop(self, feed: Feed, channel: WorkerChannel, why: str) -> None:
+        channel.close(why)
+        if feed.call is not None:
+            feed.call.release(channel, why)
 
     # Calls.
 
-    def _terms(self, timeout: float, inference: bool = False, in_step: bool = False) -> Terms:
-        return Terms(timeout, inference, self._exactly_once, self._last_lines, self._say, in_step)
+    def _options(self, timeout: float, inference: bool = False, in_step: bool = False) -> Options:
+        return Options(timeout, inference, self._exactly_once, self._last_lines, self._say, in_step)
 
-    def _train(self, qname: str, terms: Terms, partitions: Iterator[Partition]) -> None:
-        flow = self._begin(qname, terms, partitions)
+    def _train(self, qname: str, options: Options, pieces: Generator[Piece]) -> None:
+        call = self._begin(qname, options, pieces)
         try:
             with self._lock:
-                flow.wait(flow.consumed)
-                if remains := flow.remains():
+                call.wait(call.consumed)
+                if remains := call.remains():
                     self._warn(f"feed {qname!r}: {remains}")
         finally:
-            self._end(qname, flow)
+            self._end(call, qname)
 
-    def _train_in_step(
-        self, qname: str, terms: Terms, partitions: Iterator[Partition], how: str, batch_size: int | None
-    ) -> None:
-        if batch_size is None:
-            raise FeedError(f"equal={how!r} needs a batch_size: it makes batches of exactly so many rows")
-        players = len(self._roll.known)
-        dealer = Dealer(rounds(partitions, players, batch_size, how), players)
-        try:
-            self._train(qname, terms, dealer.partitions())
-        finally:
-            dealer.end()
-
-    def _results(self, flow: Flow) -> list[Any] | None:
+    def _results(self, call: FeedCall) -> list[Any] | None:
         with self._lock:
-            return flow.results()
+            return call.results()
 
-    def _begin(self, qname: str, terms: Terms, partitions: Iterator[Partition]) -> Flow:
+    def _begin(self, qname: str, options: Options, pieces: Generator[Piece]) -> FeedCall:
         with self._lock:
             if self._error is not None:
                 raise self._error
             feed = self._feeds.get(qname)
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
-            if terms.in_step and self._roll.missing:
-                who = ", ".join(self._roll.missing)
-                raise FeedError(f"{who} is lost, and equal batches are for all tasks or for none")
-            if feed.flow is not None:
-                raise FeedError(f"feed {qname!r} is being fed already: {feed.flow.described()}")
+            if options.in_step and self._tasks.missing:
+                missing = ", ".join(self._tasks.missing)
+                raise FeedError(f"{missing} is lost, and equal batches are for all tasks or for none")
+            if feed.call is not None:
+                raise FeedError(f"feed {qname!r} is being fed already: {feed.call.described()}")
             if self._finished or self._closed:
                 raise FeedError(f"feed {qname!r} has ended: nothing can be fed after finish() or shutdown()")
             feed.abandoned = False
-            feed.flow = Flow(qname, self._lock, partitions, self._roll, feed.links, terms)
-            feed.flow.changed()
-            return feed.flow
+            feed.call = FeedCall(feed, self._tasks, pieces, options)
+            feed.call.changed()
+            return feed.call
 
-    def _end(self, qname: str, flow: Flow) -> None:
+    def _end(self, call: FeedCall, qname: str) -> None:
         with self._lock:
-            flow.end()
+            call.end()
             feed = self._feeds[qname]
-            if feed.flow is not flow:  # it was cut off
-                return
-            feed.flow = None
-            feed.abandoned = flow.terms.inference
-            if self._finished:
-                feed.cut_off()
+            if feed.call is call:
+                feed.call = None
+                feed.abandoned = call.options.inference
+                self._changed.notify_all()
+                if self._finished:
+                    feed.cut_off()
 
-    def _going(self) -> list[tuple[str, Flow]]:
-        return [(name, feed.flow) for name, feed in self._feeds.items() if feed.flow is not None]
+    # The end.
 
-    def _cut_off(self, qname: str, why: str) -> None:
-        """Nobody takes what is left of the results: the feed ends, and whoever comes for them is told."""
-        flow = self._feeds[qname].flow
-        assert flow is not None
-        self._warn(f"shutdown ends an inference() of the feed {qname!r} before all its results: {why}")
-        flow.fail(FeedError(f"feed {qname!r}: shut down before all results were taken"))
-        self._end(qname, flow)
+    def _going(self) -> list[tuple[str, FeedCall]]:
+        """End the calls whose results no thread takes; those that go on."""
+        for name, feed in self._feeds.items():
+            if feed.call is not None and (why := feed.call.abandoned()):
+                self._warn(f"shutdown ends an inference() of the feed {name!r} before all its results: {why}")
+                feed.call.fail(FeedError(f"feed {name!r}: shut down before all results were taken"))
+                self._end(feed.call, name)
+        return [(name, feed.call) for name, feed in self._feeds.items() if feed.call is not None]
+
+    def _watch(self) -> None:
+        """See the last calls to their end; a thread."""
+        waiting = Waiting()
+        with self._changed:
+            while not self._closed and (going := self._going()):
+                if begun := waiting.due():
+                    for name, call in going:
+                        action = "takes results" if call.options.inference else "feeds rows"
+                        limit = f"at most {call.options.timeout:g} s without any"
+                        text = f"{begun} {call.taker.name}, which {action} of the feed {name!r} ({limit})"
+                        self._say(f"shutdown: {text}")
+                self._changed.wait(_LOOK)
 
 
 def _to_stderr(text: str) -> None:

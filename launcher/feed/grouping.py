@@ -1,7 +1,6 @@
-"""Rows that are iterated -> groups of moderate size, as they come: a source that pauses keeps none back.
+"""Rows of an iterable -> groups of moderate size, as they come: a pause of the source holds no row.
 
-Whoever wants rows can't wait for `next` of a user's generator only so long; so a thread of its own iterates,
-one group ahead at most.
+`next` of a user's generator cannot be interrupted, so a thread iterates, at most one group ahead.
 """
 
 from __future__ import annotations
@@ -10,26 +9,40 @@ import pickle
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
-from launcher.feed.usercode import read_by
+from launcher.errors import FeedError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+Result = TypeVar("Result")
 
-#: Bytes and rows of a group; how many rows are weighed by one.
+#: Bytes and rows of a group; rows whose size is estimated by that of the first of them.
 _BYTES, _ROWS, _STEP = 2 << 20, 16384, 64
-#: Seconds after which rows that come slowly are a group, however few they are; and between two looks.
+#: Seconds after which rows that come slowly are a group, however few; seconds between two looks.
 _SECONDS, _LOOK = 1.0, 0.25
+
+
+def run_user_code(call: Callable[[], Result]) -> Result:
+    """The result of a call in a thread of ours.
+
+    Raises:
+        FeedError: instead of SystemExit and the like, which would end the thread silently.
+        Exception: any other that it raises.
+    """
+    try:
+        return call()
+    except Exception:
+        raise
+    except BaseException as error:
+        raise FeedError(f"reading the rows ended with {type(error).__name__}: {error}") from error
 
 
 def groups(rows: Iterator[Any]) -> Iterator[list[Any]]:
     """All rows, in lists; nothing is read before the first is asked for.
 
     Raises:
-        FeedError: iterating them ends with what would end a program. Whatever else it raises.
+        FeedError: see `run_user_code`. Any exception of the iterator.
     """
     reader = _Reader(rows)
     try:
@@ -40,19 +53,19 @@ def groups(rows: Iterator[Any]) -> Iterator[list[Any]]:
 
 
 class _Reader:
-    """Iterates in a thread, until a group is full; goes on when it is taken."""
+    """Iterates in a thread until a group is full; goes on when it is taken."""
 
     def __init__(self, rows: Iterator[Any]) -> None:
         self._rows = rows
         self._changed = threading.Condition()
-        #: Appended to by the thread and emptied by who takes, neither with a lock: a million rows a second.
+        #: Appended to by the thread and emptied by `take`, both without the lock: a million rows a second.
         self._group: deque[Any] = deque()
         self._full = self._ended = self._left = False
         self._error: Exception | None = None
         threading.Thread(target=self._run, name="rows of a feed", daemon=True).start()
 
     def take(self) -> list[Any]:
-        """The next rows: a full group, or what has come within a second; none: there are no more."""
+        """The next rows: a full group, or those that came within a second; empty: there are no more."""
         until = time.monotonic() + _SECONDS
         with self._changed:
             while not (self._full or self._ended or (self._group and time.monotonic() >= until)):
@@ -65,7 +78,7 @@ class _Reader:
         return group
 
     def leave(self) -> None:
-        """Nobody wants more; the thread ends with the row that it waits for."""
+        """No more rows are wanted; the thread ends after the row that it waits for."""
         with self._changed:
             self._left = True
             self._changed.notify_all()
@@ -73,8 +86,8 @@ class _Reader:
     def _run(self) -> None:
         error = None
         try:
-            read_by(self._read)
-        except Exception as raised:  # noqa: BLE001 - the user's; whoever takes gets it
+            run_user_code(self._read)
+        except Exception as raised:  # noqa: BLE001 - the user's; `take` raises it
             error = raised
         with self._changed:
             self._ended, self._error = True, error
@@ -86,25 +99,22 @@ class _Reader:
             self._group.append(first)
             one = max(1, _weight(first))
             some = max(1, min(step, (_BYTES - weight) // one, _ROWS - count))
-            self._group.extend(islice(self._rows, some - 1))  # each is there as soon as it comes
-            lies = min(count + some, len(self._group))  # fewer: some were taken, as they came slowly
-            weight = weight + some * one if lies > some else lies * one
-            count, step = lies, min(2 * step, _STEP)
+            self._group.extend(islice(self._rows, some - 1))  # each can be taken as soon as it comes
+            waiting = min(count + some, len(self._group))  # fewer: some were taken, as they came slowly
+            weight = weight + some * one if waiting > some else waiting * one
+            count, step = waiting, min(2 * step, _STEP)
             if weight >= _BYTES or count >= _ROWS:
-                self._fill()
+                with self._changed:
+                    self._full = bool(self._group)
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: not self._full or self._left)
                 count, weight, step = 0, 0, 1
             if self._left:
                 return
 
-    def _fill(self) -> None:
-        with self._changed:
-            self._full = bool(self._group)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._full or self._left)
-
 
 def _weight(row: Any) -> int:
-    """How many bytes it has, about, on its way; it may have other means to travel if there is no saying."""
+    """The bytes of a row as a pickle; an estimate if it cannot be pickled plainly."""
     try:
         return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
     except (pickle.PicklingError, TypeError, AttributeError):

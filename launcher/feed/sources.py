@@ -1,66 +1,106 @@
-"""What a program may give as data, and how it is told apart.
-
-The type decides, never the values, and what can be read in two ways is refused with the words that make it
-clear:
+"""Data of any kind -> pieces, the partitions that are fed.
 
 ====================================================  ====================================================
 given                                                 taken as
 ====================================================  ====================================================
 numpy array; tuple or dict of arrays of one length;   columns, cut into partitions: views, no copies
 pandas frame or series
-`TextFiles`, `CsvFiles`, `TFRecordFiles`              what is in the files
-list or tuple of rows                                 split into partitions
-anything else that is iterated, and gives rows        rows, grouped into partitions as they come: some
-                                                      megabytes, or what comes within a second
-anything that is iterated, and gives partitions       those partitions, taken lazily
-``rows(...)``, ``partitions(...)``                    what the word says
+`TextFiles`, `CsvFiles`, `TFRecordFiles`              the contents of the files
+list or tuple of rows                                 rows, split into partitions
+another iterable of rows                              rows, grouped into partitions as they come: about
+                                                      2 MiB, or what comes within a second
+any iterable of partitions                            those partitions, taken lazily
+``rows(...)``, ``partitions(...)``                    rows, partitions
 ====================================================  ====================================================
 
-The first item says whether they are rows or partitions. Numbers, texts, bytes, tuples and dicts are rows.
-What can only be many rows is a partition: iterators and generators, ranges, sets, frames, files, and
-callables, which are called beside the worker and return the rows. A list or an array can be either: what a
-generator gives is a partition then, and so are lists of tuples, dicts or lists within a list; a list of lists
-of numbers or texts, and a list of arrays, are refused.
+The first item tells rows from partitions. Numbers, texts, bytes, tuples and dicts are rows. Iterators,
+generators, ranges, sets, frames, files and callables are partitions; a callable is called in the task, and
+returns the rows. Lists and arrays are partitions if a generator gives them, or if a list holds lists of
+tuples, dicts or lists; a list of lists of numbers or texts, and a list of arrays, are refused::
+
+    cluster.train(rows([[0.1, 0.2], [0.3, 0.4]]))              # each inner list is a row
+    cluster.train(partitions([[1, 2, 3], [4, 5]]))             # each inner list is a partition of numbers
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple, Protocol
 
-from launcher.feed.pieces import Columns, Piece, Rows, Source, is_once, of_block, of_sequence, refused
-from launcher.feed.remote.blocks import Block, chunks, imported, is_array, is_columns
+from launcher.feed.grouping import groups
+from launcher.feed.remote.blocks import Block, blocks_of, columnar, is_array, parts, refused, size
 
-#: What to give instead.
-_HINTS: dict[type, str] = {
-    str: "TextFiles(...) or its like for files; a list, arrays, or partitions",
-    dict: "a dict of arrays, or a list of dicts",
-}
+__all__ = ["Piece", "partitions", "pieces_of", "rows"]
+
+#: Pieces for each worker of data that can be cut anywhere: a fast worker can take more of them.
+PIECES_PER_WORKER = 4
+
+
+class Piece(NamedTuple):
+    """The rows of one partition."""
+
+    #: Gives its rows in blocks of at most so many.
+    blocks: Callable[[int], Iterator[Block]]
+    #: Whether ``blocks`` gives the same rows again when it is called again.
+    repeatable: bool = True
+    #: Returns its rows in the task, picklable; ``None``: they are read in the driver.
+    remote: Callable[[], Iterable[Any]] | None = None
+
+
+class Source(Protocol):
+    """Data of any kind."""
+
+    #: Whether it can be read only once.
+    once: bool
+
+    def pieces(self, workers: int) -> Iterator[Piece]:
+        """All of it, lazily, for so many workers."""
+
+
+class Rows:
+    """Items that are rows: those of a list are split evenly, others grouped as they come."""
+
+    def __init__(self, data: Iterable[Any], per_partition: int | None = None) -> None:
+        self._data = data
+        self._many = per_partition
+        self.once = isinstance(data, Iterator)
+
+    def pieces(self, workers: int) -> Iterator[Piece]:
+        """See `Source`."""
+        data, many = self._data, self._many
+        if isinstance(data, list | tuple | range):
+            many = many or _evenly(len(data), workers)
+            return (_listed(data, at, at + many) for at in range(0, len(data), many))
+        iterator = iter(data)
+        found = groups(iterator) if many is None else iter(lambda: list(islice(iterator, many)), [])
+        return (_listed(group, 0, len(group)) for group in found)
 
 
 class Partitions:
-    """Partitions that are iterated, lazily."""
+    """Items that are partitions; taken lazily."""
 
     def __init__(self, data: Iterable[Any]) -> None:
         self._data = data
-        self.once = is_once(data) or (isinstance(data, list | tuple) and any(map(is_once, data)))
+        items = data if isinstance(data, list | tuple) else ()
+        self.once = isinstance(data, Iterator) or any(isinstance(item, Iterator) for item in items)
 
     def pieces(self, workers: int) -> Iterator[Piece]:
-        """Each as it comes."""
+        """See `Source`."""
         for item in self._data:
             yield from (item.pieces(workers) if is_source(item) else [piece_of(item)])
 
 
-class Mixed:
-    """What is iterated and was not looked at yet: the first item tells, when it is asked for."""
+class FirstItemTells:
+    """An iterable that is not read before its first row is asked for."""
 
     def __init__(self, data: Iterable[Any]) -> None:
         self._data = data
-        self.once = is_once(data)
+        self.once = isinstance(data, Iterator)
 
     def pieces(self, workers: int) -> Iterator[Piece]:
-        """As rows or as partitions."""
+        """See `Source`."""
         iterator = iter(self._data)
         for first in iterator:
             again = chain([first], iterator)
@@ -68,79 +108,93 @@ class Mixed:
         return iter(())
 
 
-def source_of(data: Any) -> Source:
-    """What this is.
+class Columns:
+    """Arrays, cut into views of even size."""
+
+    once = False
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+    def pieces(self, workers: int) -> Iterator[Piece]:
+        """See `Source`."""
+        return map(_block, parts(self._block, _evenly(size(self._block), workers)))
+
+
+def rows(data: Iterable[Any], per_partition: int | None = None) -> Rows:
+    """Each item is one row, of any type.
+
+    Args:
+        data: a list, a generator, any iterable.
+        per_partition: rows of a partition, which is fed again when its worker is lost. Default: a list is
+            split into four for each worker; other iterables are grouped into about 2 MiB, or what comes
+            within a second.
 
     Raises:
-        InputError: it is nothing that has rows, or could be read in two ways.
+        InputError: ``data`` is not iterable, or ``per_partition`` is less than 1.
+    """
+    _check(data, "rows")
+    if per_partition is not None and per_partition < 1:
+        raise refused(f"per_partition={per_partition}", "a whole number from 1")
+    return Rows(data, per_partition)
+
+
+def partitions(data: Iterable[Any]) -> Partitions:
+    """Each item is a partition: an iterable of rows, arrays, or a callable that returns them.
+
+    Raises:
+        InputError: ``data`` is not iterable.
+    """
+    _check(data, "partitions")
+    return Partitions(data)
+
+
+def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
+    """The pieces of some data, once for each epoch; nothing is read before it is asked for.
+
+    Args:
+        data: see the module.
+        workers: the number of tasks that will take them; data that can be cut anywhere is cut for so many.
+        epochs: at least 1.
+
+    Raises:
+        InputError: at once if this is not data, or cannot be read so often; later, if that shows only then.
+    """
+    if epochs < 1:
+        raise refused(f"{epochs} epochs", "a whole number from 1")
+    source = source_of(data)
+    if source.once and epochs > 1:
+        raise refused(
+            f"data that can be read only once (an iterator) for {epochs} epochs",
+            "a list, arrays, files, or callables that read it; or one epoch",
+        )
+    return (piece for _ in range(epochs) for piece in source.pieces(workers))
+
+
+def source_of(data: Any) -> Source:
+    """The kind of this data.
+
+    Raises:
+        InputError: it has no rows, or can be understood in two ways.
     """
     if is_source(data):
         return data  # type: ignore[no-any-return]
-    if (block := _columnar(data)) is not None:
+    if (block := columnar(data)) is not None:
         return Columns(block)
     if callable(data):
         return Partitions([data])
-    if not is_many(data):
-        raise refused(
-            f"{_shown(data)} has no rows", _HINTS.get(type(data), "a list, arrays, files, or partitions")
-        )
-    if isinstance(data, list | tuple):
-        return _listed(data)
-    return Rows(data) if isinstance(data, range) else Mixed(data)
-
-
-def piece_of(item: Any) -> Piece:
-    """One partition, of what was given as one.
-
-    Raises:
-        InputError: it is nothing that has rows.
-    """
-    if (block := _columnar(item)) is not None:
-        Columns(block)
-        return of_block(block)
-    if callable(item):
-        return Piece(lambda rows: blocks_of(item(), rows), True, item)
-    if isinstance(item, list | tuple | range):
-        return of_sequence(item, 0, len(item))
-    if not is_many(item):
-        raise refused(f"{_shown(item)} as a partition", "rows that are iterated, arrays, or a callable")
-    return Piece(lambda rows: chunks(item, rows), not is_once(item))
-
-
-def blocks_of(data: Any, rows: int) -> Iterator[Block]:
-    """What a callable returned, in blocks of at most so many rows."""
-    pieces = data.pieces(1) if is_source(data) else [piece_of(data)]
-    return chain.from_iterable(piece.blocks(rows) for piece in pieces)
-
-
-def is_source(value: Any) -> bool:
-    """Whether this is data that says itself what its pieces are."""
-    return callable(getattr(type(value), "pieces", None)) and hasattr(value, "once")
-
-
-def is_many(value: Any) -> bool:
-    """Whether this is iterated, and no row itself."""
-    return _is_iterated(value) and not isinstance(value, str | bytes | Mapping)
-
-
-def is_row(item: Any) -> bool:
-    """Whether this is a row wherever it comes from; if not it can be a partition."""
-    many = _is_iterated(item) or callable(item) or is_source(item)
-    return isinstance(item, str | bytes | tuple | Mapping) or not many
-
-
-def _is_iterated(value: Any) -> bool:
-    """Whether it can be iterated; an array of no dimensions, which is one number, only looks like it."""
-    return isinstance(value, Iterable) and getattr(value, "shape", None) != ()
-
-
-def _listed(data: Sequence[Any]) -> Source:
-    """A list: of rows, of partitions, or of what could be both."""
+    if isinstance(data, str | os.PathLike):
+        raise refused(f"{_shown(data)} has no rows", "TextFiles(...) or its like for files; a list, arrays")
+    if not _is_many(data):
+        raise refused(f"{_shown(data)} has no rows", "a list, arrays, files, or partitions")
+    if isinstance(data, range):
+        return Rows(data)
+    if not isinstance(data, list | tuple):
+        return FirstItemTells(data)
     if not data or is_row(data[0]):
         return Rows(data)
-    first = data[0]
-    if is_array(first) or (isinstance(first, list) and (not first or _plain(first[0]))):
-        kind = "arrays" if is_array(first) else "lists"
+    if is_array(data[0]) or (isinstance(data[0], list) and (not data[0] or not _is_structured(data[0][0]))):
+        kind = "arrays" if is_array(data[0]) else "lists"
         raise refused(
             f"a list of {kind} can be rows, each a list or array, or partitions, each of many rows",
             "launcher.rows(data) or launcher.partitions(data)",
@@ -148,23 +202,71 @@ def _listed(data: Sequence[Any]) -> Source:
     return Partitions(data)
 
 
-def _plain(value: Any) -> bool:
-    """What stands in a row, or is a row itself."""
-    return isinstance(value, str | bytes) or is_array(value) or not _is_iterated(value)
+def piece_of(item: Any) -> Piece:
+    """An item as one partition.
+
+    Raises:
+        InputError: it has no rows.
+    """
+    if (block := columnar(item)) is not None:
+        return _block(block)
+    if callable(item):
+        return Piece(lambda rows: blocks_of(item(), rows), True, item)
+    if isinstance(item, list | tuple | range):
+        return _listed(item, 0, len(item))
+    if not _is_many(item):
+        raise refused(f"{_shown(item)} as a partition", "an iterable of rows, arrays, or a callable")
+    return Piece(lambda rows: blocks_of(item, rows), not isinstance(item, Iterator))
 
 
-def _columnar(data: Any) -> Block | None:
-    """Arrays in one of their forms; of a frame its columns, by name."""
-    if is_array(data) or is_columns(data):
-        return data
-    frame, series = imported("pandas", "DataFrame"), imported("pandas", "Series")
-    if frame is None or series is None:
-        return None
-    if isinstance(data, frame):
-        if not data.columns.is_unique:
-            raise refused(f"a frame with columns {', '.join(map(str, data.columns))}", "each name once")
-        return {str(name): column.to_numpy() for name, column in data.items()}
-    return data.to_numpy() if isinstance(data, series) else None
+def is_source(value: Any) -> bool:
+    """Whether this is a `Source`."""
+    return callable(getattr(type(value), "pieces", None)) and hasattr(value, "once")
+
+
+def is_row(item: Any) -> bool:
+    """Whether this is a row wherever it comes from; else it can be a partition."""
+    if isinstance(item, str | bytes | tuple | Mapping):
+        return True
+    return not (_is_iterable(item) or callable(item) or is_source(item))
+
+
+def _is_iterable(value: Any) -> bool:
+    """Whether this can be iterated: an array of no dimensions, which is one number, only has the method."""
+    return isinstance(value, Iterable) and getattr(value, "shape", None) != ()
+
+
+def _is_many(value: Any) -> bool:
+    return _is_iterable(value) and not isinstance(value, str | bytes | Mapping)
+
+
+def _is_structured(value: Any) -> bool:
+    """Whether an item of a list in a list shows that this inner list has rows as its items."""
+    return _is_iterable(value) and not isinstance(value, str | bytes) and not is_array(value)
+
+
+def _block(block: Block) -> Piece:
+    return Piece(lambda rows: parts(block, rows))
+
+
+def _listed(data: Sequence[Any], start: int, stop: int) -> Piece:
+    """Some items of a sequence."""
+    stop = min(stop, len(data))
+
+    def blocks(most: int) -> Iterator[Block]:
+        return (list(data[at : min(at + most, stop)]) for at in range(start, stop, most))
+
+    return Piece(blocks)
+
+
+def _evenly(rows: int, workers: int) -> int:
+    """Rows of a piece, if each worker is to have some pieces."""
+    return max(1, -(-rows // (workers * PIECES_PER_WORKER)))
+
+
+def _check(data: Any, name: str) -> None:
+    if not _is_many(data):
+        raise refused(f"{name}() of a {type(data).__name__}", "a list, a generator, any iterable")
 
 
 def _shown(value: object) -> str:

@@ -32,4 +32,4 @@ def test_a_function_that_returns_too_early_is_told_of(capsys: pytest.CaptureFixt
     with TFCluster.run(one_batch, None, 2, input_mode=InputMode.FEED, quiet=True) as cluster:
         cluster.train(range(100_000))
     said = capsys.readouterr().err
-    assert said.count("rows were left: the function has returned in worker/") == 1
+    assert said.count("returned before reading all rows; call feed.terminate() if that is intended") == 1

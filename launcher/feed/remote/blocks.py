@@ -1,23 +1,33 @@
 """Blocks: some rows in one piece, as they travel.
 
 A block is a list of rows; or a numpy array with its rows along axis 0; or a tuple or dict of such arrays of
-one length, whose rows are tuples or dicts. Arrays stay arrays: no row of theirs ever becomes an object of
-Python on the way. numpy is never imported here: data that has arrays in it has imported it.
+one length, whose rows are tuples or dicts. Arrays stay arrays: their rows never become Python objects on the
+way. numpy and pandas are never imported here: data that has arrays has imported them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 #: A list, an array, a tuple of arrays, or a dict of arrays.
 Block = Any
 
 
+def refused(what: str, expected: str) -> InputError:
+    """The error about data that can't be fed."""
+    return InputError([Fault("data", what, f"expected {expected}")])
+
+
 def imported(module: str, name: str) -> Any:
-    """What a module calls so; ``None`` if it is not imported, or another thread is just about to do it."""
+    """An attribute of a module; ``None`` if the module is not imported (or is being imported)."""
     return getattr(sys.modules.get(module), name, None)
 
 
@@ -34,20 +44,37 @@ def is_columns(value: object) -> bool:
     return isinstance(value, tuple) and bool(value) and all(map(is_array, value))
 
 
-def lengths(block: Block) -> list[int]:
-    """How many rows each column of a block has; one number for what has no columns."""
-    if isinstance(block, Mapping):
-        return [len(column) for column in block.values()]
-    return [len(column) for column in block] if isinstance(block, tuple) else [len(block)]
+def columnar(data: Any) -> Block | None:
+    """Arrays in one of their forms, pandas frames and series as arrays; ``None``: it is neither.
+
+    Raises:
+        InputError: columns of different length, or two of one name.
+    """
+    if is_array(data):
+        return data
+    if is_columns(data):
+        columns = list(data.values() if isinstance(data, Mapping) else data)
+        lengths = [len(column) for column in columns]
+        if len(set(lengths)) > 1:
+            raise refused(f"columns of {', '.join(map(str, lengths))} rows", "one length")
+        return data
+    frame, series = imported("pandas", "DataFrame"), imported("pandas", "Series")
+    if frame is not None and isinstance(data, frame):
+        if not data.columns.is_unique:
+            raise refused(f"a frame with columns {', '.join(map(str, data.columns))}", "each name once")
+        return {str(name): column.to_numpy() for name, column in data.items()}
+    return data.to_numpy() if series is not None and isinstance(data, series) else None
 
 
 def size(block: Block) -> int:
-    """How many rows a block has."""
-    return lengths(block)[0]
+    """The number of rows."""
+    if isinstance(block, Mapping):
+        return len(next(iter(block.values())))
+    return len(block[0]) if isinstance(block, tuple) else len(block)
 
 
 def part(block: Block, start: int, stop: int) -> Block:
-    """The rows from ``start`` to ``stop``, the latter not included; of arrays a view, nothing is copied."""
+    """The rows from ``start`` to before ``stop``; of arrays a view, nothing is copied."""
     if isinstance(block, Mapping):
         return {name: column[start:stop] for name, column in block.items()}
     if isinstance(block, tuple):
@@ -56,23 +83,26 @@ def part(block: Block, start: int, stop: int) -> Block:
 
 
 def parts(block: Block, rows: int) -> Iterator[Block]:
-    """The block in pieces of so many rows; the last one may be shorter."""
+    """The block in parts of so many rows; the last one may be shorter."""
     total = size(block)
     return (part(block, start, min(start + rows, total)) for start in range(0, total, rows))
 
 
-def chunks(rows: Iterable[Any], many: int) -> Iterator[list[Any]]:
-    """Rows in lists of so many; the last one may be shorter."""
-    iterator = iter(rows)
-    while block := list(islice(iterator, many)):
-        yield block
+def blocks_of(data: Any, rows: int) -> Iterator[Block]:
+    """One partition (an array, a frame, a list, any iterable) in blocks of at most so many rows."""
+    if (block := columnar(data)) is not None:
+        return parts(block, rows)
+    if isinstance(data, list):
+        return parts(data, rows)
+    iterator = iter(data)
+    return iter(lambda: list(islice(iterator, rows)), [])
 
 
 def as_rows(block: Block) -> list[Any]:
     """The rows one by one: tuples or dicts where the block has columns."""
     if isinstance(block, Mapping):
-        return [dict(zip(block, row, strict=True)) for row in zip(*block.values(), strict=True)]
-    return list(zip(*block, strict=True)) if isinstance(block, tuple) else list(block)
+        return [dict(zip(block, row)) for row in zip(*block.values())]
+    return list(zip(*block)) if isinstance(block, tuple) else list(block)
 
 
 def join(blocks: Sequence[Block]) -> Block:
@@ -89,7 +119,7 @@ def join(blocks: Sequence[Block]) -> Block:
     if isinstance(first, Mapping):
         return {name: _joined([block[name] for block in blocks]) for name in first}
     if isinstance(first, tuple):
-        return tuple(map(_joined, zip(*blocks, strict=True)))
+        return tuple(map(_joined, zip(*blocks)))
     return _joined(blocks)
 
 
@@ -100,13 +130,12 @@ def _joined(blocks: Sequence[Any]) -> Any:
 
 
 def _alike(one: Block, other: Block) -> bool:
-    """Whether two blocks can be one without a change of their rows."""
+    """Whether two blocks can be joined without a change of their rows."""
     if isinstance(one, Mapping):
         same = isinstance(other, Mapping) and one.keys() == other.keys()
         return same and all(_alike(one[name], other[name]) for name in one)
     if isinstance(one, tuple):
-        same = isinstance(other, tuple) and len(one) == len(other)
-        return same and all(map(_alike, one, other))
+        return isinstance(other, tuple) and len(one) == len(other) and all(map(_alike, one, other))
     if is_array(one):
         return is_array(other) and one.dtype == other.dtype and one.shape[1:] == other.shape[1:]
     return isinstance(other, list)

@@ -1,10 +1,10 @@
 """Rows as they travel: a block <-> the buffers of a frame.
 
-Arrays go beside the pickle that names them (protocol 5), so they are copied by nobody on the way out and land
-in memory that becomes the array of the task. A list of arrays of one shape goes as one, so do arrays in
-tuples. Plain rows (texts, numbers, tuples and lists of them) are pickled without the memo that looks for
-shared objects: up to five times as fast. What `pickle` can't take, or lives in the driver's ``__main__`` or
-in a module of the user's own, cloudpickle takes.
+Arrays travel beside the pickle that names them (protocol 5): they are not copied on the way out, and are
+received into the memory of the task's array. A list of arrays of one shape travels as one array, and so do
+arrays in tuples. Plain rows (texts, numbers, tuples and lists of them) are pickled without the memo that
+looks for shared objects: up to five times as fast. cloudpickle takes what `pickle` cannot, and code of the
+program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pickle
 import sys
 from contextlib import nullcontext
 from types import FunctionType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 from launcher.errors import FeedError
 from launcher.feed.remote.blocks import imported, is_array
@@ -27,20 +27,23 @@ if TYPE_CHECKING:
 
     from launcher.feed.remote.blocks import Block
 
-    Buffer = bytes | bytearray | memoryview
+Buffer = Union[bytes, bytearray, memoryview]
 
 _PROTOCOL = 5
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
-#: How deep, and how far into a row, it is looked whether it is plain.
+#: How deep, and how many items of a row, are looked at to tell whether it is plain.
 _DEEP, _FAR = 3, 8
-#: Where a program's own classes are.
 _MAIN = frozenset(["__main__"])
+#: The error about rows that cannot be unpickled; ``{why}`` is Python's message.
+_UNREADABLE = (
+    "the rows cannot be read in the task ({why}): the module of their classes must be there too; "
+    "define them in a module that the tasks can import, or feed tuples, lists, dicts or arrays"
+)
 
 
 class Encoded(NamedTuple):
     """Some rows, ready to be sent."""
 
-    #: How many.
     rows: int
     buffers: Sequence[Buffer]
 
@@ -53,14 +56,14 @@ class Encoded(NamedTuple):
 def encode(block: Block, named: bool = False) -> list[Buffer]:
     """The buffers that `decode` makes this block of again.
 
-    A list of arrays that are alike comes out as one array, a list of tuples with such arrays in them as a
-    tuple of columns: the same rows (see `blocks.as_rows`), in one piece.
+    A list of arrays that are alike becomes one array, a list of tuples with such arrays in them a tuple of
+    columns: the same rows (see `blocks.as_rows`), in one piece.
 
     Args:
-        named: modules of the user's own are only named: whoever gets the block has them.
+        named: the program's own modules travel as names: the receiver has them.
 
     Raises:
-        FeedError: there are rows that can't be sent to another process.
+        FeedError: some rows cannot be sent to another process.
     """
     if isinstance(block, list):
         arrays = _stacked(block)
@@ -71,7 +74,10 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
         block = arrays
     buffers: list[Buffer] = []
     block = _contiguous(block)
-    keep = lambda one: buffers.append(one.raw())  # noqa: E731
+
+    def keep(buffer: pickle.PickleBuffer) -> None:
+        buffers.append(buffer.raw())
+
     try:
         head: Buffer = _dumped(block, named, keep=keep)
     except _NOT_PLAIN as error:
@@ -80,127 +86,19 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
     return [head, *buffers]
 
 
-#: What is said of rows that can't be read where they came; ``{why}`` is Python's word.
-_UNREADABLE = (
-    "rows that came can't be read here ({why}): what they are made of must be there, too; "
-    "define it in a module that they can import, or feed plain rows (tuples, lists, dicts, arrays)"
-)
-
-
 def decode(buffers: Sequence[Buffer], unreadable: str = _UNREADABLE) -> Block:
     """The block; its arrays live in the memory of the buffers.
 
     Args:
-        unreadable: the message, if they can't be read.
+        unreadable: the message if they cannot be unpickled.
 
     Raises:
-        FeedError: its rows need something that is not there, say a module.
+        FeedError: the rows need something that is not here, a module for example.
     """
     try:
         return pickle.loads(buffers[0], buffers=buffers[1:])
     except Exception as error:
         raise FeedError(unreadable.replace("{why}", str(error))) from error
-
-
-def _stacked(rows: list[Any]) -> Any:
-    """One array of these arrays; ``None`` if they are none, or differ."""
-    kind = imported("numpy", "ndarray")
-    if kind is None or not rows or type(first := rows[0]) is not kind or first.dtype.hasobject:
-        return None
-    dtype, shape = first.dtype, first.shape
-    for row in rows:
-        if type(row) is not kind or row.dtype != dtype or row.shape != shape:
-            return None
-    return sys.modules["numpy"].array(rows) if first.ndim else None
-
-
-def _columns(rows: list[Any]) -> Any:
-    """Tuples with arrays in them, ``(image, label)``, as columns: arrays, and lists of what is none.
-
-    Returns:
-        ``None`` if they are no such tuples, or differ.
-    """
-    kind = imported("numpy", "ndarray")
-    if kind is None or not rows or type(rows[0]) is not tuple:
-        return None
-    arrays = [type(cell) is kind for cell in rows[0]]
-    if not any(arrays) or {(type(row), len(row)) for row in rows} != {(tuple, len(arrays))}:
-        return None
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    found = tuple(_stacked(one) if array else one for one, array in zip(columns, arrays, strict=True))
-    return None if any(one is None for one in found) else found
-
-
-def _contiguous(block: Block) -> Block:
-    """The same with each array in one piece of memory: only then it goes without a copy into the pickle."""
-    if is_array(block):
-        return sys.modules["numpy"].ascontiguousarray(block)
-    if isinstance(block, tuple):
-        return tuple(map(_contiguous, block))
-    return {name: _contiguous(column) for name, column in block.items()} if isinstance(block, dict) else block
-
-
-class _Foreign(Exception):
-    """There is something of the user's own program that only cloudpickle can carry."""
-
-
-#: What `pickle` says of things that cloudpickle may know how to carry.
-_NOT_PLAIN = (_Foreign, ValueError, RecursionError, pickle.PicklingError, AttributeError, TypeError)
-
-
-class _Pickler(pickle.Pickler):
-    """Carries classes of the program's own as code. It is not asked of texts, numbers, tuples and the like.
-
-    Attributes:
-        foreign: names of modules that are not there where the pickle goes.
-        named: see `encode`.
-    """
-
-    foreign: frozenset[str] = _MAIN
-    named = False
-
-    def reducer_override(self, thing: Any) -> Any:
-        """See `pickle.Pickler`."""
-        kind = thing if isinstance(thing, (type, FunctionType)) else type(thing)
-        if kind.__module__ not in self.foreign:
-            return NotImplemented
-        if self.fast or isinstance(thing, FunctionType):  # without a memo the class would come with each row
-            raise _Foreign(f"{kind.__module__}.{kind.__qualname__} is of the program's own")
-        if isinstance(thing, type):
-            return own_class, (thing.__module__, thing.__qualname__, class_bytes(thing, self.named))
-        return NotImplemented
-
-
-def _dumped(
-    thing: Any, named: bool, memo: bool = True, keep: Callable[[pickle.PickleBuffer], Any] | None = None
-) -> bytes:
-    file = io.BytesIO()
-    pickler = _Pickler(file, _PROTOCOL, buffer_callback=keep)
-    pickler.fast = not memo
-    if not named:
-        pickler.foreign = own_names()
-    pickler.named = named
-    pickler.dump(thing)
-    return file.getvalue()
-
-
-def _pickled(rows: list[Any], named: bool) -> Buffer:
-    """Their pickle. Whoever was not plain after all is pickled well, too, unless it contains itself."""
-    plain = bool(rows) and _is_plain(rows[0], _DEEP)
-    try:
-        try:
-            return _dumped(rows, named, memo=not plain)
-        except _Foreign:
-            return _dumped(rows, named)
-    except _NOT_PLAIN as error:
-        return by_value(rows, error, named)
-
-
-def _is_plain(row: Any, deep: int) -> bool:
-    """Whether a row has nothing in it that is worth looking for twice, as far as its beginning tells."""
-    if type(row) in _PLAIN:
-        return True
-    return deep > 0 and type(row) in (tuple, list) and all(_is_plain(item, deep - 1) for item in row[:_FAR])
 
 
 def by_value(
@@ -209,15 +107,15 @@ def by_value(
     named: bool = False,
     keep: Callable[[pickle.PickleBuffer], Any] | None = None,
 ) -> Buffer:
-    """A pickle that carries the code of what it is made of.
+    """A pickle that has the code of the program's own functions and classes in it.
 
     Args:
-        why: what `pickle` said, if it was asked.
+        why: the error of `pickle`, if it was tried.
         named: see `encode`.
-        keep: takes the arrays, which then are no part of it.
+        keep: takes the arrays, which are not part of the pickle then.
 
     Raises:
-        FeedError: nothing can pickle it.
+        FeedError: cloudpickle cannot pickle it either.
     """
     try:
         import cloudpickle
@@ -229,6 +127,103 @@ def by_value(
     except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError) as error:
         shown = f"rows such as {thing[0]!r:.200}" if isinstance(thing, list) else f"{thing!r:.200}"
         raise FeedError(f"{shown} can't be sent to a task: {error}") from (
-            error if isinstance(why, _Foreign) else why or error
+            error if isinstance(why, _OfProgram) else why or error
         )
     return data
+
+
+def _stacked(rows: list[Any]) -> Any:
+    """One array of these arrays; ``None`` if they are other things, or differ."""
+    kind = imported("numpy", "ndarray")
+    if kind is None or not rows or type(first := rows[0]) is not kind or first.dtype.hasobject:
+        return None
+    dtype, shape = first.dtype, first.shape
+    for row in rows:
+        if type(row) is not kind or row.dtype != dtype or row.shape != shape:
+            return None
+    return sys.modules["numpy"].array(rows) if first.ndim else None
+
+
+def _columns(rows: list[Any]) -> Any:
+    """Tuples with arrays in them, ``(image, label)``, as columns: arrays, and lists of other values.
+
+    Returns:
+        ``None`` if the rows are something else, or differ.
+    """
+    kind = imported("numpy", "ndarray")
+    if kind is None or not rows or type(rows[0]) is not tuple:
+        return None
+    arrays = [type(cell) is kind for cell in rows[0]]
+    if not any(arrays) or {(type(row), len(row)) for row in rows} != {(tuple, len(arrays))}:
+        return None
+    columns = [list(column) for column in zip(*rows)]
+    found = tuple([_stacked(one) if array else one for one, array in zip(columns, arrays)])
+    return None if any(one is None for one in found) else found
+
+
+def _contiguous(block: Block) -> Block:
+    """The same with each array in one piece of memory: only then it travels beside the pickle uncopied."""
+    if is_array(block):
+        return sys.modules["numpy"].ascontiguousarray(block)
+    if isinstance(block, tuple):
+        return tuple(map(_contiguous, block))
+    return {name: _contiguous(column) for name, column in block.items()} if isinstance(block, dict) else block
+
+
+class _OfProgram(Exception):
+    """Something of the program's own code, which only cloudpickle can carry."""
+
+
+#: Errors of `pickle` about things that cloudpickle may be able to pickle.
+_NOT_PLAIN = (_OfProgram, ValueError, RecursionError, pickle.PicklingError, AttributeError, TypeError)
+
+
+class _Pickler(pickle.Pickler):
+    """Carries the program's own classes as code. It is not called for texts, numbers, tuples and so on."""
+
+    #: Modules that are missing where the pickle goes; see `encode` for ``named``.
+    missing: frozenset[str] = _MAIN
+    named = False
+
+    def reducer_override(self, thing: Any) -> Any:
+        """See `pickle.Pickler`."""
+        kind = thing if isinstance(thing, (type, FunctionType)) else type(thing)
+        if kind.__module__ not in self.missing:
+            return NotImplemented
+        if self.fast or isinstance(thing, FunctionType):  # without a memo each row would carry the class
+            raise _OfProgram(f"{kind.__module__}.{kind.__qualname__} is of the program's own code")
+        if isinstance(thing, type):
+            return own_class, (thing.__module__, thing.__qualname__, class_bytes(thing, self.named))
+        return NotImplemented
+
+
+def _dumped(
+    thing: Any, named: bool, memo: bool = True, keep: Callable[[pickle.PickleBuffer], Any] | None = None
+) -> bytes:
+    file = io.BytesIO()
+    pickler = _Pickler(file, _PROTOCOL, buffer_callback=keep)
+    pickler.fast = not memo
+    pickler.named = named
+    if not named:
+        pickler.missing = own_names()
+    pickler.dump(thing)
+    return file.getvalue()
+
+
+def _pickled(rows: list[Any], named: bool) -> Buffer:
+    """The pickle of a list. Rows that turn out not to be plain are pickled with the memo."""
+    plain = bool(rows) and _is_plain(rows[0], _DEEP)
+    try:
+        try:
+            return _dumped(rows, named, memo=not plain)
+        except _OfProgram:
+            return _dumped(rows, named)
+    except _NOT_PLAIN as error:
+        return by_value(rows, error, named)
+
+
+def _is_plain(row: Any, deep: int) -> bool:
+    """Whether a row consists of plain values, as far as its first items tell."""
+    if type(row) in _PLAIN:
+        return True
+    return deep > 0 and type(row) in (tuple, list) and all(_is_plain(item, deep - 1) for item in row[:_FAR])

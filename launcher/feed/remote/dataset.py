@@ -1,42 +1,37 @@
-"""A ``tf.data.Dataset`` over a feed.
+"""A ``tf.data.Dataset`` of the rows of a feed; TensorFlow is imported when one is made.
 
-TensorFlow is imported when a dataset is asked for. The signature is that of one row, as for
-``tf.data.Dataset.from_generator``; the elements are batches of rows, the last one may be shorter.
+The signature is that of one row, as for ``tf.data.Dataset.from_generator``; the elements are batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from launcher.feed.pieces import refused
-from launcher.feed.remote.blocks import Block, is_array, join
+from launcher.feed.remote.blocks import is_array, join, refused
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
 
-class Feed(Protocol):
-    """What rows come from, in the task."""
-
-    def next_blocks(self, rows: int) -> list[Block]:
-        """So many rows, in the form in which they came; fewer at the end."""
-
-    def should_stop(self) -> bool:
-        """Whether there are no more."""
+    from launcher.feed.remote.blocks import Block
+    from launcher.feed.remote.data_feed import DataFeed
 
 
-def dataset(feed: Feed, output_signature: Any, batch_size: int) -> Any:
-    """Batches of the rows that come from now on.
+def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
+    """Batches of the rows that come from now on; the last one may be shorter.
 
-    The rows are gone once they were iterated: a second iteration goes on where the first one stopped, and
-    finds nothing after the end of the feed. Epochs are the driver's affair.
+    A second iteration goes on where the first one stopped: it finds nothing after the end of the feed. The
+    driver repeats epochs.
 
     Args:
-        feed: the task's.
-        output_signature: a ``tf.TensorSpec``, or a tuple or dict of them: what one row is. Where a dimension
-            is ``None``, the rows of a batch are filled up with zeros (or empty texts) to the longest.
+        feed: of this task.
+        output_signature: a ``tf.TensorSpec``, or a tuple or dict of them: that of one row. Where a dimension
+            is ``None``, the rows of a batch are padded with zeros (or empty texts) to the longest.
         batch_size: rows of a batch.
 
     Raises:
-        InputError: the signature is no such thing; while iterating: a row is not as it says.
+        InputError: the signature is something else; while iterating: a row does not fit it.
     """
     import tensorflow as tf
 
@@ -54,11 +49,11 @@ def columns(block: Block, signature: Any) -> Any:
     """The rows of a block as arrays, in the structure of a row's signature.
 
     Raises:
-        InputError: a row is not as the signature says.
+        InputError: a row does not fit the signature.
     """
     if isinstance(signature, Mapping):
         return {name: columns(_column(block, name), inner) for name, inner in signature.items()}
-    if isinstance(signature, tuple | list):
+    if isinstance(signature, (tuple, list)):
         return tuple(columns(_column(block, place), inner) for place, inner in enumerate(signature))
     return _array(block, signature)
 
@@ -76,11 +71,11 @@ def _batched(spec: Any) -> Any:
 def _column(block: Block, key: Any) -> Any:
     """One column of a block of any form, or of a list of rows."""
     try:
-        if isinstance(block, Mapping | tuple):
+        if isinstance(block, (Mapping, tuple)):
             return block[key]
         return block[:, key] if is_array(block) else [row[key] for row in block]
     except (KeyError, IndexError, TypeError) as error:
-        row = block if isinstance(block, Mapping | tuple) else block[0]
+        row = block if isinstance(block, (Mapping, tuple)) else block[0]
         problem = f"{type(error).__name__}: {error}"
         raise refused(
             f"no {key!r} in {str(row)[:80]} ({problem})", "rows as output_signature says"
@@ -103,7 +98,7 @@ def _array(values: Sequence[Any], spec: Any) -> Any:
 
 
 def _filled(values: Sequence[Any], spec: Any, kind: Any) -> Any:
-    """Values of different length in one array; what is missing is zero, or an empty text."""
+    """Values of different length in one array, padded with zeros or empty texts."""
     import numpy
 
     if is_array(values):
@@ -114,6 +109,6 @@ def _filled(values: Sequence[Any], spec: Any, kind: Any) -> Any:
         raise ValueError(f"{wrong[0]} dimensions instead of {rank}")
     longest = [max(array.shape[axis] for array in each) for axis in range(rank)]
     filled = numpy.full([len(each), *longest], "" if kind.hasobject else 0, kind)
-    for row, array in zip(filled, each, strict=True):
+    for row, array in zip(filled, each):
         row[tuple(map(slice, array.shape))] = array
     return filled

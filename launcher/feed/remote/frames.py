@@ -1,14 +1,13 @@
-"""What goes over a connection between driver and task: frames, each a kind and some buffers.
+"""The frames of a connection between driver and task: each is a kind and some buffers.
 
-The header says the kind, the number of buffers and the size of each (little endian). Buffers go out in one
-``sendmsg`` without being joined and come in into memory of their own, so that an array made of one needs
-no copy.
+The header has the kind, the number of buffers and the size of each (little endian). Buffers are sent by one
+``sendmsg`` without being joined, and each is received into memory of its own: an array made of it needs no
+copy.
 """
 
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from launcher.errors import FeedError
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-#: Bytes that one frame may have, unless its receiver says otherwise.
+#: Bytes of one frame, unless its receiver sets another limit.
 MOST_BYTES = 1 << 31
-#: Buffers that one frame may have.
+#: Buffers of one frame.
 MOST_BUFFERS = 1 << 16
-#: Bytes that may stand before those of the user in a frame.
-_WORDS = 1 << 16
+#: Bytes of our own buffers in a frame with the user's.
+_OWN = 1 << 16
 #: Buffers that one ``sendmsg`` takes (IOV_MAX).
 _AT_ONCE = 1024
 #: ``MSG_WAITALL`` of Linux; `socket` is not imported for a number.
@@ -38,34 +37,7 @@ class FeedBroken(ConnectionError):
 
 
 class FeedRefused(FeedBroken):
-    """What came is no frame that can be: it would come again over another connection."""
-
-
-class Kind(IntEnum):
-    """What a frame of a feed is; what is in it says `messages`. Other connections have numbers from 20 up."""
-
-    #: Task: a feed is opened, or opened again after a break.
-    OPEN = 1
-    #: Driver: it is, and how far it has come.
-    WELCOME = 2
-    #: Driver: rows.
-    CHUNK = 3
-    #: Driver: nothing more for the moment, so a batch that has begun is handed out short.
-    FLUSH = 4
-    #: Driver: nothing more will come.
-    END = 5
-    #: Driver: no longer wanted, and why.
-    GONE = 6
-    #: Task: how far its function has come.
-    PROGRESS = 7
-    #: Task: how many rows there were in a chunk that was code to run beside it.
-    COUNTED = 8
-    #: Task: results, one a row.
-    RESULTS = 9
-    #: Driver: how many results it has.
-    KEPT = 10
-    #: Task: its function wants no more rows of this feed.
-    TERMINATE = 11
+    """An invalid frame was received: the other end would send it again over another connection."""
 
 
 def send_frame(
@@ -91,15 +63,15 @@ def recv_frame(
     """Wait for one frame.
 
     Args:
-        sock: a socket, or what reads ahead of it.
-        limit: bytes that its buffers may have together; default: `MOST_BYTES`.
+        sock: a socket, or a `ReadAhead` of it.
+        limit: bytes of all its buffers; default: `MOST_BYTES`.
 
     Returns:
-        Its kind and buffers (writable memory, contiguous bytes); ``None`` if the other side has ended in an
-        orderly way.
+        Its kind and buffers (writable memory, contiguous bytes); ``None`` if the connection has ended between
+        two frames.
 
     Raises:
-        FeedBroken: it ended within a frame. FeedRefused: it sent what can't be a frame.
+        FeedBroken: it ended within a frame. FeedRefused: the frame is invalid.
         OSError: the connection is gone, or its timeout is over.
     """
     head = bytearray(_HEAD.size)
@@ -107,7 +79,7 @@ def recv_frame(
         return None
     kind, count = _HEAD.unpack(head)
     if count > MOST_BUFFERS:
-        raise FeedRefused(f"a frame of {count} buffers can't be")
+        raise FeedRefused(f"a frame of {count} buffers; at most {MOST_BUFFERS:,} are allowed")
     sizes = _sizes(sock, count, MOST_BYTES if limit is None else limit)
     buffers = [memoryview(bytearray(size)) for size in sizes]
     for buffer in buffers:
@@ -116,26 +88,26 @@ def recv_frame(
 
 
 def check_size(buffers: Sequence[bytes | bytearray | memoryview], what: str) -> None:
-    """See to it that `recv_frame` takes these at the other end, with some words of ours before them.
+    """Check that `recv_frame` accepts these buffers, and a few small ones before them, at the other end.
 
     Args:
-        what: they are, for the message.
+        what: names them in the message.
 
     Raises:
-        FeedError: they are too many, or too big.
+        FeedError: they are too many, or too large.
     """
     size = sum(map(len, buffers))
-    if size > MOST_BYTES - _WORDS or len(buffers) > MOST_BUFFERS - 1:
+    if size > MOST_BYTES - _OWN or len(buffers) > MOST_BUFFERS - 1:
         pieces = f" in {len(buffers):,} pieces" if len(buffers) > 1 else ""
-        most = f"at most {MOST_BYTES - _WORDS:,} bytes in {MOST_BUFFERS - 1:,} pieces can be sent at once"
+        most = f"at most {MOST_BYTES - _OWN:,} bytes in {MOST_BUFFERS - 1:,} pieces can be sent at once"
         raise FeedError(f"{what} would have {size:,} bytes{pieces}; {most}")
 
 
 class ReadAhead:
-    """For `recv_frame` in a loop: small frames that lie ready cost one call of the system, not three each.
+    """For `recv_frame` in a loop: several small frames cost one system call, not three each.
 
     Args:
-        sock: nobody else may receive from it any more.
+        sock: nothing else may receive from it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -144,7 +116,7 @@ class ReadAhead:
         self._at = self._end = 0
 
     def recv_into(self, view: memoryview, nbytes: int, flags: int) -> int:
-        """As a socket has it."""
+        """See `socket.socket.recv_into`."""
         if self._at == self._end:
             if len(view) >= _AHEAD:
                 return self._sock.recv_into(view, nbytes, flags)
@@ -178,7 +150,7 @@ def _sizes(sock: socket.socket | ReadAhead, count: int, limit: int) -> tuple[int
     _fill(sock, memoryview(words))
     sizes = struct.unpack(f"<{count}Q", words)
     if sum(sizes) > limit:
-        raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {limit:,} can be")
+        raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {limit:,} are allowed")
     return sizes
 
 
@@ -200,7 +172,7 @@ def _fill(sock: socket.socket | ReadAhead, view: memoryview, may_end: bool = Fal
 
 
 def hang_up(sock: socket.socket) -> None:
-    """Let whoever waits at a connection see its end: to close it would wake nobody."""
+    """End a connection so that threads that wait for it wake up; closing it would not wake them."""
     try:
         sock.shutdown(2)
     except OSError:  # it has ended already

@@ -1,63 +1,60 @@
-"""What stands in the frames of a feed: one record a kind of frame, numbers little endian."""
+"""The frames of a feed: their kinds, and the numbers in them (little endian)."""
 
 from __future__ import annotations
 
-import json
 import struct
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.feed.remote.frames import FeedRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
-_CHUNK = struct.Struct("<QQQB")
-_PROGRESS = struct.Struct("<QQQB")
+_PROGRESS = struct.Struct("<QQB")
 _NUMBER = struct.Struct("<Q")
-_COUNTED = struct.Struct("<QQ")
-_LAST, _REMOTE = 1, 2
 
-#: The buffer of an END after which the rows that came before it are not wanted any more.
+#: Flags of a CHUNK, its first buffer: it is the last of its partition; it is code that makes the rows.
+LAST, REMOTE = 1, 2
+#: The buffer of OPEN and TERMINATE: the function wants rows, wants no more, has returned.
+WANTED, UNWANTED, RETURNED = b"", b"unwanted", b"returned"
+#: The buffer of an END after which the rows sent before are not wanted either.
 AT_ONCE = b"at once"
-#: The buffer of a TERMINATE of a function that has returned.
-RETURNED = b"returned"
 
 
-class ChunkHead(NamedTuple):
-    """What is said about rows that follow."""
+class Kind(IntEnum):
+    """Kinds of frames of a feed. Chunks are counted on each connection, from 1."""
 
-    #: 1, 2, 3 ... over the life of a feed to one task.
-    number: int
-    partition: int
-    #: How many; 0 if they are made by code that follows.
-    rows: int
-    #: Whether they are the last of their partition.
-    last: bool
-    #: Whether code follows that makes them.
-    remote: bool = False
-
-    def pack(self) -> bytes:
-        """The first buffer of a CHUNK."""
-        return _CHUNK.pack(*self[:3], self.last * _LAST | self.remote * _REMOTE)
-
-    @classmethod
-    def unpack(cls, buffer: memoryview) -> ChunkHead:
-        """Of the first buffer of a CHUNK."""
-        number, partition, rows, flags = _unpacked(_CHUNK, buffer)
-        return cls(number, partition, rows, bool(flags & _LAST), bool(flags & _REMOTE))
+    #: Task: it opens a feed, or opens it again after a break.
+    OPEN = 1
+    #: Driver: the feed is open.
+    WELCOME = 2
+    #: Driver: rows.
+    CHUNK = 3
+    #: Driver: nothing more for the moment; a batch that has begun is handed out short.
+    FLUSH = 4
+    #: Driver: nothing more will come.
+    END = 5
+    #: Driver: the task gets no rows; the reason.
+    GONE = 6
+    #: Task: how far its function is.
+    PROGRESS = 7
+    #: Task: how many rows the oldest uncounted chunk of code has made.
+    COUNTED = 8
+    #: Task: results, one for each row, in order.
+    RESULTS = 9
+    #: Task: its function wants no more rows of this feed.
+    TERMINATE = 11
 
 
 class Progress(NamedTuple):
-    """How far the function of a task has come."""
+    """How far the function of a task is, on the present connection."""
 
-    #: The last chunk that it has begun to hand out.
+    #: The last chunk of which it has begun to hand out rows, and the last one that is consumed.
     taken: int = 0
-    #: The last chunk of which all rows are consumed.
     consumed: int = 0
-    #: Rows consumed in all.
-    rows: int = 0
-    #: Whether it waits for more.
+    #: Whether it waits for rows.
     hungry: bool = False
 
     def pack(self) -> bytes:
@@ -65,73 +62,31 @@ class Progress(NamedTuple):
         return _PROGRESS.pack(*self)
 
     @classmethod
-    def unpack(cls, buffer: memoryview) -> Progress:
-        """Of the buffer of a PROGRESS."""
-        taken, consumed, rows, hungry = _unpacked(_PROGRESS, buffer)
-        return cls(taken, consumed, rows, bool(hungry))
+    def unpack(cls, buffers: Sequence[memoryview]) -> Progress:
+        """The contents of a PROGRESS."""
+        taken, consumed, hungry = _unpacked(_PROGRESS, buffers)
+        return cls(taken, consumed, bool(hungry))
 
 
-class Opening(NamedTuple):
-    """What a task says when it opens a feed, or opens it again."""
-
-    #: Of one `Intake`: the same only after a break.
-    session: str
-    #: The last chunk that came.
-    received: int
-    progress: Progress
-    terminated: bool
-    #: Rows of chunks that were code, by the number of the chunk.
-    counted: Mapping[int, int]
-
-    def pack(self) -> bytes:
-        """The buffer of an OPEN."""
-        fields = self._asdict()
-        return json.dumps({**fields, "counted": list(self.counted.items())}).encode()
-
-    @classmethod
-    def unpack(cls, buffer: memoryview) -> Opening:
-        """Of the buffer of an OPEN."""
-        try:
-            fields = json.loads(bytes(buffer))
-            taken, consumed, rows, hungry = fields["progress"]
-            progress = Progress(int(taken), int(consumed), int(rows), bool(hungry))
-            session, received = str(fields["session"]), int(fields["received"])
-            counted = {int(number): int(rows) for number, rows in fields["counted"]}
-            return cls(session, received, progress, bool(fields["terminated"]), counted)
-        except (ValueError, KeyError, TypeError) as error:
-            raise FeedRefused(f"a feed that was opened in a way that can't be: {error}") from error
-
-
-def number(value: int) -> bytes:
-    """The buffer of a WELCOME or KEPT; before the block of RESULTS."""
+def pack_number(value: int) -> bytes:
+    """The buffer of a COUNTED."""
     return _NUMBER.pack(value)
 
 
-def to_number(buffer: memoryview) -> int:
-    """What `number` made it of."""
-    return int(_unpacked(_NUMBER, buffer)[0])
+def unpack_number(buffers: Sequence[memoryview]) -> int:
+    """The contents of a COUNTED."""
+    return int(_unpacked(_NUMBER, buffers)[0])
 
 
-def counted(chunk: int, rows: int) -> bytes:
-    """The buffer of a COUNTED."""
-    return _COUNTED.pack(chunk, rows)
-
-
-def to_counted(buffer: memoryview) -> tuple[int, int]:
-    """What `counted` made it of."""
-    chunk, rows = _unpacked(_COUNTED, buffer)
-    return int(chunk), int(rows)
-
-
-def only(buffers: Sequence[memoryview]) -> memoryview:
+def only(buffers: Sequence[memoryview]) -> bytes:
     """The buffer of a frame that has one."""
     if len(buffers) != 1:
-        raise FeedRefused(f"{len(buffers)} buffers where one was expected")
-    return buffers[0]
+        raise FeedRefused(f"{len(buffers)} buffers instead of one")
+    return bytes(buffers[0])
 
 
-def _unpacked(form: struct.Struct, buffer: memoryview) -> tuple[Any, ...]:
+def _unpacked(form: struct.Struct, buffers: Sequence[memoryview]) -> tuple[Any, ...]:
     try:
-        return form.unpack(buffer)
+        return form.unpack(only(buffers))
     except struct.error as error:
-        raise FeedRefused(f"a frame that can't be: {error}") from error
+        raise FeedRefused(f"a frame of the wrong size: {error}") from error

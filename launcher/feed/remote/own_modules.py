@@ -1,4 +1,4 @@
-"""Modules of the user's own, that are not installed where tasks run: what is made of them travels as code."""
+"""The program's own modules, which are not installed where tasks run: their classes travel as code."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
     from typing import Any
 
-#: cloudpickle's list of such modules is one for the whole process: who changes it is alone.
-_ALONE = threading.RLock()
+#: cloudpickle has one list of such modules for the whole process; held while it is changed.
+_REGISTRY = threading.RLock()
 #: The code of classes, and classes by their code.
 _BYTES: MutableMapping[type, bytes] = weakref.WeakKeyDictionary()
 _MADE: dict[bytes, Any] = {}
-#: How many modules there were when they were looked through last, and the names found.
+#: The number of modules when they were searched last, and the names found.
 _seen: tuple[int, frozenset[str]] = (0, frozenset())
 
 
 @contextmanager
 def by_value() -> Iterator[None]:
-    """cloudpickle carries modules of the user's own as code, as long as this lasts; for one thread at a
-    time."""
+    """cloudpickle carries the program's own modules as code within this context; one thread at a time."""
     import cloudpickle
 
-    with _ALONE:
+    with _REGISTRY:
         known = cloudpickle.list_registry_pickle_by_value()
         ours = [module for module in own_modules() if module.__name__ not in known]
         for module in ours:
@@ -49,7 +48,7 @@ def class_bytes(kind: type, named: bool) -> bytes:
     """The code of a class, for `own_class`; made once.
 
     Args:
-        named: other modules of the user's own are only named.
+        named: other modules of the program's own travel as names.
     """
     import cloudpickle
 
@@ -60,10 +59,10 @@ def class_bytes(kind: type, named: bool) -> bytes:
 
 
 def own_class(module: str, name: str, data: bytes) -> Any:
-    """A class of a module of the user's own where it arrives; always the same.
+    """A class of one of the program's own modules, in the process that receives it; always the same object.
 
-    It is that of the module if it is imported there, so that a function which has imported it knows its rows;
-    else what has come as code.
+    It is that of the module if the module is imported there, so that ``isinstance`` works in a function that
+    has imported it; else it is made from the code.
 
     Args:
         name: within the module; may have dots.
@@ -82,7 +81,7 @@ def _imported(module: str, name: str) -> object:
 
 
 def own_names() -> frozenset[str]:
-    """The names of those modules, and of the program itself; looked for again when modules have come."""
+    """The names of those modules, and of ``__main__``; searched again when the number of modules changes."""
     global _seen
     count, names = _seen
     if count != len(sys.modules):
@@ -93,7 +92,7 @@ def own_names() -> frozenset[str]:
 
 
 def own_modules() -> list[ModuleType]:
-    """Those that were imported from files that are no part of Python and of nothing installed."""
+    """Modules imported from files that belong neither to Python nor to an installed package."""
     found = [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)]
     return [module for name, module in found if module.__name__ == name and _is_own(name, module)]
 
@@ -105,7 +104,7 @@ def _is_own(name: str, module: ModuleType) -> bool:
     return isinstance(file, str) and file.endswith(".py") and not _is_installed(file)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _is_installed(file: str) -> bool:
     """Whether this is a file of Python, or of a package that pip or the system has installed anywhere."""
     path = os.path.realpath(file)
@@ -115,7 +114,7 @@ def _is_installed(file: str) -> bool:
     return "site-packages" in parts or "dist-packages" in parts or _has_metadata(os.path.dirname(path))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _has_metadata(folder: str) -> bool:
     """Whether this or a folder above it is one that ``pip install --target`` has filled."""
     while not glob.glob(os.path.join(glob.escape(folder), "*.dist-info")):
@@ -125,7 +124,7 @@ def _has_metadata(folder: str) -> bool:
     return True
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _python() -> tuple[str, ...]:
     """Where Python's own modules are, each with a slash at its end."""
     paths = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))

@@ -1,71 +1,72 @@
-"""Reads a piece of a data file: called on the driver, or sent to be called beside a worker.
+"""Readers of a piece of a data file: called in the driver, or sent to a task and called there.
 
-A piece begins and ends where a record does. Files named ``*.gz`` are unpacked; those are one piece.
+A piece begins and ends where a record does. Files named ``*.gz`` are unpacked; each is one piece.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError
-from launcher.feed.remote.tfrecords import opened, read_records
+from launcher.feed.remote.records import opened, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
 
 #: Bytes read at once.
-_BITE = 1 << 20
-#: What some programs put before a text.
-_MARK = b"\xef\xbb\xbf"
+_READ = 1 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class BrokenFile(LaunchError):
-    """A data file that does not hold what it should."""
+    """A data file that is damaged, or of another format."""
 
 
 class Span(NamedTuple):
     """A file, or a piece of one."""
 
     path: str
-    #: In bytes, where a record begins.
+    #: Offsets in bytes at which a record begins; ``None``: the end of the file.
     start: int = 0
-    #: In bytes, where a record begins; ``None``: the end of the file.
     stop: int | None = None
 
 
-class Reader(Protocol):
-    """Reads one piece; picklable."""
-
-    def __call__(self) -> Iterator[Any]:
-        """Its records."""
-
-
 class TextReader(NamedTuple):
-    """Lines, without their ends."""
+    """Lines, without their ends.
+
+    Raises:
+        BrokenFile: bytes that are not text of this encoding.
+        OSError: the file cannot be read.
+    """
 
     span: Span
     encoding: str
 
     def __call__(self) -> Iterator[str]:
-        """Read them.
-
-        Raises:
-            BrokenFile: bytes that are no text of this encoding.
-            OSError: the file can't be read.
-        """
+        """Read them."""
         return chain.from_iterable(self._lines())
 
     def _lines(self) -> Iterator[list[str]]:
         with _text(self.span.path) as file:
             for piece in _pieces(file, self.span):
-                lines = decoded(piece, self.encoding, self.span.path).split("\n")
+                lines = _decoded(piece, self.encoding, self.span.path).split("\n")
                 if not lines[-1]:
                     del lines[-1]
-                yield [line.removesuffix("\r") for line in lines] if b"\r" in piece else lines
+                if b"\r" in piece:
+                    lines = [line[:-1] if line.endswith("\r") else line for line in lines]
+                yield lines
 
 
 class CsvReader(NamedTuple):
-    """Rows of texts: dicts by the names of the first line, or tuples."""
+    """Rows of texts: dicts by the names of the first line, or tuples.
+
+    Raises:
+        BrokenFile: a row with more or fewer fields than the one before it, or bytes that are not text.
+        OSError: the file cannot be read.
+    """
 
     span: Span
     encoding: str
@@ -76,83 +77,62 @@ class CsvReader(NamedTuple):
     columns: tuple[str, ...]
 
     def __call__(self) -> Iterator[Any]:
-        """Read them.
-
-        Raises:
-            BrokenFile: a row with more or fewer fields than the one before it, or bytes that are no text.
-            OSError: the file can't be read.
-        """
+        """Read them."""
         with _text(self.span.path) as file:
             names = next(self._records(iter(file.readline, b"")), []) if self.header else []
             if self.span.start:
                 file.seek(self.span.start)
-            records = self._records(_lines(file, self.span.stop))
-            yield from self._rows(names, self._even(records, len(names)))
+            records = self._even(self._records(_lines(file, self.span.stop)), len(names))
+            if self.columns:
+                places = [names.index(name) for name in self.columns]
+                yield from (tuple([record[place] for place in places]) for record in records)
+            else:
+                yield from (dict(zip(names, record)) if names else tuple(record) for record in records)
 
     def names(self) -> list[str]:
-        """Those of the first line.
-
-        Raises:
-            BrokenFile: it is no CSV, or no text.
-        """
+        """Those of the first line."""
         with _text(self.span.path) as file:
             return next(self._records(iter(file.readline, b"")), [])
 
     def _records(self, lines: Iterable[bytes]) -> Iterator[list[str]]:
-        texts = (decoded(line, self.encoding, self.span.path) for line in lines)
+        texts = (_decoded(line, self.encoding, self.span.path) for line in lines)
         try:
             yield from filter(None, csv.reader(texts, delimiter=self.delimiter, strict=True))
         except csv.Error as error:
-            raise BrokenFile(f"{self.span.path}: no CSV: {error}") from error
-
-    def _rows(self, names: list[str], records: Iterator[list[str]]) -> Iterator[Any]:
-        if self.columns:
-            places = [names.index(name) for name in self.columns]
-            return (tuple([record[place] for place in places]) for record in records)
-        return (dict(zip(names, record, strict=True)) for record in records) if names else map(tuple, records)
+            raise BrokenFile(f"{self.span.path}: not CSV: {error}") from error
 
     def _even(self, records: Iterator[list[str]], width: int) -> Iterator[list[str]]:
         for record in records:
             width = width or len(record)
             if len(record) != width:
-                what = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
-                raise BrokenFile(f"{self.span.path}: {what}; is {self.delimiter!r} what separates them?")
+                row = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
+                raise BrokenFile(f"{self.span.path}: {row}; is {self.delimiter!r} the delimiter?")
             yield record
 
 
 class RecordReader(NamedTuple):
-    """Records of a TFRecord file, as bytes."""
+    """Records of a TFRecord file, as bytes; raises as `read_records` does."""
 
     span: Span
     check: bool
 
     def __call__(self) -> Iterator[bytes]:
-        """Read them.
-
-        Raises:
-            BrokenRecords: the file is damaged.
-            OSError: the file can't be read.
-        """
-        return read_records(*self.span, self.check)
+        """Read them."""
+        return read_records(*self.span, check=self.check)
 
 
-def decoded(data: bytes, encoding: str, path: str) -> str:
-    """As text.
-
-    Raises:
-        BrokenFile: it is none.
-    """
+def _decoded(data: bytes, encoding: str, path: str) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         bad = data[error.start : error.start + 4]
-        raise BrokenFile(f"{path}: {bad!r} is no {encoding}; say encoding=...") from error
+        raise BrokenFile(f"{path}: {bad!r} is not {encoding}; set encoding=...") from error
 
 
 def _text(path: str) -> IO[bytes]:
     """A text file, after its byte order mark."""
     file = opened(path)
-    if file.read(len(_MARK)) != _MARK:
+    if file.read(len(_BYTE_ORDER_MARK)) != _BYTE_ORDER_MARK:
         file.seek(0)
     return file
 
@@ -162,7 +142,7 @@ def _pieces(file: IO[bytes], span: Span) -> Iterator[bytes]:
     if span.start:
         file.seek(span.start)
     left = None if span.stop is None else span.stop - file.tell()
-    while piece := file.read(_BITE if left is None else min(left, _BITE)):
+    while piece := file.read(_READ if left is None else min(left, _READ)):
         if not piece.endswith(b"\n"):
             piece += file.readline()
         left = None if left is None else max(0, left - len(piece))

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from launcher.errors import InputError
+from launcher.feed.remote.data_feed import DataFeed
 from launcher.feed.remote.dataset import columns, dataset
 
 
-class Pretended:
+class Pretended(DataFeed):
     """Gives these blocks, a batch each, whatever is asked for."""
 
     def __init__(self, *batches: Any) -> None:

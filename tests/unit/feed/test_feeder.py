@@ -1,386 +1,653 @@
-"""Rows from the driver to tasks: each once, bounded, and with errors that say what is the matter."""
+"""A feeder and tasks over real connections: no row lost, results in order, bounded memory, clear errors."""
 
 from __future__ import annotations
 
+import array
+import contextlib
 import itertools
+import random
 import socket
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 
-from launcher.errors import FeedError, InputError
-from launcher.feed import patience
-from launcher.feed.link import Link
-from launcher.feed.partitions import partitions, rows
-from launcher.feed.remote.data_feed import DataFeed
-from launcher.feed.sender import WINDOW
-from tests.unit.feed.feeding import Tasks, numbers, tcp_pair, uneven, until
+from launcher.errors import FeedError, FeedTimeout, InputError
+from launcher.feed import call, waiting
+from launcher.feed.channel import WINDOW
+from launcher.feed.remote import data_feed, frames, receiver
+from launcher.feed.remote.frames import recv_frame, send_frame
+from launcher.feed.remote.messages import Kind
+from launcher.feed.sources import partitions, rows
+from tests.local.seeing import soon
+from tests.unit.feed.lab import Lab, connector, flat, uneven
 
-MANY = 1_000_003
-
-
-def flat(got: list[list[Any]]) -> list[Any]:
-    return [row for batches in got for batch in batches for row in batch]
+MANY = 300_003
 
 
-def _lose(tasks: Tasks, task: str, when: Callable[[], Any]) -> None:
-    until(when)
-    tasks.feeder.lost(task, 0, "killed by signal 9")
+def endless() -> Iterator[range]:
+    return (range(n, n + 1000) for n in itertools.count())
 
 
-def test_each_of_a_million_rows_arrives_exactly_once():
-    with Tasks() as tasks:
-        got = tasks.collect(batch=500)
-        tasks.feeder.train(uneven(MANY))
-        tasks.finish()
-    assert sorted(flat(got)) == list(range(MANY))
-    short = [len(batch) for batches in got for batch in batches if len(batch) != 500]
-    assert all(got) and len(short) <= 4, (
-        "only the last batch of a worker is short, and an empty one may follow"
-    )
+def double(row: int) -> int:
+    return 2 * row
+
+
+# ---------------------------------------------------------------------------------------- every row
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_every_row_arrives_once(tmp_path: Path, tcp: bool):
+    with Lab(tmp_path, tcp=tcp) as lab:
+        got = lab.read()
+        lab.feeder.train(uneven(MANY))
+        lab.finish()
+    assert sorted(flat(got)) == list(range(MANY)) and all(got)
+    assert len([1 for batches in got for batch in batches if len(batch) != 500]) <= 4  # the last ones
+
+
+@pytest.mark.parametrize("action", ["write", "double"])
+def test_a_killed_process_costs_no_row_and_no_result(tmp_path: Path, action: str):
+    files = [tmp_path / "0", tmp_path / "1"]
+    with Lab(tmp_path) as lab:
+        processes = [lab.process(n, action, str(file)) for n, file in enumerate(files)]
+
+        def kill() -> None:
+            processes[0].kill()
+            processes[0].wait()
+            lab.feeder.lost("worker/0", 1, "killed")
+
+        if action == "double":
+            results = lab.feeder.inference([range(n, n + 5000) for n in range(0, MANY - 3, 5000)])
+            found = list(itertools.islice(results, 20_000))
+            kill()
+            assert [*found, *results] == [2 * row for row in range(MANY - 3)]
+        else:
+            fed = lab.run(lab.feeder.train, uneven(MANY))
+            soon(lambda: files[0].exists() and files[0].stat().st_size > 8 * 30_000)
+            kill()
+            fed.join(60)
+        lab.feeder.finish()
+        assert processes[1].wait(40) == 0 and not lab.errors
+    if action == "write":
+        seen: Counter[int] = Counter()
+        for file in files:
+            data = file.read_bytes()
+            seen.update(array.array("q", data[: len(data) // 8 * 8]))
+        assert seen.keys() == set(range(MANY))
+        assert sum(seen.values()) < MANY + 150_000  # what was not acknowledged
 
 
 @pytest.mark.timeout(180)
-def test_none_of_a_million_rows_is_lost_when_a_worker_is_killed(tmp_path: Path):
-    files = [tmp_path / f"{worker}" for worker in range(2)]
-    with Tasks() as tasks:
-        processes = [
-            tasks.start(tmp_path, worker, "write", str(files[worker]), "500", *most)
-            for worker, most in enumerate([["250000"], []])
-        ]
+@pytest.mark.parametrize("inference", [False, True])
+def test_broken_connections_cost_no_row_and_no_result(tmp_path: Path, inference: bool):
+    """Rows in flight may come twice; results are exact."""
+    many, dice = 100_000, random.Random(1)
+    with Lab(tmp_path) as lab:
+        over = threading.Event()
 
-        def kill() -> None:
-            until(lambda: files[0].exists() and files[0].stat().st_size > 8 * 100_000)
-            processes[0].kill()
-            processes[0].wait()
-            tasks.feeder.lost("worker/0", 0, "killed")
+        def break_connections() -> None:
+            while not over.wait(dice.random() * 0.5):
+                for peer in lab.peers[-2:]:
+                    frames.hang_up(peer.sock)
 
-        killer = tasks.run(kill)
-        tasks.feeder.train(uneven(MANY))
-        killer.join()
-        tasks.feeder.finish()
-        assert processes[1].wait(40) == 0
-        assert not tasks.faults
-    seen = Counter([*numbers(files[0]), *numbers(files[1])])
-    assert seen.keys() == set(range(MANY))
-    assert 100_000 < len(numbers(files[0])) < MANY // 2, "it was killed in the middle"
-    assert sum(seen.values()) < MANY + 300_000, "only what was not finished came again"
+        def parts() -> Iterator[range]:
+            for part in uneven(many):
+                yield part
+                if part.start > many // 2:
+                    soon(lambda: len(lab.peers) > 6)
+
+        if inference:
+            lab.answer(double)
+        else:
+            got = lab.read(batch=200)
+        breaking = lab.run(break_connections)
+        if inference:
+            assert list(lab.feeder.inference(parts())) == [2 * row for row in range(many)]
+        else:
+            lab.feeder.train(parts())
+        over.set()
+        breaking.join()
+        lab.finish()
+    if not inference:
+        assert set(flat(got)) == set(range(many))
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-def test_partitions_of_a_lost_task_are_fed_again_whole(repeatable: bool):
+def test_partitions_of_a_lost_task_are_fed_again_whole(tmp_path: Path, repeatable: bool):
     parts: list[Any] = [range(1000), range(1000, 2000), range(2000, 3000)]
-    with Tasks(2) as tasks:
-        lost = tasks.feed(0)
-        seen: list[Any] = []
-        tasks.run(lambda: seen.extend(lost.next_batch(300) + lost.next_batch(300)))
-        fed = tasks.run(tasks.feeder.train, parts if repeatable else [iter(part) for part in parts])
-        until(lambda: len(seen) == 600)
-        tasks.feeder.lost("worker/0", 0, "killed")
-        rest = tasks.feed(1)
-        got = list(itertools.islice(iter(lambda: rest.next_batch(500), None), 6))
-        tasks.run(lambda: rest.next_batch(1))
+    with Lab(tmp_path) as lab:
+        lost, rest = lab.feed(0), lab.feed(1)
+        fed = lab.run(lab.feeder.train, partitions(parts if repeatable else map(iter, parts)))
+        assert lost.next_batch(300) + lost.next_batch(300) == list(range(600))
+        lab.feeder.lost("worker/0", 1, "killed")
+        got = [rest.next_batch(500) for _ in range(6)]
+        lab.run(rest.next_batch, 1)
         fed.join(20)
-        assert not fed.is_alive()
-        assert sorted(flat([got])) == list(range(3000))
-        assert seen == list(range(600))
+        assert not fed.is_alive() and sorted(flat([got])) == list(range(3000))
 
 
-def test_exactly_once_raises_instead_of_feeding_again():
-    with Tasks(2, exactly_once=True) as tasks:
-        feed = tasks.feed(0)
-        tasks.run(feed.next_batch, 10)
-        tasks.run(_lose, tasks, "worker/0", lambda: feed._stream().rows.given)
-        with pytest.raises(FeedError, match="exactly_once"):
-            tasks.feeder.train([range(100)])
+def test_exactly_once_raises_instead(tmp_path: Path):
+    with Lab(tmp_path, exactly_once=True) as lab:
+        feed = lab.feed(0)
+        taken = lab.run(feed.next_batch, 10)
+        fed = lab.run(lab.feeder.train, [range(100)])
+        taken.join(20)
+        lab.feeder.lost("worker/0", 1, "killed by signal 9")
+        fed.join(20)
+    assert "worker/0 is lost (killed by signal 9); it had not consumed all" in str(lab.errors[0])
 
 
-def test_memory_is_bounded_when_the_consumer_is_slow():
+def test_a_task_that_is_started_again_is_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(call, "LONELY", 0.3)
+    with Lab(tmp_path, 1) as lab:
+        fed = lab.run(lab.feeder.train, partitions([range(1000)]))
+        assert lab.feed(0).next_batch(10) == list(range(10))
+        lab.feeder.lost("worker/0", 1, "killed", again=True)
+        feed = lab.feed(0, attempt=2)
+        assert feed.next_batch(2000) == list(range(1000))
+        feed.terminate()
+        fed.join(20)
+        lab.feeder.lost("worker/0", 2, "killed")
+        with pytest.raises(FeedError, match="no task is left to take its rows: worker/0 killed"):
+            lab.feeder.train([1])
+        with pytest.raises(FeedError, match="worker/0 has ended"):
+            lab.feed(0, attempt=2).next_batch(1)
+
+
+def test_memory_is_bounded_when_the_function_is_slow(tmp_path: Path):
     made = 0
 
     def lines() -> Iterator[str]:
         nonlocal made
-        for made in range(10_000_000):
+        for made in itertools.count():
             yield f"{made:07d}" + "x" * 193
 
-    with Tasks(1) as tasks:
-        feed = tasks.feed()
-        fed = tasks.run(tasks.feeder.train, partitions([lines()]))
+    with Lab(tmp_path, 1) as lab:
+        feed = lab.feed()
+        lab.run(lab.feeder.train, partitions([lines()]))
         assert len(feed.next_batch(10)) == 10
-        until(lambda: made * 200 > WINDOW)
+        soon(lambda: made * 200 > WINDOW)
         before = -1
         while before != made:
             before = made
             time.sleep(0.3)
         assert made * 200 < WINDOW + (8 << 20)
-        feed.next_batch(20_000)
-        until(lambda: made > before)
-        tasks.feeder.fail(FeedError("enough"))
+        assert len(feed.next_batch(3 * WINDOW // 200)) == 3 * WINDOW // 200  # a batch larger than the window
+        lab.feeder.fail(FeedError("enough"))
+
+
+def test_calls_epochs_and_feeds(tmp_path: Path):
+    with Lab(tmp_path, 1, feeds=("input", "tests")) as lab:
+        [batches], [tests] = lab.read(1, batch=7), lab.read(1, qname_in="tests")
+        other = lab.run(lab.feeder.train, uneven(5000), qname="tests")
+        lab.feeder.train(list(range(10)), epochs=3)
+        assert [len(batch) for batch in batches] == [7, 7, 7, 7, 2]  # short only where the call ends
+        lab.feeder.train([lambda n=n: range(n, n + 5) for n in (0, 5)])
+        other.join(20)
+        lab.finish()
+        with pytest.raises(FeedError, match="has ended"):
+            lab.feeder.train([1])
+    assert Counter(flat([batches])) == Counter([*range(10)] * 4)
+    assert sorted(flat([tests])) == list(range(5000))
+
+
+def test_small_data_go_to_all_tasks(tmp_path: Path):
+    with Lab(tmp_path) as lab:
+        first, second = lab.feed(0), lab.feed(1)
+        lab.run(lab.feeder.train, range(16))
+        assert first.next_batch(1) and second.next_batch(1)
+        first.terminate()
+        second.terminate()
+
+
+@pytest.mark.parametrize(("equal", "rounds"), [("drop", 8), ("pad", 9), ("repeat", 9)])
+def test_equal_numbers_of_batches(tmp_path: Path, equal: str, rounds: int):
+    with Lab(tmp_path, 3) as lab:
+        got = lab.read(3, batch=4)
+        lab.feeder.train(list(range(100)), equal=equal, batch_size=4)
+        lab.finish()
+    assert [[len(batch) for batch in batches if batch] for batches in got] == [[4] * rounds] * 3
+    assert set(flat(got)) == set(range(96 if equal == "drop" else 100))
+
+
+def test_equal_batches_need_all_tasks(tmp_path: Path):
+    with Lab(tmp_path) as lab:
+        got = lab.read(batch=4)
+        fed = lab.run(lab.feeder.train, rows(iter(range(1 << 40))), equal="drop", batch_size=4)
+        soon(lambda: len(got[1]) > 20)
+        lab.feeder.lost("worker/1", 1, "killed")
         fed.join(20)
-    assert [str(error) for error in tasks.faults] == ["enough"]
+        assert "worker/1 is lost (killed), and equal batches" in str(lab.errors)
+        with pytest.raises(FeedError, match="worker/1 is lost"):
+            lab.feeder.train([1], equal="drop", batch_size=1)
 
 
-def test_a_batch_can_be_bigger_than_the_window():
-    many = 3 * WINDOW // 200
-    with Tasks(1) as tasks:
-        feed = tasks.feed()
-        fed = tasks.run(tasks.feeder.train, ["x" * 200] * many)
-        assert len(feed.next_batch(many - 7)) == many - 7
-        assert len(feed.next_batch(many)) == 7
-        tasks.run(feed.next_batch, 1)
+# ---------------------------------------------------------------------------------------- results
+
+
+@pytest.mark.parametrize("rows", [30_003, 0, 1, 170])
+def test_one_result_for_each_row_in_order(tmp_path: Path, rows: int):
+    with Lab(tmp_path) as lab:
+        lab.answer(double)
+        assert list(lab.feeder.inference(uneven(rows))) == [2 * row for row in range(rows)]
+        lab.feeder.train(uneven(1000))
+        data = [lambda n=n: range(n, n + 999) for n in range(0, 4995, 999)]
+        assert list(lab.feeder.inference(data)) == [2 * row for row in range(4995)]
+        lab.finish()
+
+
+def test_a_batch_of_inference_ends_with_its_partition(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        feed = lab.feed(train_mode=False)
+        results = lab.feeder.inference(partitions([range(150), range(150, 170)]))
+        found: list[int] = []
+        lab.run(lambda: found.extend(results))
+        sizes = []
+        for _ in range(3):
+            batch = feed.next_batch(100)
+            sizes.append(len(batch))
+            feed.batch_results(batch)
+        assert sizes == [100, 50, 20]
+        soon(lambda: len(found) == 170)
+
+
+def test_results_of_a_lost_task_are_kept(tmp_path: Path):
+    with Lab(tmp_path) as lab:
+        first, second = lab.feed(0, train_mode=False), lab.feed(1, train_mode=False)
+        results = lab.feeder.inference(partitions([range(100)]))
+        lab.run(lambda: first.batch_results([("first", row) for row in first.next_batch(30)]))
+        found = list(itertools.islice(results, 30))
+        lab.feeder.lost("worker/0", 1, "killed")
+        lab.run(lambda: second.batch_results([("second", row) for row in second.next_batch(1000)]))
+        assert [*found, *results] == [("first" if row < 30 else "second", row) for row in range(100)]
+
+
+def test_rows_are_read_only_as_results_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(call, "MOST_RESULTS", 1 << 20)
+    made = 0
+
+    def data() -> Iterator[Any]:
+        nonlocal made
+        for made in itertools.count(1):
+            yield range(made * 1000, made * 1000 + 1000)
+
+    with Lab(tmp_path) as lab:
+        lab.answer(double)
+        results: Any = lab.feeder.inference(data())
+        assert made == 0
+        assert list(itertools.islice(results, 1500)) == [2 * row for row in range(1000, 2500)]
+        before = -1
+        while before != made:
+            before = made
+            time.sleep(0.3)
+        assert made < 2000
+        assert next(results) == 5000
+        results.close()
+        assert list(lab.feeder.inference(uneven(3000))) == [2 * row for row in range(3000)]
+        lab.finish()
+
+
+def test_results_beyond_the_limit_do_not_stop_the_next_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(call, "MOST_RESULTS", 20_000)
+
+    def slow_at_first(row: int) -> int:
+        time.sleep(0.002 if row < 200 else 0)
+        return 2 * row
+
+    with Lab(tmp_path) as lab:
+        lab.answer(slow_at_first, batch=200)
+        data = [range(n, n + 700) for n in range(0, 70_000, 700)]
+        assert list(lab.feeder.inference(data)) == [2 * row for row in range(70_000)]
+        lab.finish()
+
+
+def test_too_many_results_or_none(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        feed = lab.feed(train_mode=False)
+        lab.run(lambda: list(lab.feeder.inference([range(10)], feed_timeout=0.5)))
+        assert len(feed.next_batch(4)) == 4
+        with pytest.raises(ValueError, match="5 results for 4 rows"):
+            feed.batch_results(range(5))
+        assert len(feed.next_batch(10)) == 6
+        lab.run(feed.next_batch, 10)
+        soon(lambda: lab.errors)
+        assert "worker/0: 10 results are missing" in str(lab.errors[0])
+
+
+# ---------------------------------------------------------------------------------------- batches
+
+
+def test_rows_count_as_consumed_when_the_next_batch_is_asked_for(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        feed = lab.feed()
+        fed = lab.run(lab.feeder.train, [1, 2, 3])
+        assert feed.next_batch(10) == [1, 2, 3]
+        fed.join(0.3)
+        assert fed.is_alive()
+        lab.run(feed.next_batch, 1)
         fed.join(20)
         assert not fed.is_alive()
+        lab.finish()
+        assert feed.should_stop() and feed.next_batch(5) == []
 
 
-def echo(feed: DataFeed) -> None:
-    while not feed.should_stop():
-        feed.batch_results(feed.next_batch(1000))
-
-
-def test_rows_and_results_go_over_the_network():
-    with Tasks(1) as tasks:
-        feed = DataFeed(tasks.connect(0, pair=tcp_pair), train_mode=False)
-        tasks.run(echo, feed)
-        assert list(tasks.feeder.inference(uneven(30_000))) == list(range(30_000))
-        options = [sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for sock in tasks.links]
-        assert options == [1]
-        tasks.finish()
-        feed.close()
-
-
-def test_two_feeds_at_once():
-    with Tasks(2, feeds=("input", "validation")) as tasks:
-        train = tasks.collect(qname_in="input")
-        check = tasks.collect(qname_in="validation")
-        other = tasks.run(lambda: tasks.feeder.train(uneven(50_000), qname="validation"))
-        tasks.feeder.train(uneven(100_000))
-        other.join(20)
-        tasks.finish()
-    assert sorted(flat(train)) == list(range(100_000))
-    assert sorted(flat(check)) == list(range(50_000))
-
-
-def test_small_data_go_to_all_tasks_even_if_one_comes_late():
-    with Tasks(2) as tasks:
-        first = tasks.feed(0)
-        got: list[list[Any]] = [[], []]
-
-        def read(feed: Any, into: list[Any]) -> None:
-            while not feed.should_stop():
-                into += feed.next_batch(10)
-                until(lambda: got[1])
-
-        tasks.run(read, first, got[0])
-        fed = tasks.run(tasks.feeder.train, partitions([range(n * 10, n * 10 + 10) for n in range(20)]))
-        until(lambda: got[0])
-        tasks.run(read, tasks.feed(1), got[1])
+def test_two_feeds_of_one_name_share_its_rows(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        connect = connector(lab.address, 0)
+        first, second = data_feed.DataFeed(connect), data_feed.DataFeed(connect, train_mode=False)
+        fed = lab.run(lab.feeder.train, [1, 2, 3, 4])
+        assert first.next_batch(2) + second.next_batch(1) + first.next_batch(1) == [1, 2, 3, 4]
+        second.terminate()
+        assert first.should_stop()
         fed.join(20)
-        tasks.finish()
-    assert sorted(got[0] + got[1]) == list(range(200))
-    assert got[0] and got[1]
+        first.close()
 
 
-def test_tasks_that_want_no_more_end_the_call():
-    with Tasks(2) as tasks:
-        taken = []
+ARRAY = numpy.arange(6).reshape(3, 2)
 
-        def some(worker: int) -> None:
-            feed = tasks.feed(worker)
-            taken.append(feed.next_batch(10))
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        partitions([[(0, 1), (2, 3)], [(4, 5)]]),
+        rows([[0, 1], [2, 3], [4, 5]]),
+        [{"b": n + 1, "a": n, "c": 0} for n in (0, 2, 4)],
+        ARRAY,
+        (ARRAY[:, 0], ARRAY[:, 1]),
+        {"b": ARRAY[:, 1], "a": ARRAY[:, 0]},
+        partitions([[(0, 1)], ARRAY[1:]]),
+    ],
+    ids=["tuples", "lists", "dicts", "array", "tuple of arrays", "dict of arrays", "mixed"],
+)
+def test_columns_by_name(tmp_path: Path, data: Any):
+    with Lab(tmp_path, 1) as lab:
+        feed = lab.feed(input_mapping={"b": "second", "a": "first"})
+        lab.run(lab.feeder.train, data)
+        batch = feed.next_batch(3)
+        assert {name: list(column) for name, column in batch.items()} == {
+            "first": [0, 2, 4], "second": [1, 3, 5]
+        }  # fmt: skip
+        feed.terminate()
+
+
+def test_arrays_stay_arrays(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        feed, images = lab.feed(input_mapping={"image": "x"}), numpy.arange(12.0).reshape(3, 4)
+        lab.run(lab.feeder.train, images)
+        batch = feed.next_batch(3)["x"]
+        assert isinstance(batch, numpy.ndarray) and (batch == images).all()
+        feed.terminate()
+    with pytest.raises(FeedError, match="do not have the columns a, b .* KeyError: 'b'"):
+        data_feed._columns([[{"a": 1}]], {"a": "x", "b": "y"})
+    with pytest.raises(ValueError, match=r"next_batch\(0\)"):
+        feed.next_batch(0)
+
+
+def test_functions_that_want_no_more_end_the_call(tmp_path: Path):
+    with Lab(tmp_path) as lab:
+        feeds = [lab.feed(worker) for worker in (0, 1)]
+        fed = lab.run(lab.feeder.train, partitions(endless()))
+        for feed in feeds:
+            assert len(feed.next_batch(10)) == 10
             feed.terminate()
             assert feed.should_stop() and feed.next_batch(10) == []
-
-        tasks.run(some, 0)
-        tasks.run(some, 1)
-        tasks.feeder.train(partitions(range(n, n + 1000) for n in itertools.count()))
-        tasks.finish()
-        tasks.feeder.close()
-    assert [len(batch) for batch in taken] == [10, 10]
-
-
-def test_tasks_that_want_no_more_and_end_at_once_end_the_call():
-    with Tasks(1) as tasks:
-        feed = tasks.feed(0)
-        fed = tasks.run(tasks.feeder.train, partitions(range(n, n + 1000) for n in itertools.count()))
-        assert len(feed.next_batch(10)) == 10
-        with tasks.feeder._lock:  # the one who waits sees both at once
-            feed.terminate()
-            link = tasks.feeder._feeds["input"].links["worker/0"]
-            link.terminate()
-            tasks.feeder.lost("worker/0", 0, "ended with 0")
         fed.join(20)
-        assert not fed.is_alive() and not tasks.faults
+        assert not fed.is_alive() and not lab.notices
+        with pytest.raises(FeedError, match="terminate"):
+            list(lab.feeder.inference([range(10)]))
 
 
-def test_a_task_that_wants_no_more_and_ends_while_rows_are_made_for_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Link, "wait_for_end", lambda *_: None)  # the one who waits sees both at once
-    entered, released = threading.Event(), threading.Event()
-
-    def slow() -> Iterator[int]:
-        yield 1
-        entered.set()
-        released.wait(40)
-        yield 2
-
-    with Tasks(1) as tasks:
-        feed = tasks.feed(0)
-        fed = tasks.run(tasks.feeder.train, partitions([range(1000), slow()]))
-        assert len(feed.next_batch(10)) == 10
-        assert entered.wait(40)
-        with tasks.feeder._lock:
-            feed.terminate()
-            tasks.feeder._feeds["input"].links["worker/0"].terminate()
-            tasks.feeder.lost("worker/0", 0, "ended with 0")
-        released.set()
-        fed.join(20)
-        assert not fed.is_alive() and not tasks.faults
-
-
-def test_what_a_lost_task_had_is_not_wanted_once_the_last_one_wants_no_more(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Link, "wait_for_end", lambda *_: None)  # the one who waits sees all at once
-    with Tasks(2) as tasks:
-        feeds = tasks.feed(0), tasks.feed(1)
-        fed = tasks.run(tasks.feeder.train, partitions(range(n, n + 1000) for n in itertools.count()))
+def test_functions_that_return_early_are_named(tmp_path: Path):
+    with Lab(tmp_path) as lab:
+        feeds = [lab.feed(worker) for worker in (0, 1)]
+        fed = lab.run(lab.feeder.train, rows(range(1000)))
         assert [len(feed.next_batch(10)) for feed in feeds] == [10, 10]
-        with tasks.feeder._lock:
-            tasks.feeder._feeds["input"].links["worker/0"].terminate()
-            tasks.feeder.lost("worker/1", 0, "killed")
-            tasks.feeder.lost("worker/0", 0, "ended with 0")
+        data_feed.end_all()
         fed.join(20)
-        assert not fed.is_alive() and not tasks.faults
+        lab.finish()
+    text = "worker/0, worker/1 returned before reading all rows; call feed.terminate() if that is intended"
+    assert lab.notices == [f"feed 'input': {text}"]
 
 
-def test_what_iterating_the_data_raises_is_raised():
-    def wrong() -> Iterator[int]:
-        yield 1
-        raise ZeroDivisionError("the user's")
+def test_rows_before_a_pause_of_their_source_arrive(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        [got] = lab.read(1, batch=1)
 
-    with Tasks(1) as tasks:
-        tasks.feed().should_stop()
-        with pytest.raises(ZeroDivisionError, match="the user's"):
-            tasks.feeder.train(partitions([wrong()]))
-        with pytest.raises(ZeroDivisionError, match="by zero"):
-            tasks.feeder.train(partitions(range(10 // n) for n in [5, 0]))
+        def live() -> Iterator[int]:
+            yield from range(5)
+            soon(lambda: len(flat([got])) == 5)
+
+        lab.feeder.train(live())
+        lab.finish()
 
 
-def test_a_job_that_fails_is_known_while_the_data_are_slow():
-    released, late = threading.Event(), []
+# ---------------------------------------------------------------------------------------- errors
+
+
+def raising(error: BaseException) -> Iterator[int]:
+    yield 1
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (lambda: partitions([raising(ZeroDivisionError("the user's"))]), ZeroDivisionError, "the user's"),
+        (lambda: partitions(10 // n for n in (0,)), ZeroDivisionError, "by zero"),
+        (lambda: raising(SystemExit("bad option")), FeedError, "reading the rows ended with SystemExit: bad"),
+        (lambda: rows([threading.Lock()]), FeedError, "rows such as .*lock.* can't be sent"),
+        (lambda: [bytes(2_000_000)], FeedError, "a row would have 2,000,0.. bytes; at most 983,040"),
+        (lambda: 7, InputError, "has no rows"),
+    ],
+    ids=["rows", "partitions", "exit", "lock", "large", "number"],
+)
+def test_data_that_cannot_be_fed(
+    tmp_path: Path, data: Any, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(frames, "MOST_BYTES", 1 << 20)
+    with Lab(tmp_path, 1) as lab:
+        [got] = lab.read(1)
+        with pytest.raises(error, match=message):
+            lab.feeder.train(data())
+        lab.feeder.train([5])
+        lab.finish()
+    assert flat([got])[-1] == 5 and len(lab.peers) == 1
+
+
+def test_calls_that_are_refused(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        for wrong, match in (
+            ({"qname": "other"}, "no feed 'other'; there is input"),
+            ({"equal": "drop"}, "batch_size"),
+        ):
+            with pytest.raises(FeedError, match=match):
+                lab.feeder.train([1], **wrong)  # type: ignore[arg-type]
+        with pytest.raises(FeedError, match="there is no such feed; there is input"):
+            lab.feed(qname_in="other").next_batch(1)
+        with pytest.raises(FeedError, match="worker/5 is not fed; fed are worker/0"):
+            lab.feed(5).next_batch(1)
+        lab.answer(double, 1)
+        results = lab.feeder.inference(range(10))
+        next(results)
+        with pytest.raises(FeedError, match="being fed already: there is an inference"):
+            lab.feeder.train([1])
+
+
+def test_results_that_the_driver_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    module = ModuleType("not_with_the_driver")
+    module.Odd = type("Odd", (), {"__module__": module.__name__})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def send_late(sock: Any, kind: int, buffers: Any = ()) -> None:
+        if kind == Kind.RESULTS:
+            sys.modules.pop(module.__name__, None)
+        send_frame(sock, kind, buffers)
+
+    with Lab(tmp_path, 1) as lab:
+        feed = lab.feed(train_mode=False)
+
+        def answer() -> None:
+            feed.batch_results([module.Odd() for _ in feed.next_batch(5)])
+            feed.next_batch(5)
+
+        monkeypatch.setattr(receiver, "send_frame", send_late)
+        lab.run(answer)
+        with pytest.raises(FeedError, match="worker/0: results can't be read by the driver"):
+            list(lab.feeder.inference([range(5)]))
+        soon(lambda: lab.errors)
+        assert "can't be read by the driver (No module named 'not_with" in str(lab.errors[0])
+        assert len(lab.peers) == 1
+
+
+@pytest.mark.parametrize("kind", [Kind.PROGRESS, Kind.RESULTS, 77])
+def test_an_invalid_frame_is_the_fault_of_its_task(tmp_path: Path, kind: int):
+    with Lab(tmp_path, 1) as lab, connector(lab.address, 0)("input") as sock:
+        sock.settimeout(20)
+        send_frame(sock, Kind.OPEN, [b""])
+        frame = recv_frame(sock)
+        assert frame is not None and frame[0] == Kind.WELCOME
+        fed = lab.run(lab.feeder.train, partitions(endless()))
+        assert recv_frame(sock) is not None
+        send_frame(sock, kind, [b"nonsense"])
+        fed.join(20)
+        assert str(lab.errors[0]).startswith("worker/0: ")
+
+
+def test_a_job_that_fails_while_the_data_are_slow(tmp_path: Path):
+    released = threading.Event()
 
     def stuck() -> Iterator[int]:
         yield 1
-        late.append(not released.wait(40))
+        released.wait(40)
 
-    with Tasks(1) as tasks:
-        tasks.feed().should_stop()
-        timer = threading.Timer(0.2, tasks.feeder.fail, [FeedError("worker/0 was killed")])
-        timer.start()
+    with Lab(tmp_path, 1) as lab:
+        assert not lab.feed().should_stop()
+        threading.Timer(0.2, lab.feeder.fail, [FeedError("worker/0 was killed")]).start()
         with pytest.raises(FeedError, match="was killed"):
-            tasks.feeder.train(partitions([stuck()]))
-        assert not late
+            lab.feeder.train(partitions([stuck()]))
+        assert not released.is_set()
         released.set()
-        timer.join()
 
 
-def test_when_no_task_is_left_it_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(patience, "LONELY", 0.4)
-    with Tasks(1) as tasks:
-        threading.Thread(target=tasks.feeder.lost, args=["worker/0", 0, "killed"]).start()
-        with pytest.raises(FeedError, match="no task is left to take its rows: worker/0 killed"):
-            tasks.feeder.train([range(10)])
-
-
-def test_rows_that_cannot_be_sent_are_shown():
-    with Tasks(1) as tasks:
-        tasks.feed().should_stop()
-        with pytest.raises(FeedError, match="rows such as .*lock.* can't be sent"):
-            tasks.feeder.train(rows([threading.Lock()]))
-
-
-def test_epochs_and_calls_follow_each_other():
-    with Tasks(1) as tasks:
-        [batches] = tasks.collect(1, batch=7)
-        tasks.feeder.train(list(range(10)), epochs=3)
-        assert [len(batch) for batch in batches] == [7, 7, 7, 7, 2], "short only where the call ends"
-        tasks.feeder.train(list(range(5)))
-        tasks.finish()
-        with pytest.raises(FeedError, match="has ended"):
-            tasks.feeder.train([1])
-    assert sorted(flat([batches])) == sorted([*range(10)] * 3 + [*range(5)])
-
-
-def test_what_can_not_be_is_refused_at_once():
-    with Tasks(1) as tasks:
-        with pytest.raises(FeedError, match="no feed 'other'; there is input"):
-            tasks.feeder.train([1], qname="other")
-        with pytest.raises(FeedError, match="batch_size"):
-            tasks.feeder.train([1], equal="drop")
-        with pytest.raises(InputError):
-            tasks.feeder.train(7)
-        with pytest.raises(FeedError, match="there is no such feed; there is input"):
-            tasks.feed(qname_in="other").next_batch(1)
-        with pytest.raises(FeedError, match="worker/5 is not fed"):
-            tasks.feed(5).next_batch(1)
-
-
-def test_partitions_that_are_code_run_beside_the_task():
-    with Tasks(2) as tasks:
-        got = tasks.collect(batch=50)
-        tasks.feeder.train(
-            [lambda start=start: range(start, start + 1234) for start in range(0, 12340, 1234)]
+def test_a_function_that_stops_is_named_with_its_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(waiting, "FIRST", 0.1)
+    with Lab(tmp_path, last_lines=lambda task: [f"{task} thinks"]) as lab:
+        with pytest.raises(FeedTimeout, match="worker/0, worker/1 have taken no rows for 0.5 s"):
+            lab.feeder.train([1], feed_timeout=0.5)
+        assert lab.notices[0].startswith(
+            "waiting for worker/0, worker/1 to ask for rows of the feed 'input' ("
         )
-        tasks.finish()
-    assert sorted(flat(got)) == list(range(12340))
+        lab.run(lab.feed(1).next_batch, 10)
+        with pytest.raises(FeedTimeout) as caught:
+            lab.feeder.train([range(100_000)], feed_timeout=0.6)
+    assert caught.value.task == "worker/1" and caught.value.last_lines == ("worker/1 thinks",)
 
 
-@pytest.mark.parametrize(("how", "rounds"), [("drop", 8), ("pad", 9), ("repeat", 9)])
-def test_equal_numbers_of_batches(how: str, rounds: int):
-    with Tasks(3) as tasks:
-        got = tasks.collect(3, batch=4)
-        tasks.feeder.train(list(range(100)), equal=how, batch_size=4)
-        tasks.finish()
-    sizes = [[len(batch) for batch in batches if batch] for batches in got]
-    assert sizes == [[4] * rounds] * 3
-    assert set(flat(got)) == set(range(96 if how == "drop" else 100))
+def test_slow_rows_are_not_a_timeout(tmp_path: Path):
+    def slow() -> Iterator[int]:
+        for number in range(3):
+            time.sleep(1.2)
+            yield number
+
+    with Lab(tmp_path, 1) as lab:
+        got = lab.read(1)
+        lab.feeder.train(partitions([slow()]), feed_timeout=1.0)
+        lab.finish()
+    assert flat(got) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("batches", [0, 20])
-def test_equal_batches_can_not_do_without_a_task(batches: int):
-    with Tasks(2) as tasks:
-        got = tasks.collect(2, batch=4)
-        tasks.run(_lose, tasks, "worker/1", lambda: len(got[1]) >= batches)
-        with pytest.raises(FeedError, match=r"worker/1 is lost( \(killed by signal 9\))?, and equal batches"):
-            tasks.feeder.train(rows(iter(range(1 << 40))), equal="drop", batch_size=4)
-        tasks.feeder.close()
-    assert {type(fault) for fault in tasks.faults} == {FeedError}, tasks.faults
+def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(receiver, "MOST_AWAY", 0.5)
+    with Lab(tmp_path, 1) as lab:
+        feed = lab.feed()
+        assert not feed.should_stop()
+        soon(lambda: lab.peers)
+        lab.listener.close()
+        frames.hang_up(lab.peers[0].sock)
+        with pytest.raises(FeedError, match="the driver cannot be reached"):
+            feed.next_batch(1)
 
 
-def test_a_task_that_is_started_again_gets_rows_again():
-    with Tasks(1) as tasks:
-        fed = tasks.run(tasks.feeder.train, partitions([range(1000)]))
-        assert tasks.feed(0).next_batch(10) == list(range(10))
-        tasks.feeder.lost("worker/0", 0, "killed", again=True)
-        feed = tasks.feed(0, attempt=1)
-        assert feed.next_batch(2000) == list(range(1000))
-        tasks.run(feed.next_batch, 1)
-        fed.join(20)
-        assert not fed.is_alive()
+def test_a_driver_that_ends_without_finish(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        feed = lab.feed()
+        lab.run(lab.feeder.train, [1])
+        assert feed.next_batch(1) == [1]
+        lab.feeder.close()
+        with pytest.raises(FeedError, match="no more rows"):
+            feed.next_batch(1)
 
 
-def test_a_task_that_has_ended_for_good_can_still_be_started_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(patience, "LONELY", 0.4)
-    with Tasks(1) as tasks:
-        tasks.feeder.lost("worker/0", 1, "killed")
-        with pytest.raises(FeedError, match="no task is left"):
-            tasks.feeder.train([1])
-        with pytest.raises(FeedError, match="worker/0 has ended"):
-            tasks.feed(0, attempt=1).next_batch(1)
-        [batches] = tasks.collect(1, attempt=2)
-        until(lambda: tasks.feeder._feeds["input"].links)
-        tasks.feeder.train([1, 2, 3])
-        tasks.finish()
-    assert flat([batches]) == [1, 2, 3]
+# ---------------------------------------------------------------------------------------- the end
+
+
+def test_an_inference_that_is_not_taken_to_its_end(tmp_path: Path):
+    looked = 0
+
+    def slow(row: int) -> int:
+        nonlocal looked
+        looked += 1
+        time.sleep(0.01)
+        return row
+
+    with Lab(tmp_path, 1) as lab:
+        lab.answer(slow, 1, batch=10)
+        results = lab.feeder.inference(range(10_000))
+        assert next(results) == 0
+        lab.finish()
+        with pytest.raises(FeedError, match="'input': shut down before all results were taken"):
+            list(results)
+    assert looked < 1000 and "before all its results: not all were taken" in lab.notices[-1]
+
+
+@pytest.mark.parametrize("ends", ["takes all", "ends", "waits"])
+def test_another_thread_that_takes_results(tmp_path: Path, ends: str):
+    with Lab(tmp_path, 1) as lab:
+        lab.answer(double, 1)
+        begun, go_on = threading.Event(), threading.Event()
+        found: list[int] = []
+        results = lab.feeder.inference(range(5000), feed_timeout=0.5 if ends == "waits" else 600)
+
+        def take() -> None:
+            with contextlib.suppress(FeedError):
+                for result in results:
+                    found.append(result)
+                    begun.set()
+                    if ends == "ends":
+                        return
+                    go_on.wait(40)
+
+        taking = threading.Thread(target=take, name="my thread", daemon=True)
+        taking.start()
+        begun.wait(20)
+        lab.feeder.finish()
+        if ends == "takes all":
+            text = "shutdown: waiting for my thread, which takes results of the feed 'input'"
+            assert soon(lambda: any(notice.startswith(text) for notice in lab.notices))
+            go_on.set()
+            taking.join(20)
+        lab.finish()
+        go_on.set()
+        assert len(found) == 5000 or ends != "takes all"
+        expected = {"takes all": "", "ends": "not all were taken", "waits": "has taken none for 0.5 s"}[ends]
+        assert expected in " ".join(lab.notices)
+
+
+def test_a_stranger_gets_no_row(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        got = lab.read(1)
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(lab.listener.path)
+            stranger.sendall(bytes(200))
+            lab.feeder.train(range(1000))
+        lab.finish()
+    assert sorted(flat(got)) == list(range(1000))
+    assert "rejected a connection with a wrong key (further ones are not reported)" in lab.notices

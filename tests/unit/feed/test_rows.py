@@ -1,0 +1,279 @@
+"""Rows as they travel: frames, blocks, chunks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.errors import FeedError
+from launcher.feed import partition
+from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
+from launcher.feed.remote.blocks import as_rows, join, part, size
+from launcher.feed.remote.codec import decode, encode
+from launcher.feed.remote.frames import FeedBroken, ReadAhead, check_size, recv_frame, send_frame
+from launcher.feed.remote.own_modules import own_names
+from launcher.feed.sources import Piece, pieces_of
+
+Point = namedtuple("Point", "x y")
+anything = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    for sock in (one, other):
+        sock.settimeout(10)
+    with one, other:
+        yield one, other
+
+
+@anything
+@given(
+    st.lists(st.tuples(st.integers(0, 255), st.lists(st.binary(max_size=9000), max_size=30)), max_size=9),
+    st.booleans(),
+)
+def test_frames_arrive_as_they_were_sent(sent: list[tuple[int, list[bytes]]], ahead: bool):
+    one, other = socket.socketpair()
+    with one, other:
+
+        def send() -> None:
+            for kind, buffers in sent:
+                send_frame(one, kind, buffers)
+            one.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        source = ReadAhead(other) if ahead else other
+        found = []
+        while (frame := recv_frame(source)) is not None:
+            found.append((frame[0], [bytes(buffer) for buffer in frame[1]]))
+        thread.join()
+    assert found == sent
+
+
+def test_large_frames_and_other_memory(pair: tuple[socket.socket, socket.socket]):
+    numbers: Any = memoryview(bytearray(struct.pack("<3d", 1, 2, 3))).cast("d")
+    buffers = [numbers, bytes(3 << 20), *(b"x" * (n % 5) for n in range(3000))]
+    thread = threading.Thread(target=send_frame, args=[pair[0], 3, buffers])
+    thread.start()
+    frame = recv_frame(pair[1])
+    thread.join()
+    assert frame is not None and struct.unpack("<3d", frame[1][0]) == (1, 2, 3)
+    assert [bytes(buffer) for buffer in frame[1][1:]] == buffers[1:] and not frame[1][0].readonly
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        *((struct.pack("<BIQ", 3, 1, 3)[:n], "within a frame") for n in (1, 5, 12)),
+        (struct.pack("<BIQ", 3, 1, 3) + b"ab", "within a frame"),
+        (struct.pack("<BIQ", 3, 1, 1 << 60), f"{1 << 60:,} bytes; at most 4,096"),
+        (struct.pack("<BI", 3, 1 << 31), "buffers"),
+    ],
+)
+def test_frames_that_are_torn_or_too_large(
+    pair: tuple[socket.socket, socket.socket], data: bytes, message: str
+):
+    pair[0].sendall(data)
+    pair[0].shutdown(socket.SHUT_WR)
+    with pytest.raises(FeedBroken, match=message):
+        recv_frame(pair[1], 4096)
+    with pytest.raises(FeedError, match="rows would have 0 bytes in 70,000 pieces"):
+        check_size([b""] * 70_000, "rows")
+
+
+def back(block: Any) -> Any:
+    """A block as it arrives: in memory of its own."""
+    return decode([memoryview(bytearray(buffer)) for buffer in encode(block)])
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=12,
+)
+
+
+@anything
+@given(st.lists(PLAIN, max_size=12))
+def test_rows_arrive_as_they_were(rows: list[Any]):
+    found = back(rows)
+    assert found == rows and [type(row) for row in found] == [type(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [["\ud800"], [Point(1, 2), Path("/x")], [(1, 2), Point(1, 2), {3}], [[[[[1]]]], [[[Point(1, [2])]]]]],
+    ids=repr,
+)
+def test_odd_rows_arrive_as_they_were(rows: list[Any]):
+    assert back(rows) == rows
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        numpy.arange(12, dtype=numpy.float32).reshape(3, 4),
+        numpy.arange(12).reshape(3, 4).T,
+        numpy.arange(20)[::3],
+        numpy.asfortranarray(numpy.arange(12).reshape(3, 4)),
+        numpy.array(["a", "bb"]),
+        numpy.array(["2026-01-01"], "datetime64[D]"),
+        numpy.array([(1, 2.0)], [("a", int), ("b", float)]),
+        numpy.array([{"a": 1}, None], dtype=object),
+        numpy.zeros((0, 3)),
+    ],
+    ids=lambda array: f"{array.dtype} {array.shape}",
+)
+def test_arrays_arrive_as_writable_arrays(array: Any):
+    for found in (back(array), back((array, array))[1], back({"a": array})["a"]):
+        assert found.dtype == array.dtype and (found == array).all() and found.shape == array.shape
+        assert found.flags.writeable
+
+
+def test_arrays_travel_beside_the_pickle():
+    [head, data] = encode(numpy.zeros(1000))
+    assert len(head) < 500 and len(data) == 8000
+    vectors = [numpy.full(784, n, numpy.float32) for n in range(10)]
+    assert len(encode(vectors)) == 2
+    assert all((sent == found).all() for sent, found in zip(vectors, as_rows(back(vectors)), strict=True))
+    pairs = [(numpy.full((28, 28), n, numpy.uint8), n, f"{n}") for n in range(10)]
+    assert len(encode(pairs)) == 2
+    for sent, found in zip(pairs, as_rows(back(pairs)), strict=True):
+        assert type(found) is tuple and (sent[0] == found[0]).all() and found[1:] == sent[1:]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [numpy.zeros(3), numpy.zeros(4, int), None, numpy.ma.array([1.0, 2, 3, 4]), numpy.float64(1)],
+    ids=repr,
+)
+def test_lists_of_arrays_that_differ_stay_lists(odd: Any):
+    found = back([numpy.zeros(4), odd])
+    assert isinstance(found, list) and type(found[1]) is type(odd)
+    found = back([(numpy.zeros(4), 1), (odd, 1)])
+    assert type(as_rows(found)[1][0]) is type(odd)
+
+
+class Row:
+    """A class of a module that is not installed: this test's."""
+
+    def __init__(self, number: int, more: object = None) -> None:
+        self.number = number
+        self.more = more
+
+
+@pytest.mark.parametrize(
+    "block",
+    [[Row(1)], [(1, 2), (3, Row(4))], [Row], [{"deep": [[[Row(1)]]]}], (numpy.array([Row(1)]), ["a"])],
+    ids=["row", "plain at first", "class", "deep", "array"],
+)
+def test_classes_of_the_program_travel_as_code(block: Any):
+    code = b"A class of a module that is not installed"
+    assert code in b"".join(map(bytes, encode(block)))
+    named = b"".join(map(bytes, encode(block, named=True)))
+    assert code not in named and __name__.encode() in named
+    assert {"__main__", __name__} <= own_names()
+    assert not {"json", "numpy", "launcher.feed.remote.codec", "pytest"} & own_names()
+
+
+def test_code_travels_in_rows(monkeypatch: pytest.MonkeyPatch):
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec("class Own:\n    def twice(self): return 2\n", space)
+    monkeypatch.setattr(sys.modules["__main__"], "Own", space["Own"], raising=False)
+    buffers = encode([space["Own"]()])
+    monkeypatch.delattr(sys.modules["__main__"], "Own")
+    assert decode(buffers)[0].twice() == 2
+    assert back([(1, lambda number: number + 1)])[0][1](1) == 2
+    itself: list[Any] = []
+    itself.append(itself)
+    [found] = back([itself])
+    assert found[0] is found
+
+
+def test_rows_that_cannot_be_sent_or_read():
+    for row in (threading.Lock(), (1, threading.Lock()), Row(1, threading.Lock())):
+        with pytest.raises(FeedError, match=r"rows such as .*can't be sent to a task: cannot pickle"):
+            encode([row])
+    with pytest.raises(FeedError, match="no_such_module.*must be there too"):
+        decode([b"cno_such_module\nRow\n."])
+
+
+@anything
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=5), st.sampled_from(["list", "array", "tuple", "dict"])
+)
+def test_blocks_are_joined_and_cut(sizes: list[int], form: str):
+    forms: dict[str, Any] = {
+        "list": list,
+        "array": lambda rows: numpy.array(rows, int),
+        "tuple": lambda rows: (numpy.array(rows, int), numpy.array(rows, int)),
+        "dict": lambda rows: {"a": numpy.array(rows, int)},
+    }
+    total = sum(sizes)
+    starts = [sum(sizes[:n]) for n in range(len(sizes))]
+    blocks = [forms[form](range(at, at + many)) for at, many in zip(starts, sizes, strict=True)]
+    joined = join(blocks)
+    assert size(joined) == total
+    assert as_rows(joined) == as_rows(forms[form](range(total)))
+    assert as_rows(part(joined, total // 3, total)) == as_rows(joined)[total // 3 :]
+
+
+@pytest.mark.parametrize(
+    ("row", "many", "least"),
+    [
+        ("x" * 200, 60_000, 4000),
+        ([0.5] * 784, 3000, 100),
+        ((1, 2.0), 60_000, 10_000),
+        ("x" * 3_000_000, 40, 1),
+    ],
+    ids=["text", "floats", "tuples", "large"],
+)
+def test_chunks_have_about_a_mebibyte(row: Any, many: int, least: int):
+    [piece] = pieces_of([iter([row] * many)], 1)
+    chunks = list(Chunker().chunks(piece))
+    assert sum(chunk.rows for chunk in chunks) == many
+    assert all(chunk.weight <= max(1.3 * CHUNK, 1.1 * len(row)) for chunk in chunks[1:])
+    assert least <= max(chunk.rows for chunk in chunks) <= MOST_ROWS
+
+
+def test_chunks_of_rows_that_grow_and_of_slow_rows(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(partition, "FAR_TOO_BIG", 4 << 20)
+    [piece] = pieces_of([iter([b"x"] * 5000 + [bytes(1_000_000)] * 100)], 1)
+    chunks = list(Chunker().chunks(piece))
+    assert sum(chunk.rows for chunk in chunks) == 5100
+    assert all(chunk.weight <= 4 << 20 for chunk in chunks)
+    monkeypatch.setattr(partition, "_GATHERING", 60.0)
+    sizes = [chunk.rows for chunk in Chunker().chunks(Piece(lambda most: ([n] for n in range(40))))]
+    assert sum(sizes) == 40 and len(sizes) < 6
+    monkeypatch.setattr(partition, "_GATHERING", -1.0)
+    assert len(list(Chunker().chunks(Piece(lambda most: ([n] for n in range(40)))))) == 40
+
+
+def test_the_task_side_runs_on_python_3_8():
+    python = os.environ.get("PYTHON38") or next(
+        (str(path) for path in Path.home().glob(".pyenv/versions/3.8*/bin/python")), ""
+    )
+    if not python:
+        pytest.skip("Python 3.8 is not installed here (PYTHON38 names one)")
+    code = (
+        "from launcher.feed.remote import connect, codec, data_feed, dataset, readers, records\n"
+        "block = codec.decode(codec.encode([(1, 'a'), (2, 'b')]))\n"
+        "print(block, crc := hex(records.crc32c(b'123456789')))"
+    )
+    environ = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    ended = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environ, timeout=60)
+    assert ended.stdout == "[(1, 'a'), (2, 'b')] 0xe3069283\n", ended.stderr

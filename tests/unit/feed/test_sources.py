@@ -1,0 +1,252 @@
+"""Data of any kind -> pieces: rows or partitions, each row once, lazily."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+from collections import deque
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.errors import InputError
+from launcher.feed import grouping
+from launcher.feed.lockstep import rounds
+from launcher.feed.remote.blocks import as_rows, blocks_of, join, size
+from launcher.feed.sources import partitions, pieces_of, rows
+from tests.local.seeing import soon
+
+anything = settings(deadline=None, suppress_health_check=list(HealthCheck))
+PAIRS = [(1, "a"), (2, "b"), (3, "c")]
+
+
+def taken(data: Any, workers: int = 2, epochs: int = 1, many: int = 3) -> list[list[Any]]:
+    """The rows of each piece."""
+    found = pieces_of(data, workers, epochs)
+    return [[row for block in piece.blocks(many) for row in as_rows(block)] for piece in found]
+
+
+def flat(data: Any, **named: Any) -> list[Any]:
+    return list(itertools.chain.from_iterable(taken(data, **named)))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (list(range(7)), list(range(7))),
+        (["one", "two"], ["one", "two"]),
+        (PAIRS, PAIRS),
+        ([{"x": 1}, {"x": 2}], [{"x": 1}, {"x": 2}]),
+        ((1, 2, 3), [1, 2, 3]),
+        (range(7), list(range(7))),
+        (iter(["one", "two"]), ["one", "two"]),
+        (iter(PAIRS), PAIRS),
+        (dict(PAIRS).items(), PAIRS),
+        ({1}, [1]),
+        ([np.float32(3), np.array(3)], [3, 3]),
+        ((np.arange(2), np.array(["a", "b"])), [(0, "a"), (1, "b")]),
+        ({"x": np.arange(2), "y": np.arange(2)}, [{"x": 0, "y": 0}, {"x": 1, "y": 1}]),
+        (pandas.DataFrame({"a": [1, 2]}), [{"a": 1}, {"a": 2}]),
+        (pandas.DataFrame({"a": [1, 2]})["a"], [1, 2]),
+        ((pandas.DataFrame({"a": [n]}) for n in range(2)), [{"a": 0}, {"a": 1}]),
+        (((lambda n=n: n, n)[1] for n in range(200)), list(range(200))),
+    ],
+)
+def test_rows(data: Any, expected: list[Any]):
+    assert flat(data) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (list(range(n)) for n in (1, 5)),
+        (range(n) for n in (1, 5)),
+        ((x for x in range(n)) for n in (1, 5)),
+        [range(1), range(5)],
+        [deque(range(1)), deque(range(5))],
+        [partial(range, 1), partial(range, 5)],
+        partitions([[0], [0, 1, 2, 3, 4]]),
+        partitions([np.arange(1), np.arange(5)]),
+        (np.arange(n) for n in (1, 5)),
+        (rows(range(n), per_partition=9) for n in (1, 5)),
+    ],
+)
+def test_partitions(data: Any):
+    assert taken(data) == [[0], [0, 1, 2, 3, 4]]
+
+
+def test_lists_in_a_list():
+    assert taken([PAIRS[:1], PAIRS[1:]]) == [PAIRS[:1], PAIRS[1:]]
+    assert taken([[[1, 2]], [[3, 4], [5, 6]]]) == [[[1, 2]], [[3, 4], [5, 6]]]
+    refused: list[Any] = [[[1, 2], [3]], [["a"], ["b"]], [[]], [np.zeros(3), np.zeros(3)]]
+    for data in refused:
+        with pytest.raises(InputError, match=r"launcher.rows\(data\) or launcher.partitions\(data\)"):
+            pieces_of(data, 2)
+        assert flat(rows(data)) == data
+        assert len(taken(partitions(data))) == len(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        *((data, "data: .* has no rows; expected") for data in (None, 7, b"x", {"x": 1}, np.array(3))),
+        ("logs/*.txt", r"expected TextFiles\(\.\.\.\)"),
+        ((np.arange(3), np.arange(4)), "columns of 3, 4 rows; expected one length"),
+        (pandas.DataFrame([[1, 2]], columns=["age", "age"]), "columns age, age; expected each name once"),
+        (partitions(["abc"]), "'abc' as a partition"),
+        (partitions([np.array(3)]), "as a partition"),
+    ],
+)
+def test_data_without_rows_are_refused(data: Any, message: str):
+    with pytest.raises(InputError, match=message):
+        taken(data)
+
+
+def test_words_and_epochs_are_checked():
+    for word, data in itertools.product((rows, partitions), ("text", 7, None, {"a": 1})):
+        with pytest.raises(InputError, match=rf"{word.__name__}\(\) of a {type(data).__name__}"):
+            word(data)
+    with pytest.raises(InputError, match="per_partition=0"):
+        rows([1], per_partition=0)
+    with pytest.raises(InputError, match="0 epochs"):
+        pieces_of([1], 2, 0)
+    for once in (iter([1, 2]), [iter([1]), iter([2])], rows(iter([1])), partitions(iter([[1]]))):
+        with pytest.raises(InputError, match="only once"):
+            pieces_of(once, 2, epochs=2)
+    assert flat([1, 2], epochs=3) == [1, 2] * 3
+
+
+@anything
+@given(
+    st.integers(0, 100), st.integers(1, 9), st.integers(1, 20), st.sampled_from(["list", "array", "tuple"])
+)
+def test_data_are_split_evenly_and_in_order(many: int, workers: int, most: int, form: str):
+    data = {"list": list(range(many)), "array": np.arange(many), "tuple": (np.arange(many), np.arange(many))}
+    blocks = [list(piece.blocks(most)) for piece in pieces_of(data[form], workers)]
+    assert all(1 <= size(block) <= most for piece in blocks for block in piece)
+    found = [row for piece in blocks for block in piece for row in as_rows(block)]
+    assert found == (
+        list(zip(range(many), range(many), strict=True)) if form == "tuple" else list(range(many))
+    )
+    sizes = [sum(map(size, piece)) for piece in blocks]
+    assert len(sizes) <= workers * 4 and len(set(sizes[:-1])) <= 1
+    if form == "array":
+        assert all(np.shares_memory(block, data[form]) for piece in blocks for block in piece)
+
+
+def test_partitions_that_can_be_read_again():
+    for data in ([1, 2, 3], [range(3)], [partial(range, 3)], (list(range(3)) for _ in "a"), np.arange(3)):
+        for piece in pieces_of(data, 1):
+            assert piece.repeatable
+            first, second = (list(map(as_rows, piece.blocks(2))) for _ in "ab")
+            assert first == second
+    (once,) = pieces_of([iter([1, 2])], 1)
+    assert not once.repeatable
+
+
+def test_callables_are_called_in_the_task():
+    one, two = pieces_of([partial(range, 3), lambda: (np.arange(5), np.ones(5))], 2)
+    assert one.remote is not None and two.remote is not None
+    assert list(blocks_of(one.remote(), 2)) == [[0, 1], [2]]
+    assert [size(block) for block in blocks_of(two.remote(), 2)] == [2, 2, 1]
+    (alone,) = pieces_of(partial(range, 3), 2)
+    assert alone.remote is not None
+
+
+def test_rows_that_come_one_by_one_are_grouped_by_their_size(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grouping, "_SECONDS", 60.0)
+
+    def sizes(data: Any) -> list[int]:
+        return [sum(map(size, piece.blocks(1000))) for piece in itertools.islice(pieces_of(data, 2), 2)]
+
+    assert sizes((n, n) for n in itertools.count()) == [16384, 16384]
+    assert sizes("x" * 1000 for _ in itertools.count()) == [2061, 2061]
+    assert sizes(itertools.chain(["x"] * 5000, ("x" * 300_000 for _ in itertools.count()))) == [5062, 7]
+
+
+def test_a_pause_holds_no_row_and_closing_ends_the_thread(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grouping, "_SECONDS", 0.1)
+    more, read = threading.Event(), []
+
+    def live() -> Any:
+        yield from range(100)
+        more.wait(40)
+        for number in itertools.count(100):
+            read.append(number)
+            yield number
+
+    found = pieces_of(live(), 1)
+    assert not read
+    seen: list[int] = []
+    while len(seen) < 100:
+        seen += next(next(found).blocks(1000))
+    assert seen == list(range(100))
+    more.set()
+    next(found)
+    found.close()
+    soon(lambda: not any(thread.name == "rows of a feed" for thread in threading.enumerate()))
+    assert len(read) < 3 * 16384
+
+
+def test_numpy_and_pandas_that_are_being_imported_or_missing(monkeypatch: pytest.MonkeyPatch):
+    for name in ("numpy", "pandas"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert flat([1, 2]) == [1, 2] and flat(iter([[1], [2]])) == [1, 2]
+    code = "import sys, launcher.feed.feeder as f; print(*f.pieces_of([1], 1), 'numpy' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert ended.stdout.endswith(" False\n"), ended.stderr
+
+
+# ---------------------------------------------------------------------------------------- in step
+
+
+def dealt(data: Any, workers: int, batch_size: int, equal: str, epochs: int = 1) -> list[tuple[Any, ...]]:
+    """The batches of each round, as lists of rows."""
+    found = rounds(pieces_of(data, workers, epochs), workers, batch_size, equal)
+    return [tuple(map(as_rows, blocks)) for blocks in found]
+
+
+@anything
+@given(
+    st.lists(st.integers(0, 30), max_size=6), st.integers(1, 4), st.integers(1, 7),
+    st.sampled_from(["pad", "repeat"]), st.booleans(),
+)  # fmt: skip
+def test_all_rows_come_in_whole_rounds(
+    sizes: list[int], workers: int, batch_size: int, equal: str, columnar: bool
+):
+    counter = itertools.count()
+    parts = [[next(counter) for _ in range(many)] for many in sizes]
+    total, whole = sum(sizes), workers * batch_size
+    data = partitions([np.array(part, dtype=int) for part in parts] if columnar else parts)
+    found = dealt(data, workers, batch_size, equal)
+    assert all([len(block) for block in blocks] == [batch_size] * workers for blocks in found)
+    dealt_rows = [row for blocks in found for block in blocks for row in block]
+    extra = dealt_rows[total:]
+    assert dealt_rows[:total] == list(range(total)) and len(extra) < whole
+    first = itertools.cycle(range(min(total, whole)) or [0])
+    assert extra == (
+        [total - 1] * len(extra) if equal == "pad" else list(itertools.islice(first, len(extra)))
+    )
+
+
+def test_rounds():
+    assert dealt(list(range(10)), 2, 2, "drop") == [([0, 1], [2, 3]), ([4, 5], [6, 7])]
+    assert dealt([1, 2, 3], 1, 2, "drop", epochs=2) == [([1, 2],), ([3, 1],), ([2, 3],)]
+    mixed = partitions([np.arange(2), [2, 3], (np.arange(2), np.arange(2))])
+    assert dealt(mixed, 1, 6, "pad") == [([0, 1, 2, 3, (0, 0), (1, 1)],)]
+    data = {"x": np.arange(5), "y": np.arange(5) * 2}
+    blocks = [block for found in rounds(pieces_of(data, 2), 2, 2, "pad") for block in found]
+    assert join(blocks)["y"].tolist() == [0, 2, 4, 6, 8, 8, 8, 8]
+    with pytest.raises(InputError, match="3 rows for 2 batches of 2; expected more"):
+        dealt([1, 2, 3], 2, 2, "drop")
+    for equal, batch_size in (("cut", 2), ("pad", 0), ("pad", None)):
+        with pytest.raises(InputError, match="equal="):
+            rounds([], 2, batch_size, equal)  # type: ignore[arg-type]

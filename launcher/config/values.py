@@ -1,0 +1,176 @@
+"""Readers of single values: each takes a text, or raises ``ValueError`` with what it expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from launcher.job import RESERVED_VARIABLES
+
+MOST_GPUS = 256
+MOST_SLOTS = 1_000_000
+#: The longest duration in days: timers of the system end at some 292 years.
+MOST_DAYS = 10_000
+#: The smallest memory limit that a container engine takes.
+LEAST_MEMORY = 6 << 20
+
+#: Control characters and halves of surrogate pairs.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_WHOLE = re.compile("0|[1-9][0-9]{0,17}")
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+Reader = Callable[[str], object]
+
+
+def matching(pattern: str, expected: str) -> Callable[[str], str]:
+    """A reader of texts that match a pattern as a whole."""
+    compiled = re.compile(pattern)
+
+    def read(text: str) -> str:
+        if compiled.fullmatch(text):
+            return text
+        raise ValueError(expected)
+
+    return read
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """A reader of whole numbers, both bounds included. ``010`` is refused: YAML says 8, people say 10."""
+
+    def read(text: str) -> int:
+        if _WHOLE.fullmatch(text) and low <= int(text) <= high:
+            return int(text)
+        raise ValueError(f"expected a whole number from {low} to {high}")
+
+    return read
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """A reader of one of some words."""
+    *first, last = words
+    expected = f"expected {', '.join(first)} or {last}"
+    return matching("|".join(words), expected)
+
+
+label = matching(
+    r"[A-Za-z0-9][A-Za-z0-9_./-]*(=[A-Za-z0-9_./:@+-]*)?", "expected a label, as in fast or zone=a"
+)
+role_name = matching(
+    "[A-Za-z][A-Za-z0-9_-]{0,63}", "expected a role: a letter, then letters, digits, _ or -, at most 64"
+)
+gpu_id = matching(
+    r"[0-9]{1,6}|(GPU|MIG)-[A-Za-z0-9/-]+", "expected how many, or their ids, as in 0,1 or GPU-8f3a"
+)
+user_name = matching(
+    r"[A-Za-z0-9_.]([A-Za-z0-9_.+@\\-]{0,63}[A-Za-z0-9_.+@-])?",
+    "expected a user's name: letters, digits and any of ._-+@\\, not beginning with -",
+)
+_variable = matching(
+    "[A-Za-z_][A-Za-z0-9_]*", "expected a variable's name: letters, digits and _, not beginning with a digit"
+)
+
+
+def flag(text: str) -> bool:
+    """``true`` or ``false``, and YAML's other words for them."""
+    if text.lower() not in _FLAGS:
+        raise ValueError("expected true or false")
+    return _FLAGS[text.lower()]
+
+
+def one_line(text: str) -> str:
+    """Text of one line, such as a path: not empty, no control characters."""
+    if not text or _UNPRINTABLE.search(text):
+        raise ValueError("expected text of one line")
+    return text
+
+
+def program_path(text: str) -> str:
+    """The name or path of a program; not an option, which it would be on another program's command line."""
+    if one_line(text).startswith("-"):
+        raise ValueError('expected the name or path of a program, not beginning with "-"')
+    return text
+
+
+def image(text: str) -> str:
+    """The name of a container image."""
+    if one_line(text).startswith("-") or " " in text:
+        raise ValueError("expected the name of an image")
+    return text
+
+
+def env_name(text: str) -> str:
+    """The name of an environment variable that users may set."""
+    if _variable(text) in RESERVED_VARIABLES:
+        raise ValueError("expected another: launch sets this one, for each task its own")
+    return text
+
+
+def slots(text: str) -> int:
+    """How many tasks a host takes."""
+    if text == "0":
+        raise ValueError("expected 1 or more; leave out a host that is to run no task")
+    return whole(1, MOST_SLOTS)(text)
+
+
+def duration(text: str) -> float:
+    """Seconds: ``90``, ``10s``, ``1.5m``, ``2h``, ``1d``, as ``timeout`` (coreutils) takes it."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError("expected seconds, or a number and s, m, h or d, as in 90 or 5m")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds > MOST_DAYS * _SECONDS["d"]:
+        raise ValueError(f"expected at most {MOST_DAYS}d")
+    return seconds
+
+
+def memory(text: str) -> int:
+    """Bytes of a container's memory: ``512m``, ``2g``, ``1.5GiB``, as ``docker run --memory`` takes it."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError("expected a size such as 512m or 2g")
+    size = int(float(match[1]) * (1 << _POWERS[match[2].lower()]))
+    if size < LEAST_MEMORY:
+        raise ValueError("expected 6m or more: container engines refuse less")
+    if size >= 1 << 63:
+        raise ValueError("expected a size below 8388608t, such as 512m or 2g")
+    return size
+
+
+def cpus(text: str) -> float:
+    """A number of CPUs."""
+    try:
+        count = float(text)
+    except ValueError:
+        count = 0.0
+    if not 0.01 <= count <= 10_000:
+        raise ValueError("expected a number of CPUs such as 2 or 0.5")
+    return count
+
+
+def comma_separated(text: str) -> Sequence[str]:
+    """``a,b`` -> ``["a", "b"]``, without the blanks around the commas."""
+    return [word.strip() for word in text.split(",")]
+
+
+def gpu_words(text: str) -> Sequence[str]:
+    """A count (``4``: ids 0 to 3) or the ids themselves (``0,2``, ``GPU-8f3a``)."""
+    if not text.isdecimal():
+        return comma_separated(text)
+    try:
+        return [str(index) for index in range(whole(0, MOST_GPUS)(text))]
+    except ValueError:
+        raise ValueError(f"expected how many, from 0 to {MOST_GPUS}, or their ids, as in 0,1") from None
+
+
+def repeated(words: Sequence[str]) -> str | None:
+    """The first word that comes again, if any."""
+    seen: set[str] = set()
+    for word in words:
+        if word in seen:
+            return word
+        seen.add(word)
+    return None

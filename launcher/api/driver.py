@@ -58,7 +58,7 @@ class Driver:
     Args:
         words: the arguments of `launch`.
         environ: the environment of `launch`.
-        roles: see `launcher.jobfile.overlay`.
+        roles: see `launcher.config.jobfile.parse_job`.
         quiet: do not show the output of `launch`.
         output: a descriptor for the output of `launch`; default: ``sys.stdout`` and ``sys.stderr``.
         on_event: is called with each event, in a thread.

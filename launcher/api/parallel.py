@@ -14,9 +14,9 @@ from launcher.api.options import Path_, Settings, Words, count_faults, settings_
 from launcher.api.remote.messages import Message, MessageType
 from launcher.api.serialize import dumps
 from launcher.api.tasks import Handlers, TaskEnd, TaskHandle, Tasks
+from launcher.config.hostfile import read_hosts
 from launcher.errors import Fault, JobFailed, LaunchError
 from launcher.feed.remote.own_modules import by_value
-from launcher.hostfile import parse, parse_inline
 
 _RUN = "TFParallel.run"
 
@@ -102,15 +102,7 @@ def _slots(hosts: Path_ | None) -> int:
     """
     if hosts is None:
         return len(os.sched_getaffinity(0))
-    text = os.fspath(hosts)
-    try:
-        with open(text, encoding="utf-8") as file:
-            found = parse(file.read(), text)
-    except (OSError, UnicodeDecodeError):
-        if os.path.exists(text) or "/" in text:
-            return 1  # `launch` says what is wrong with it
-        found = parse_inline(text)
-    return sum(host.slots or 1 for host in found)
+    return sum(host.slots or 1 for host in read_hosts(os.fspath(hosts)))
 
 
 class _Search:

@@ -21,12 +21,12 @@ from launcher.api.options import Settings
 from launcher.api.remote import start
 from launcher.api.remote.messages import Message, MessageType, receive, send
 from launcher.api.serialize import modules, start_text
-from launcher.errors import Fault, JobError, JobFailed, LaunchError, TaskFailed
+from launcher.config.records import JobFile
+from launcher.errors import JobError, JobFailed, LaunchError, TaskFailed
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote.frames import hang_up
 from launcher.feed.waiting import FIRST, Waiting
 from launcher.job import JobSpec, OnFailure, is_loopback
-from launcher.jobfile import JobFile, examine
 from launcher.runs.growing import last_lines
 from launcher.text import listed, signal_name
 
@@ -467,13 +467,9 @@ def _job_file(settings: Settings, roles: Mapping[str, Any]) -> JobFile:
     if settings.job is None:
         return JobFile(JobSpec(()))
     path = os.fspath(settings.job)
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise JobError([Fault(path, f"the job file can't be read: {why}")]) from error
-    found, faults = examine(text, path, roles)
+    from launcher.config.jobfile import read_job_file  # PyYAML takes 30 ms to import
+
+    found, faults = read_job_file(path, roles)
     if faults:
         raise JobError(faults)
     return found

@@ -11,11 +11,10 @@ from typing import Any
 from launcher.checking.ask import Asked, ask_hosts
 from launcher.checking.findings import Finding, HostReport, Offset, Severity, findings
 from launcher.cli.completion import completes_files
-from launcher.cli.inventory import read_hosts
-from launcher.cli.launch_options import this_machine
 from launcher.cli.options import add_ssh_options, ssh_settings
 from launcher.cli.parser import seconds
 from launcher.cli.tables import print_table
+from launcher.config.hostfile import read_hosts, this_machine
 from launcher.errors import Fault, HostsError, JobError, TransportError
 from launcher.job import Host
 from launcher.job_run.hosts import is_here

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from launcher.cli.inventory import read_hosts
 from launcher.cli.options import add_ssh_options, ssh_settings
+from launcher.config.hostfile import read_hosts
 from launcher.errors import HostsError, LaunchError
 from launcher.job_run.hosts import RemoteCommands, is_here
 from launcher.job_run.notices import print_notice

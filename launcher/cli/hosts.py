@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from launcher.cli.completion import completes_files
-from launcher.cli.inventory import read_hosts
 from launcher.cli.tables import print_table
+from launcher.config.hostfile import read_hosts
 from launcher.job import Host
 from launcher.text import counted
 

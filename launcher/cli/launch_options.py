@@ -10,13 +10,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher import jobfile
-from launcher.cli.drain import drained
-from launcher.cli.inventory import read_hosts
 from launcher.cli.options import add_options, ssh_settings
 from launcher.cli.parser import Parser
-from launcher.cli.textfile import read_text
-from launcher.cli.variables import carried
+from launcher.config.hostfile import read_hosts, this_machine
+from launcher.config.options import carried, drained
+from launcher.config.records import JobFile
+from launcher.config.values import duration
 from launcher.errors import Fault, InputError, JobError
 from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Program, Role
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
@@ -47,7 +46,7 @@ def read_options(args: argparse.Namespace) -> Options:
     faults: list[Fault] = []
     notes: list[str] = []
     words = _program_words(args)
-    found = jobfile.JobFile(JobSpec(()))
+    found = JobFile(JobSpec(()))
     folder, readable = os.getcwd(), True
     if (words and words[0].endswith((".yaml", ".yml"))) or args.roles_fd is not None:
         path, *rest = words or [""]
@@ -57,13 +56,14 @@ def read_options(args: argparse.Namespace) -> Options:
             parser.parse_args(rest, namespace=args)
         found, readable = _read_job_file(path, args.roles_fd, faults)
         folder = os.path.dirname(os.path.abspath(path))
-        job = _recounted(_beside_file(found.job, folder), args, faults) if readable else JobSpec(())
+        job = _recounted(found.job, args, faults) if readable else JobSpec(())
+        notes += found.notes
     else:
         job = _job_of_words(args, words, faults)
         notes += _misplaced(args, words)
     job = _with_options(job, args, faults, notes)
     # Hosts have faults of their own; a job file that is wrong may not name the ones it means.
-    hosts = _hosts(args, found, folder, faults) if readable or _names_hosts(args, found) else ()
+    hosts = _hosts(args, found, faults) if readable or _names_hosts(args, found) else ()
     try:
         check_program_args(job)
     except InputError as error:
@@ -76,7 +76,9 @@ def read_options(args: argparse.Namespace) -> Options:
     given = argparse.Namespace(**{**vars(args), **of_both})
     faults += docker_settings.faults(given, docker, named or not hosts)
     if found.sync and not args.sync and not named:
-        notes.append(f"{found.sync_source}: sync: is not used: all tasks run on this machine, in its folders")
+        notes.append(
+            f"{found.sources['sync']}: sync: is not used: all tasks run on this machine, in its folders"
+        )
     if faults:
         raise JobError(faults)
     of_file = args.run_dir is None and found.run_dir is not None
@@ -89,9 +91,9 @@ def read_options(args: argparse.Namespace) -> Options:
         check=not args.no_check,
         relay=args.relay,
         docker=docker,
-        sync=tuple(args.sync or (os.path.join(folder, directory) for directory in found.sync if named)),
+        sync=tuple(args.sync or (found.sync if named else ())),
         collect=tuple(args.collect or found.collect),
-        run_dir=_joined(folder, found.run_dir) if of_file else args.run_dir,
+        run_dir=found.run_dir if of_file else args.run_dir,
         report=args.report,
         show=args.show,
         quiet=args.quiet,
@@ -101,11 +103,11 @@ def read_options(args: argparse.Namespace) -> Options:
         dry_run=args.dry_run,
         events_fd=args.events_fd,
         sources=Sources(
-            "--workdir" if args.workdir else found.workdir_source,
-            "--python" if args.python else found.python_source,
-            (found.run_dir_source if of_file else "") or "--run-dir",
-            "--sync" if args.sync else found.sync_source,
-            "--collect" if args.collect else found.collect_source,
+            "--workdir" if args.workdir else found.sources.get("workdir", ""),
+            "--python" if args.python else found.sources.get("python", ""),
+            found.sources["run_dir"] if of_file else "--run-dir",
+            "--sync" if args.sync else found.sources.get("sync", ""),
+            "--collect" if args.collect else found.sources.get("collect", ""),
         ),
         notes=tuple(notes),
     )
@@ -169,27 +171,21 @@ def _job_of_words(args: argparse.Namespace, words: Sequence[str], faults: list[F
     return JobSpec(roles)
 
 
-def _read_job_file(path: str, roles_fd: int | None, faults: list[Fault]) -> tuple[jobfile.JobFile, bool]:
+def _read_job_file(path: str, roles_fd: int | None, faults: list[Fault]) -> tuple[JobFile, bool]:
     """The job file, and whether it is right; an empty path: there are only the roles of ``--roles-fd``."""
     roles: Mapping[str, Any] = {}
     if roles_fd is not None:
         with open(roles_fd, encoding="utf-8") as file:
             roles = json.load(file)
+    from launcher.config.jobfile import parse_job, read_job_file  # PyYAML takes 30 ms to import
+
     try:
-        text = read_text(path, "job file", JobError) if path else ""
+        found, wrong = read_job_file(path, roles) if path else parse_job("", COMMAND_LINE, roles)
     except InputError as error:
         faults += error.faults
-        return jobfile.JobFile(JobSpec(())), False
-    found, wrong = jobfile.examine(text, path or COMMAND_LINE, roles)
+        return JobFile(JobSpec(())), False
     faults += wrong
     return found, not wrong
-
-
-def _beside_file(job: JobSpec, folder: str) -> JobSpec:
-    """Paths in a job file are relative to the file; programs to the folder they run in."""
-    roles = tuple(role._replace(workdir=_joined(folder, role.workdir)) for role in job.roles)
-    python = job.python if job.python is None or "/" not in job.python else _joined(folder, job.python)
-    return job._replace(roles=roles, workdir=_joined(folder, job.workdir), python=python)
 
 
 def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
@@ -238,9 +234,9 @@ def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault], n
 
 def _duration(option: str, text: str, faults: list[Fault]) -> float:
     try:
-        return jobfile.parse_duration(text)
+        return duration(text)
     except ValueError as error:
-        faults.append(Fault(option, f"{text!r} is no duration", str(error)))
+        faults.append(Fault(option, f"{text!r} is not a duration", str(error)))
         return 0.0
 
 
@@ -249,27 +245,20 @@ def _absolute(path: str) -> str:
     return path if path.startswith("~") else os.path.abspath(path)
 
 
-def _joined(folder: str, path: str | None) -> str | None:
-    return path if path is None or path.startswith("~") else os.path.join(folder, path)
-
-
 # ---------------------------------------------------------------------- the hosts
 
 
-def _names_hosts(args: argparse.Namespace, found: jobfile.JobFile) -> bool:
+def _names_hosts(args: argparse.Namespace, found: JobFile) -> bool:
     return args.hosts is not None or found.hosts is not None or found.hosts_ref is not None
 
 
-def _hosts(
-    args: argparse.Namespace, found: jobfile.JobFile, folder: str, faults: list[Fault]
-) -> tuple[Host, ...]:
+def _hosts(args: argparse.Namespace, found: JobFile, faults: list[Fault]) -> tuple[Host, ...]:
     """Those of ``--hosts``, else of the job file or the hostfile it names, else this machine."""
     text, source = args.hosts, ""
     if text is None and found.hosts is not None:
         return found.hosts
     if text is None and found.hosts_ref is not None:
-        beside = os.path.join(folder, found.hosts_ref)
-        text, source = beside if os.path.exists(beside) else found.hosts_ref, found.hosts_source
+        text, source = found.hosts_ref, found.sources["hosts"]
     if text is None:
         return (this_machine(os.environ),)
     try:
@@ -285,21 +274,6 @@ def _in_file(fault: Fault, source: str) -> Fault:
         return fault
     what = fault.what if fault.where in ("", "--hosts") else f"{fault.where}: {fault.what}"
     return fault._replace(where=source, what=what)
-
-
-def this_machine(environ: Mapping[str, str]) -> Host:
-    """The host of a launch without ``--hosts``: room for everything, its GPUs as the driver lists them."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    gpus: tuple[str, ...] | None = None
-    if visible is not None:
-        ids = visible.split(",")
-        gpus = tuple(filter(None, ids[: ids.index("-1")] if "-1" in ids else ids))  # as CUDA reads it
-    else:
-        try:
-            gpus = tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
-        except OSError:
-            pass
-    return Host("localhost", address="127.0.0.1", gpus=gpus)
 
 
 # ---------------------------------------------------------------------- faults

@@ -104,7 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
     version = f"launch {__version__}, Python {sys.version.split()[0]}"
     output.add_argument("--version", action="version", version=version)
-    # For programs that start `launch`: launcher.output.eventpipe, launcher.jobfile.overlay,
+    # For programs that start `launch`: launcher.output.eventpipe, launcher.config.jobfile,
     # launcher.job_run.interrupts.
     output.add_argument("--events-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
     output.add_argument("--roles-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from launcher.jobfile.durations import parse_duration
+from launcher.config import values
 from launcher.text import nearest
 
 #: How argparse begins its message about arguments that no option takes.
@@ -92,9 +92,9 @@ class Once(argparse.Action):
 def duration(text: str) -> float:
     """Seconds, or ``10s``, ``5m``, ``2h``."""
     try:
-        return parse_duration(text)
+        return values.duration(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: {error}") from None
 
 
 def seconds(text: str) -> float:

@@ -16,9 +16,10 @@ word could begin. A line with a name alone may come again: one slot more each ti
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -73,6 +74,22 @@ def read_hosts(text: str) -> tuple[Host, ...]:
             what = f"this is a job file: launch {shown_path(text)}"
             raise HostfileError([Fault(shown_path(text), what)]) from None
         raise
+
+
+def this_machine(environ: Mapping[str, str]) -> Host:
+    """The host of a job without hosts: room for every task, and the GPUs that its tasks may see.
+
+    ``CUDA_VISIBLE_DEVICES`` says which; as for CUDA, an id below 0 hides it and all that follow. Without that
+    variable the driver is asked.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus: tuple[str, ...] | None = None
+    if visible is not None:
+        ids = map(str.strip, visible.split(","))
+        gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
+    elif os.path.isdir("/proc/driver/nvidia/gpus"):
+        gpus = tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
+    return Host("localhost", address="127.0.0.1", gpus=gpus)
 
 
 def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:

@@ -6,15 +6,16 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from launcher.config import hostfile_yaml, values
-from launcher.config.faults import Faults, quoted
+from launcher.config.faults import Faults, quoted, read_text
 from launcher.config.hostlist import Pattern, host_name
 from launcher.config.inventory import MOST_HOSTS
 from launcher.config.keys import DOCKER, JOB, RESOURCES, ROLE
+from launcher.config.records import DockerKeys, JobFile
 from launcher.config.schema import (
     Values,
     entries,
@@ -26,12 +27,11 @@ from launcher.config.schema import (
     text_of,
     wrong_kind,
 )
-from launcher.errors import Fault
+from launcher.errors import Fault, JobError
 from launcher.job import (
     SERVICE_ROLES,
     SINGLE_ROLES,
     TENSORFLOW_ROLES,
-    Host,
     JobSpec,
     Policy,
     Program,
@@ -60,69 +60,14 @@ _RESERVED_OPTIONS = (
 )
 
 
-class DockerKeys(NamedTuple):
-    """What ``docker:`` says. ``None``, an empty text or an empty tuple means "not said"."""
+def read_job_file(path: str, roles: Mapping[str, Any] = {}) -> tuple[JobFile, tuple[Fault, ...]]:
+    """Read a job file; its paths are then absolute. See `parse_job`.
 
-    image: str = ""
-    #: As ``--mount`` takes them.
-    mounts: tuple[str, ...] = ()
-    no_mount: bool = False
-    read_only: bool = False
-    #: Role -> bytes, and role -> CPUs; an empty name is every role.
-    memory: tuple[tuple[str, int], ...] = ()
-    cpus: tuple[tuple[str, float], ...] = ()
-    user: str | None = None
-    pull: str | None = None
-    #: For each task of a role that does not say, ps excepted.
-    gpus: int | None = None
-    keep: bool = False
-    #: Other options of ``docker run``: name -> values, as they were written.
-    options: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    #: ``file:line`` of ``docker:``.
-    source: str = ""
-
-
-class JobFile(NamedTuple):
-    """What a job file says. ``None`` means "not said"."""
-
-    job: JobSpec
-    #: Hosts that are written out in the file.
-    hosts: tuple[Host, ...] | None = None
-    #: Or what ``--hosts`` takes: a hostfile's path or an inline list.
-    hosts_ref: str | None = None
-    run_dir: str | None = None
-    #: What ``--sync`` and ``--collect`` take.
-    sync: tuple[str, ...] = ()
-    collect: tuple[str, ...] = ()
-    docker: DockerKeys = DockerKeys()
-    #: Key -> ``file:line`` where it is written, for messages.
-    sources: Mapping[str, str] = {}
-    #: Notes for the user.
-    notes: tuple[str, ...] = ()
-
-    def beside(self, folder: str) -> JobFile:
-        """The same with its paths taken as relative to a folder: that of the file.
-
-        Programs stay as they are: they are relative to the folder that they run in.
-        """
-        job, docker = self.job, self.docker
-        roles = tuple(role._replace(workdir=_below(folder, role.workdir)) for role in job.roles)
-        python = _below(folder, job.python) if job.python and "/" in job.python else job.python
-        hosts_ref = self.hosts_ref
-        if hosts_ref is not None and os.path.exists(os.path.join(folder, hosts_ref)):
-            hosts_ref = os.path.join(folder, hosts_ref)
-        mounts = (mount if mount.startswith(":") else _below(folder, mount) or "" for mount in docker.mounts)
-        return self._replace(
-            job=job._replace(roles=roles, workdir=_below(folder, job.workdir), python=python),
-            hosts_ref=hosts_ref,
-            run_dir=_below(folder, self.run_dir),
-            sync=tuple(os.path.join(folder, path) for path in self.sync),
-            docker=docker._replace(mounts=tuple(mounts)),
-        )
-
-
-def _below(folder: str, path: str | None) -> str | None:
-    return path if path is None or path.startswith("~") else os.path.join(folder, path)
+    Raises:
+        JobError: the file can't be read.
+    """
+    found, faults = parse_job(read_text(path, "job file", JobError), path, roles)
+    return found.beside(os.path.dirname(os.path.abspath(path))), faults
 
 
 def parse_job(text: str, source: str, roles: Mapping[str, Any] = {}) -> tuple[JobFile, tuple[Fault, ...]]:
@@ -131,8 +76,8 @@ def parse_job(text: str, source: str, roles: Mapping[str, Any] = {}) -> tuple[Jo
     Args:
         text: what it holds; may be empty if there are ``roles``.
         source: its name, for messages.
-        roles: by name, a count or the keys of a role. They replace those of the file's role; a role of the file
-            that is not named here is kept if it has a program of its own.
+        roles: by name, a count or the keys of a role. They replace those of the file's role; a role of the
+            file that is not named here is kept if it has a program of its own.
 
     Returns:
         The job file, whose job is not to be used if there are faults; and the faults.
@@ -186,7 +131,7 @@ class _Reader:
         """What the file says."""
         top = self.top
         docker = self._docker()
-        policy = {key: top.given[key] for key in ("on_failure", "grace") if key in top.given}
+        policy: dict[str, Any] = {key: top.given[key] for key in ("on_failure", "grace") if key in top.given}
         if top.get("timeout"):  # 0 is no limit, as with timeout(1)
             policy.update(timeout=top.get("timeout"), timeout_said=top.nodes["timeout"].value)
         same = {

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher import jobfile
+from launcher.config.jobfile import parse_job
 from tests.conftest import Launch
 
 TOP = Path(__file__).resolve().parents[2]
@@ -65,7 +65,8 @@ def job_file_of_the_documents() -> str:
 
 
 def test_the_job_file_in_the_documents_is_right():
-    found = jobfile.parse(job_file_of_the_documents(), "docs/jobfile.md")
+    found, faults = parse_job(job_file_of_the_documents(), "docs/jobfile.md")
+    assert not faults
     names = ["chief", "worker", "ps", "dispatcher", "evaluator", "board"]
     assert [role.name for role in found.job.roles] == names
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hostfile import parse
+from launcher.config.hostfile import parse_hostfile
 from tests.conftest import Launch
 from tests.local.seeing import ROOT
 from tests.ssh.lab import Lab
@@ -43,6 +43,6 @@ def test_example_works(line: str, ssh_launch: Launch, lab: Lab, tmp_path: Path):
 
 def test_the_hostfile_is_right():
     text = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
-    hosts = parse(text[0], "hosts.yaml")
+    hosts = parse_hostfile(text[0], "hosts.yaml")
     assert [host.name for host in hosts] == ["gpu01", "gpu02", "gpu03", "gpu04", "head"]
     assert hosts[0].venv == "~/tf" and hosts[3].address == "10.0.1.4"

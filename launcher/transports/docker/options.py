@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from launcher.config.records import DockerKeys
+from launcher.config.values import cpus, memory
 from launcher.errors import Fault, JobError, PlacementError
 from launcher.job import OUTPUT_DIR, Host, JobSpec, Placement, Role
 from launcher.text import counted
 from launcher.transports.docker.container import Container, Mount
-
-if TYPE_CHECKING:
-    from launcher.jobfile.docker_keys import DockerKeys
 
 _N = TypeVar("_N", int, float)
 
@@ -120,15 +119,11 @@ def docker_options(args: argparse.Namespace, keys: DockerKeys, folder: str) -> D
 
 def role_memory(text: str) -> tuple[str, int]:
     """``worker=2g``, or ``2g`` for every role (an empty name), in bytes."""
-    from launcher.jobfile.containers import memory
-
     return _of_role(text, memory)
 
 
 def role_cpus(text: str) -> tuple[str, float]:
     """``worker=1.5``, or ``1.5`` for every role (an empty name)."""
-    from launcher.jobfile.containers import cpus
-
     return _of_role(text, cpus)
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hostfile import parse
+from launcher.config.hostfile import parse_hostfile
 from launcher.job import Host
 
 FOLDER = Path(__file__).parents[3] / "hostfiles"
 
 
 def read(name: str) -> dict[str, Host]:
-    return {host.name: host for host in parse((FOLDER / name).read_text(encoding="utf-8"), name)}
+    return {host.name: host for host in parse_hostfile((FOLDER / name).read_text(encoding="utf-8"), name)}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from launcher.config.hostfile import parse_hostfile, parse_list
 from launcher.errors import HostfileError
-from launcher.hostfile import parse, parse_inline
 from launcher.job import Host
 
 #: Examples of each property; some thousands for a long search.
@@ -64,7 +64,7 @@ def check(hosts: tuple[Host, ...]) -> None:
 @example("hosts: ['\ud800']", "x.yaml")
 def test_files(text: str, source: str) -> None:
     try:
-        check(parse(text, source))
+        check(parse_hostfile(text, source))
     except HostfileError as error:
         assert error.faults
         assert all(fault.where.startswith(source) for fault in error.faults)
@@ -75,7 +75,7 @@ def test_files(text: str, source: str) -> None:
 @given(anything)
 def test_inline(text: str) -> None:
     try:
-        check(parse_inline(text))
+        check(parse_list(text))
     except HostfileError as error:
         assert error.faults
         assert str(error).encode()
@@ -109,5 +109,5 @@ def _table(entry: str, count: int) -> str:
 def test_nothing_blows_up(text: str, source: str) -> None:
     began = time.process_time()
     with pytest.raises(HostfileError):
-        parse(text, source)
+        parse_hostfile(text, source)
     assert time.process_time() - began < 10

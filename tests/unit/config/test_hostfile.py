@@ -1,0 +1,343 @@
+"""Hostfiles and host lists: which hosts they stand for, and what is wrong with which line."""
+
+# A line of a table is one case.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.config.hostfile import parse_hostfile, parse_list, read_hosts, this_machine
+from launcher.config.hostlist import parse_pattern
+from launcher.errors import HostfileError
+from launcher.job import Host
+
+NAME = "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
+USER = "expected a user's name: letters, digits and any of ._-+@\\, not beginning with -"
+BRACKETS = "expected an IPv6 address in brackets, as in [fe80::1]:2"
+SLOTS = "expected a whole number from 1 to 1000000"
+COLON = 'expected slots from 1 to 1000000 after the ":"'
+PAIR = "expected KEY=VALUE (quotes in pairs, one host a line)"
+GPUS = "expected how many, or their ids, as in 0,1 or GPU-8f3a"
+COMMENT = 'expected "#" before a comment'
+
+
+def faults(text: str, source: str) -> list[str]:
+    with pytest.raises(HostfileError) as caught:
+        parse_list(text, source) if source == "--hosts" else parse_hostfile(text, source)
+    return sorted(map(str, caught.value.faults))
+
+
+# ---------------------------------------------------------------------- ranges and lists
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node", "node"),
+        ("node[08-11]", "node08 node09 node10 node11"),
+        ("node[8-11]", "node8 node9 node10 node11"),
+        ("node[1,3,5-7].lab", "node1.lab node3.lab node5.lab node6.lab node7.lab"),
+        ("node[01,2]", "node01 node2"),
+        ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),
+        ("[1-2][3-4]", "13 14 23 24"),
+    ],
+)
+def test_ranges(text: str, names: str):
+    pattern = parse_pattern(text)
+    assert (" ".join(pattern.names()), pattern.size) == (names, len(names.split()))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2000), st.integers(0, 8), st.booleans())
+def test_a_range_is_read_as_it_is_written(low: int, length: int, padded: bool):
+    width = len(str(low + length)) if padded else 1
+    numbers = [f"{number:0{width}}" for number in range(low, low + length + 1)]
+    assert list(parse_pattern(f"n[{numbers[0]}-{numbers[-1]}]x").names()) == [f"n{number}x" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ("n[ n] n[[1]]", "brackets in pairs"),
+        ("n[] n[1,] n[a] n[1-2-3] n[-1] n[٣] n[1234567890]", "numbers in the brackets"),
+        ("n[5-1]", r"a range that goes up, as in \[1-5\]"),
+        ("n[1-010] n[01-100]", "the same number of digits"),
+    ],
+)
+def test_ranges_that_are_wrong(texts: str, expected: str):
+    for text in texts.split():
+        with pytest.raises(ValueError, match=expected):
+            parse_pattern(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" h1:2 , h2 ", [Host("h1", slots=2), Host("h2")]),
+        ("user@h3:4,me@corp.org@h,DOM\\me@i", [Host("h3", slots=4, user="user"), Host("h", user="me@corp.org"), Host("i", user="DOM\\me")]),
+        ("[fe80::1]:2,[::1],u@[fe80::1%eth0]", [Host("fe80::1", slots=2), Host("::1"), Host("fe80::1%eth0", user="u")]),
+        ("127.0.0.1,010,a_b.c-d.", [Host("127.0.0.1"), Host("010"), Host("a_b.c-d.")]),
+        ("n[01-02]:2,m[1,3]", [Host("n01", slots=2), Host("n02", slots=2), Host("m1"), Host("m3")]),
+        ("10.0.0.[9-10]", [Host("10.0.0.9"), Host("10.0.0.10")]),
+        ("x" * 253, [Host("x" * 253)]),
+    ],
+)
+def test_lists(text: str, expected: list[Host]):
+    assert list(parse_list(text)) == [host._replace(source="--hosts") for host in expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("  ", "no hosts; expected at least one"),
+        ("h1,,h2", f'host is ""; {NAME}'),
+        ("-oProxyCommand=x", f'host is "-oProxyCommand=x"; {NAME}'),
+        ("-l@h", f'host is "-l@h"; {USER}'),
+        ("..", f'host is ".."; {NAME}'),
+        ("a/b", f'host is "a/b"; {NAME}'),
+        ("a\nb", f'host is "a\\nb"; {NAME}'),
+        ("^h", 'host is "^h"; expected a host to use; leave excluded hosts ("^host") out of the list'),
+        ("h:0", f'host is "h:0"; {COLON}'),
+        ("h:", f'host is "h:"; {COLON}'),
+        ("fe80::1", f'host is "fe80::1"; {BRACKETS}'),
+        ("[fe80::1]x", f'host is "[fe80::1]x"; {BRACKETS}'),
+        ("[fe80::x]", 'host is "[fe80::x]"; expected a name without ":", or an IPv6 address as in fe80::1%eth0'),
+        ("n[1-999999999]", '999999999 hosts with "n[1-999999999]"; expected at most 4096 in all'),
+        ("n[1-4096],m", '4097 hosts with "m"; expected at most 4096 in all'),
+        ("n2,n[1-3]:2", 'host "n2" was already written; expected each host once'),
+        ("10.0.0.[255-256]", 'host is "10.0.0.256"; expected an IPv4 address, four numbers from 0 to 255'),
+        ("x" * 254, f'host is "{"x" * 77}..."; expected at most 253 characters in a host\'s name'),
+    ],
+)
+def test_faults_of_lists(text: str, expected: str):
+    assert faults(text, "--hosts") == [f"--hosts: {expected}"]
+
+
+# ---------------------------------------------------------------------- plain lines
+
+
+@pytest.mark.parametrize(
+    ("line", "host"),
+    [
+        ("a", Host("a")),
+        ("  a\tslots = 4  ", Host("a", slots=4)),
+        ("a slots= 4 port =22", Host("a", slots=4, port=22)),
+        ("a:4", Host("a", slots=4)),
+        ("a count=4 max-slots=8", Host("a", slots=4, max_slots=8)),
+        ("u@a", Host("a", user="u")),
+        ("a username=u port=2222 address=[fe80::2]", Host("a", user="u", port=2222, address="fe80::2")),
+        ("a gpus=2", Host("a", gpus=("0", "1"))),
+        ("a gpus=0", Host("a", gpus=())),
+        ("a gpus=1,GPU-8f,MIG-GPU-1/2/3", Host("a", gpus=("1", "GPU-8f", "MIG-GPU-1/2/3"))),
+        ("a labels=x,zone=a roles=ps,worker", Host("a", labels=("x", "zone=a"), roles=("ps", "worker"))),
+        ("a python=/opt/py#3 # why", Host("a", python="/opt/py#3")),
+        ('a workdir="/x y\'s" venv=v', Host("a", workdir="/x y's", venv="v")),
+        ("fe80::1%eth0 slots=2", Host("fe80::1%eth0", slots=2)),
+        ("u@[fe80::1]:2 # c", Host("fe80::1", user="u", slots=2)),
+        ("hosts:4", Host("hosts", slots=4)),
+    ],
+)
+def test_plain_lines(line: str, host: Host):
+    assert parse_hostfile(f"# comment\n\n   # another\n{line}\n", "f") == (host._replace(source="f:4"),)
+
+
+def test_plain_files():
+    for end in ("\n", "\r\n", "\r"):
+        hosts = parse_hostfile(f"\ufeffa slots=1{end}# c{end}b", "f")
+        assert hosts == (Host("a", slots=1, source="f:1"), Host("b", source="f:3"))
+    # PBS: a name alone comes once a slot
+    hosts = parse_hostfile("a\nb # x\na\nu@c\nu@c\na\n", "f")
+    assert [(host.name, host.slots, host.source) for host in hosts] == [("a", 3, "f:1"), ("b", None, "f:2"), ("c", 2, "f:4")]
+    hosts = parse_hostfile("n[1-2] slots=2 address=10.0.0.[5-6]\nm[1-2]", "f")
+    assert [(host.name, host.address, host.slots) for host in hosts] == [("n1", "10.0.0.5", 2), ("n2", "10.0.0.6", 2), ("m1", None, None), ("m2", None, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# only\n\n", ["f: no hosts; expected at least one"]),
+        ("a slots=2\n\na", ['f:3: host "a" was already written at f:1; expected each host once']),
+        ("a:2\na:2", ['f:2: host "a" was already written at f:1; expected each host once']),
+        ("a\nu@a", ['f:2: host "a" was already written at f:1; expected each host once']),
+        ("a slot=2 zzz=1", ['f:1: unknown key "slot"; did you mean "slots"?', 'f:1: unknown key "zzz"; expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels']),
+        ("a slots=x\nb slots=", [f'f:1: slots is "x"; {SLOTS}', f'f:2: slots is ""; {SLOTS}']),
+        ("c slots=0", ['f:1: slots is "0"; expected 1 or more; leave out a host that is to run no task']),
+        ("a slots=1 cpu=2", ['f:1: slots is written twice, again as "2"; expected it once']),
+        ("u@a:1 slots=2 user=v", ['f:1: slots is written twice, as "1" with the name; expected it once', 'f:1: user is written twice, as "u" with the name; expected it once']),
+        ("a slots=4 max-slots=2", ['f:1: max_slots is "2", slots "4"; expected at least as many max_slots']),
+        ("a gpus=0,0", ['f:1: gpus is "0,0"; expected "0" once']),
+        ("a gpus=257", ['f:1: gpus is "257"; expected how many, from 0 to 256, or their ids, as in 0,1']),
+        ("a gpus=all\nb gpus=,", [f'f:1: gpus is "all"; {GPUS}', f'f:2: gpus is ","; {GPUS}']),
+        ("a python=-c", ['f:1: python is "-c"; expected the name or path of a program, not beginning with "-"']),
+        ("a b", [f'f:1: "b"; {PAIR}']),
+        ("a slots=2#", [f'f:1: slots is "2#"; {SLOTS}']),
+        ("a python= slots=4", [f'f:1: "python="; {PAIR}']),
+        ("a workdir='x y", [f'f:1: "workdir=\'x"; {PAIR}']),
+        ("n[1-3] address=x", ['f:1: "n[1-3]" makes 3 hosts, its address 1; expected as many of both']),
+        ("// hosts\na slots=2 // two\n/* b */", [f'f:1: "//"; {COMMENT}', f'f:2: "//"; {COMMENT}', f'f:3: "/*"; {COMMENT}']),
+    ],
+)
+def test_faults_of_plain_files(text: str, expected: list[str]):
+    assert faults(text, "f") == expected
+
+
+# ---------------------------------------------------------------------- YAML
+
+FULL = """\
+defaults: {user: bob, python: py3, labels: [d], env: {A: 1, B: 2}}
+hosts:
+  - no
+  - eve@n[1-2]:3
+  - name: m[01-02]
+    address: 10.0.0.[1-2]
+    port: 2222
+    slots: 2
+    max_slots: 4
+    gpus: 2
+    roles: [ps, worker]
+    python: /opt/py
+    workdir: /a b
+    env: {B: no, C: 010}
+    labels: {zone: a, rack: 07}
+  - name: fe80::1
+    gpus: [0, GPU-1]
+    roles: ps
+    labels: x, y
+  - {name: 'u@[fe80::2]:4'}
+"""
+
+
+def test_yaml():
+    base = Host("", user="bob", python="py3", labels=("d",), env=(("A", "1"), ("B", "2")))
+    m = base._replace(
+        port=2222, slots=2, max_slots=4, gpus=("0", "1"), roles=("ps", "worker"), python="/opt/py",
+        workdir="/a b", env=(("A", "1"), ("B", "no"), ("C", "010")), labels=("zone=a", "rack=07"), source="f.yml:5",
+    )  # fmt: skip
+    assert parse_hostfile(FULL, "f.yml") == (
+        base._replace(name="no", source="f.yml:3"),
+        base._replace(name="n1", user="eve", slots=3, source="f.yml:4"),
+        base._replace(name="n2", user="eve", slots=3, source="f.yml:4"),
+        m._replace(name="m01", address="10.0.0.1"),
+        m._replace(name="m02", address="10.0.0.2"),
+        base._replace(name="fe80::1", gpus=("0", "GPU-1"), roles=("ps",), labels=("x", "y"), source="f.yml:16"),
+        base._replace(name="fe80::2", user="u", slots=4, source="f.yml:20"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [("hosts: [a]", "F.YML"), ("hosts: [a]", "hosts"), ("# c\r\nhosts :\r\n- a\r\n", "f.txt"), ("\ufeffhosts:\n- a", "f"), ("a", "f.hosts")],
+)
+def test_the_form_depends_on_ending_then_content(text: str, source: str):
+    assert [host.name for host in parse_hostfile(text, source)] == ["a"]
+
+
+ONE = "expected one value"
+A_LIST = "expected hosts: and a list of hosts"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", [f"y.yaml:1: the file has no value; {A_LIST}"]),
+        ("a slots=4", [f'y.yaml:1: the file is "a slots=4"; {A_LIST}']),
+        ("[a]", [f"y.yaml:1: the file is a list; {A_LIST}"]),
+        ("defaults: {}", [f'y.yaml:1: "hosts" is missing; {A_LIST}']),
+        ("hosts:", ["y.yaml:1: hosts has no value; expected a list of hosts"]),
+        ("hosts: a,b", ['y.yaml:1: hosts is "a,b"; expected a list of hosts']),
+        ("hosts: []", ["y.yaml:1: no hosts; expected at least one"]),
+        ("hosts: [a]\nhost: b", ['y.yaml:2: unknown key "host"; did you mean "hosts"?']),
+        ("hosts: [null, [a]]", [f"y.yaml:1: a host has no value; {ONE}", f"y.yaml:1: a host is a list; {ONE}"]),
+        ("hosts:\n- user: x", ['y.yaml:2: a host without "name"; expected name: and its name or address']),
+        ("hosts:\n- a\n- name: a", ['y.yaml:3: host "a" was already written at y.yaml:2; expected each host once']),
+        ("hosts:\n- fe80::1", [f'y.yaml:2: host is "fe80::1"; {BRACKETS}']),
+        ("hosts:\n- name: a:2\n  slots: 3", ['y.yaml:3: slots is written twice, as "2" with the name; expected it once']),
+        (
+            "hosts:\n- name: [a]\n  slot: 1\n  slots: four\n  gpus: {}\n  env: [A]\n",
+            [
+                f"y.yaml:2: name is a list; {ONE}",
+                'y.yaml:3: unknown key "slot"; did you mean "slots"?',
+                f'y.yaml:4: slots is "four"; {SLOTS}',
+                f"y.yaml:5: gpus is a mapping; {ONE}",
+                "y.yaml:6: env is a list; expected NAME: VALUE lines",
+            ],
+        ),
+        ("hosts:\n- {name: a, gpus: [1, 1], max-slots: 2}", ['y.yaml:2: gpus is "1,1"; expected "1" once', 'y.yaml:2: unknown key "max-slots"; did you mean "max_slots"?']),
+        ("hosts:\n- {name: a, max_slots: 1}\ndefaults: {slots: 2}", ['y.yaml:2: max_slots is "1", slots "2"; expected at least as many max_slots']),
+        ("defaults: {slots: 2, max_slots: 1}\nhosts: [a, b]", ['y.yaml:1: max_slots is "1", slots "2"; expected at least as many max_slots']),
+        ("defaults: {name: x}\nhosts: [a]", ['y.yaml:1: unknown key "name"; expected one of user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels, env']),
+        ("hosts: [" + ", ".join(["a"] * 5000) + "]", ['y.yaml:1: 5000 entries in hosts; expected at most 4096', 'y.yaml:1: host "a" was already written at y.yaml:1; expected each host once']),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_faults_of_yaml(text: str, expected: list[str]):
+    assert faults(text, "y.yaml") == expected
+
+
+# ---------------------------------------------------------------------- files and lists
+
+
+def test_what_exists_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "node1").write_bytes(b"\xef\xbb\xbfnode7\n")
+    (tmp_path / "node2").mkdir()
+    assert [host.name for host in read_hosts("node1")] == ["node7"]
+    assert [host.name for host in read_hosts("node2,node3")] == ["node2", "node3"]
+    assert [host.name for host in read_hosts("node2")] == ["node2"], "a folder is not a hostfile"
+    reader, writer = os.pipe()
+    os.write(writer, b"node1 slots=3\n")
+    os.close(writer)
+    assert read_hosts(f"/dev/fd/{reader}")[0].slots == 3
+    os.close(reader)
+
+
+@pytest.mark.parametrize("text", ["lab.yaml", "lab.YML", "hosts.txt", "my.hosts", "./lab", "/nowhere/lab", "a\nb/c"])
+def test_a_missing_file_is_never_a_list(text: str):
+    with pytest.raises(HostfileError, match="no such hostfile"):
+        read_hosts(text)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"node1\nnode\xff\n", ":2: not UTF-8 text: byte 0xff"),
+        (b"node1\n\nnode2\0\n", ":3: a NUL byte"),
+        (b"#" * (4 * 1024 * 1024 + 1), "too large for a hostfile: more than 4 MB"),
+        (b"roles: {worker: 1}\n", "this is a job file: launch "),
+    ],
+    ids=["latin-1", "binary", "large", "job"],
+)
+def test_files_that_are_no_hostfiles(tmp_path: Path, data: bytes, fault: str):
+    (tmp_path / "lab").write_bytes(data)
+    with pytest.raises(HostfileError) as caught:
+        read_hosts(str(tmp_path / "lab"))
+    assert fault in str(caught.value)
+    with pytest.raises(HostfileError, match="Is a directory"):
+        read_hosts(str(tmp_path))
+
+
+# ---------------------------------------------------------------------- without hosts, without YAML
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [("", ()), ("0,2", ("0", "2")), ("-1", ()), ("1,-1,2", ("1",)), ("GPU-8f", ("GPU-8f",)), (" 0, 1", ("0", "1"))],
+)
+def test_gpus_of_this_machine(visible: str, gpus: tuple[str, ...]):
+    assert this_machine({"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus
+
+
+def test_only_yaml_imports_yaml():
+    code = (
+        "import sys; from launcher.config.hostfile import parse_hostfile, parse_list;"
+        "parse_list('a:2,n[1-2]'); parse_hostfile('a slots=2', 'f'); sys.exit('yaml' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

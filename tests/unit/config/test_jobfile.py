@@ -1,0 +1,326 @@
+"""Job files: what they say, and what is wrong with which line."""
+
+# A line of a table is one case.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.config import values
+from launcher.config.jobfile import parse_job
+from launcher.config.records import DockerKeys, JobFile
+from launcher.job import Host, JobSpec, OnFailure, Policy, Program, ProgramKind, Role
+
+TRAIN = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "0.1 x"))
+
+FULL = r"""
+program: train.py --lr '0.1 x'
+roles:
+  chief: 1
+  ps: 2
+  worker:
+    count: 4
+    gpus: 1
+    env: {W: no}
+    hosts: n[1-2],m
+    labels: [fast, zone=a]
+    workdir: /w
+    flags: no
+  data:
+    command: [-m, data.serve, 1e3, ""]
+    service: yes
+    resources: {gpus: 0}
+    hosts: [h1, "[fe80::1]"]
+  evaluator: 0
+hosts:
+  - h1:2
+  - {name: h2, gpus: 1}
+env: {A: 010}
+flags: true
+workdir: x
+python: bin/python3.11
+on_failure: continue
+grace: 1.5m
+timeout: 2h
+run_dir: out
+sync: [., 'lib:/opt/lib']
+collect: model
+docker:
+  image: tf:1
+  mounts: ['../data:/data:ro', ~/x]
+  read_only: yes
+  memory: {worker: 2g, ps: 512m, evaluator: 1g}
+  cpus: 1.5
+  user: '1000:1000'
+  pull: always
+  gpus: 1
+  keep: true
+  options: {shm_size: 1g, ulimits: [memlock=-1, nofile=1:2], init: true}
+"""
+
+
+def parsed(text: str) -> JobFile:
+    found, faults = parse_job(text, "j")
+    assert faults == ()
+    return found
+
+
+def test_everything():
+    roles = (
+        Role("chief", 1, TRAIN, gpus=1, source="j:4", program_source="j:2"),
+        Role("ps", 2, TRAIN, service=True, source="j:5", program_source="j:2"),
+        Role(
+            "worker", 4, TRAIN, env=(("W", "no"),), gpus=1, hosts=("n1", "n2", "m"), labels=("fast", "zone=a"),
+            workdir="/w", flags=False, source="j:6", program_source="j:2",
+        ),
+        Role(
+            "data", 1, Program(ProgramKind.MODULE, "data.serve", ("1e3", "")), gpus=0, hosts=("h1", "fe80::1"),
+            service=True, source="j:14", program_source="j:15",
+        ),
+    )  # fmt: skip
+    policy = Policy(OnFailure.CONTINUE, 90.0, 7200.0, "2h")
+    docker = DockerKeys(
+        "tf:1", ("../data:/data:ro", "~/x"), read_only=True,
+        memory=(("worker", 2 << 30), ("ps", 512 << 20), ("evaluator", 1 << 30)), cpus=(("", 1.5),),
+        user="1000:1000", pull="always", gpus=1, keep=True, source="j:33",
+        options=(("shm_size", ("1g",)), ("ulimits", ("memlock=-1", "nofile=1:2")), ("init", ("true",))),
+    )  # fmt: skip
+    found = parsed(FULL)
+    assert found == JobFile(
+        JobSpec(roles, True, (("A", "010"),), workdir="x", python="bin/python3.11", policy=policy),
+        (Host("h1", slots=2, source="j:21"), Host("h2", gpus=("0",), source="j:22")),
+        run_dir="out",
+        sync=(".", "lib:/opt/lib"),
+        collect=("model",),
+        docker=docker,
+        sources=found.sources,
+    )
+    assert (found.sources["workdir"], found.sources["hosts"], found.sources["docker"]) == ("j:25", "j:20", "j:33")
+
+
+def test_paths_are_relative_to_the_file():
+    found = parsed(FULL)._replace(hosts_ref="lab.yaml").beside("/proj")
+    assert (found.job.workdir, found.job.python, found.run_dir) == ("/proj/x", "/proj/bin/python3.11", "/proj/out")
+    assert [role.workdir for role in found.job.roles] == [None, None, "/w", None]
+    assert (found.sync, found.collect) == (("/proj/.", "/proj/lib:/opt/lib"), ("model",))
+    assert found.docker.mounts == ("/proj/../data:/data:ro", "~/x")
+    assert found.hosts_ref == "lab.yaml", "there is no such file: it may be a host list"
+
+
+def test_short_forms():
+    program = Program(ProgramKind.EXECUTABLE, "hostname")
+    job = JobSpec((Role("worker", 1, program, source="j:2", program_source="j:1"),))
+    found = parsed("\ufeffcommand: hostname\nroles: {worker: 1}")
+    assert (found.job, found.docker, found.hosts, found.notes) == (job, DockerKeys(), None, ())
+    for written in ("lab.yaml", "h1:2,h2", "no"):
+        assert parsed(f"program: a\nroles: {{worker: 1}}\nhosts: {written}").hosts_ref == written
+    assert parsed("program: a\nroles: {worker: 1}\ndocker: tf").docker == DockerKeys("tf", source="j:3")
+    assert parsed("program: a\nroles: {worker: 1}\ndocker: 'on'").docker.image == "on"
+
+
+@pytest.mark.parametrize(
+    ("line", "policy"),
+    [("grace: 0", Policy(grace=0)), ("timeout: 0", Policy()), ("timeout: 90", Policy(timeout=90, timeout_said="90")), ("on_failure: stop", Policy())],
+)  # fmt: skip
+def test_policy(line: str, policy: Policy):
+    assert parsed(f"program: a\nroles: {{worker: 1}}\n{line}").job.policy == policy
+
+
+def test_services_drain_and_sidecars():
+    text = (
+        "{chief: 1, worker: {drain: 0}, ps: {service: no}, evaluator: {drain: 1m}, x: {service: yes, drain: 5}, "
+        "y: {drain: 2}, board: {sidecar: true}}"
+    )
+    roles = parsed(f"program: a\nroles: {text}").job.roles
+    assert [(role.name, role.service, role.drain, role.sidecar) for role in roles] == [
+        ("chief", False, None, False),
+        ("worker", False, 0.0, False),
+        ("ps", False, None, False),
+        ("evaluator", True, 60.0, False),
+        ("x", True, 5.0, False),
+        ("y", False, 2.0, False),
+        ("board", True, None, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("roles", "meant"),
+    [("evaluater: 1", "evaluator"), ("cheif: 1", "chief"), ("workers: 1", "worker"), ("PS: 1", "ps"), ("worked: 1", "worker"), ("thief: 1", "chief")],
+)  # fmt: skip
+def test_a_name_near_one_of_tensorflows_is_only_noted(roles: str, meant: str):
+    found = parsed(f"program: a\nroles: {{{roles}, master: 1, worker_gpu: 1, worker1: 1, reader: 1}}")
+    (note,) = found.notes
+    assert note.startswith(f'j:2: role "{roles[:-3]}": did you mean "{meant}"? TensorFlow does not know it')
+
+
+def test_a_variable_in_a_command_is_noted():
+    assert parsed("command: a.py --data=$DATA ${X}\nroles: {worker: 2, ps: 1}").notes == (
+        "j:1: $DATA reaches the program as it is written: no shell expands it; [sh, -c, 'exec a.py ...'] does, with the task's environment",
+        "j:1: ${X} reaches the program as it is written: no shell expands it; [sh, -c, 'exec a.py ...'] does, with the task's environment",
+    )  # fmt: skip
+    assert parsed("command: [sh, -c, 'echo $X']\nroles: {worker: 1}").notes == ()
+
+
+def test_roles_laid_over_a_file():
+    text = "command: b\nroles: {worker: {count: 2, workdir: w, program: a}, ps: 1, board: {sidecar: true, command: t}}"
+    laid = {"worker": {"count": 3, "command": ["-c", "x"], "env": {"A": "1"}}, "chief": 1}
+    found, faults = parse_job(text, "j", laid)
+    assert faults == ()
+    assert [(role.name, role.count, role.program.name, role.workdir) for role in found.job.roles] == [
+        ("worker", 3, "x", "w"),
+        ("board", 1, "t", None),
+        ("chief", 1, "b", None),
+    ]
+    found, faults = parse_job("", "COMMAND", {"worker": {"count": 2, "command": ["a"]}})
+    assert (faults, [role.count for role in found.job.roles]) == ((), [2])
+    assert [str(fault) for fault in parse_job("", "COMMAND", {"worker": {"count": "x", "command": ["a"]}})[1]] == [
+        'COMMAND: count is "x"; expected a whole number from 0 to 10000'
+    ]
+
+
+START = "program: a.py\nroles: {worker: 1}\n"
+DOCKER = "docker: {image: tf, "
+DURATION = "expected seconds, or a number and s, m, h or d, as in 90 or 5m"
+COUNT = "expected a whole number from 0 to 10000"
+ROLE = "expected a role: a letter, then letters, digits, _ or -, at most 64"
+NO_PROGRAM = "expected command: in the role, or once for all roles"
+NO_TASK = "no task in any role; expected at least one below roles:, as in worker: 1"
+
+
+FAULTS = [
+    ("", "j:1: the file has no value; expected a mapping, with roles:"),
+    ("- a", "j:1: the file is a list; expected a mapping, with roles:"),
+    ("program: a\nroles: {worker: 0}", f"j:2: {NO_TASK}"),
+    ("program: a\nroles: [worker]", "j:2: roles is a list; expected a mapping, as in worker: 4"),
+    ("roles: {worker: 1}", f'j:1: role "worker" has no program; {NO_PROGRAM}'),
+    ("program: 'a \"b'\nroles: {worker: 1}", 'j:1: program is "a "b"; expected quotes in pairs, as in a shell'),
+    # what is missing because of a misspelt key is not a second fault
+    ("comand: a\nroles: {worker: 1, ps: 1}", 'j:1: unknown key "comand"; did you mean "command"?'),
+    ("roles: {worker: {progam: a}}", 'j:1: unknown key "progam"; did you mean "program"?'),
+    ("program: a\nrols: {worker: 1}", 'j:2: unknown key "rols"; did you mean "roles"?'),
+    ("program: ''\nroles: {worker: 1}", 'j:1: program is ""; expected a program: FILE.py, -m MODULE, -c CODE or an executable'),
+    ("program: [-m]\nroles: {worker: 1}", 'j:1: program is "-m"; -m: expected the name of a module'),
+    ("program: [a, null]\nroles: {worker: 1}", "j:1: program has no value; expected one value"),
+    ("program: a\ncommand: b\nroles: {worker: 1}", 'j:2: "program" and "command" both; expected one of them'),
+    (
+        "program: a\nroles:\n  ps: x\n  chief: 2\n  9a: 1\n  w:\n  v: 10001\n  u: {counts: 2}\n  t: [1]",
+        f'j:3: count is "x"; {COUNT}',
+        'j:4: chief is "2"; expected at most 1: TensorFlow takes no more',
+        f'j:5: role is "9a"; {ROLE}',
+        'j:6: role "w" has no value; expected a count, or a mapping with count:',
+        f'j:7: count is "10001"; {COUNT}',
+        'j:8: unknown key "counts"; did you mean "count"?',
+        'j:9: role "t" is a list; expected a count, or a mapping with count:',
+    ),
+    (
+        "program: a\nroles:\n  w:\n    gpus: 1\n    resources:\n      gpus: 2\n    hosts: h,n[3-1],10.0.0.300\n    service: 1",
+        'j:6: "gpus" and "resources: gpus" both; expected one of them',
+        'j:7: hosts is "n[3-1]"; expected a range that goes up, as in [1-3]',
+        'j:7: host is "10.0.0.300"; expected an IPv4 address, four numbers from 0 to 255',
+        'j:8: service is "1"; expected true or false',
+    ),
+    ("program: a\nroles: {w: {hosts: 'n[1-9999]'}}", "j:2: 9999 hosts for a role; expected at most 4096"),
+    (START + "hosts: {a: 1}", "j:3: hosts is a mapping; expected a list of hosts, or the path of a hostfile"),
+    (START + "hosts:", "j:3: hosts has no value; expected a list of hosts"),
+    (START + "hosts:\n- a\n- {name: a}", 'j:5: host "a" was already written at j:4; expected each host once'),
+    (
+        START + "grace: -1\ntimeout: 1e3\non_failure: stp\nflags: 1\nprogams: x\nenv: {A B: c}",
+        f'j:3: grace is "-1"; {DURATION}',
+        f'j:4: timeout is "1e3"; {DURATION}',
+        'j:5: on_failure is "stp"; expected stop or continue',
+        'j:6: flags is "1"; expected true or false',
+        'j:7: unknown key "progams"; did you mean "program"?',
+        'j:8: a name in env is "A B"; expected a variable\'s name: letters, digits and _, not beginning with a digit',
+    ),
+    ("program: a\nworkers: 2\nps: 1\ngpus: 2\nworkdr: x", 'j:2: unknown key "workers"; expected it below roles:, as in worker: 1', 'j:3: unknown key "ps"; expected it below roles:, as in ps: 1', 'j:4: unknown key "gpus"; expected it in a role, below roles:', 'j:5: unknown key "workdr"; did you mean "workdir"?'),
+    (START + "env: {TF_CONFIG: x}", 'j:3: a name in env is "TF_CONFIG"; expected another: launch sets this one, for each task its own'),
+    ("program: a\nroles: {" + ", ".join(f"r{n}: 1" for n in range(257)) + "}", "j:2: 257 roles; expected at most 256"),
+    # how roles end
+    ("program: a\nroles: {worker: 1, chief: {drain: 5}}", 'j:2: "drain" for "chief"; expected it in another role: the job is done when the chief is'),
+    ("program: a\nroles: {worker: 1, x: {sidecar: yes, drain: 5}}", 'j:2: "drain" and "sidecar" both; expected one of them: a sidecar is stopped with the job'),
+    ("program: a\nroles: {worker: 1, ps: {sidecar: yes}}", "j:2: ps as a sidecar; expected a role with a name of your own: the job needs this one"),
+    ("program: a\nroles: {worker: 1, x: {sidecar: yes, gpus: 1}}", 'j:2: "gpus" and "sidecar" both; expected one of them: a sidecar is given no GPU'),
+    ("program: a\nroles: {board: {sidecar: true}}", "j:2: sidecars only; expected another role, whose end is the job's"),
+    ("program: a\nroles:\n worker:\n  drain: 5\n ps: {drain: 5}\n chief: 0", 'j:4: "drain" for "worker"; expected a chief, or a service: without a chief the job waits for this role anyway'),
+    # docker
+    (START + "docker: [tf]", "j:3: docker is a list; expected an image, or a mapping with image:"),
+    (START + "docker: true", 'j:3: docker is "true"; expected an image, or a mapping with image:'),
+    (START + "docker: -x", 'j:3: docker is "-x"; expected the name of an image'),
+    (START + "docker: {}", "j:3: docker has no image; expected image:"),
+    (START + DOCKER + "pull: often}", 'j:3: pull is "often"; expected missing, always or never'),
+    (START + DOCKER + "memory: 1m}", 'j:3: memory is "1m"; expected 6m or more: container engines refuse less'),
+    (START + DOCKER + "memory: {wroker: 1g}}", "j:3: memory: there is no role 'wroker'; did you mean \"worker\"?"),
+    (START + DOCKER + "cpus: none}", 'j:3: cpus is "none"; expected a number of CPUs such as 2 or 0.5'),
+    (START + DOCKER + "read_only: true, no_mount: true}", 'j:3: "no_mount" and "read_only" both; expected one of them: the working folder is not mounted'),
+    (START + DOCKER + "options: [x]}", "j:3: options is a list; expected a mapping, as in shm_size: 1g"),
+    (START + DOCKER + "options: {network: host}}", 'j:3: option "network"; expected another: launch sets this one'),
+    (START + DOCKER + "imge: x}", 'j:3: unknown key "imge"; did you mean "image"?'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=lambda case: case[0][-30:])
+def test_faults(case: tuple[str, ...]):
+    text, *expected = case
+    assert [str(fault) for fault in parse_job(text, "j")[1]] == expected
+
+
+GOOD: dict[Callable[[str], object], dict[str, object]] = {
+    values.duration: {"0": 0, "90": 90, "10s": 10, "0.5": 0.5, "1.5m": 90, "2h": 7200, "10000d": 864_000_000},
+    values.memory: {"8 MiB": 8 << 20, "1.5t": 3 << 39, "64MB": 64 << 20, "8388607t": 8388607 << 40},
+    values.whole(1, 20): {"1": 1, "20": 20},
+    values.flag: {"true": True, "No": False, "ON": True},
+    values.one_line: {"/a b/ü": "/a b/ü", "-x": "-x"},
+    values.role_name: {"a-b_C9": "a-b_C9", "x" * 64: "x" * 64},
+    values.label: {"fast": "fast", "a.b/c-d=1:2@x": "a.b/c-d=1:2@x"},
+}
+BAD: dict[Callable[[str], object], list[str]] = {
+    values.duration: ["", "-1", "1e3", "inf", "nan", ".", "5 m", "5ms", "1h30m", "m", "٣", "5\n", "10001d"],
+    values.memory: ["", "much", "-1g", "5m", "999999999999999t", "8388608t"],
+    values.whole(1, 20): ["0", "21", "01", "+1", "1.0", " 1", "", "٣", "9" * 5000],
+    values.flag: ["", "1", "y"],
+    values.one_line: ["", "a\nb", "\x00", "\x1b[1m", "\udcff"],
+    values.program_path: ["", "-c", "a\tb"],
+    values.env_name: ["", "1A", "A B", "A=B", "Ä", "A\n", "TF_CONFIG"],
+    values.role_name: ["", "9a", "-a", "a/b", "x" * 65, "é", "a\n"],
+    values.label: ["", "=a", "a b", "-x", "a\n"],
+}
+
+
+def test_single_values():
+    for read, cases in GOOD.items():
+        assert {text: read(text) for text in cases} == cases
+    for read, texts in BAD.items():
+        for text in texts:
+            with pytest.raises(ValueError, match="^expected "):
+                read(text)
+
+
+PIECES = [
+    "program: ", "command: ", "roles:", "roles: ", "worker: ", "ps: ", "chief: ", "count: ", "gpus: ", "resources: ",
+    "hosts: ", "labels: ", "env: ", "timeout: ", "grace: ", "flags: ", "on_failure: ", "workdir: ", "service: ",
+    "docker: ", "image: ", "memory: ", "options: ", "drain: ", "sidecar: ",
+    "\n", "\n  ", "\n    ", "\n- ", "- ", "{", "}", "[", "]", ", ", ": ", "&a ", "*a", "<<: ", "!!str ", "|\n ", "'",
+    '"', "#", "---\n", "a.py", "-m", "2", "1", "0", "5m", "n[1-3]", "fe80::1", "null", "yes", "\\", "\t", '"\\ud800"',
+]  # fmt: skip
+pieces = st.lists(st.sampled_from(PIECES), max_size=16).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=60),
+        pieces.map(lambda text: "program: a\nroles:\n  worker: 1\n" + text),
+        pieces.map(lambda text: "program: a\nroles:\n  worker:\n    " + text),
+    )
+)
+def test_any_text_is_a_job_or_has_faults(text: str):
+    found, faults = parse_job(text, "j")
+    "\n".join(map(str, faults)).encode()
+    if not faults:
+        assert found.job.roles
+        assert all(role.count > 0 and role.program.name for role in found.job.roles)

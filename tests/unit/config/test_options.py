@@ -1,0 +1,80 @@
+"""``-x`` and ``--drain``."""
+
+# A line of a table is one case.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.config.options import carried, drained
+from launcher.errors import Fault
+from launcher.job import SERVICE_ROLES, Program, Role
+
+HERE = {"A": "1", "TASK_X": "x", "TASK_INDEX": "0", "BASH_FUNC_f%%": "f"}
+
+
+def test_variables():
+    faults: list[Fault] = []
+    notes: list[str] = []
+    words = ["A", "B=2=3", "TASK_*", "BASH_F*", "NO_SUCH_*"]
+    assert carried(words, HERE, [], faults, notes) == {"A": "1", "B": "2=3", "TASK_X": "x", "BASH_FUNC_f%%": "f"}
+    assert (faults, notes) == ([], ["-x NO_SUCH_*: no variable that is set here begins so"])
+    for word, expected in [
+        ("=secret", "-x : no variable is named; expected NAME, NAME=VALUE or PRE*"),
+        ("C D=secret", "-x C D: 'C D' can't be set; expected a variable's name: letters, digits and _, not beginning with a digit"),
+        ("TF_CONFIG=secret", "-x TF_CONFIG: 'TF_CONFIG' can't be set; expected another: launch sets this one, for each task its own"),
+        ("OUTPUT_DIR=secret", "-x OUTPUT_DIR: 'OUTPUT_DIR' can't be set; expected another: an option of this launch sets it"),
+        ("NOT_SET", "-x NOT_SET: NOT_SET is not set here; expected NAME=VALUE, or a variable that is set"),
+    ]:  # fmt: skip
+        faults = []
+        carried([word], HERE, ["OUTPUT_DIR"], faults, notes)
+        assert list(map(str, faults)) == [expected]
+
+
+def role(name: str, **more) -> Role:
+    return Role(name, 1, Program.of(["a"]), **{"service": name in SERVICE_ROLES, **more})
+
+
+def drain(words: str, *roles: Role) -> tuple[dict[str, float | None], list[str], list[str]]:
+    faults: list[Fault] = []
+    notes: list[str] = []
+    found = drained(roles, words.split(), faults, notes)
+    return {role.name: role.drain for role in found if role.drain is not None}, list(map(str, faults)), notes
+
+
+CHIEF, WORKER, PS, EVALUATOR = (role(name) for name in ("chief", "worker", "ps", "evaluator"))
+BOARD = role("board", sidecar=True, service=True)
+NOTE = "--drain changes nothing here: it is for workers beside a chief, and for an evaluator"
+
+
+@pytest.mark.parametrize(
+    ("words", "roles", "times", "notes"),
+    [
+        ("1m", (CHIEF, WORKER, PS, EVALUATOR, BOARD), {"worker": 60, "evaluator": 60}, []),
+        ("5 evaluator=1m ps=2", (CHIEF, WORKER, PS, EVALUATOR), {"worker": 5, "ps": 2, "evaluator": 60}, []),
+        # a file wins against the option for all, the option for the role wins against the file
+        ("7 z=3", (CHIEF, role("x", drain=0), role("y", service=True), role("z", drain=2)), {"x": 0, "z": 3}, []),
+        ("1", (WORKER,), {"worker": 1}, [NOTE]),
+        ("1", (CHIEF, PS), {}, [NOTE]),
+        ("worker=1", (WORKER, EVALUATOR), {"worker": 1}, [NOTE]),
+        ("1", (WORKER, EVALUATOR), {"worker": 1, "evaluator": 1}, []),
+    ],
+)  # fmt: skip
+def test_drain(words: str, roles: tuple[Role, ...], times: dict[str, float], notes: list[str]):
+    assert drain(words, *roles) == (times, [], notes)
+
+
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    [
+        ("soon", "--drain: 'soon' is not a duration; expected seconds, or a number and s, m, h or d, as in 90 or 5m"),
+        ("ps=soon", "--drain ps=: 'soon' is not a duration; expected seconds, or a number and s, m, h or d, as in 90 or 5m"),
+        ("=5", "--drain: '=5' names no role; expected 60s, or ROLE=60s"),
+        ("evaluator=5", "--drain evaluator=: there is no role 'evaluator'; expected one of ps, worker"),
+        ("chief=5", "--drain chief=: the job is done when the chief is; expected one of ps, worker"),
+        ("board=5", "--drain board=: it is a sidecar, which is stopped with the job; expected one of ps, worker"),
+    ],
+)  # fmt: skip
+def test_faults_of_drain(word: str, fault: str):
+    assert drain(word, CHIEF, WORKER, PS, BOARD)[1] == [fault]

@@ -1,0 +1,128 @@
+"""YAML -> nodes and values with lines; what is refused, and that nothing blows up."""
+
+# A line of a table is one case.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.config.faults import MOST_FAULTS, Faults, quoted
+from launcher.config.keys import DOCKER, HOST, HOSTFILE, JOB, ROLE, Form, Key
+from launcher.config.schema import MOST_NODES, parse_yaml, read_mapping
+from launcher.errors import JobError
+
+KEYS = {
+    key.name: key
+    for key in (
+        Key("one", "", str),
+        Key("list", "", str, Form.LIST, str.split),
+        Key("pairs", "", str, Form.PAIRS),
+        Key("limit", "", int, Form.BY_ROLE),
+    )
+}
+
+
+def read(text: str) -> tuple[dict[str, Any], list[str]]:
+    faults = Faults("f")
+    node = parse_yaml(text, faults)
+    given = {} if node is None else read_mapping(node, KEYS, faults, roles=["w"]).given
+    return given, [str(fault) for fault in faults.all()]
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("one: 010\nlist: [1e3, no]\npairs: {X: yes, Y: ''}", {"one": "010", "list": ("1e3", "no"), "pairs": (("X", "yes"), ("Y", ""))}),
+        ("one: 'null'\nlist: x y\nlimit: 5", {"one": "null", "list": ("x", "y"), "limit": (("", 5),)}),
+        ("one: !!str null\nlimit: {w: 5}", {"one": "null", "limit": (("w", 5),)}),
+        ("pairs: &b {x: 1, y: 2}\n<<: {one: a}\nlist: []", {"pairs": (("x", "1"), ("y", "2")), "one": "a", "list": ()}),
+        ("<<: [{one: a}, {one: b, limit: 1}]\npairs: {<<: {x: 1, y: 2}, y: 3}", {"one": "a", "limit": (("", 1),), "pairs": (("y", "3"), ("x", "1"))}),
+    ],
+)  # fmt: skip
+def test_values_are_the_text_as_written(text: str, given: dict[str, Any]):
+    assert read(text) == (given, [])
+
+
+def test_every_fault_is_at_its_line():
+    text = "one: [1]\nlist: [1, [2], null]\npairs: {X: [], Y:}\nlimit: {v: x}\nones: 1\nzzz: 1"
+    given, faults = read(text)
+    assert given == {"list": ("1",), "pairs": (), "limit": ()}
+    assert faults[:6] == [
+        "f:1: one is a list; expected one value",
+        "f:2: list is a list; expected one value",
+        "f:2: list has no value; expected one value",
+        'f:3: pairs "X" is a list; expected one value',
+        'f:3: pairs "Y" has no value; expected one value',
+        "f:4: limit: there is no role 'v'; expected one of w",
+    ]
+    assert faults[7:] == [
+        'f:5: unknown key "ones"; did you mean "one"?',
+        'f:6: unknown key "zzz"; expected one of one, list, pairs, limit',
+    ]
+
+
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 20))
+LONG_BOMB = f"a: &a {'x,' * 100_000}\nb: [{', '.join(['*a'] * 1000)}]\n"
+TOO_MUCH = f"too much in one file; expected at most {MOST_NODES} values, aliases written out"
+QUOTES = 'expected quotes around text with brackets, as in "[fe80::1]:2"'
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("one: 1\nlimit: 2\none: 3", 'f:3: key "one" was already written at line 1; expected each key once'),
+        ("one: a\n---\nb", "f:1: \"one: a\" is not YAML: but found another document"),
+        ("one: b: c", 'f:1: "one: b: c" is not YAML: mapping values are not allowed here'),
+        ("x: 1\na: 'b\n\n", 'f:2: "a: \'b" is not YAML: found unexpected end of stream'),
+        ("a:\n\t- b", 'f:2: "\\t- b" is not YAML: it begins with a tab; expected spaces'),
+        ("a: b\nc\nd: e", 'f:2: "c" is not YAML: could not find expected \':\''),
+        ("a: [b\nc: d\ne: f", f"f:1: \"a: [b\" is not YAML: expected ',' or ']', but got ':'; {QUOTES}"),
+        ("a:\n  b: 1\n  c: 2\n - d", "f:4: \"- d\" is not YAML: expected <block end>, but found '<block sequence start>'"),
+        ("- ok\n- [fe80::1]:2", f"f:2: \"- [fe80::1]:2\" is not YAML: expected <block end>, but found '<scalar>'; {QUOTES}"),
+        ("ok\n\x00", 'f:2: "\\x00" is not YAML: special characters are not allowed'),
+        ('one: "\\0"', 'f:1: "\\x00" holds a NUL or half a character'),
+        ('one: "\\ud800"', 'f:1: "\\ud800" holds a NUL or half a character'),
+        ('"\\UFFFFFFFF"', 'f:1: ""\\UFFFFFFFF"" is not YAML: a number out of bounds'),
+        ("one: !!python/name:os.system x", 'f:1: tag "!!python/name:os.system"; expected a value without a tag'),
+        ("a: *b", 'f:1: "a: *b" is not YAML: found undefined alias \'b\''),
+        ("a: &a [*a]", "f:1: a list contains itself by an alias"),
+        ("? [a]\n: b", "f:1: a key is a list; expected a word"),
+        ("<<: 3", "f:1: << is text; expected a mapping, as in <<: *name"),
+        ("[" * 100_000, "f: nested too deep; expected a few levels"),
+        ("- " * 10_000, "f: nested too deep; expected a few levels"),
+        ("{a: " * 10_000, "f: nested too deep; expected a few levels"),
+        (BOMB, f"f:6: {TOO_MUCH}"),
+        (LONG_BOMB, f"f:2: {TOO_MUCH}"),
+    ],
+    ids=lambda value: value[:30],
+)  # fmt: skip
+def test_what_is_refused(text: str, fault: str):
+    assert read(text)[1] == [fault]
+
+
+def test_faults_come_by_line_each_once_and_not_by_the_thousand():
+    faults = Faults("f")
+    for line in (3, 1, 3, 0):
+        faults.add(line, "x")
+    assert [str(fault) for fault in faults.all()] == ["f: x", "f:1: x", "f:3: x"]
+    for line in range(1000):
+        faults.add(line, "y")
+    with pytest.raises(JobError) as caught:
+        faults.raise_any(JobError)
+    assert len(caught.value.faults) == MOST_FAULTS + 1
+    assert str(caught.value).endswith("f: and 903 more faults")
+    assert quoted("a\nb\x1b\udcff ü") == '"a\\nb\\x1b\\udcff ü"'
+    assert quoted("x" * 10_000) == '"' + "x" * 77 + '..."'
+
+
+def test_every_key_has_a_description():
+    for table in (JOB, ROLE, DOCKER, HOSTFILE, HOST):
+        assert all(name == key.name and key.help.endswith(".") for name, key in table.items())
+
+
+def test_the_loader_constructs_nothing():
+    assert isinstance(parse_yaml("2001-01-01", Faults("f")), yaml.ScalarNode)

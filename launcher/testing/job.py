@@ -1,54 +1,55 @@
-"""One launch that a test has started."""
+"""One launch that a test has started, and its tasks: looked at, waited for, killed."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launcher.job import TaskId
-from launcher.report import Report
-from launcher.runs.growing import shown_lines
+from launcher.api.driver import Driver
+from launcher.job import TASK_MARK, RunPaths, TaskId
+from launcher.report import ExitStatus, Report, TaskState, report_from_json
+from launcher.runs.growing import GrowingFile, last_lines, shown_lines
+from launcher.runs.run import json_of
 from launcher.testing.containers import Containers
-from launcher.testing.launching import LauncherProcess
-from launcher.testing.reach import Here, InContainer, Reach
-from launcher.testing.record import RunRecord
-from launcher.testing.tails import tails
-from launcher.testing.task import Task
-from launcher.testing.trouble import CannotStart, ClusterError, WaitFailed
-from launcher.testing.waiting import wait_for
+from launcher.testing.signals import signal_task
+from launcher.testing.waiting import CannotStart, ClusterError, WaitFailed, wait_for
+from launcher.text import signal_name
 
 _T = TypeVar("_T")
 
-#: What is written down when not all tasks will be started any more.
-_TURNS = {"TaskNotStarted", "TaskSignalled", "StopAsked", "TimeUp", "AgentLost"}
+#: Seconds for the kernel to suspend or to resume all processes of a task.
+_SUSPEND = 20.0
+#: Last lines in the message of a failed wait; and tasks whose last lines the report of a failed test shows.
+_LINES, _TASKS = 10, 32
+#: A task's line in the output of the launcher: ``node1 worker/0 | ``.
+_OF_TASK = re.compile(r"(\S+ )?\S+/\d+ +\| ")
+#: Events after which not all tasks will start any more.
+_STOPPING = {"TaskNotStarted", "TaskSignalled", "StopAsked", "TimeUp", "AgentLost"}
 
 
 class Job:
     """A cluster that runs, or has run; made by `launcher.testing.Cluster.start`.
 
     Args:
-        process: its launcher.
-        record: its folder.
-        containers: where its tasks run; ``None``: on this machine, or on hosts.
-        bound: seconds that `wait` waits if it is not told how long.
-        left_running: it may be left running by the test.
+        driver: its launch.
+        folder: has the file ``output`` and the run's folder ``run``.
+        containers: of its tasks; ``None``: they run on this machine, or on hosts.
+        bound: seconds of `wait` by default.
+        left_running: the test may leave it running.
     """
 
     def __init__(
-        self,
-        process: LauncherProcess,
-        record: RunRecord,
-        containers: Containers | None,
-        bound: float,
-        left_running: bool,
+        self, driver: Driver, folder: Path, containers: Containers | None, bound: float, left_running: bool
     ) -> None:
-        self._process = process
+        self.driver = driver
+        self._output = folder / "output"
         self._bound = bound
         self._plan: Mapping[str, Any] = {}
         self._report: Report | None = None
-        self.record = record
+        self.paths = RunPaths(str(folder / "run"))
         self.containers = containers
         self.left_running = left_running
         #: Its tasks in the order of the plan.
@@ -61,35 +62,28 @@ class Job:
         """Wait until all its tasks are started, or will not be.
 
         Raises:
-            CannotStart: it ended before there was a plan, or without one task that could be started.
+            CannotStart: it ended before one of its tasks was started.
             WaitFailed: it takes longer.
         """
         __tracebackhide__ = True
         try:
-            self._plan = self._wait_for(self.record.plan, seconds, "its plan", self._is_over)
+            self._plan = self._wait_for(lambda: json_of(self.paths.plan), seconds, "its plan")
         except WaitFailed:
             if self.exit_code is None:
                 raise
             raise CannotStart(self.exit_code, self.output) from None
         self.tasks = tuple(Task(self, planned) for planned in self._plan["tasks"])
-        self._wait_for(self._has_begun, seconds, "the start of all tasks", self._is_over)
-        if self._can_not_start():
-            self._wait_for(self._has_ended, seconds, "its end, as tasks could not be started", self._is_over)
-        if self.exit_code is not None and self._can_not_start():
+        self._wait_for(self._has_begun, seconds, "the start of all tasks")
+        if self.exit_code is not None and not any(task.pid for task in self.tasks):
             raise CannotStart(self.exit_code, self.output)
 
-    def _can_not_start(self) -> bool:
-        """Whether tasks could not be started, and none was: where only the hosts can tell, after the plan."""
-        kinds = {event["event"] for event in self.record.events()}
-        return "TaskNotStarted" in kinds and "TaskStarted" not in kinds
-
-    def _has_ended(self) -> bool | None:
-        return self.exit_code is not None or not self._can_not_start() or None
-
     def _has_begun(self) -> bool | None:
-        events = [event["event"] for event in self.record.events()]
-        all_there = events.count("TaskStarted") == len(self.tasks)
-        return all_there or bool(_TURNS.intersection(events)) or self.exit_code is not None or None
+        if self.exit_code is not None:
+            return True
+        kinds = [event["event"] for event in self.events]
+        if "TaskNotStarted" in kinds and "TaskStarted" not in kinds:
+            return None  # it ends
+        return kinds.count("TaskStarted") == len(self.tasks) or bool(_STOPPING.intersection(kinds)) or None
 
     # ------------------------------------------------------------------ what it is
 
@@ -101,11 +95,11 @@ class Job:
     @property
     def run_dir(self) -> Path:
         """The run's folder: ``plan.json``, ``events.jsonl``, ``report.json``, ``logs/``."""
-        return Path(self.record.paths.root)
+        return Path(self.paths.root)
 
     @property
     def plan(self) -> Mapping[str, Any]:
-        """What is in ``plan.json`` (docs/report.md)."""
+        """The content of ``plan.json`` (docs/report.md)."""
         return self._plan
 
     @property
@@ -130,32 +124,33 @@ class Job:
     @property
     def events(self) -> list[Mapping[str, Any]]:
         """What has happened so far: the lines of ``events.jsonl`` (docs/report.md)."""
-        return list(self.record.events())
+        return list(self.driver.events)
 
     @property
     def output(self) -> str:
         """What ``launch`` has printed so far, stdout and stderr."""
-        return self._process.output
+        return self._output.read_text("utf-8", "replace")
 
     @property
     def launcher_pid(self) -> int:
         """The process of ``launch``."""
-        return self._process.pid
+        return self.driver.process.pid
 
     @property
     def running(self) -> bool:
         """Whether ``launch`` runs."""
-        return self.exit_code is None
+        return not self.driver.over.is_set()
 
     @property
     def exit_code(self) -> int | None:
-        """What ``launch`` exited with (128 + n: signal n ended it); ``None``: it runs."""
-        return self._process.exit_code
+        """The exit code of ``launch`` (128 + n: signal n ended it); ``None``: it runs."""
+        return self.driver.exit_code if self.driver.over.is_set() else None
 
     def report(self) -> Report | None:
-        """How it ended; ``None``: it has not, or nobody wrote it down."""
-        if self._report is None and self.exit_code is not None:
-            self._report = self.record.report()
+        """How it ended; ``None``: it runs, or its launcher was killed."""
+        if self._report is None and not self.running:
+            found = json_of(self.paths.report)
+            self._report = self.driver.report or (report_from_json(found) if found else None)
         return self._report
 
     # ------------------------------------------------------------------ waiting and ending
@@ -164,45 +159,46 @@ class Job:
         """Wait for its end.
 
         Args:
-            timeout: seconds; default: as long as its ``timeout`` and ``grace`` say, else a minute.
+            timeout: seconds; default: a minute, or more where its ``timeout`` and ``grace`` allow more.
 
         Returns:
             How it and each of its tasks ended.
 
         Raises:
-            WaitFailed: it has not ended in time, or without a report (it was killed).
+            WaitFailed: it has not ended in time, or without a report (its launcher was killed).
         """
         __tracebackhide__ = True
-        return self._wait_for(
-            self.report, self._bound if timeout is None else timeout, "its end", self._is_over
-        )
+        return self._wait_for(self.report, self._bound if timeout is None else timeout, "its end")
 
     def until(self, condition: Callable[[], _T], what: str = "a condition", timeout: float = 30.0) -> _T:
         """Wait until a condition of the test holds.
 
         Args:
-            condition: called again and again.
-            what: what it is, for the message.
+            condition: is called again and again, until it returns something true.
+            what: names it in the message.
             timeout: seconds.
 
         Returns:
             What it returned.
 
         Raises:
-            WaitFailed: it does not in time, or does not and the job has ended.
+            WaitFailed: it does not hold in time, or when the job ends.
         """
         __tracebackhide__ = True
-        return self._wait_for(lambda: condition() or None, timeout, what, self._is_over)
+        return self._wait_for(lambda: condition() or None, timeout, what)
 
     def stop(self) -> None:
-        """Ctrl-C: ask it to end, orderly; a second time: at once. `wait` tells how it went."""
-        self._process.send(signal.SIGINT)
+        """Ctrl-C: the job ends in order; a second time: at once. Use `wait` to wait for that."""
+        self.driver.signal(signal.SIGINT)
 
     def cut_network(self, task: Task | str) -> None:
         """Disconnect the container of a task from the job's network: nothing comes in or goes out.
 
-        The job goes on: what the task prints still comes, and it can be stopped. Its connections are silent,
-        until `mend_network`. If other tasks are in the same container, they are cut off too.
+        The job goes on: what the task prints still comes, and it can be stopped. Its connections are silent
+        until `mend_network`. Other tasks in the same container are cut off, too.
+
+        Args:
+            task: the task or its name.
 
         Raises:
             ClusterError: it does not run in a container, or has ended.
@@ -211,7 +207,10 @@ class Job:
         containers.cut(self.name, host)
 
     def mend_network(self, task: Task | str) -> None:
-        """Connect it again, after `cut_network`: with the same address, so that its connections go on.
+        """Connect it again after `cut_network`, with the same address, so that its connections go on.
+
+        Args:
+            task: the task or its name.
 
         Raises:
             ClusterError: it does not run in a container, or has ended.
@@ -226,50 +225,271 @@ class Job:
             raise ClusterError(f"{found.name} {what} (start(..., backend='docker:IMAGE'))")
         return found.host, self.containers
 
-    def reach(self, task: TaskId, host: str) -> Reach:
-        """What reaches the processes of a task."""
-        if self.containers is None:
-            return Here(task, self.name, host, self.launcher_pid)
-        return InContainer(task, self.name, host, self.containers)
-
-    def end(self) -> None:
-        """See to it that it is over, at once; what the end of the test does."""
-        self._process.end()
-
-    def remove_containers(self) -> list[str]:
-        """Remove containers and network of a launch that could not do it itself: it was killed.
-
-        Returns:
-            What should have ended with it, in words.
-        """
-        if self.containers is None:
-            return []
-        killed = self._process.was_killed and self.report() is None
-        try:
-            return self.containers.remove_what_is_left(self._process.identity) if killed else []
-        finally:
-            self.containers.close()
-
-    def _is_over(self) -> str:
-        code = self.exit_code
-        return "" if code is None else f"and launch has ended with {code}"
-
-    def _wait_for(
-        self, look: Callable[[], _T | None], seconds: float, wanted: str, hopeless: Callable[[], str]
-    ) -> _T:
+    def _wait_for(self, look: Callable[[], _T | None], seconds: float, what: str) -> _T:
         __tracebackhide__ = True
 
+        def hopeless() -> str:
+            return "" if self.running else f"and launch has ended with {self.exit_code}"
+
         def failed(reason: str) -> WaitFailed:
-            name = f"job {self.name}".strip()
-            return WaitFailed(f"{name}: waited for {wanted}: {reason}\n{self.tails(5)}")
+            return WaitFailed(f"{f'job {self.name}'.strip()}: waited for {what}: {reason}\n{self.tails(5)}")
 
         return wait_for(look, seconds, hopeless, failed)
 
-    # ------------------------------------------------------------------ for the report of a failed test
-
     def tails(self, lines: int = 20) -> str:
-        """The last lines of the launcher and of all tasks."""
-        if not self.tasks:
-            return "\n".join(["launch:", *(f"    {line}" for line in shown_lines(self.output, lines))])
-        states = [(task.name, task.described()) for task in self.tasks]
-        return tails(self.record, states, self.output, lines)
+        """The last lines of the launcher and of all tasks, for the report of a failed test."""
+        own = (line for line in self.output.split("\n") if not _OF_TASK.match(line))
+        parts = [("launch", shown_lines("\n".join(own), lines))]
+        for task in self.tasks[:_TASKS]:
+            parts.append((f"{task.name} ({task.described()})", task.last_lines(lines) or ["(nothing)"]))
+        text = ["\n".join([f"{name}:", *(f"    {line}" for line in found)]) for name, found in parts]
+        text += [f"... and {len(self.tasks) - _TASKS} more tasks"] if len(self.tasks) > _TASKS else []
+        return "\n".join([*text, f"all of it: {self.paths.root}"] if self.tasks else text)
+
+
+class Task:
+    """A task of a `Job`; got from `Job.task` and `Job.tasks`.
+
+    Args:
+        job: its job.
+        planned: its entry in the plan.
+
+    Attributes:
+        name: ``worker/0``.
+        host: the name of its host.
+        address, port: where the other tasks connect, ``host:port``, and its port.
+    """
+
+    def __init__(self, job: Job, planned: Mapping[str, Any]) -> None:
+        self._job = job
+        self.name = TaskId(planned["task"])
+        self.host: str = planned["host"]
+        self.address: str = planned["address"]
+        self.port: int = planned["port"]
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}: {self.described()}>"
+
+    @property
+    def role(self) -> str:
+        """``worker`` of ``worker/0``."""
+        return self.name.role
+
+    @property
+    def index(self) -> int:
+        """``0`` of ``worker/0``."""
+        return self.name.index
+
+    # ------------------------------------------------------------------ how it is
+
+    @property
+    def pid(self) -> int | None:
+        """Its main process, as its host numbers it; ``None``: it was not started (yet)."""
+        return next((int(event["pid"]) for event in self._events() if event["event"] == "TaskStarted"), None)
+
+    @property
+    def state(self) -> TaskState:
+        """How it is; when the job is over, how it ended, as in the report."""
+        report = self._job.report()
+        for task in report.tasks if report else ():
+            if task.task == self.name:
+                return task.state
+        state, stopping = TaskState.PENDING, False
+        for event in self._events():
+            kind = event["event"]
+            if kind == "TaskStarted":
+                state = TaskState.RUNNING
+            elif kind == "TaskNotStarted":
+                state = TaskState.FAILED
+            elif kind == "TaskSignalled" and state is TaskState.RUNNING:
+                state, stopping = TaskState.STOPPING, True
+            elif kind == "TaskExited":
+                state = TaskState.ENDED
+            elif kind == "TaskGone":
+                well = TaskState.SUCCEEDED if self.exit_status == ExitStatus(0) else TaskState.FAILED
+                state = TaskState.STOPPED if stopping else well
+        return state
+
+    @property
+    def exit_status(self) -> ExitStatus | None:
+        """How its process ended; ``None``: it has not. A status of ``None``s: its host was lost."""
+        over = not self._job.running  # before the events: they are complete then
+        for event in self._events():
+            if event["event"] in ("TaskExited", "TaskNotStarted"):
+                return ExitStatus(event["code"], event.get("signal"))
+        return ExitStatus() if over else None
+
+    def described(self) -> str:
+        """How it is, in words: ``running``; ``failed, killed by SIGKILL``."""
+        status = self.exit_status
+        if status is None or not status.known:
+            return self.state.value
+        if status.signal is None:
+            return f"{self.state.value}, exit code {status.code}"
+        return f"{self.state.value}, killed by {signal_name(status.signal)}"
+
+    # ------------------------------------------------------------------ what it printed
+
+    @property
+    def raw(self) -> bytes:
+        """What it has printed so far (stdout and stderr)."""
+        return GrowingFile(self._job.paths.log(self.name)).more()
+
+    @property
+    def log(self) -> str:
+        """The same as text."""
+        return self.raw.decode("utf-8", "replace")
+
+    @property
+    def lines(self) -> list[str]:
+        """The same, line by line."""
+        return self.log.splitlines()
+
+    def last_lines(self, count: int) -> list[str]:
+        """The last lines that it has printed, without control characters."""
+        return last_lines(self._job.paths.root, self.name, count)
+
+    def until_prints(self, what: str | re.Pattern[str], timeout: float = 30.0) -> str:
+        """Wait until it has printed a line, from its start on.
+
+        Args:
+            what: a text, or a compiled pattern, that some line contains (``step 1`` is in ``step 10``).
+            timeout: seconds.
+
+        Returns:
+            The line.
+
+        Raises:
+            WaitFailed: it has not in time, or has ended without.
+        """
+        __tracebackhide__ = True
+        pattern = re.compile(re.escape(what)) if isinstance(what, str) else what
+        file, rest = GrowingFile(self._job.paths.log(self.name)), b""
+
+        def look() -> str | None:
+            nonlocal rest
+            lines = (rest + file.more()).split(b"\n")
+            rest = lines[-1]
+            texts = (line.decode("utf-8", "replace").removesuffix("\r") for line in lines)
+            return next(filter(pattern.search, texts), None)
+
+        shown = what if isinstance(what, str) else what.pattern
+        return self._wait_for(look, timeout, f"a line with {shown!r}", self._is_over)
+
+    # ------------------------------------------------------------------ its end
+
+    def wait(self, timeout: float = 60.0) -> ExitStatus:
+        """Wait until it is over: all its processes have ended, its output is complete.
+
+        Args:
+            timeout: seconds.
+
+        Returns:
+            How its main process ended.
+
+        Raises:
+            WaitFailed: it is not over in time.
+        """
+        __tracebackhide__ = True
+        return self._wait_for(lambda: self.exit_status if self._is_over() else None, timeout, "its end")
+
+    def kill(self) -> None:
+        """SIGKILL to all its processes, as when a machine runs out of memory.
+
+        Its host goes on, also a container: the launcher knows of it at once, as of any task that fails.
+
+        Raises:
+            ClusterError: it has ended, or its processes can't be signalled from here.
+        """
+        self._signal(signal.SIGKILL, "all")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its main process.
+
+        Raises:
+            ClusterError: it has ended, or can't be signalled from here.
+        """
+        self._signal(number, "main")
+
+    def stop(self) -> None:
+        """Suspend all its processes (SIGSTOP) until `resume`, like a machine that hangs.
+
+        Raises:
+            ClusterError: it has ended, or its processes can't be signalled from here.
+            WaitFailed: some of its processes did not stop.
+        """
+        __tracebackhide__ = True
+        self._signal_until(signal.SIGSTOP, True, "all its processes to be suspended")
+
+    def resume(self) -> None:
+        """Let it go on after `stop` (SIGCONT). Returns when it does.
+
+        Raises:
+            ClusterError: it has ended, or its processes can't be signalled from here.
+            WaitFailed: some of its processes did not go on.
+        """
+        __tracebackhide__ = True
+        self._signal_until(signal.SIGCONT, False, "all its processes to go on")
+
+    def cut_network(self) -> None:
+        """Disconnect its container from the others, see `Job.cut_network`."""
+        self._job.cut_network(self)
+
+    def mend_network(self) -> None:
+        """Connect it again, see `Job.mend_network`."""
+        self._job.mend_network(self)
+
+    def _signal_until(self, number: int, stopped: bool, what: str) -> None:
+        """Again and again: a process that forks may have a child that was not there before."""
+        __tracebackhide__ = True
+
+        def look() -> bool | None:
+            states = self._signal(number, "all", ended="")
+            return all((state in "Tt") is stopped for state in states) or None
+
+        self._signal(number, "all")
+        self._wait_for(look, _SUSPEND, what)
+
+    def _signal(self, number: int, whom: str, ended: str | None = None) -> str:
+        """Send it; the state of each process after that. ``ended``: the same if the task has ended."""
+        pid = self.pid
+        if self.exit_status is not None or pid is None:
+            if ended is not None:
+                return ended
+            raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
+        mark = f"{TASK_MARK}={self._job.name}:{self.name}"
+        if self._job.containers is not None:
+            states = self._job.containers.signal(self._job.name, self.host, number, pid, whom, mark)
+        else:
+            states = signal_task(number, pid, whom, mark, self._job.launcher_pid)
+        if states is None and ended is None:
+            what = f"process {pid} of {self.host} is not on this machine, or has just ended"
+            raise ClusterError(f"{self.name} can't be signalled: {what}")
+        return states or ended or ""
+
+    def _is_over(self) -> bool:
+        kinds = {event["event"] for event in self._events()}
+        return bool(kinds & {"TaskGone", "TaskNotStarted"}) or not self._job.running
+
+    def _wait_for(
+        self,
+        look: Callable[[], _T | None],
+        seconds: float,
+        what: str,
+        too_late: Callable[[], bool] = lambda: False,
+    ) -> _T:
+        __tracebackhide__ = True
+
+        def hopeless() -> str:
+            return "and it has ended" if too_late() else ""
+
+        def failed(reason: str) -> WaitFailed:
+            lines = self.last_lines(_LINES)
+            head = f"{self.name} ({self.described()}): waited for {what}: {reason}"
+            tail = "its last lines:" if lines else "it printed nothing"
+            return WaitFailed("\n".join([head, tail, *(f"    {line}" for line in lines)]))
+
+        return wait_for(look, seconds, hopeless, failed)
+
+    def _events(self) -> list[Mapping[str, Any]]:
+        return [event for event in self._job.driver.events if event.get("task") == self.name]

@@ -45,6 +45,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     used = request.node.stash[_USED] = _Used(made)
     yield made
     left = made.close()
+    for job in made.jobs:
+        request.node.user_properties.append(("run_dir", str(job.run_dir)))  # a property in JUnit's XML
     if left and used.passed:
         pytest.fail("\n".join(left), pytrace=False)
 

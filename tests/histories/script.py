@@ -35,7 +35,8 @@ from launcher.job import (
     TaskId,
 )
 from launcher.scheduler.placement import place
-from launcher.testing import FakeClock, Played, play
+from tests.clock import FakeClock
+from tests.replay import Played, play
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
 SIGNALS = {"Ctrl-C": 2, "SIGTERM": 15, "SIGHUP": 1}

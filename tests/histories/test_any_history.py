@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from launcher.job import JobSpec, OnFailure
 from launcher.report import Report, TaskState
 from launcher.supervisor.tasks import deciding_tasks
-from launcher.testing import Rehearsal
 from tests.histories.script import hosts, job
 from tests.histories.world import World
+from tests.replay import Rehearsal
 
 TAPES = st.lists(st.integers(0, 1 << 16), max_size=120)
 

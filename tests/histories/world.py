@@ -14,7 +14,7 @@ from launcher import events
 from launcher.events import Command, Event, Ladder
 from launcher.job import TaskId
 from launcher.supervisor.machine import Phase
-from launcher.testing import Rehearsal
+from tests.replay import Rehearsal
 
 ABANDONED: Ladder = ((15, 1.0), (9, 5.0))
 #: What bounds the wait of each phase.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,9 +13,9 @@ from typing import Any
 import pytest
 
 from launcher import Reason, TaskState
-from launcher.job import OnFailure
-from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed, inside, processes
-from launcher.testing.reach import Here
+from launcher.job import TASK_MARK, OnFailure
+from launcher.testing import CannotStart, Cluster, ClusterError, Task, WaitFailed
+from launcher.testing.signals import look_at, signal_task, whole_task
 from tests.testing.stubs import CHILD_COUNTS, COUNTS, RINGS, SLEEPS, VFORKS
 
 pytestmark = pytest.mark.timeout(180)
@@ -152,7 +150,7 @@ def test_a_backend_that_is_none(cluster: Cluster):
 
 def test_containers_without_an_engine(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/engine")
-    with pytest.raises(CannotStart, match="there is no Docker engine at unix:///no/engine") as caught:
+    with pytest.raises(CannotStart, match="no Docker engine responds.*unix:///no/engine") as caught:
         cluster.start(["true"], backend="docker:any")
     assert caught.value.exit_code == 125
 
@@ -217,10 +215,10 @@ def test_all_processes_of_a_task_are_killed(cluster: Cluster):
     task = job.task("worker/0")
     task.until_prints("step 2")
     before = _family(task)
-    assert len({process.session for process in before}) == 2
+    assert len({session for _, _, session, _ in before.values()}) == 2
     task.kill()
     job.wait()
-    assert not any(map(processes.is_still, before))
+    assert not any(look_at(pid) for pid in before)
 
 
 @pytest.mark.parametrize("command", [COUNTS, CHILD_COUNTS], ids=["one process", "a family"])
@@ -230,7 +228,7 @@ def test_a_task_is_suspended(cluster: Cluster, tmp_path: Path, command: list[str
     one, bell = job.task("worker/0"), job.task("bell/0")
     one.until_prints("step 2")
     one.stop()
-    assert all(process.stopped for process in _family(one))
+    assert {state for state, *_ in _family(one).values()} == {"T"}
     for ring in ("first", "second"):  # with the second, all is in the log that was printed before the first
         (tmp_path / ring).touch()
         bell.until_prints(ring)
@@ -245,13 +243,11 @@ def test_a_task_is_suspended(cluster: Cluster, tmp_path: Path, command: list[str
 def test_a_task_is_suspended_while_it_starts_a_process(cluster: Cluster):
     job = cluster.start(VFORKS, left_running=True)
     task = job.task("worker/0")
-    job.until(lambda: sorted(process.state for process in _family(task)) == ["D", "S"])
+    job.until(lambda: sorted(state for state, *_ in _family(task).values()) == ["D", "S"])
     task.stop()
-    assert sorted(process.state for process in _family(task)) == ["D", "T"]
-    look = [sys.executable, "-I", "-S", inside.__file__, "0", str(task.pid), "all"]
-    assert json.loads(subprocess.check_output(look)) == "TT"
+    assert [state for state, *_ in _family(task).values()] == ["T", "T"]
     task.resume()
-    job.until(lambda: json.loads(subprocess.check_output(look)) == "DS")  # runs on, to sleep on
+    job.until(lambda: sorted(state for state, *_ in _family(task).values()) == ["D", "S"])
 
 
 def test_a_suspended_task_is_ended_too(cluster: Cluster):
@@ -277,21 +273,20 @@ def test_only_the_network_of_a_container_can_be_cut(cluster: Cluster):
             cut()
 
 
-def test_only_the_task_itself_is_taken_for_it(cluster: Cluster):
+def test_only_the_task_itself_is_signalled(cluster: Cluster):
     job = cluster.start(SLEEPS, workers=2, left_running=True)
     one, other = job.tasks
     assert one.pid and other.pid
-    assert Here(one.name, job.name, "localhost", job.launcher_pid).main(one.pid)
-    named, pid = Here(one.name, job.name, "localhost", 1), one.pid
-    job.until(lambda: named.main(pid), "its name in its environment")  # none is seen in the middle of exec
-    assert not Here(one.name, job.name, "localhost", 1).main(other.pid), "another task"
-    assert not Here(one.name, "another-job", "localhost", 1).main(one.pid)
-    assert not Here(one.name, job.name, "localhost", job.launcher_pid).main(os.getpid())
-    assert one.watermark() != other.watermark()
+    mark, nobody = f"{TASK_MARK}={job.name}:{one.name}", 2**22 + 1
+    assert signal_task(0, one.pid, "main", "", job.launcher_pid)
+    pid = one.pid
+    job.until(lambda: signal_task(0, pid, "main", mark, nobody), "its mark")  # none in the middle of exec
+    assert signal_task(0, other.pid, "main", mark, nobody) is None, "another task"
+    assert signal_task(0, one.pid, "main", mark.replace("worker", "ps"), nobody) is None
+    assert signal_task(0, os.getpid(), "main", mark, job.launcher_pid) is None
 
 
-def _family(task: Task) -> list[processes.Process]:
+def _family(task: Task) -> dict[int, tuple[str, int, int, str]]:
+    """The processes of a task by pid: state, parent, session, start."""
     assert task.pid is not None
-    main = processes.look_at(task.pid)
-    assert main is not None
-    return processes.whole_task(main)
+    return {pid: seen for pid in whole_task(task.pid) if (seen := look_at(pid))}

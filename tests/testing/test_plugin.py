@@ -90,11 +90,11 @@ def test_a_wait_that_fails_is_told_in_short(plugged: pytest.Pytester):
 def test_where_tasks_run(plugged: pytest.Pytester):
     """The option wins over the configuration file; what is neither is told."""
     plugged.makeini("[pytest]\ncluster_backend = docker:from-file\n")
-    plugged.makepyfile("def test_it(cluster): print('backend:', cluster._backend)")
+    plugged.makepyfile("def test_it(cluster): print('backend:', cluster._image)")
     for words, expected in [
-        ([], "*image='from-file'*"),
-        (["--cluster-backend=docker:x/y:1"], "*image='x/y:1'*"),
-        (["--cluster-backend=local"], "*image=''*"),
+        ([], "*backend: from-file"),
+        (["--cluster-backend=docker:x/y:1"], "*backend: x/y:1"),
+        (["--cluster-backend=local"], "*backend: None"),
     ]:
         plugged.runpytest_subprocess("-s", *words, timeout=PATIENCE).stdout.fnmatch_lines([expected])
     result = plugged.runpytest_subprocess("--cluster-backend=cloud", timeout=PATIENCE)
@@ -112,6 +112,20 @@ def test_it_costs_nothing_where_it_is_not_used(plugged: pytest.Pytester):
         """
     )
     plugged.runpytest_subprocess("-W", "error", timeout=PATIENCE).assert_outcomes(passed=1)
+
+
+def test_the_runs_are_named_in_junit_s_xml(plugged: pytest.Pytester):
+    plugged.makepyfile(
+        """
+        def test_it(cluster):
+            assert cluster.start(["true"]).wait().exit_code == 0
+            assert cluster.start(["false"]).wait().exit_code == 1
+        """
+    )
+    plugged.runpytest_subprocess("--junitxml=junit.xml", timeout=PATIENCE).assert_outcomes(passed=1)
+    xml = (plugged.path / "junit.xml").read_text()
+    found = re.findall(r'<property name="run_dir" value="([^"]*)"', xml)
+    assert [Path(path, "report.json").exists() for path in found] == [True, True]
 
 
 def test_a_fixture_of_that_name_of_one_s_own_is_the_one(plugged: pytest.Pytester):
@@ -189,21 +203,19 @@ def test_what_is_left_behind_is_ended_and_told(plugged: pytest.Pytester):
     """Launcher, agent and guardian killed at once: nobody but us is left to end the tasks."""
     plugged.makepyfile(
         """
-        import os, signal
-        from launcher.testing import processes
+        import psutil
         def test_it(cluster):
-            job = cluster.start(["sh", "-c", "exec env -i sleep 600"], workers=2, left_running=True)
+            job = cluster.start(["sleep", "600"], workers=2, left_running=True)
             commands = [f"/proc/{task.pid}/cmdline" for task in job.tasks]
             job.until(lambda: all(open(path).read().startswith("sleep") for path in commands))
-            seen = list(processes.all_processes())
             tasks = [task.pid for task in job.tasks]
-            above = [p for p in seen if p.pid not in tasks and processes.descends_from(p, job.launcher_pid)]
-            all_of_it = [job.launcher_pid, *[p.pid for p in above]]
-            for pid in all_of_it:
-                os.kill(pid, signal.SIGSTOP)
-            job.until(lambda: all(processes.look_at(pid).stopped for pid in all_of_it))
-            for pid in all_of_it:
-                os.kill(pid, signal.SIGKILL)
+            launcher = psutil.Process(job.launcher_pid)
+            ours = [launcher, *[p for p in launcher.children(recursive=True) if p.pid not in tasks]]
+            for process in ours:
+                process.suspend()
+            job.until(lambda: all(process.status() == psutil.STATUS_STOPPED for process in ours))
+            for process in ours:
+                process.kill()
             print("pids:", *tasks)
         """
     )

@@ -134,6 +134,93 @@ class CloseCommand(NamedTuple):
     command: int
 
 
+class FileEntry(NamedTuple):
+    """A file, folder or symbolic link of a tree. A file's content follows: `FileData`, then `FileEnd`."""
+
+    #: Relative to the tree, with ``/``.
+    path: str
+    #: ``f`` a file, ``d`` a folder, ``l`` a symbolic link.
+    kind: str
+    #: Permission bits; 0 for a link.
+    mode: int = 0
+    #: Bytes; 0 for all but files.
+    size: int = 0
+    #: When a file was last changed, nanoseconds since 1970; 0 for all else.
+    mtime_ns: int = 0
+    #: Where a link leads.
+    target: str = ""
+
+
+class FileData(NamedTuple):
+    """Bytes of the file that was announced last."""
+
+    data: bytes
+
+
+class FileEnd(NamedTuple):
+    """All announced bytes of the file were sent; ``torn``: it changed while it was read."""
+
+    torn: bool
+
+
+class FileHad(NamedTuple):
+    """An entry that the receiver of a tree has already; the fields of `FileEntry`."""
+
+    path: str
+    kind: str
+    mode: int
+    size: int
+    mtime_ns: int
+    target: str
+
+
+class FileGone(NamedTuple):
+    """An entry that the receiver has, and which is not in the tree as it is."""
+
+    path: str
+
+
+class FilesFollow(NamedTuple):
+    """The entries of a tree, or of what was asked for under this number, follow: so many files and bytes."""
+
+    item: int
+    files: int
+    size: int
+
+
+class FilesListed(NamedTuple):
+    """The receiver has sent all `FileHad` of a tree."""
+
+
+class FileRemark(NamedTuple):
+    """Something for the user about what was asked for under this number."""
+
+    item: int
+    text: str
+
+
+class FilesDone(NamedTuple):
+    """All was sent, or has been received: the paths of the trees."""
+
+    paths: Tuple[str, ...] = ()
+
+
+class FilesFailed(NamedTuple):
+    """The command can't go on; ``why`` is for the user."""
+
+    why: str
+
+
+class FilesAlive(NamedTuple):
+    """The sender of this is at work."""
+
+
+class FilesPacked(NamedTuple):
+    """Other messages about files, compressed by zlib."""
+
+    data: bytes
+
+
 _CONTROL = (Hello, Refused, Ack, Ping)
 _FROM_AGENT = (
     events.AgentReady,
@@ -166,7 +253,22 @@ _FROM_LAUNCHER = (
     CommandCredit,
     CloseCommand,
 )
-_RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_CONTROL + _FROM_AGENT + _FROM_LAUNCHER))
+#: Between the launcher and a remote command that copies files, within the pipe of the command.
+FILES = (
+    FileEntry,
+    FileData,
+    FileEnd,
+    FileHad,
+    FileGone,
+    FilesFollow,
+    FilesListed,
+    FileRemark,
+    FilesDone,
+    FilesFailed,
+    FilesAlive,
+    FilesPacked,
+)
+_RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_CONTROL + _FROM_AGENT + _FROM_LAUNCHER + FILES))
 _CODES = {record: code for code, record in enumerate(_RECORDS)}
 
 #: Any message; a record of this module or of `launcher.events`.

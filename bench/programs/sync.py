@@ -10,18 +10,18 @@ import os
 import sys
 from collections.abc import Sequence
 
+from launcher.files.progress import shown
+from launcher.files.requests import parse_syncs
+from launcher.files.sync import finish, sync
+from launcher.files.walk import look
 from launcher.job import Host
-from launcher.luggage.packing import pack
-from launcher.luggage.progress import shown
-from launcher.luggage.requests import parse_syncs
-from launcher.luggage.sync import finish, sync
 from launcher.transport.ssh.fleet import Fleet
 from launcher.transport.ssh.settings import SshSettings
 
 
 def bring(job: str, text: str, *hosts: str) -> None:
     """Bring a folder to hosts."""
-    packed = pack(parse_syncs([text]), os.getcwd())
+    packed = look(parse_syncs([text]), os.getcwd())
     with _connected(hosts) as fleet:
         fleet.connect()
         sync(fleet, hosts, packed, job, shown(), 32)

@@ -6,8 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from launcher.agent import porter
-from launcher.agent.store.home import Failed
-from launcher.agent.store.work import discard
+from launcher.agent.trees import Failed, discard
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Mapping
@@ -29,6 +28,6 @@ def _nothing() -> None:
 
 def _clear(job: str) -> None:
     try:
-        discard(job, lambda: None)
+        discard(job)
     except (OSError, Failed):  # the next sync there tries again
         return

@@ -17,7 +17,8 @@ from launcher.text import listed
 from launcher.transport.localerrand import LocalErrands
 
 if TYPE_CHECKING:
-    from launcher.luggage.base import Errand, Errands
+    from launcher.files.session import Errands
+    from launcher.transport.base import Errand
     from launcher.transport.ssh.fleet import Fleet
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
@@ -117,11 +118,11 @@ class RemoteCommands:
         return self._on(host).errand(host, entry, arguments)
 
     def redial(self, host: str) -> None:
-        """See `launcher.luggage.base.Errands`."""
+        """See `launcher.files.session.Errands`."""
         self._on(host).redial(host)
 
     def patience(self, host: str) -> float:
-        """See `launcher.luggage.base.Errands`."""
+        """See `launcher.files.session.Errands`."""
         return self._on(host).patience(host)
 
     def _on(self, host: str) -> Errands:

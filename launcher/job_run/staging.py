@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.errors import HostsError, LaunchError
+from launcher.agent.transfer import OUTPUTS
+from launcher.errors import LaunchError
+from launcher.files.collect import collect
+from launcher.files.progress import Progress, shortened, shown
+from launcher.files.requests import Wanted, parse_collects, parse_syncs, wanted_of
+from launcher.files.sync import finish, make_outputs, sync
+from launcher.files.walk import Packed, left_out, look
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
 from launcher.job_run.hosts import is_here
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
-from launcher.luggage.collect import collect
-from launcher.luggage.packing import Packed, left_out, pack
-from launcher.luggage.parallel import on_all
-from launcher.luggage.progress import Progress, Silent, counted, human, shortened, shown
-from launcher.luggage.requests import Wanted, parse_collects, parse_syncs, wanted_of
-from launcher.luggage.sharing import sharing_remark
-from launcher.luggage.sync import finish, sync
-from launcher.luggage.talk import Conversation
-from launcher.model.luggage import OUTPUTS
-from launcher.text import listed
+from launcher.text import byte_size, counted, listed
 
 if TYPE_CHECKING:
-    from launcher.luggage.base import Errands
+    from launcher.files.session import Errands
 
-_MAKE_OUTPUT_DIRS = "launcher.agent.store.outputs:make"
 #: Stands for the name of the run in a dry run.
 _JOB = "JOB"
 
@@ -46,13 +42,13 @@ class Staging:
         self._options = options
         self._placement = placement
         self._remote = [host.name for host in placement.hosts() if not is_here(host)]
-        self._progress: Progress = Silent() if options.quiet or options.json else shown()
+        self._progress: Progress = Progress() if options.quiet or options.json else shown()
         self._syncs = parse_syncs(options.sync, options.sources.sync)
         counts = {role.name: role.count for role in options.job.roles}
         self._collects = parse_collects(options.collect, counts, options.sources.collect)
         self._packed: Packed | None = None
         if self._syncs and self._remote:
-            self._packed = pack(self._syncs, os.getcwd(), [options.run_dir] if options.run_dir else [])
+            self._packed = look(self._syncs, os.getcwd(), [options.run_dir] if options.run_dir else [])
         #: Hosts whose tasks have their output folders there, not in the run's folder: other machines, and
         #: containers on named hosts, which have their mounts before the run has a folder.
         self._output_hosts: list[str] = []
@@ -76,10 +72,7 @@ class Staging:
     @property
     def notes(self) -> list[str]:
         """Remarks for the user."""
-        if self._packed is None:
-            return []
-        remark = sharing_remark(self._collects, self._tasks_in_synced_folder(), _filled)
-        return [*self._packed.remarks, *filter(None, [remark])]
+        return [] if self._packed is None else self._packed.remarks
 
     # ------------------------------------------------------------------ before the job
 
@@ -94,7 +87,7 @@ class Staging:
         """
         placement = self._placement
         if self._packed is not None:
-            removable = any(request.remote is None for request in self._packed.requests)
+            removable = any(tree.request.remote is None for tree in self._packed.trees)
             result = sync(
                 commands,
                 self._remote,
@@ -119,7 +112,7 @@ class Staging:
         folder = workdirs.get(placed.host.name)
         if folder is None:
             return placed
-        role, first = placed.role, packed.requests[0]
+        role, first = placed.role, packed.trees[0].request
         job_workdir = self._options.job.workdir if self._options.sources.workdir else None
         where, asked = folder, role.workdir or job_workdir
         if asked:
@@ -137,22 +130,14 @@ class Staging:
     def _make_output_dirs(self, commands: Errands, placement: Placement, job: str) -> Placement:
         docker = self._options.docker
         # A user that only the container knows must be able to write; no folder above is visible there.
-        mode = 0o777 if docker is not None and docker.user is not None else 0o700
+        for_all = docker is not None and docker.user is not None
         tasks: dict[str, list[TaskId]] = {host: [] for host in self._output_hosts}
         for placed in placement.tasks:
             if placed.host.name in tasks:
                 tasks[placed.host.name].append(placed.task)
-
-        def visit(host: str, wanted: Callable[[], bool]) -> dict[TaskId, str]:
-            arguments = {"job": job, "names": [task.file_stem for task in tasks[host]], "mode": mode}
-            with Conversation(commands, host, _MAKE_OUTPUT_DIRS, arguments, wanted) as talk:
-                answer = talk.answer()
-            return dict(zip(tasks[host], map(str, answer["done"]), strict=True))
-
-        outcome = on_all(self._output_hosts, visit, self._options.ssh.fanout, lambda: None)
-        if outcome.failed:
-            raise HostsError(outcome.failed.values())
-        folders = {task: path for made in outcome.done.values() for task, path in made.items()}
+        names = {host: [task.file_stem for task in of_host] for host, of_host in tasks.items()}
+        made = make_outputs(commands, names, job, self._options.ssh.fanout, for_all)
+        folders = {task: path for host in tasks for task, path in zip(tasks[host], made[host], strict=True)}
         return _with_output_dirs(placement, folders)
 
     # ------------------------------------------------------------------ after the job
@@ -236,9 +221,10 @@ class Staging:
             for request in self._syncs:
                 yield f"--sync: {shortened(request.folder)} stays: all tasks run on this machine"
         else:
-            for number, (request, tree) in enumerate(self._packed.pairs):
-                what = f"{shortened(request.folder)}, {counted(tree.files, 'file')} ({human(tree.size)})"
-                stays = "removed when the job is over" if request.remote is None else "it stays there"
+            for number, tree in enumerate(self._packed.trees):
+                folder = shortened(tree.request.folder)
+                what = f"{folder}, {counted(tree.files, 'file')} ({byte_size(tree.size)})"
+                stays = "removed when the job is over" if tree.request.remote is None else "it stays there"
                 yield f"--sync: {what}, goes to {self._place(number)} on {listed(self._remote)}; {stays}"
             yield from left_out(self._packed)
         for wanted in self._collects:
@@ -264,15 +250,6 @@ class Staging:
         if request.remote is None:
             return f"{_work_folder(_JOB)}/{request.name}"
         return request.remote if request.remote.startswith("/") else f"~/{request.remote}"
-
-    def _tasks_in_synced_folder(self) -> list[tuple[TaskId, str, str]]:
-        top = self._place(0) + "/"
-        there = ((placed, f"{placed.host.workdir or ''}/") for placed in self.expected().tasks)
-        return [
-            (placed.task, placed.host.name, folder)
-            for placed, folder in there
-            if placed.host.name in self._remote and folder.startswith(top)
-        ]
 
 
 def make_output_dirs_here(placement: Placement, paths: RunPaths, mode: int = 0o700) -> Placement:

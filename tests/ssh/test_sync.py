@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from launcher.errors import HostsError
-from launcher.job import Host
-from launcher.luggage.packing import pack
-from launcher.luggage.progress import Lines, Silent, human
-from launcher.luggage.requests import parse_syncs
-from launcher.luggage.sync import SyncResult, finish, sync
-from launcher.transport.ssh.errand import ChannelErrand
-from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.settings import SshSettings
-from tests.conftest import Launch
+from tests.conftest import Launch, Started
 from tests.ssh.host import PATIENCE, LabHost, until
-from tests.ssh.lab import Lab
-from tests.unit.luggage.hosts import snapshot
+from tests.unit.files.hosts import snapshot
 
 pytestmark = pytest.mark.timeout(240)
 needs_spaces = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 CACHE = ".cache/tf-launcher"
+ALL = ["--hosts", "node1,node2,node3,node4", "--workers", "4"]
+ONE = ["--hosts", "node1", "--workers", "1"]
 
 
 @pytest.fixture
@@ -48,95 +39,71 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-class Halfway:
-    """Lets something happen in the middle of a sync, as soon as a host has had so much sent and has a file.
-
-    It happens in the thread that sends, which goes on after it.
-    """
-
-    def __init__(self, host: LabHost, size: int, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.happens: Callable[[], object] = lambda: None
-        self._blobs = host.there(host.home) / CACHE / "blobs"
-        self._least = least
-        sent, send = 0, ChannelErrand.send
-
-        def send_or_act(errand: ChannelErrand, data: bytes | memoryview) -> int:
-            nonlocal sent
-            if errand._host != host.name:  # it has a thread of its own
-                return send(errand, data)
-            took, before = send(errand, data), sent
-            sent += took
-            if before < size <= sent:
-                until(self._has_a_file, PATIENCE, f"{host.name} has a file")
-                self.happens()
-            return took
-
-        monkeypatch.setattr(ChannelErrand, "send", send_or_act)
-
-    def _has_a_file(self) -> bool:
-        return any(path.stat().st_size > self._least for path in self._blobs.glob("*/*"))
+def arriving(host: LabHost) -> int:
+    """Bytes of the files that have arrived, or are arriving, in trees that are not complete."""
+    trees = (host.there(host.home) / CACHE / "work").glob("*/.*/tree")
+    return sum(path.lstat().st_size for tree in trees for path in tree.rglob("*") if not path.is_dir())
 
 
-def bring(
-    fleet: Fleet, hosts: Sequence[LabHost], *texts: str, job: str = "job1", said: list[str] | None = None
-) -> SyncResult:
-    progress = Silent() if said is None else Lines(said.append)
-    packed = pack(parse_syncs(texts), "/")
-    return sync(fleet, [host.name for host in hosts], packed, job, progress, 32)
+def until_halfway(started: Started, host: LabHost, size: int) -> None:
+    """Wait until so many bytes have arrived."""
+    until(lambda: arriving(host) > size or started.process.poll() is not None, PATIENCE, "half has arrived")
+    assert started.process.poll() is None, "it was too fast"
 
 
-def failures(fleet: Fleet, hosts: Sequence[LabHost], *texts: str) -> list[str]:
-    """What is said, host by host."""
-    with pytest.raises(HostsError) as caught:
-        bring(fleet, hosts, *texts)
-    return list(caught.value.faults)
+def test_to_four_hosts_and_again(ssh_launch: Launch, hosts: list[LabHost], project: Path):
+    for host in hosts:
+        host.expected.append("copies")
+    copy = "mkdir -p ~/copies && cp -a . ~/copies/$COPY && rm -rf package1 && echo >>run.sh"
+    for number, sent in ((1, r"\d+ MB sent"), (2, "nothing sent"), (3, r"40 B sent")):
+        words = [*ALL, "--sync", ".", "-x", f"COPY={number}", "--", "sh", "-c", copy]
+        ended = ssh_launch(*words, cwd=project, timeout=100)
+        assert ended.code == 0, ended.err
+        line = (
+            rf"launch: synced 2,003 files \(\d.* MB\) to 4 hosts, {'(.*sent)' if number > 1 else sent}, in "
+        )
+        assert re.search(line, ended.err), ended.err
+        for host in hosts:
+            assert snapshot(host.there(host.home) / f"copies/{number}") == snapshot(project)
+            assert sorted(os.listdir(host.there(host.home) / CACHE)) == ["trees"]
+        (project / "run.sh").write_text("#!/bin/sh\n")
+        (project / "run.sh").chmod(0o755)
 
 
-def test_to_four_hosts_and_again(lab: Lab, fleet: Fleet, project: Path):
-    said: list[str] = []
-    first = bring(fleet, lab.hosts, str(project), said=said)
-    second = bring(fleet, lab.hosts, str(project), job="job2", said=said)
-    for result, job in ((first, "job1"), (second, "job2")):
-        for host in lab.hosts:
-            path = host.home / CACHE / "work" / job / "project"
-            assert result.workdirs[host.name] == str(path)
-            assert snapshot(host.there(path)) == snapshot(project)
-    summaries = [line for line in said if line.startswith("synced")]
-    assert [line.split(" (")[0] for line in summaries] == ["synced 2,003 files"] * 2
-    assert f" to 4 hosts, {human(first.moved)} sent, in " in summaries[0]
-    assert first.moved == 4 * first.size
-    assert " to 4 hosts, nothing sent, in " in summaries[1]
-    assert second.sent * 10 < first.sent
-    assert finish(fleet, [host.name for host in lab.hosts], "job1", 32) == {}
-    assert finish(fleet, [host.name for host in lab.hosts], "job2", 32) == {}
-    for host in lab.hosts:
-        found = {
-            path.removeprefix(f"{host.home}/").split("/")[2:3][0]
-            for path in host.files()
-            if CACHE + "/" in path
-        }
-        assert found == {"blobs", "lock", "place.lock", "spare"}
-
-
-def test_to_a_place_that_stays(lab: Lab, fleet: Fleet, project: Path):
-    for host in lab.hosts:
+def test_to_a_place_that_stays(ssh_launch: Launch, hosts: list[LabHost], project: Path):
+    for host in hosts:
         host.expected.append("code")
-    bring(fleet, lab.hosts, f"{project}:code/mine")
-    node = lab.hosts[0].there(lab.hosts[0].home) / "code/mine"
-    (node / "checkpoint").write_text("precious")
+    words = [*ALL, "--sync", ".:code/mine", "true"]
+    assert ssh_launch(*words, cwd=project, timeout=100).code == 0
+    place = hosts[0].there(hosts[0].home) / "code/mine"
+    (place / "checkpoint").write_text("precious")
     (project / "run.sh").write_text("#!/bin/bash\n")
-    second = bring(fleet, lab.hosts, f"{project}:code/mine")
-    assert second.sent < len(lab.hosts) * 10_000, "the list of 2,000 files takes 80 kB"
-    assert (node / "checkpoint").read_text() == "precious"
-    assert (node / "run.sh").read_text() == "#!/bin/bash\n"
+    (project / "new\nline").unlink()
+    ended = ssh_launch(*words, cwd=project, timeout=100)
+    assert " to 4 hosts, 48 B sent, in " in ended.err, ended.err
+    assert (place / "checkpoint").read_text() == "precious"
+    assert (place / "run.sh").read_text() == "#!/bin/bash\n"
+    others = snapshot(place).keys() - snapshot(project).keys()
+    assert others == {b"checkpoint", b".tf-launcher-sync"}
 
 
 @needs_spaces
-def test_a_mount_point_is_no_place(lab: Lab, fleet: Fleet, project: Path):
-    host = lab.hosts[0]
-    assert failures(fleet, [host], f"{project}:/dev/shm") == [
-        f"{host.name}: /dev/shm can't be replaced: it is a mount point; give a folder below it"
-    ]
+def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
+    """All that is wrong is said at once, and nothing is started."""
+    full, closed, well, blocked = hosts
+    full.fill_disk()
+    closed.read_only_home()
+    (blocked.home / ".cache").mkdir()
+    (blocked.home / CACHE).write_text("a file")
+    ended = ssh_launch(*ALL, "--sync", ".", "echo", "started", cwd=project, timeout=100)
+    assert (ended.code, ended.out) == (125, "")
+    assert re.search(rf"^launch: {full.name}: disk full: .* free", ended.err, re.MULTILINE), ended.err
+    assert re.search(rf"^{closed.name}: .*is not writable: Read-only file system", ended.err, re.MULTILINE)
+    where = f"{blocked.home}/{CACHE}"
+    assert f"\n{blocked.name}: {where} is in the way: it is not a folder" in ended.err
+    (blocked.home / CACHE).unlink()
+    ended = ssh_launch(*ONE, "--hosts", well.name, "--sync", ".:/dev/shm", "true", cwd=project)
+    assert f"{well.name}: /dev/shm can't be replaced: it is a mount point; give a folder below" in ended.err
 
 
 @needs_spaces
@@ -151,97 +118,64 @@ def test_a_host_without_python_is_told_of_once(ssh_launch: Launch, hosts: list[L
     assert not [path for host in hosts for path in host.files() if "/work/" in path]
 
 
-def test_disks_that_are_full_and_homes_that_are_closed(lab: Lab, fleet: Fleet, project: Path):
-    full, closed, well, blocked = lab.hosts
-    full.fill_disk()
-    closed.read_only_home()
-    (blocked.home / ".cache").mkdir()
-    (blocked.home / CACHE).write_text("a file")
-    said = failures(fleet, lab.hosts, str(project))
-    assert len(said) == 3
-    assert said[0].startswith(f"{full.name}: disk full: ")
-    assert " free" in said[0]
-    assert said[1].startswith(f"{closed.name}: ")
-    assert "is not writable: Read-only file system" in said[1]
-    assert (
-        said[2]
-        == f"{blocked.name}: {blocked.home}/{CACHE} is in the way: it is no folder ({blocked.home}/{CACHE})"
-    )
-    (blocked.home / CACHE).unlink()
-
-
-def test_a_link_that_is_cut_in_the_middle(
-    lab: Lab, fleet: Fleet, project: Path, monkeypatch: pytest.MonkeyPatch
+@needs_spaces
+@pytest.mark.parametrize("seconds", [0, pytest.param(14, marks=pytest.mark.slow)])
+def test_a_link_that_breaks_in_the_middle(
+    ssh_launch: Launch, hosts: list[LabHost], project: Path, seconds: int
 ):
-    """Over another connection it goes on; what has arrived does not come again."""
-    (project / "big1").write_bytes(os.urandom(10_000_000))
-    (project / "big2").write_bytes(os.urandom(20_000_000))
-    slow = lab.hosts[0]
-    Halfway(slow, 22_500_000, 1_000_000, monkeypatch).happens = slow.kill_sshd_sessions
-    said: list[str] = []
-    result = bring(fleet, lab.hosts[:2], str(project), said=said)
-    lost, back = [line for line in said if line.startswith(slow.name)]
-    assert lost.startswith(f"{slow.name}: connection lost (")
-    assert back.startswith(f"{slow.name}: connected again after ")
-    assert snapshot(slow.there(result.workdirs[slow.name])) == snapshot(project)
-    assert result.sent < 2 * 31_500_000 + 21_000_000, "what had arrived came again"
+    """The sync goes on over another connection: connections are killed, or the cable is out for a while."""
+    slow = hosts[0]
+    (project / "a big one").write_bytes(os.urandom(8_000_000))
+    (project / "big").write_bytes(os.urandom(16_000_000))
+    slow.netem("rate 40mbit", both_ways=True)
+    slow.expected.append("copy")
+    started = ssh_launch.start(*ONE, "--sync", ".", "--", "sh", "-c", "cp -a . ~/copy", cwd=project)
+    until_halfway(started, slow, 12_000_000)
+    if seconds:
+        slow.cut()
+        threading.Timer(seconds, slow.restore).start()
+    else:
+        slow.kill_sshd_sessions()
+    ended = started.wait(120)
+    slow.netem_off()
+    assert ended.code == 0, ended.err
+    assert f"launch: {slow.name}: connection lost (" in ended.err
+    assert f"launch: {slow.name}: connected again after " in ended.err
+    assert snapshot(slow.there(slow.home) / "copy") == snapshot(project)
+    (sent,) = re.findall(r"host, (\d+) MB sent, in ", ended.err)
+    assert int(sent) < 26 + 18, "what had arrived came again"
 
 
 @needs_spaces
-@pytest.mark.slow
-def test_a_cable_that_is_out_for_a_while(
-    lab: Lab, fleet: Fleet, project: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Longer than anybody waits for a sign of life: a sync goes on when it is in again."""
-    (project / "big").write_bytes(os.urandom(40_000_000))
-    slow = lab.hosts[0]
-    said: list[str] = []
-    plug = threading.Timer(1.0, slow.restore)
-
-    def watch(text: str) -> None:
-        said.append(text)
-        if "connection lost" in text:
-            plug.start()
-
-    Halfway(slow, 20_000_000, 0, monkeypatch).happens = slow.cut
-    packed = pack(parse_syncs([str(project)]), "/")
-    result = sync(fleet, [slow.name], packed, "job1", Lines(watch), 32)
-    plug.join()
-    news = [line for line in said if line.startswith(slow.name)]
-    assert news[0] == f"{slow.name}: connection lost (no answer for 10 s); trying again for 60 s"
-    assert news[1].startswith(f"{slow.name}: connected again after ")
-    assert snapshot(slow.there(result.workdirs[slow.name])) == snapshot(project)
-
-
-def test_a_host_that_stays_away(lab: Lab, caller: Path, project: Path):
+def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """It is named, and nothing half done is seen there."""
-    gone = lab.hosts[0]
-    settings = SshSettings(connect_timeout=2.0, lease=3.0)
-    with Fleet([Host(gone.name)], settings, print) as fleet:
-        fleet.connect()
-        gone.stop_sshd()
-        gone.kill_sshd_sessions()
-        since = time.monotonic()
-        (said,) = failures(fleet, [gone], str(project))
-    assert time.monotonic() - since < 30, "a lease is 60 s where nobody says otherwise"
-    assert said.startswith(f"{gone.name}: the connection was lost (")
-    assert "), and not back after " in said
-    assert "refused the connection; does an ssh server run there, on this port?" in said
+    gone = hosts[0]
+    (project / "big").write_bytes(os.urandom(16_000_000))
+    gone.netem("rate 40mbit", both_ways=True)
+    words = ["--lease", "6", *ONE, "--sync", ".", "true"]
+    started = ssh_launch.start(*words, cwd=project)
+    until_halfway(started, gone, 3_000_000)
+    gone.stop_sshd()
+    gone.kill_sshd_sessions()
+    ended = started.wait(40)
     gone.start_sshd()
+    gone.netem_off()
+    assert ended.code == 125
+    said = rf"launch: {gone.name}: the connection was lost \(.*\), and not back after \d+ s: .* refused"
+    assert re.search(said, ended.err), ended.err
+    assert not list((gone.there(gone.home) / CACHE / "work").glob("*/project"))
 
 
-def test_two_launches_at_once(lab: Lab, fleet: Fleet, project: Path):
-    results: dict[str, SyncResult] = {}
-
-    def launch(job: str) -> None:
-        results[job] = bring(fleet, lab.hosts[:1], str(project), job=job)
-
-    threads = [threading.Thread(target=launch, args=(f"job{number}",)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    node = lab.hosts[0]
-    for result in results.values():
-        assert snapshot(node.there(result.workdirs[node.name])) == snapshot(project)
-    assert len(set(results)) == 3
+def test_several_launches_at_once(ssh_launch: Launch, hosts: list[LabHost], project: Path):
+    """The end of one removes nothing that another needs."""
+    hosts[0].expected.append("copies")
+    copy = "mkdir -p ~/copies && cp -a . ~/copies/$COPY && sleep $COPY && cat run.sh"
+    started = [
+        ssh_launch.start(*ONE, "--sync", ".", "-x", f"COPY={number}", "--", "sh", "-c", copy, cwd=project)
+        for number in range(3)
+    ]
+    for number, one in enumerate(started):
+        ended = one.wait(100)
+        assert ended.code == 0, ended.err
+        assert "#!/bin/sh" in ended.out
+        assert snapshot(hosts[0].there(hosts[0].home) / f"copies/{number}") == snapshot(project)

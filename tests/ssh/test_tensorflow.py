@@ -53,4 +53,4 @@ def test_mnist_on_four_hosts(ssh_launch: Launch, hosts: list[LabHost], project: 
     assert last_run(ssh_launch).states()["ps/0"] == "stopped"
     # The cache is all that stays: the fixture `lab` sees to the rest.
     assert soon(lambda: not any(host.processes() for host in hosts), 30)
-    assert any(".cache/tf-launcher/blobs" in path for path in hosts[0].files())
+    assert any(".cache/tf-launcher/trees" in path for path in hosts[0].files())

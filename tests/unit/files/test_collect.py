@@ -1,0 +1,306 @@
+"""Fetching what tasks have made: what arrives, where, and what is never touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.agent.transfer import FILE, FOLDER, LINK, Landing, check_entry
+from launcher.errors import ProtocolError
+from launcher.files import collect as collecting
+from launcher.files import session
+from launcher.files.collect import Collected, collect
+from launcher.files.progress import Progress
+from launcher.files.requests import Wanted
+from launcher.protocol import FileEntry
+from tests.unit.files.hosts import LocalErrand, LocalHosts, quietly, snapshot
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where things go; not there yet."""
+    return tmp_path / "out"
+
+
+def fetch(hosts: LocalHosts, *wanted: Wanted) -> Collected:
+    return collect(hosts, wanted, "job1", Progress(), 8)
+
+
+def wanted(path: str, into: Path, host: str = "a", base: str = "", task: str = "worker/0") -> Wanted:
+    return Wanted(task, host, base, path, str(into))
+
+
+def test_a_tree_arrives_as_it_is(hosts: LocalHosts, folder: Path, out: Path):
+    result = fetch(hosts, wanted("project", out / "1", base=str(folder.parent)))
+    size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+    assert result == Collected(13, size, (), ())
+    assert (out / "1/project/train.py").stat().st_mtime_ns == (folder / "train.py").stat().st_mtime_ns
+    for number, path in enumerate((".", "./", "src/..", str(folder) + "/"), 2):
+        fetch(hosts, wanted(path, out / str(number), base=str(folder)))
+    assert snapshot(out / "1/project") == snapshot(folder) == snapshot(out / "2") == snapshot(out / "4")
+    assert snapshot(out / "5/project") == snapshot(folder) == snapshot(out / "3")
+
+
+def test_a_pattern_keeps_the_folders_it_left_open(hosts: LocalHosts, out: Path):
+    home = hosts.home("a")
+    for path in ("runs/a/model/w", "runs/b/model/w", "runs/b/other", "runs/c/x", "runs/[b]/model"):
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(path)
+    fetch(
+        hosts,
+        wanted("runs/*/model", out / "1"),
+        wanted(f"{home}/runs/?/*er", out / "2"),
+        wanted("runs/**", out / "3"),
+        wanted("runs/[b]/model", out / "4"),
+    )
+    files = [key for key, value in sorted(snapshot(out / "1").items()) if value[0] == "file"]
+    assert files == [b"[b]/model", b"a/model/w", b"b/model/w"]
+    assert sorted(snapshot(out / "2")) == [b"b", b"b/other"]
+    assert snapshot(out / "3") == snapshot(home / "runs")
+    assert (out / "4/model").read_text() == "runs/[b]/model", "a name that looks like a pattern is a name"
+
+
+def test_the_line_at_the_end_says_where_to(
+    hosts: LocalHosts, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for host in ("a", "b"):
+        (hosts.home(host) / "log").write_text(host)
+    said: list[str] = []
+    both = [wanted("log", out / "w-0"), wanted("~/log", out / "w-1", "b")]
+    for these in (both[:1], both, [*both, wanted("log", tmp_path / "x/y")], [wanted("gone", out)]):
+        collect(hosts, these, "job1", quietly(said), 8)
+    assert [line.rpartition(" in ")[0] for line in said] == [
+        "collected 1 file (1 B) from 1 host into ~/out/w-0",
+        "collected 2 files (2 B) from 2 hosts into ~/out",
+        "collected 3 files (3 B) from 2 hosts into ~/out, ~/x",
+        "collected 0 files (0 B) from 1 host",
+    ]
+    assert [(out / f"w-{number}/log").read_text() for number in (0, 1)] == ["a", "b"]
+
+
+def test_what_can_not_be_sent_is_a_remark(open_hosts: LocalHosts, out: Path):
+    hosts, home = open_hosts, open_hosts.home("a")
+    (home / "mix").mkdir()
+    os.mkfifo(home / "mix/pipe")
+    (home / "mix/closed").write_text("x")
+    (home / "mix/closed").chmod(0)
+    (home / "mix/open").write_text("x")
+    (home / "mix/setuid").write_text("x")
+    (home / "mix/setuid").chmod(0o4755)
+    (home / "mix/.tf-launcher-sync").write_text("x")
+    (home / "ckpt-9").mkdir()
+    (home / "ckpt-9/w").write_text("w")
+    (home / "latest").symlink_to("ckpt-9")
+    (home / "broken").symlink_to("nowhere")
+    result = fetch(
+        hosts, *(wanted(path, out) for path in ("mix", "nowhere", "no*", "/no/where", "latest", "broken"))
+    )
+    assert result.remarks == (
+        f"a: worker/0: {home}/mix/pipe is neither file, folder nor link: left out",
+        f"a: worker/0: {home}/mix/closed: Permission denied",
+        f"a: worker/0: 'nowhere' is not there (looked in {home})",
+        f"a: worker/0: 'no*' is not there (looked in {home})",
+        "a: worker/0: '/no/where' is not there",
+    )
+    assert sorted(os.listdir(out / "mix")) == ["open", "setuid"]
+    assert (out / "mix/setuid").stat().st_mode & 0o7777 == 0o755
+    assert (out / "latest/w").read_text() == "w", "the user's own link leads to what is meant"
+    assert os.readlink(out / "broken") == "nowhere"
+
+
+def test_what_is_there_is_replaced_and_no_link_followed(hosts: LocalHosts, out: Path, tmp_path: Path):
+    home = hosts.home("a")
+    (home / "d/sub").mkdir(parents=True)
+    (home / "d/sub/x").write_text("x")
+    (home / "d/y").write_text("y")
+    (home / "log").write_text("new")
+    (tmp_path / "elsewhere").mkdir()
+    (out / "d").mkdir(parents=True)
+    (out / "d/sub").symlink_to(tmp_path / "elsewhere")
+    (out / "precious").write_text("precious")
+    (out / "log").symlink_to("precious")
+    result = fetch(hosts, wanted("log", out), wanted("d", out))
+    assert result.failures[:2] == (
+        f"a: 'd/sub' can't be put into {out}: Not a directory",
+        f"a: 'd/sub/x' can't be put into {out}: Not a directory",
+    )
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert (out / "log").read_text() == "new" and not (out / "log").is_symlink()
+    assert (out / "precious").read_text() == "precious" and (out / "d/y").read_text() == "y"
+
+
+def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path, monkeypatch: pytest.MonkeyPatch):
+    (hosts.home("a") / "d").mkdir()
+    for name in ("x", "y"):
+        (hosts.home("a") / "d" / name).write_text(name)
+    whole = Landing.write
+
+    def write(landing: Landing, data: bytes) -> None:
+        if data == b"x":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        whole(landing, data)
+
+    monkeypatch.setattr(Landing, "write", write)
+    result = fetch(hosts, wanted("d", out))
+    assert result.failures == (f"a: 'd/x' can't be put into {out}: No space left on device",)
+    assert (os.listdir(out / "d"), result.failed) == (["y"], ("a",))
+
+
+def test_what_is_spare_and_can_not_be_fetched_is_a_remark(
+    hosts: LocalHosts, out: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(session, "_LEAST_PATIENCE", 0.3)
+    out.mkdir()
+    (out / "full").write_text("a file")
+    (hosts.home("a") / "d").mkdir()
+    (hosts.home("a") / "d/x").write_text("x")
+    hosts.cuts["b"] = hosts.cuts["c"] = 0
+    hosts.away.update("bc")
+    spare = [wanted("d", out / "full")._replace(spare=True), wanted("d", out, "b")._replace(spare=True)]
+    result = fetch(hosts, wanted("d", out), *spare)
+    assert (result.files, result.failures, result.failed) == (1, (), ())
+    assert {text[:3] for text in result.remarks} == {"a: ", "b: "}
+    result = fetch(hosts, wanted("d", out), wanted("d", out, "c"))
+    assert (len(result.failures), result.failed) == (1, ("c",))
+
+
+# ---------------------------------------------------------------------- connections that break
+
+
+class Broken(LocalHosts):
+    """Connections to the first host break after so many bytes were received, one after the other."""
+
+    def __init__(self, folder: Path, *after: int) -> None:
+        super().__init__(folder)
+        self._after = list(after)
+
+    def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
+        errand = super().errand(host, entry, arguments)
+        if host == "a" and self._after:
+            errand.breaks_after = self._after.pop(0)
+        return errand
+
+    def patience(self, host: str) -> float:
+        return 0.0
+
+
+def test_what_is_fetched_goes_on_over_another_connection(folder: Path, out: Path, tmp_path: Path):
+    (folder / "a first one").write_bytes(os.urandom(1_000_000))
+    hosts = Broken(tmp_path / "homes", 3_500_000)
+    result = fetch(
+        hosts, wanted("nowhere", out), wanted("project", out, base=str(folder.parent)), wanted("x*", out)
+    )
+    assert hosts.redialled == ["a"]
+    assert snapshot(out / "project") == snapshot(folder)
+    assert (result.files, result.failures, len(result.remarks)) == (14, (), 2)
+    assert hosts.errands[1].received < 5_300_000, "what had arrived came again"
+
+
+def test_a_host_that_stays_away(folder: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(session, "_LEAST_PATIENCE", 0.3)
+    hosts = Broken(tmp_path / "homes", 1_500_000)
+    hosts.away.add("a")
+    result = fetch(
+        hosts,
+        wanted("run.sh", out, base=str(folder)),
+        wanted("project", out, base=str(folder.parent)),
+        wanted("later", out, task="worker/1"),
+        wanted("x", out, host="b"),
+    )
+    (failure,) = result.failures
+    assert re.match(
+        r"a: the connection was lost \(the connection broke\), and not back after \d+ s: no ", failure
+    )
+    assert failure.endswith(
+        f"; not fetched: 'project' of worker/0, 'later' of worker/1 ({result.files} files came)"
+    )
+    assert len(result.remarks) == 1, "what the other host says counts all the same"
+    whole, arrived = snapshot(folder), snapshot(out / "project")
+    assert b"src/big" not in arrived
+    assert all(value == whole[path] for path, value in arrived.items() if value[0] == "file")
+
+
+# ---------------------------------------------------------------------- hostile hosts
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", "a//b", "./x", "x\0y"])
+def test_paths_that_leave_the_folder(path: str):
+    for kind in (FILE, FOLDER, LINK):
+        with pytest.raises(ProtocolError):
+            check_entry(FileEntry(path, kind, 0o644, 1))
+
+
+@pytest.mark.parametrize(
+    "entry", [FileEntry("x", "c"), FileEntry("x", FILE, size=-1), FileEntry("x", FILE, 0o4755)]
+)
+def test_entries_that_can_not_be(entry: FileEntry):
+    with pytest.raises(ProtocolError):
+        check_entry(entry)
+
+
+LIE = """\
+import os, sys
+sys.path.insert(0, {root!r})
+from launcher.protocol import *
+def send(*messages):
+    for one in messages:
+        data = b"".join(encode(one))
+        while data:
+            data = data[os.write(1, data):]
+FOLLOW = FilesFollow(0, 1, 1)
+{code}
+import time
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("send(FOLLOW, FileEntry('../evil', 'f', 0o644, 1), FileData(b'x'))", "within a tree"),
+        ("send(FOLLOW, FileEntry('up', 'l', target='..'), FileEntry('up/evil', 'f', size=1))", "up/evil"),
+        ("send(FOLLOW, FileEntry('x', 'f', 0o644, 5), FileData(b'longer'))", "more bytes than announced"),
+        ("send(FOLLOW, FileEntry('x', 'f', 0, 5), FileData(b'x'), FileEnd(False))", "fewer bytes"),
+        ("send(FOLLOW, *[FileEntry(f'x{n}', 'f', 0o644, 5) for n in range(9)])", "begins before"),
+        ("send(FOLLOW, FileEnd(False))", "fewer bytes"),
+        ("send(FileData(b'x' * 1000))", "FileData at the wrong moment"),
+        ("send(FileRemark(7, 'x'))", "nothing was asked for under the number 7"),
+        ("send(FilesFollow(-1, 0, 0))", "nothing was asked for under the number -1"),
+        ("send(FOLLOW)\nwhile True: send(FileRemark(0, 'x' * 100_000))", "too many"),
+        ("send(FOLLOW)\nfor n in range(10**7): send(FileEntry(f'f{n}', 'd', 0o755))", "too many"),
+        ("import zlib\nsend(FilesPacked(zlib.compress(bytes(10**8))))", "cut, or too many"),
+        ("os.write(1, b'\\xff' * 1000)", "a message of type 255"),
+        ("send(FileHad('x', 'f', 0, 0, 0, ''))", "FileHad at the wrong moment"),
+    ],
+)  # fmt: skip
+def test_a_host_that_lies_harms_nothing_here(
+    out: Path, tmp_path: Path, code: str, text: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(collecting, "MAX_ENTRIES", 200)
+
+    class Liars(LocalHosts):
+        def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
+            argv = ["python3", "-c", LIE.format(root=str(Path(__file__).resolve().parents[3]), code=code)]
+            errand = LocalErrand(argv, dict(os.environ), None)
+            close: Callable[[], None] = errand.close
+
+            def kill_and_close() -> None:
+                errand.process.kill()
+                close()
+
+            errand.close = kill_and_close  # type: ignore[method-assign]
+            return errand
+
+    before = len(os.listdir("/proc/self/fd"))
+    result = fetch(Liars(tmp_path / "h"), wanted("x", out))
+    assert re.search(text, result.failures[0]), result
+    assert len(result.failures[0]) < 1000
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not (tmp_path / "evil").exists()
+    assert not [path for path in out.glob("*") if path.is_file()]

@@ -1,0 +1,229 @@
+"""Which entries travel: what git ignores stays behind, whatever the names and patterns are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.files.requests import parse_syncs
+from launcher.files.walk import Packed, left_out, look
+from tests.unit.files.hosts import ROOT
+
+_GIT = shutil.which("git")
+
+
+def looked(*roots: Path | str) -> Packed:
+    return look(parse_syncs(map(str, roots)), "/")
+
+
+def files(root: Path | str) -> set[str]:
+    """What travels, but folders."""
+    return {path for path, entry in looked(root).trees[0].entries.items() if entry.kind != "d"}
+
+
+def make(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(path)
+
+
+def test_nested_files_and_negation(tmp_path: Path):
+    make(
+        tmp_path,
+        "a.log",
+        "keep.log",
+        "sub/a.log",
+        "sub/keep.log",
+        "sub/deep/other.log",
+        "build/x",
+        "src/build",
+    )
+    (tmp_path / ".gitignore").write_text("*.log\n!keep.log\nbuild/\n")
+    (tmp_path / "sub/.gitignore").write_text("!a.log\nkeep.log\n")
+    assert files(tmp_path) == {".gitignore", "keep.log", "sub/.gitignore", "sub/a.log", "src/build"}
+
+
+def test_launchignore_wins(tmp_path: Path):
+    make(tmp_path, "data/huge", "data/small", "out/x", "x.log", "y.log")
+    (tmp_path / ".gitignore").write_text("out/\nx.log\n")
+    (tmp_path / ".launchignore").write_text("data/huge\n!out/\n!x.log\n")
+    (tmp_path / "out/.gitignore").write_text("")
+    assert files(tmp_path) == {
+        ".gitignore", ".launchignore", "data/small", "out/x", "out/.gitignore", "x.log", "y.log",
+    }  # fmt: skip
+
+
+def test_what_belongs_to_git_never_travels(tmp_path: Path):
+    make(tmp_path, ".git/config", "sub/.git/config", "sub/x", "module/.git")
+    (tmp_path / ".launchignore").write_text("!.git\n")
+    assert files(tmp_path) == {".launchignore", "sub/x"}
+
+
+def test_rules_of_the_repository_around(tmp_path: Path):
+    make(tmp_path, "repo/.git/HEAD", "repo/a/b/x.pyc", "repo/a/b/y.py", "repo/a/b/only", "repo/a/b/c/only")
+    (tmp_path / ".gitignore").write_text("*.py\n")  # outside: does not count
+    (tmp_path / "repo/.gitignore").write_text("*.pyc\n/a/b/only\n")
+    assert files(tmp_path / "repo/a/b") == {"y.py", "c/only"}
+
+
+def test_a_folder_that_is_ignored_itself_is_wanted_all_the_same(tmp_path: Path):
+    make(tmp_path, "repo/.git/HEAD", "repo/build/x.pyc", "repo/build/y")
+    (tmp_path / "repo/.gitignore").write_text("build\n*.pyc\n")
+    assert files(tmp_path / "repo/build") == {"x.pyc", "y"}
+
+
+def test_without_a_repository_nothing_above_counts(tmp_path: Path):
+    make(tmp_path, "top/a/x")
+    (tmp_path / "top/.gitignore").write_text("*\n")
+    assert files(tmp_path / "top/a") == {"x"}
+
+
+def test_names_that_are_not_text(tmp_path: Path):
+    root = os.fsencode(tmp_path)
+    for name in (b"\xff.log", b"\xff.txt", b"new\nline.log", b"line\n"):
+        with open(root + b"/" + name, "wb"):
+            pass
+    (tmp_path / ".gitignore").write_bytes(b"*.log\n\xff.*\n")
+    assert files(tmp_path) == {".gitignore", "line\n"}
+
+
+def ignored_by_git(root: str, paths: list[bytes]) -> set[bytes]:
+    """Those that git would not add. Each is asked about by itself."""
+    assert _GIT
+    environment = {"PATH": os.environ["PATH"], "HOME": root, "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(
+        [_GIT, "-c", "core.excludesFile=/dev/null", "check-ignore", "-z", "--stdin", "--no-index"],
+        cwd=root, input=b"\0".join(paths), capture_output=True, timeout=50, env=environment,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    return set(filter(None, done.stdout.split(b"\0")))
+
+
+NAMES = st.sampled_from(
+    [
+        b"a", b"b", b"ab", b"foo", b"foobar", b"x.log", b".hid", b"a b", b"a-b", b"!x", b"#x", b"z1", b"keep",
+    ]
+)  # fmt: skip
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map(b"/".join)
+#: As people write them.
+USUAL = st.sampled_from(
+    [
+        b"*.log", b"x.*", b".*", b"a*", b"f*", b"*o*", b"[ab]", b"[!a]", b"?", b"a?", b"**/foo", b"foo/**",
+        b"a/**/b", b"a/*", b"/a/b", b"a/b/", b"*/b", b"/*/foo", b"foo/bar",
+        b"# a comment", b"\\#x", b"\\!x", b"",
+    ]
+)  # fmt: skip
+PLAIN = st.one_of(USUAL, NAMES, NAMES.map(lambda name: name + b"/"), NAMES.map(lambda name: b"/" + name))
+PATTERNS = st.one_of(PLAIN, PLAIN.map(lambda pattern: b"!" + pattern))
+RULES = st.lists(PATTERNS, max_size=6).map(b"\n".join)
+
+
+def plant(root: bytes, paths: list[bytes]) -> None:
+    for path in paths:
+        whole = root + b"/" + path
+        try:
+            os.makedirs(os.path.dirname(whole), exist_ok=True)
+            with open(whole, "xb"):
+                pass
+        except OSError:  # a file is where a folder should be, or the other way round
+            continue
+
+
+@pytest.mark.skipif(_GIT is None, reason="no git on this machine")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    paths=st.lists(PATHS, min_size=1, max_size=15),
+    top=RULES,
+    nested=st.lists(st.tuples(PATHS, RULES), max_size=2),
+)
+def test_whatever_git_ignores_stays_behind_and_nothing_else(
+    paths: list[bytes], top: bytes, nested: list[tuple[bytes, bytes]]
+):
+    with tempfile.TemporaryDirectory() as folder:
+        root = os.fsencode(folder)
+        plant(root, paths)
+        rules = {b"": top, **{path: text for path, text in nested if os.path.isdir(root + b"/" + path)}}
+        for path, text in rules.items():
+            with open(os.path.join(root, path, b".gitignore"), "wb") as file:
+                file.write(text)
+        everything = [
+            os.path.join(parent, name)[len(root) + 1 :]
+            for parent, _, names in os.walk(root)
+            for name in names
+        ]
+        subprocess.run([str(_GIT), "init", "-q", "."], cwd=folder, timeout=50, check=True)
+        expected = {os.fsdecode(path) for path in set(everything) - ignored_by_git(folder, everything)}
+        assert files(folder) == expected
+
+
+def test_what_is_left_out_is_one_line_a_folder(tmp_path: Path):
+    project, other = tmp_path / "project", tmp_path / "other"
+    make(
+        project, "data/train", "venv/bin/python", "results/model", "__pycache__/x", "src/out/x", "a/b/c/x.log"
+    )
+    (project / ".gitignore").write_text("data/\nvenv/\n__pycache__/\nout/\n*.log\n")
+    (project / ".launchignore").write_text("results/\n")
+    make(other, "x")
+    line = "by .gitignore: data/, venv/, src/out/; by .launchignore: results/"
+    line += "; !data/ in .launchignore brings it back"
+    assert left_out(looked(project)) == [f"left out {line}"]
+    assert left_out(looked(project, other)) == [f"left out of project {line}"]
+    (project / ".launchignore").write_text("!data/\n")
+    assert "data/train" in files(project)
+    assert left_out(looked(other)) == []
+
+
+def test_sockets_pipes_and_devices_stay_with_one_remark(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / ".tf-launcher-sync").write_text("x")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        packed = looked(tmp_path)
+    (remark,) = packed.remarks
+    assert remark.startswith("--sync: sockets, pipes and devices are left out: ")
+    assert {"pipe", "socket"} < set(remark.replace(",", "").split())
+    assert not packed.trees[0].entries
+
+
+_AS_NOBODY = """\
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from launcher.errors import JobError
+from launcher.files.requests import parse_syncs
+from launcher.files.walk import look
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    look(parse_syncs([sys.argv[2]]), "/")
+except JobError as error:
+    print(error)
+"""
+
+
+def test_all_that_can_not_be_read_is_named_at_once():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        root = Path(folder)
+        (root / "closed folder").mkdir()
+        (root / "closed folder").chmod(0)
+        for number in range(25):
+            (root / f"secret{number:02}").write_text("x")
+            (root / f"secret{number:02}").chmod(0)
+        ended = subprocess.run(
+            [sys.executable, "-I", "-B", "-c", _AS_NOBODY, str(ROOT), folder],
+            capture_output=True, text=True, timeout=50, check=True, env={"HOME": "/"},
+        )  # fmt: skip
+    lines = ended.stdout.splitlines()
+    assert lines[0] == f"--sync: '{root}/closed folder' can't be read: Permission denied"
+    assert lines[1] == f"--sync: '{root}/secret00' can't be read: Permission denied"
+    assert len(lines) == 21
+    assert lines[-1].startswith("--sync: and 6 more; make them readable, or leave them out with a line in")

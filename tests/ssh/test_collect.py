@@ -69,8 +69,8 @@ def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[La
     """The file that was on its way begins again, over another connection."""
     furnish(hosts)
     node = hosts[0]
-    (node.there(node.home) / "results/ckpt-7/zz").write_bytes(os.urandom(25_000_000))
-    node.netem("rate 60mbit")
+    (node.there(node.home) / "results/ckpt-7/zz").write_bytes(os.urandom(50_000_000))
+    node.netem("delay 100ms")
     out = tmp_path / "out"
     started = ssh_launch.start(*ALL, *collects(f"~/results:{out}"), "true", cwd="/")
     parts = out / "worker-0/results/ckpt-7"
@@ -84,7 +84,7 @@ def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[La
     ended = started.wait(90)
     node.netem_off()
     assert ended.code == 0, ended.err
-    assert "collected 17 files (49 MB) from 4 hosts into " in ended.err
+    assert "collected 17 files (74 MB) from 4 hosts into " in ended.err
     assert f"launch: {node.name}: connection lost (" in ended.err
     for number, host in enumerate(hosts):
         assert snapshot(out / f"worker-{number}/results") == snapshot(host.there(host.home) / "results")
@@ -97,8 +97,8 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
     furnish(hosts)
     gone, out = hosts[1], tmp_path / "out"
     big = gone.there(gone.home) / "results/ckpt-7/zz"
-    big.write_bytes(os.urandom(25_000_000))
-    gone.netem("rate 60mbit")
+    big.write_bytes(os.urandom(50_000_000))
+    gone.netem("delay 100ms")
     words = ["--lease", "6", *ALL, *collects(f"~/results/latest:{out}"), "true"]
     started = ssh_launch.start(*words, cwd="/")
     until(lambda: (out / "worker-1/latest").exists(), PATIENCE, "some of it has come")

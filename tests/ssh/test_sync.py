@@ -97,12 +97,12 @@ def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], pr
     (blocked.home / CACHE).write_text("a file")
     ended = ssh_launch(*ALL, "--sync", ".", "echo", "started", cwd=project, timeout=100)
     assert (ended.code, ended.out) == (125, "")
-    assert re.search(rf"^launch: {full.name}: disk full: .* free", ended.err, re.MULTILINE), ended.err
-    assert re.search(rf"^{closed.name}: .*is not writable: Read-only file system", ended.err, re.MULTILINE)
+    assert re.search(rf"{full.name}: disk full: .* free", ended.err), ended.err
+    assert re.search(rf"{closed.name}: .*is not writable: Read-only file system", ended.err)
     where = f"{blocked.home}/{CACHE}"
-    assert f"\n{blocked.name}: {where} is in the way: it is not a folder" in ended.err
+    assert f"{blocked.name}: {where} is in the way: it is not a folder" in ended.err
     (blocked.home / CACHE).unlink()
-    ended = ssh_launch(*ONE, "--hosts", well.name, "--sync", ".:/dev/shm", "true", cwd=project)
+    ended = ssh_launch("--hosts", well.name, "--sync", ".:/dev/shm", "true", cwd=project)
     assert f"{well.name}: /dev/shm can't be replaced: it is a mount point; give a folder below" in ended.err
 
 
@@ -125,12 +125,12 @@ def test_a_link_that_breaks_in_the_middle(
 ):
     """The sync goes on over another connection: connections are killed, or the cable is out for a while."""
     slow = hosts[0]
-    (project / "a big one").write_bytes(os.urandom(8_000_000))
-    (project / "big").write_bytes(os.urandom(16_000_000))
-    slow.netem("rate 40mbit", both_ways=True)
+    (project / "a big one").write_bytes(os.urandom(20_000_000))
+    (project / "big").write_bytes(os.urandom(30_000_000))
+    slow.netem("delay 100ms", both_ways=True)
     slow.expected.append("copy")
     started = ssh_launch.start(*ONE, "--sync", ".", "--", "sh", "-c", "cp -a . ~/copy", cwd=project)
-    until_halfway(started, slow, 12_000_000)
+    until_halfway(started, slow, 26_000_000)
     if seconds:
         slow.cut()
         threading.Timer(seconds, slow.restore).start()
@@ -143,15 +143,15 @@ def test_a_link_that_breaks_in_the_middle(
     assert f"launch: {slow.name}: connected again after " in ended.err
     assert snapshot(slow.there(slow.home) / "copy") == snapshot(project)
     (sent,) = re.findall(r"host, (\d+) MB sent, in ", ended.err)
-    assert int(sent) < 26 + 18, "what had arrived came again"
+    assert int(sent) < 52 + 32, "what had arrived came again"
 
 
 @needs_spaces
 def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """It is named, and nothing half done is seen there."""
     gone = hosts[0]
-    (project / "big").write_bytes(os.urandom(16_000_000))
-    gone.netem("rate 40mbit", both_ways=True)
+    (project / "big").write_bytes(os.urandom(30_000_000))
+    gone.netem("delay 100ms", both_ways=True)
     words = ["--lease", "6", *ONE, "--sync", ".", "true"]
     started = ssh_launch.start(*words, cwd=project)
     until_halfway(started, gone, 3_000_000)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Test a cluster program as if on three machines: each task has its own container, name, file system and limits.
 #
-#     pip install tf-launcher && ./test-cluster.sh
+#     pip install PATH/TO/tf-launcher && ./test-cluster.sh
 #
 # The exit code is that of the job; nothing is left at the Docker engine, however it ends.
 set -eu

@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mnist_dist"))
+_CLASSIC = Path(__file__).resolve().parents[1] / "mnist_dist"
+if not (_CLASSIC / "data.py").exists():
+    sys.exit(f"error: {_CLASSIC}/data.py is missing: copy examples/mnist_dist beside this folder")
+sys.path.insert(0, str(_CLASSIC))
 
 import data  # noqa: E402 - it lies beside the classic program
 

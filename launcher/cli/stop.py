@@ -11,8 +11,7 @@ import time
 
 from launcher.cli.parser import duration
 from launcher.errors import Fault, InputError, LaunchError
-from launcher.runs.leash import is_pending
-from launcher.runs.owner import attach, send
+from launcher.runs.owner import attach, is_pending, send
 from launcher.runs.progress import exit_code_of, remaining
 from launcher.runs.registry import all_runs, find
 from launcher.runs.remains import sweep_died

@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from launcher.job import RunPaths, TaskId
-from launcher.runs.folder import runs_folder
 from launcher.runs.owner import open_regular
-from launcher.runs.run import json_of
 
-if TYPE_CHECKING:
-    from typing import Any
-
-#: At how many of the newest runs one looks for that of a launcher.
-_LOOKED_AT = 50
 #: Bytes of a log that are looked at for its last lines, and characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500
-
-
-def run_of(launcher: int, environ: Mapping[str, str]) -> str | None:
-    """The folder of the run that a launcher owns, unless it was told where to make it.
-
-    Args:
-        launcher: the number of its process.
-        environ: its environment.
-
-    Returns:
-        ``None``: it has none yet.
-    """
-    folder = runs_folder(environ)
-    try:
-        names = sorted(os.listdir(folder), reverse=True)[:_LOOKED_AT]
-    except OSError:
-        return None
-    for root in [root for name in names if not os.path.islink(root := f"{folder}/{name}")]:
-        record = json_of(RunPaths(root).owner)
-        if record is not None and record.get("pid") == launcher:
-            return root
-    return None
 
 
 class GrowingFile:
@@ -62,23 +30,6 @@ class GrowingFile:
             return b""
         self._at += len(data)
         return data
-
-
-class Events:
-    """The lines of ``events.jsonl`` of a run, as they come.
-
-    Args:
-        root: the run's folder.
-    """
-
-    def __init__(self, root: str) -> None:
-        self._file = GrowingFile(RunPaths(root).events)
-        self._rest = b""
-
-    def more(self) -> list[Mapping[str, Any]]:
-        """Those that have come since the last call."""
-        *lines, self._rest = (self._rest + self._file.more()).split(b"\n")
-        return [json.loads(line) for line in lines]
 
 
 def last_lines(root: str, task: str, count: int) -> list[str]:

@@ -122,6 +122,18 @@ def send(pidfd: int, signum: int) -> bool:
     return True
 
 
+def is_pending(pidfd: int, number: int) -> bool:
+    """Whether the process has not taken this signal yet: it would take no notice of a second one."""
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
+            pid = int(file.read().partition(b"\nPid:")[2].split()[0])
+        with open(f"/proc/{pid}/status", "rb") as file:
+            pending = int(file.read().partition(b"\nShdPnd:")[2].split()[0], 16)
+    except (OSError, ValueError, IndexError):  # it has ended
+        return False
+    return bool(pending >> (number - 1) & 1)
+
+
 def open_regular(path: str, links: bool = True) -> BinaryIO:
     """Open a file for reading; whatever else lies there (a pipe, a device) is not waited for.
 

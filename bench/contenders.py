@@ -45,13 +45,15 @@ def task_program(*args: object) -> list[str]:
     return [sys.executable, "-I", "-S", str(_PROGRAMS / "task.py"), *map(str, args)]
 
 
-def all_contenders(launch: str) -> list[Contender]:
+def all_contenders(launch: str, before: str | None = None) -> list[Contender]:
     """Every contender, the missing ones too; peers are installed on the way.
 
     Args:
         launch: path of the launch to measure.
+        before: path of another launch, measured under the name "before".
     """
-    return [_launch(launch), _honcho(), _mpirun(), _torchrun(), _floor()]
+    also = [] if before is None else [_launch(before)._replace(name="before")]
+    return [_launch(launch), *also, _honcho(), _mpirun(), _torchrun(), _floor()]
 
 
 def _launch(path: str) -> Contender:

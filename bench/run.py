@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import docker, failure, feed, idle, output, processes, relay, ssh, startup, sync
+from bench import docker, failure, feed, idle, output, processes, relay, shapes, ssh, startup, sync, tables
 from bench.contenders import Contender, all_contenders
 from bench.setting import Setting
 
 MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "startup": startup.measure,
     "output": output.measure,
+    "shapes": shapes.measure,
     "failure": failure.measure,
     "idle": idle.measure,
     "ssh": ssh.measure,
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     args = _arguments(argv)
     processes.become_subreaper()
     with _scratch() as scratch, _clean_environment():
-        contenders = all_contenders(args.launch)
+        contenders = all_contenders(args.launch, args.before)
         print(_machine(), *map(_introduction, contenders), sep="\n", flush=True)
         setting = Setting(contenders, args.rounds, args.quick, scratch, [], args.launch)
         if contenders[0].missing:
@@ -50,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
             args.only = []
         for name in args.only:
             MEASUREMENTS[name](setting)
+    if args.json is not None:
+        tables.write(args.json, [_machine(), *map(_introduction, contenders)])
     for fault in setting.faults:
         print(f"bench: FAULT: {fault}", file=sys.stderr)
     return int(bool(setting.faults))
@@ -62,6 +65,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"runs of each contender (default: {_ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="few rounds, few lines: does it work at all?")
     parser.add_argument("--launch", metavar="PATH", default=beside, help="the launch to measure")
+    parser.add_argument("--before", metavar="PATH", help="another launch to measure in the same rounds")
+    parser.add_argument("--json", metavar="FILE", help="write the tables to a file too")
     args = parser.parse_args(argv)
     args.rounds = max(1, args.rounds or (_QUICK_ROUNDS if args.quick else _ROUNDS))
     return args

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
+
+#: The tables that were shown.
+_shown: list[dict[str, object]] = []
+
+
+def write(path: str, introduction: Sequence[str]) -> None:
+    """Write the tables that were shown as JSON."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"introduction": list(introduction), "tables": _shown}, file, indent=1)
+        file.write("\n")
 
 
 def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: the first column to the left, the others to the right."""
+    _shown.append({"title": title, "head": list(head), "rows": [list(row) for row in rows]})
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     print(f"\n{title}", _line(head, widths), "  ".join("-" * width for width in widths), sep="\n")
     for row in rows:

@@ -1,4 +1,5 @@
-"""What the measured tasks run: ``task.py print FOLDER N`` or ``task.py wait FOLDER [CHILDREN]``.
+"""What the measured tasks run: ``task.py print FOLDER N``, ``task.py flood SIZE BLOCK LINE`` or
+``task.py wait FOLDER [CHILDREN]``.
 
 It starts in 10 ms (``python -I -S``) and finds out which task it is from whoever started it.
 """
@@ -48,6 +49,14 @@ def wait(folder: str, children: bool) -> None:
     os._exit(_CODE)
 
 
+def flood(size: int, block: int, line: int) -> None:
+    """Print ``size`` bytes in writes of ``block`` bytes; lines of ``line`` bytes, or none at all."""
+    text = (b"x" * (line - 1) + b"\n") * (block // line + 1) if line else b"x" * block
+    text = text[: block // line * line] if line else text
+    while size > 0:
+        size -= os.write(1, text[:size] if size < len(text) else text)
+
+
 def _number() -> int:
     return next(int(os.environ[name]) for name in _NUMBERS if name in os.environ)
 
@@ -61,5 +70,7 @@ def _touch(path: str, text: str = "") -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "print":
         print_lines(sys.argv[2], int(sys.argv[3]))
+    elif sys.argv[1] == "flood":
+        flood(*map(int, sys.argv[2:5]))
     else:
         wait(sys.argv[2], len(sys.argv) > 3)

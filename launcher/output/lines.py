@@ -118,9 +118,12 @@ class LineCutter:
         end = data.rfind(b"\n") + 1
         if end:
             block, data = (data, b"") if end == len(data) else (data[:end], data[end:])
-            if self._size or self._continued:
+            if self._continued or self._shown:
                 first, _, block = b"".join((*self._rest, block)).partition(b"\n")
                 out.append(self._last_part(first))
+                self._begin_line()
+            elif self._size:
+                block = b"".join((*self._rest, block))
                 self._begin_line()
             if block:
                 out.append(self._whole_lines(block))
@@ -213,15 +216,17 @@ class LineCutter:
         shown: list[bytes] = []
         while len(line.rstrip(b"\r")) > self._limit:  # these may belong to the newline
             window = line[: self._limit]
-            if _REWRITE.search(window):
+            if b"\r" in window or b"\b" in window:
                 line = line[_last_visible(window) :]
                 continue
             end = _safe_end(window) or len(window)
-            text = strip_controls(window[:end].decode("utf-8", "replace"), self._keep)
-            if text:
-                shown.append(self._line(text))
+            part, line = window[:end], line[end:]
+            if has_controls(part) or not part.isascii():
+                part = _closed(strip_controls(part.decode("utf-8", "replace"), self._keep)).encode()
+            if part:
+                prefix = self._continued_prefix if self._continued else self._prefix
+                shown.append(b"%b%b\n" % (prefix, part))
                 self._continued = True
-            line = line[end:]
         if len(line) > _MOST_RETURNS + self._limit:
             line = line.rstrip(b"\r") + b"\r"
         self._rest, self._size = [line], len(line)

@@ -545,11 +545,17 @@ class Channel:
         (self._bulk if bulk else self._urgent).append(buffers)
         self.pending += sum(map(len, buffers))
 
-    def took(self, count: int, now: float) -> None:
-        """The application took so many numbered messages of what `receive` returned."""
+    def took(self, count: int, now: float, at_once: bool = False) -> None:
+        """The application took so many numbered messages of what `receive` returned.
+
+        Args:
+            count: how many.
+            now: monotonic seconds.
+            at_once: acknowledge them without waiting for more.
+        """
         if self._session and count:
             self._taken += count
-            if self._taken - self._told >= _ACK_AFTER:
+            if at_once or self._taken - self._told >= _ACK_AFTER:
                 self._ack_at = now
             elif self._ack_at is None:
                 self._ack_at = now + _ACK_SECONDS

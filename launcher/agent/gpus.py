@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.agent.inquiry import Inquiry
-from launcher.agent.spawn import CannotStart, Spawner
+from launcher.agent.old_spawn import CannotStart, Spawner
 
 if TYPE_CHECKING:
     from typing import Tuple

@@ -1,4 +1,4 @@
-"""What an agent tells about its host when it is ready.
+"""What an agent reports about its host: when it is ready, and its GPUs later.
 
 ==============  =================================================================
 ``hostname``    as the kernel has it
@@ -8,23 +8,20 @@
 ``python``      version of the Python that runs the agent, ``3.11.7``
 ``executable``  that Python's path
 ``user``        numeric user id
-``wire``        version of the wire format
 ==============  =================================================================
 
-All of it is read from the kernel at once: nothing that could wait (no name service, no
-``nvidia-smi``, which comes later as ``HostGpus``).
+All of it is read from the kernel at once. ``nvidia-smi`` may take seconds: its answer comes as ``HostGpus``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import Any, Dict, List, Tuple
 
-from launcher import wire
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, List
+_NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader")
+#: Seconds ``nvidia-smi`` may take: it loads the driver if nothing else has.
+GPU_SECONDS = 15.0
 
 
 def host_facts() -> Dict[str, Any]:
@@ -37,7 +34,6 @@ def host_facts() -> Dict[str, Any]:
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
         "user": os.getuid(),
-        "wire": wire.VERSION,
     }
 
 
@@ -70,3 +66,17 @@ def _ipv6_addresses() -> List[str]:
         if scope == "00":  # global
             found.append(":".join(digits[start : start + 4] for start in range(0, 32, 4)))
     return found
+
+
+def ask_for_gpus() -> None:
+    """In a child: become ``nvidia-smi``, if this host has it."""
+    try:
+        os.execvp(_NVIDIA_SMI[0], _NVIDIA_SMI)
+    except OSError:
+        return
+
+
+def read_gpus(answer: bytes) -> Tuple[str, ...]:
+    """What ``nvidia-smi`` printed, a line a GPU."""
+    lines = answer.decode("utf-8", "replace").splitlines()
+    return tuple(line.strip() for line in lines if line[:1].isdigit())

@@ -24,8 +24,9 @@ from launcher.agent.limits import Limits
 from launcher.agent.oom import OomWatch
 from launcher.agent.outputs import Outputs
 from launcher.agent.pipe import Pipe
-from launcher.agent.ports import PortKeeper, refusal
-from launcher.agent.spawn import CannotStart, Spawner
+from launcher.agent.ports import PortKeeper
+from launcher.agent.ports import explain_refusal as refusal
+from launcher.agent.old_spawn import CannotStart, Spawner
 from launcher.agent.task import SIGKILL, Task
 from launcher.job import TaskId
 from launcher.processes import kernel
@@ -340,7 +341,7 @@ class Agent:
             self._pipe.fact(events.HostGpus(self._host, time.time(), gpus))
 
     def _try_peers(self, order: events.TryPeers) -> None:
-        from launcher.agent.peers import read_peers, try_peers
+        from launcher.agent.old_peers import read_peers, try_peers
 
         def tell(said: bytes) -> None:
             unreachable = read_peers(said, order.addresses)

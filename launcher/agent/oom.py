@@ -9,10 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Dict, List, Optional
+from typing import Dict, List, Optional
 
 _MACHINE = "/proc/vmstat"
 _KILLED = re.compile(rb"Killed process (\d+) \(")

@@ -1,7 +1,7 @@
-"""Can the tasks here reach those of other hosts? Asked before any task starts, by connecting to held ports.
+"""Can the tasks of this host reach those of other hosts? Checked before any task starts.
 
-Nobody listens on those yet, so that it is refused is the good answer: the way there is open. A child process
-does it, since looking up a name may take as long as it likes.
+Nothing listens on the held ports yet, so a refused connection is the good answer: the route is open. A
+child of the agent does this, since looking up a name may block.
 """
 
 from __future__ import annotations
@@ -9,130 +9,92 @@ from __future__ import annotations
 import errno
 import json
 import os
-import select
-import signal
+import selectors
 import socket
 import time
-from typing import TYPE_CHECKING
-
-from launcher.agent.inquiry import Inquiry
-
-if TYPE_CHECKING:
-    from typing import Dict, Mapping, NoReturn, Sequence, Tuple
-
-    Sockets = Dict[int, Tuple[str, socket.socket]]
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 #: Seconds for all connections, and for the child as a whole.
-CONNECT, PATIENCE = 3.0, 6.0
-_MOST_DESCRIPTORS = 65536
+CONNECT, SECONDS = 3.0, 6.0
+_OPEN = (0, errno.ECONNREFUSED)
 
 
-def try_peers(addresses: Sequence[str]) -> Inquiry:
-    """Try to connect to each of them.
+def print_unreachable(addresses: Sequence[str]) -> None:
+    """In a child: print those that can't be reached as JSON."""
+    os.write(1, json.dumps(unreachable(addresses)).encode("ascii"))
 
-    Args:
-        addresses: ``host:port``, an IPv6 address in brackets.
 
-    Raises:
-        OSError: there is no process or descriptor to be had.
-    """
-    reading, writing = os.pipe()
+def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, str]:
+    """The addresses that can't be reached, and why, from what the child printed."""
     try:
-        pid = os.fork()
-    except OSError:
-        os.close(reading)
-        os.close(writing)
-        raise
-    if pid == 0:
-        _be_child(addresses, writing)
-    os.close(writing)
-    os.set_blocking(reading, False)
-    return Inquiry(pid, reading, PATIENCE)
-
-
-def read_peers(said: bytes, addresses: Sequence[str]) -> Mapping[str, str]:
-    """Those that can't be reached, and why."""
-    try:
-        found = json.loads(said)
+        found = json.loads(answer)
     except ValueError:  # it was killed: its time was up
-        return dict.fromkeys(addresses, f"no answer in {PATIENCE:.0f} s")
+        return dict.fromkeys(addresses, f"no answer in {SECONDS:.0f} s")
     return {str(address): str(why) for address, why in found.items()}
 
 
-def _be_child(addresses: Sequence[str], writing: int) -> NoReturn:
-    """Nothing of the agent's is ours here: not its link, not its signals."""
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        signal.alarm(int(PATIENCE) + 1)
-        os.dup2(writing, 3)
-        os.closerange(4, min(os.sysconf("SC_OPEN_MAX"), _MOST_DESCRIPTORS))
-        for fd in (0, 1):
-            os.close(fd)
-        os.write(3, json.dumps(unreachable(addresses)).encode("ascii"))
-    finally:
-        os._exit(0)
-
-
 def unreachable(addresses: Sequence[str], seconds: float = CONNECT) -> Dict[str, str]:
-    """Connect to all at once; those that can't be reached, and why."""
-    failed: Dict[str, str] = {}
-    waiting: Sockets = {}
+    """Connect to all at once; the addresses (``host:port``, IPv6 in brackets) that can't be reached, and why.
+
+    A name may have several addresses: one that can be reached is enough, as for gRPC.
+    """
+    reasons: Dict[str, str] = {}
+    reached = set()
+    selector = selectors.DefaultSelector()
     for address in addresses:
         try:
-            line = _begun(address)
-        except (OSError, UnicodeError) as error:
-            failed[address] = _words(getattr(error, "errno", None), error)
-            continue
-        waiting[line.fileno()] = (address, line)
-    failed.update(_outcomes(waiting, time.monotonic() + seconds))
-    return {address: why for address, why in failed.items() if why}
-
-
-def _begun(address: str) -> socket.socket:
-    """A connection on its way.
-
-    Raises:
-        OSError: there is no such name, or no way.
-    """
-    host, _, port = address.rpartition(":")
-    family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)[0]
-    line = socket.socket(family, kind)
-    line.setblocking(False)
-    code = line.connect_ex(where)
-    if code not in (0, errno.EINPROGRESS, errno.ECONNREFUSED):
-        line.close()
-        raise OSError(code, os.strerror(code))
-    return line
-
-
-def _outcomes(waiting: Sockets, until: float) -> Dict[str, str]:
-    poll = select.poll()
-    for fd in waiting:
-        poll.register(fd, select.POLLOUT)
-    said = {}
-    while waiting:
+            for family, where in _resolved(address):
+                code, connecting = _begin(family, where)
+                if connecting is not None:
+                    selector.register(connecting, selectors.EVENT_WRITE, address)
+                elif code in _OPEN:
+                    reached.add(address)
+                else:
+                    reasons[address] = _explain(code)
+        except (socket.gaierror, UnicodeError):
+            reasons[address] = "its name is unknown here"
+    until = time.monotonic() + seconds
+    while selector.get_map():
         left = until - time.monotonic()
-        ready = poll.poll(max(0.0, left) * 1000)
-        if not ready and left <= 0.0:  # after a last look: it may be us who did nothing for so long
+        ready = selector.select(max(0.0, left))
+        if not ready and left <= 0.0:  # after a last look: this process may have been suspended
             break
-        for fd, _ in ready:
-            poll.unregister(fd)
-            address, line = waiting.pop(fd)
-            code = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            line.close()
-            if code not in (0, errno.ECONNREFUSED):
-                said[address] = _words(code, OSError(code, os.strerror(code)))
-    for address, line in waiting.values():
-        line.close()
-        said[address] = "no answer: a firewall may drop what is sent there"
-    return said
+        for key, _ in ready:
+            selector.unregister(key.fileobj)
+            code = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # type: ignore[union-attr]
+            key.fileobj.close()  # type: ignore[union-attr]
+            if code in _OPEN:
+                reached.add(key.data)
+            else:
+                reasons[key.data] = _explain(code)
+    for key in list(selector.get_map().values()):
+        key.fileobj.close()  # type: ignore[union-attr]
+        reasons.setdefault(key.data, "no answer: a firewall may drop what is sent there")
+    return {address: why for address, why in reasons.items() if address not in reached}
 
 
-def _words(code: object, error: Exception) -> str:
-    if isinstance(error, (socket.gaierror, UnicodeError)):
-        return "its name is unknown here"
+def _resolved(address: str) -> List[Tuple[int, object]]:
+    """The families and socket addresses of ``host:port``."""
+    host, _, port = address.rpartition(":")
+    found = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)
+    return list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+
+
+def _begin(family: int, where: object) -> Tuple[int, "socket.socket | None"]:
+    """The result of connecting, and the socket if that is not known yet."""
+    try:
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:  # no IPv6 here
+        return error.errno or errno.EAFNOSUPPORT, None
+    connecting.setblocking(False)
+    code = connecting.connect_ex(where)  # type: ignore[arg-type]
+    if code == errno.EINPROGRESS:
+        return code, connecting
+    connecting.close()
+    return code, None
+
+
+def _explain(code: int) -> str:
     if code in (errno.ENETUNREACH, errno.EHOSTUNREACH):
         return "there is no way to it"
-    return str(getattr(error, "strerror", None) or error)
+    return os.strerror(code)

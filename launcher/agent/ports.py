@@ -1,4 +1,4 @@
-"""Holding ports: from before the ClusterSpec is made until the task is gone.
+"""Holding ports: from before the ClusterSpec is made until they are released.
 
 A socket that is bound but does not listen keeps the kernel from handing its port to anyone. It is
 bound plainly, so the kernel picks one that nobody has, and only then given SO_REUSEADDR: a server
@@ -11,13 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import Callable, Dict
 
 from launcher.job import TaskId
-
-if TYPE_CHECKING:
-    from typing import Callable, Dict
-
 
 _ADVICE = {
     errno.EMFILE: "`ulimit -n` there says how many there may be",
@@ -29,7 +25,7 @@ class PortKeeper:
     """The ports of the tasks of this host.
 
     Args:
-        keep: where to keep a descriptor; see `launcher.agent.limits.Limits.keep`.
+        keep: where to keep a descriptor; see `launcher.agent.spawn.Limits.keep`.
     """
 
     def __init__(self, keep: Callable[[int], int] = lambda fd: fd) -> None:
@@ -60,7 +56,7 @@ class PortKeeper:
             self.release(task)
 
 
-def refusal(error: OSError) -> str:
+def explain_refusal(error: OSError) -> str:
     """Why there is no port, and what could be done."""
     why = error.strerror or str(error)
     advice = _ADVICE.get(error.errno or 0)

@@ -1,16 +1,15 @@
-"""Starting one process: found along its own PATH, in a session of its own, output into a pipe."""
+"""Starting a task: its program along its own PATH, its environment, its own session, a pipe for its output."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import resource
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from launcher.agent.limits import Limits
-
-if TYPE_CHECKING:
-    from typing import Dict, Mapping, Optional, Sequence, Tuple
+from launcher.agent import processes
 
 #: What every task gets unless the user says otherwise: lines that appear when they are printed,
 #: and stacks in the log when a hung Python program is sent SIGABRT.
@@ -19,8 +18,14 @@ DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 #: Exit codes as POSIX shells use them (XCU 2.8.2), and 125 for what is our own fault (as ``env`` does).
 NOT_FOUND, NOT_RUNNABLE, OUR_FAULT = 127, 126, 125
 
-#: Whatever nohup, the user's shell or Python ignores: a task starts with the kernel's defaults.
+#: Tasks start with the kernel's defaults, also for signals that nohup, the user's shell or Python ignores.
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+#: Where conda keeps a list of all its environments, a folder a line (conda's own, since 4.4).
+_CONDA_LIST = "~/.conda/environments.txt"
+#: Installations of conda whose ``envs`` are looked through where there is no such list.
+_CONDA_HOMES = ("~/miniforge3", "~/mambaforge", "~/miniconda3", "~/anaconda3", "/opt/conda")
 
 
 class CannotStart(Exception):
@@ -38,18 +43,88 @@ class CannotStart(Exception):
 
 
 class Started(NamedTuple):
-    """A process that runs, the reading end (not blocking) of what it prints, its watermark (0: none)."""
+    """A process that runs, the reading end (not blocking) of its output, its tag (0: none)."""
 
     pid: int
     output: int
-    watermark: int
+    tag: int
+
+
+_PER_TASK = 4
+_OWN = 64
+
+
+class Limits:
+    """Resource limits of the agent, and those that tasks start with.
+
+    A task takes two or three descriptors of the agent, and the usual limit is 1024; programs that use
+    select(2) rely on it, so they must not inherit the agent's. Limits are set for the moment of the start,
+    not changed afterwards: what a task forks at once has the right ones too.
+
+    Args:
+        agent: the agent's number, for tags.
+    """
+
+    def __init__(self, agent: int) -> None:
+        self._agent = agent
+        self._files = self._raised = resource.getrlimit(resource.RLIMIT_NOFILE)
+        #: There are descriptors enough for pidfds.
+        self.roomy = True
+        self._realtime = resource.getrlimit(resource.RLIMIT_RTTIME)
+
+    def make_room(self, tasks: int) -> None:
+        """Raise our soft limit of open files, as far as the hard one allows, to what so many tasks need."""
+        _, hard = self._files
+        needed = tasks * _PER_TASK + _OWN
+        if hard != resource.RLIM_INFINITY:
+            self.roomy = needed <= hard
+            needed = min(needed, hard)
+        if needed > self._raised[0] != resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+            self._raised = (needed, hard)
+
+    def keep(self, fd: int) -> int:
+        """Move a descriptor that stays open as long as a task above the limit of tasks.
+
+        A start needs numbers below that limit.
+        """
+        soft, _ = self._files
+        if self._raised is self._files or fd < soft // 2:
+            return fd
+        try:
+            kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, soft)
+        except OSError:  # the limit does not allow it
+            return fd
+        os.close(fd)
+        return kept
+
+    def lend(self, ordinal: int) -> int:
+        """Set the limits for the ``ordinal``-th process that we start.
+
+        Returns:
+            Its tag; 0 if this user may not set one.
+        """
+        number = processes.tag(self._agent, ordinal)
+        if self._raised is not self._files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
+        try:
+            resource.setrlimit(resource.RLIMIT_RTTIME, (number, self._realtime[1]))
+        except (OSError, ValueError):  # the hard limit is below it
+            return 0
+        return number
+
+    def take_back(self) -> None:
+        """Set our own limits again."""
+        resource.setrlimit(resource.RLIMIT_RTTIME, self._realtime)
+        if self._raised is not self._files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._raised)
 
 
 class Spawner:
     """Starts processes.
 
     Args:
-        limits: what they start with.
+        limits: those they start with.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -57,7 +132,7 @@ class Spawner:
         self._count = 0
         #: Where the agent was started: relative folders begin there.
         self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
-        #: What tasks read from: open already, so that one can start when no descriptor is left to have.
+        #: The tasks' standard input, open already, so that one can start when no descriptor is left.
         self._nothing = os.open(os.devnull, os.O_RDONLY)
         self._environment = {**DEFAULTS, **os.environ}
 
@@ -81,6 +156,7 @@ class Spawner:
         Raises:
             CannotStart: with the exit code that stands for it.
         """
+        argv = [_at_home(argv[0]), *argv[1:]]  # a venv's Python finds its packages by argv[0]
         environment: Dict[str, str] = {**self._environment, **extra}
         if venv is not None:
             environment.update(_environment_of(venv, environment))
@@ -91,7 +167,7 @@ class Spawner:
         reading, writing = _pipe()
         reading = self._limits.keep(reading)
         self._count += 1
-        watermark = self._limits.lend(self._count)
+        tag = self._limits.lend(self._count)
         try:
             pid = _exec(path, argv, environment, (self._nothing, writing, writing))
         except (OSError, ValueError) as error:
@@ -101,32 +177,30 @@ class Spawner:
             self._limits.take_back()
             os.close(writing)
         os.set_blocking(reading, False)
-        return Started(pid, reading, watermark)
+        return Started(pid, reading, tag)
 
 
 def _enter(home: int, workdir: Optional[str]) -> None:
-    """Move to the folder a task runs in: posix_spawn has no word for it, and we have no other use for one."""
+    """Change to the folder a task runs in: posix_spawn has no option for it."""
     try:
         os.chdir(home)
         if workdir is not None:
             os.chdir(_at_home(workdir))
     except (OSError, ValueError) as error:
-        why = f"can't enter the working folder {workdir!r}: {_said(error)}"
+        why = f"can't enter the working folder {workdir!r}: {_reason(error)}"
         raise CannotStart(NOT_RUNNABLE, why) from error
 
 
 def _environment_of(venv: str, environment: Mapping[str, str]) -> Dict[str, str]:
-    from launcher.agent.environments import entered
-
     try:
-        return entered(environment, venv)
+        return _entered(environment, venv)
     except OSError as error:
         why = f"there is no virtual or conda environment {venv!r} (or no bin/python in it)"
         raise CannotStart(NOT_FOUND, why) from error
 
 
 def _at_home(path: str) -> str:
-    """``~/x`` means the home of whoever runs the agent: the launcher does not know it."""
+    """Expand ``~/x`` by the home of the user that runs the agent, which the launcher does not know."""
     return os.path.expanduser(path) if path.startswith("~") else path
 
 
@@ -156,7 +230,7 @@ def _find(name: str, path: str) -> str:
         CannotStart: 127 if there is none, 126 if there is one that may not be run.
     """
     if "/" in name:
-        return _at_home(name)
+        return name
     files = (os.path.join(folder or ".", name) for folder in path.split(os.pathsep))
     found = [file for file in files if os.path.isfile(file)]
     runnable = next((file for file in found if os.access(file, os.X_OK)), None)
@@ -185,8 +259,50 @@ def _explained(error: Exception, name: str, path: str) -> CannotStart:
         return CannotStart(NOT_RUNNABLE, why)
     if code == errno.E2BIG:
         return CannotStart(NOT_RUNNABLE, "its arguments and environment are larger than the kernel allows")
-    return CannotStart(OUR_FAULT, f"{name!r} can't be started: {_said(error)}")
+    return CannotStart(OUR_FAULT, f"{name!r} can't be started: {_reason(error)}")
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def _entered(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
+    """The variables that ``activate`` of a virtual or conda environment would set.
+
+    Args:
+        environment: what the task has so far.
+        venv: the environment's folder (``~/`` is this user's home), or the name of one of conda's.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    folder = _folder(venv)
+    own = {"PATH": os.path.join(folder, "bin") + os.pathsep + environment.get("PATH", os.defpath)}
+    if os.path.isdir(os.path.join(folder, "conda-meta")):
+        own.update(CONDA_PREFIX=folder, CONDA_DEFAULT_ENV=os.path.basename(folder))
+    else:
+        own["VIRTUAL_ENV"] = folder
+    return own
+
+
+def _folder(venv: str) -> str:
+    folders = [os.path.expanduser(venv)] if "/" in venv else _called(venv)
+    for folder in folders:
+        if os.path.exists(os.path.join(folder, "bin", "python")):
+            return os.path.abspath(folder)
+    raise FileNotFoundError(2, "no such environment", venv)
+
+
+def _called(name: str) -> List[str]:
+    """Folders of conda environments of this name, the listed ones first."""
+    listed = [folder for folder in _listed() if os.path.basename(folder) == name]
+    homes = [os.environ.get("CONDA_PREFIX", ""), *map(os.path.expanduser, _CONDA_HOMES)]
+    return listed + [os.path.join(home, "envs", name) for home in homes if home]
+
+
+def _listed() -> List[str]:
+    try:
+        with open(os.path.expanduser(_CONDA_LIST), encoding="utf-8", errors="surrogateescape") as file:
+            return [line.strip() for line in file]
+    except OSError:
+        return []

@@ -1,0 +1,357 @@
+"""The agent's loop: commands, ended processes and output come in; nothing in it waits for one of them.
+
+It is one thread: what is read about a process stays true until this thread reaps it, so a signal never goes
+to a pid that belongs to another process by then.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import time
+from typing import Callable, Dict, List, Optional, Sequence
+
+from launcher import events, protocol
+from launcher.agent import hostfacts, peers, processes
+from launcher.agent.children import Children
+from launcher.agent.connection import Connection
+from launcher.agent.exits import Exits
+from launcher.agent.families import Families
+from launcher.agent.oom import OomWatch
+from launcher.agent.output import Outputs
+from launcher.agent.ports import PortKeeper, explain_refusal
+from launcher.agent.spawn import CannotStart, Limits, Spawner
+from launcher.agent.stopping import SIGKILL, Stopping, Task
+from launcher.job import TaskId
+
+#: How tasks are stopped whose launcher is gone: nobody reads their output any more, so it is short.
+ABANDONED: events.Ladder = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
+#: Seconds for the launcher to take the last messages when an agent with a pipe closes.
+FAREWELL = 5.0
+#: Seconds an agent may need for all that, as its watchdog counts them.
+ENDING = 15.0
+
+
+class Agent:
+    """The agent of a host.
+
+    Args:
+        number: what tells its tags from those of other agents.
+        connection: to the launcher.
+        selector: that the connection uses.
+        watchdog: file descriptor that is at its end when the watchdog is gone.
+        renew: tells the watchdog by when (monotonic) the agent will have looked at the clock again.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        connection: Connection,
+        selector: selectors.BaseSelector,
+        watchdog: int,
+        renew: Callable[[float], None] = lambda until: None,
+    ) -> None:
+        processes.become_subreaper("launch-agent")
+        processes.keep_reserve()
+        self._connection = connection
+        self._send = connection.send
+        connection.take, connection.gone = self._take, self._launcher_gone
+        self._selector = selector
+        self._watchdog = watchdog
+        self._renew = renew
+        self._outputs = Outputs(selector, connection, self._gone_if_done)
+        self._limits = Limits(number)
+        self._ports = PortKeeper(self._limits.keep)
+        self._families = Families()
+        self._stopping = Stopping(self._families, self._report_signal)
+        self._children = Children(selector, connection, self._families.ignore)
+        self._tasks: Dict[TaskId, Task] = {}
+        self._by_pid: Dict[int, Task] = {}
+        self._oom = OomWatch()
+        self._exits = Exits(self._limits.keep)
+        self._spawner = Spawner(self._limits)
+        self._closing = False
+        self._cut_short = False
+        self._ending_until: Optional[float] = None
+        self._commands: Dict[type, Callable[..., None]] = {
+            events.HoldPorts: self._hold_ports,
+            events.ReleasePorts: self._release_ports,
+            events.TryPeers: self._try_peers,
+            events.StartTask: self._start,
+            events.StopTasks: self._stop,
+            events.SignalTask: self._signal,
+            events.HoldOutput: lambda command: connection.hold(command.on),
+            events.CloseAgent: lambda _: self._end_all(),
+            protocol.RunCommand: self._children.run,
+            protocol.CommandInput: self._children.take_input,
+            protocol.CommandCredit: self._children.take_credit,
+            protocol.CloseCommand: self._children.close,
+        }
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self) -> int:
+        """Serve until told to close, or until the launcher is gone; nothing is left then.
+
+        Returns:
+            Exit code: 0 if that is what ended it, and nothing else did.
+        """
+        self._listen()
+        self._send(events.AgentReady("", time.time(), os.getpid(), hostfacts.host_facts()))
+        while not (self._closing and not self._tasks):
+            self._turn()
+        self._end_strays()
+        if not self._cut_short:
+            self._connection.hold(False)
+            self._send(events.AgentClosed("", time.time()), bulk=True)
+            until = time.monotonic() + FAREWELL
+            while not self._connection.done and not (self._connection.is_pipe and time.monotonic() >= until):
+                self._turn(0.05)
+        return 1 if self._cut_short else 0
+
+    def _turn(self, longest: Optional[float] = None) -> None:
+        """Wait for something to happen, and act on it; what tasks print comes last."""
+        ready = self._selector.select(self._seconds_to_wait(longest))
+        for key, _ in sorted(ready, key=lambda event: event[0].fd in self._outputs):
+            if self._selector.get_map().get(key.fd) == key:  # else another event has closed it
+                key.data()
+        now = time.monotonic()
+        look = self._stopping.next_look()
+        if look is not None and look <= now:
+            self._look_at_stopping()
+        for part in (self._children, self._outputs, self._connection):
+            part.on_time(now)
+        self._outputs.pause_or_go_on()
+        self._renew(max(self._connection.until, self._ending_until or 0.0))
+
+    def _seconds_to_wait(self, longest: Optional[float]) -> Optional[float]:
+        times = [self._stopping.next_look(), self._outputs.next_due(), self._children.next_due()]
+        times.append(self._connection.next_due())
+        due = [at - time.monotonic() for at in times if at is not None]
+        if longest is not None:
+            due.append(longest)
+        return max(0.0, min(due)) if due else None
+
+    def _listen(self) -> None:
+        """Listen to ended children, to SIGTERM and to the watchdog."""
+        waking, woken = os.pipe()
+        for fd in (waking, woken):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        self._wake = waking
+        for fd, callback in (
+            (waking, self._on_signal),
+            (self._exits.fileno(), self._look_at_ended),
+            (self._watchdog, self._on_watchdog),
+        ):
+            self._selector.register(fd, selectors.EVENT_READ, callback)
+        try:
+            self._children.ask(hostfacts.ask_for_gpus, hostfacts.GPU_SECONDS, self._report_gpus)
+        except OSError:  # no process for it: then nothing is known of its GPUs
+            pass
+
+    # ------------------------------------------------------------------ the launcher
+
+    def _take(self, message: protocol.Message) -> None:
+        self._commands[type(message)](message)
+
+    def _launcher_gone(self) -> None:
+        self._outputs.hurry()
+        self._connection.hold(False)
+        self._end_all()
+        self._ending_until = time.monotonic() + ENDING
+
+    def _end_all(self) -> None:
+        """End everything, then the agent."""
+        if not self._closing:
+            self._closing = True
+            self._ending_until = time.monotonic() + ENDING
+            self._end(list(self._tasks.values()), ABANDONED)
+
+    def _cut(self, why: str) -> None:
+        """Something else ends the agent: the launcher sees the end of the connection, and of no task."""
+        if not self._cut_short:
+            self._cut_short = True
+            if self._connection.is_pipe:
+                print(why, file=sys.stderr, flush=True)
+            self._connection.refuse(why)
+            self._end_all()
+
+    def _on_watchdog(self) -> None:
+        self._selector.unregister(self._watchdog)
+        self._cut("its watchdog was killed")
+
+    def _hold_ports(self, command: events.HoldPorts) -> None:
+        self._limits.make_room(len(command.tasks))
+        try:
+            ports = {task: self._ports.hold(task) for task in command.tasks}
+        except OSError as error:
+            self._release_ports(events.ReleasePorts("", command.tasks))
+            self._send(events.PortsRefused("", time.time(), explain_refusal(error)))
+            return
+        self._send(events.PortsHeld("", time.time(), ports))
+
+    def _release_ports(self, command: events.ReleasePorts) -> None:
+        for task in command.tasks:
+            self._ports.release(task)
+
+    # ------------------------------------------------------------------ starting
+
+    def _start(self, command: events.StartTask) -> None:
+        try:
+            started = self._spawner.spawn(
+                command.argv, command.env, command.workdir, command.venv, command.script
+            )
+        except CannotStart as fault:
+            self._not_started(command, fault.code, fault.why)
+            return
+        task = Task(command.task, command.attempt, started.pid, started.output, command.ladder)
+        self._tasks[task.id] = self._by_pid[task.pid] = task
+        self._families.add(task.id, task.pid, started.tag)
+        if self._limits.roomy:
+            self._exits.watch(task.pid)
+        self._outputs.add(task)
+        self._send(events.TaskStarted("", time.time(), task.id, task.attempt, task.pid))
+        if self._closing:
+            self._end([task], ABANDONED)
+
+    def _not_started(self, command: events.StartTask, code: int, why: str) -> None:
+        now = time.time()
+        self._send(events.TaskNotStarted("", now, command.task, command.attempt, code, why))
+
+    # ------------------------------------------------------------------ ended processes
+
+    def _on_signal(self) -> None:
+        if signal.SIGTERM in _drain(self._wake):
+            self._cut("it was sent SIGTERM")
+        self._look_at_ended()
+
+    def _look_at_ended(self) -> None:
+        exited = self._reap()
+        if not (exited or self._stopping):
+            return
+        orphans = self._families.orphans()
+        unsure = self._families.may_be_more()
+        for task in exited:
+            if task.stop is None and (unsure or orphans.get(task.id)):
+                self._stopping.begin(task, task.ladder, time.monotonic())
+        self._look_at_stopping(exited)
+
+    def _reap(self) -> List[Task]:
+        """Take the status of every ended child: main processes are told, adopted ones just vanish."""
+        exited: List[Task] = []
+        while True:
+            somebody, tasks = processes.ended_child(), self._exits.in_order()
+            if not (somebody or tasks):
+                return exited
+            for pid in tasks or (somebody,):
+                self._reap_one(pid, exited)
+
+    def _reap_one(self, pid: int, exited: List[Task]) -> None:
+        self._exits.forget(pid)
+        got, status, usage = os.wait4(pid, os.WNOHANG)
+        if not got:  # a debugger has it: we are told when he lets go
+            return
+        self._families.child_ended(pid)
+        self._children.reaped(pid, status)
+        task = self._by_pid.pop(pid, None)
+        if task is not None and not task.exited:
+            self._on_exit(task, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+            exited.append(task)
+
+    def _on_exit(self, task: Task, status: int, peak: int, cpu: float) -> None:
+        task.exited = True
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        suspect = number == SIGKILL and not task.signalled
+        oom = self._oom.evidence(task.pid) if suspect else ""
+        now = time.time()
+        self._send(events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom))
+
+    def _look_at_stopping(self, exited: Sequence[Task] = ()) -> None:
+        self._stopping.look(time.monotonic())
+        for task in {id(task): task for task in (*exited, *self._stopping.done())}.values():
+            if task.exited and task.stop is None:
+                self._processes_are_over(task)
+
+    def _processes_are_over(self, task: Task) -> None:
+        task.empty = True
+        self._outputs.read_rest(task)
+        self._gone_if_done(task)
+
+    def _gone_if_done(self, task: Task) -> None:
+        if not task.empty or task.output is not None or self._tasks.get(task.id) is not task:
+            return
+        del self._tasks[task.id]
+        self._families.forget(task.id)
+        now = time.time()
+        left = len(task.leftovers)
+        gone = events.TaskGone("", now, task.id, task.attempt, left, task.unkillable)
+        self._send(gone, bulk=True)
+
+    # ------------------------------------------------------------------ stopping
+
+    def _stop(self, command: events.StopTasks) -> None:
+        self._end([self._tasks[task] for task in command.tasks if task in self._tasks], command.ladder)
+
+    def _end(self, tasks: List[Task], ladder: events.Ladder) -> None:
+        self._look_at_ended()  # so that no signal is said to have ended what was over before
+        now = time.monotonic()
+        for task in tasks:
+            if not task.empty:
+                self._stopping.begin(task, ladder, now)
+            elif ladder[0][0] == SIGKILL:
+                self._outputs.let_go(task)
+        self._look_at_stopping()
+
+    def _report_signal(self, task: Task, number: int, count: int) -> None:
+        now = time.time()
+        self._send(events.TaskSignalled("", now, task.id, task.attempt, number, count))
+
+    def _end_strays(self) -> None:
+        """Kill what belongs to no task: it left its session and washed off its watermark."""
+        self._ports.release_all()
+        processes.kill_descendants(ABANDONED[-1][1], self._reap)
+
+    # ------------------------------------------------------------------ signals of the user's
+
+    def _signal(self, command: events.SignalTask) -> None:
+        """Send one signal, of which the stop sequence knows nothing."""
+        self._look_at_ended()
+        task = self._tasks.get(command.task)
+        if task is None:
+            return
+        members = self._families.members(task.main, self._families.orphans().get(task.id, []))
+        for process in members:
+            if command.all or process.pid == task.main:
+                processes.send(process, command.signal)
+
+    # ------------------------------------------------------------------ questions
+
+    def _report_gpus(self, answer: bytes) -> None:
+        gpus = hostfacts.read_gpus(answer)
+        if gpus:
+            self._send(events.HostGpus("", time.time(), gpus))
+
+    def _try_peers(self, command: events.TryPeers) -> None:
+        def report(answer: bytes) -> None:
+            unreachable = peers.read_unreachable(answer, command.addresses)
+            self._send(events.PeersTried("", time.time(), unreachable))
+
+        try:
+            self._children.ask(lambda: peers.print_unreachable(command.addresses), peers.SECONDS, report)
+        except OSError as error:
+            why = f"no process to try it with: {error.strerror}"
+            self._send(events.PeersTried("", time.time(), dict.fromkeys(command.addresses, why)))
+
+
+def _drain(fd: int) -> bytes:
+    """The numbers of the signals that woke us."""
+    try:
+        return os.read(fd, 65536)
+    except BlockingIOError:
+        return b""

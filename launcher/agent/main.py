@@ -1,0 +1,211 @@
+"""How an agent starts, and how a launcher connects to one that runs.
+
+==============  ======================================================================================
+`run`           here: the agent with a pipe, our stdin and stdout; on the launcher's own machine, and in
+                containers of its engine
+`start`         on an SSH host: the agent as a daemon, then `connect`
+`serve`         in a container elsewhere: the agent as the main process, which listens like a daemon
+`connect`       a pump between our stdin and stdout and the agent that listens
+==============  ======================================================================================
+
+Each takes a mapping: ``host`` (its name in the plan) and ``agent`` (number, for process tags); but for
+`run` also ``token``, ``lease`` in seconds, and ``job`` if files were brought to the host: they are removed
+when the launcher is gone for good.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+from typing import Any, Callable, Mapping, NoReturn, Optional
+
+from launcher.agent import processes, sweep
+from launcher.agent.connection import (
+    CLOSED_GRACE,
+    Connection,
+    PipeConnection,
+    SocketConnection,
+    listen,
+)
+from launcher.agent.connection import (
+    connect as connect_to,
+)
+from launcher.agent.watchdog import Deadline, watch
+from launcher.protocol import Refused, encode
+
+#: Seconds to kill what earlier runs left.
+_SWEEPING = 2.0
+#: Seconds for an agent to accept a connection.
+_ACCEPTING = 10.0
+_READ = 256 * 1024
+_STANDARD = (0, 1, 2)
+
+
+def run(arguments: Mapping[str, Any]) -> NoReturn:
+    """Be the agent with a pipe under its watchdog; see above."""
+    processes.close_inherited()
+    host, number = str(arguments["host"]), int(arguments["agent"])
+    processes.carry_tag(number)
+    processes.show_as(f"tf-agent {host}")
+
+    def agent(watchdog: int) -> int:
+        selector = selectors.DefaultSelector()
+        return _serve(number, PipeConnection(selector, host, 0, 1), selector, watchdog)
+
+    watch(agent)
+
+
+def start(arguments: Mapping[str, Any]) -> int:
+    """Start the daemon, unless it lives already (the answer to an earlier request got lost), and connect."""
+    try:
+        listener = listen(str(arguments["token"]))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return connect(arguments)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        listener.close()
+        return connect(arguments)
+    try:
+        os.setsid()
+        if os.fork() == 0:  # not the leader of its session: no terminal can become its own
+            _let_go()
+            _listen_and_serve(arguments, listener, CLOSED_GRACE)
+    finally:
+        os._exit(0)
+
+
+def serve(arguments: Mapping[str, Any]) -> NoReturn:
+    """Be the agent that listens, under its watchdog; see above."""
+    processes.close_inherited()
+    _listen_and_serve(arguments, listen(str(arguments["token"])), float(arguments["lease"]))
+
+
+def _let_go() -> None:
+    """Let go of the login session: its streams and its signals."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in _STANDARD:
+        os.dup2(nothing, fd)
+    os.close(nothing)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _listen_and_serve(arguments: Mapping[str, Any], listener: socket.socket, first: float) -> NoReturn:
+    host, number = str(arguments["host"]), int(arguments["agent"])
+    processes.carry_tag(number)
+    processes.show_as(f"tf-agent {host}")
+    deadline = Deadline()
+
+    def agent(watchdog: int) -> int:
+        selector = selectors.DefaultSelector()
+        token, lease = str(arguments["token"]), float(arguments["lease"])
+        connection = SocketConnection(selector, host, listener, token, lease, first)
+        code = _serve(number, connection, selector, watchdog, deadline.renew)
+        if connection.broken:
+            _remove_files(arguments)
+        sweep.sweep_lost(_SWEEPING)
+        return code
+
+    watch(agent, deadline, listener)
+
+
+def _serve(
+    number: int,
+    connection: Connection,
+    selector: selectors.BaseSelector,
+    watchdog: int,
+    renew: Optional[Callable[[float], None]] = None,
+) -> int:
+    from launcher.agent.agent import Agent  # the watchdog does not need it
+
+    gc.freeze()
+    agent = Agent(number, connection, selector, watchdog, renew or (lambda until: None))
+    try:
+        return agent.run()
+    except Exception as error:
+        connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
+        raise
+
+
+def _remove_files(arguments: Mapping[str, Any]) -> None:
+    """No launcher saw the end: remove the files that were brought here."""
+    if "job" not in arguments:
+        return
+    from launcher.agent.store.home import Failed
+    from launcher.agent.store.work import discard
+
+    try:
+        discard(str(arguments["job"]), lambda: None)
+    except (OSError, Failed):  # the next sync there tries again
+        return
+
+
+def connect(arguments: Mapping[str, Any]) -> int:
+    """Pump bytes between our stdin and stdout and the agent; ends when either side does.
+
+    When the agent closes the connection, its watchdog may know why: it is asked once.
+
+    Args:
+        arguments: ``token``; ``age``: seconds since the agent was started.
+    """
+    token, age = str(arguments["token"]), float(arguments.get("age", 0.0))
+    agent = connect_to(token, _ACCEPTING)
+    if agent is None:
+        _write(1, b"".join(encode(Refused(_no_agent(age)))))
+        return 1
+    threading.Thread(target=_pump_down, args=(agent, token), daemon=True).start()
+    try:
+        while data := os.read(0, _READ):
+            agent.sendall(data)
+        agent.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    os._exit(0)
+
+
+def _pump_down(agent: socket.socket, token: str) -> None:
+    try:
+        _copy(agent)
+        again = connect_to(token, _ACCEPTING)
+        if again is not None:
+            _copy(again)
+    except OSError:
+        pass
+    os._exit(0)
+
+
+def _copy(agent: socket.socket) -> None:
+    try:
+        while data := agent.recv(_READ):
+            _write(1, data)
+    except ConnectionError:
+        return
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _no_agent(age: float) -> str:
+    try:
+        with open("/proc/uptime", "rb") as file:
+            up = float(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        up = 0.0
+    restarted = f": the host was restarted {up:.0f} s ago" if 0 < up < age else ""
+    return f"its agent ended while the connection was down{restarted}"
+
+
+if __name__ == "__main__":
+    run({"host": sys.argv[1], "agent": processes.new_agent_number()})

@@ -1,0 +1,123 @@
+"""What the tasks print: read as it comes, and left in their pipes while the launcher takes nothing."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from typing import Callable, Dict, Optional
+
+from launcher.agent.connection import Connection
+from launcher.agent.stopping import Task
+from launcher.events import TaskOutput
+from launcher.protocol import WINDOW
+
+#: Seconds that output may stay open after the last process of a task ended: a process of another task holds
+#: it.
+DRAIN = 1.0
+_LOW_WATER = WINDOW // 2
+_CHUNK = 64 * 1024
+#: Reads that empty a pipe (64 KiB) and see its end at once.
+_LAST_READS = 3
+
+
+class Outputs:
+    """The open outputs of all tasks.
+
+    Args:
+        selector: wakes the agent when one can be read.
+        connection: where it goes.
+        closed: called with a task when its output has come to its end.
+    """
+
+    def __init__(
+        self, selector: selectors.BaseSelector, connection: Connection, closed: Callable[[Task], None]
+    ) -> None:
+        self._selector = selector
+        self._connection = connection
+        self._closed = closed
+        self._paused = False
+        self._hurried = False
+        self._open: Dict[int, Task] = {}
+        self._last: Dict[int, float] = {}
+
+    def __contains__(self, fd: object) -> bool:
+        return fd in self._open
+
+    def add(self, task: Task) -> None:
+        """Read what ``task`` prints from now on."""
+        if task.output is not None:
+            self._open[task.output] = task
+            if not self._paused:
+                self._listen(task.output)
+
+    def pause_or_go_on(self) -> None:
+        """Leave everything in the tasks' pipes while too much waits to be sent, or go on."""
+        paused = self._connection.pending > (_LOW_WATER if self._paused else WINDOW)
+        if paused == self._paused:
+            return
+        self._paused = paused
+        now = time.monotonic()
+        self._last = dict.fromkeys(self._last, now + DRAIN)
+        for output in self._open:
+            if paused:
+                self._selector.unregister(output)
+            else:
+                self._listen(output)
+
+    def hurry(self) -> None:
+        """The launcher is gone: no task's end waits for it to read any more."""
+        self._hurried = True
+
+    def read_rest(self, task: Task) -> None:
+        """All processes of ``task`` have ended: read what is left, and give up on what stays open."""
+        for _ in range(_LAST_READS):
+            self._read(task)
+        if task.output is not None:
+            self._last[task.output] = time.monotonic() + DRAIN
+
+    def let_go(self, task: Task) -> None:
+        """Do not wait for other processes that hold the output of a task that has ended."""
+        if task.output is not None and not self._paused:
+            self._close(task, task.output)
+
+    def next_due(self) -> Optional[float]:
+        """When `on_time` is due (monotonic); ``None``: never."""
+        return min(self._last.values(), default=None)
+
+    def on_time(self, now: float) -> None:
+        """Close what stayed open for too long; not what was not read yet, unless the launcher is gone."""
+        for output in [output for output, until in self._last.items() if until <= now]:
+            if self._paused and not self._hurried:
+                self._last[output] = now + DRAIN
+            else:
+                self._close(self._open[output], output)
+
+    def _listen(self, output: int) -> None:
+        task = self._open[output]
+        self._selector.register(output, selectors.EVENT_READ, lambda: self._read(task))
+
+    def _read(self, task: Task) -> None:
+        output = task.output
+        if output is None or self._paused:
+            return
+        try:
+            data = os.read(output, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._connection.send(TaskOutput("", task.id, task.attempt, data), bulk=True)
+            self.pause_or_go_on()
+        else:
+            self._close(task, output)
+
+    def _close(self, task: Task, output: int) -> None:
+        if not self._paused:
+            self._selector.unregister(output)
+        del self._open[output]
+        self._last.pop(output, None)
+        os.close(output)
+        task.output = None
+        self._closed(task)

@@ -1,0 +1,356 @@
+"""Processes of this machine: what ``/proc`` shows, signals to exactly the process meant, process tags.
+
+A process tag is a number that every process of a task carries. Resource limits are inherited through fork,
+exec and setsid, and no cleared environment removes them. So an agent starts each task with a soft limit on
+something that limits nothing in practice (realtime scheduling without a pause, in microseconds: the numbers
+used are beyond 100,000 years). ``/proc/PID/limits`` shows it. The launcher's own commands use this module
+too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NAME = 15
+#: Seconds between two looks at what was killed, and how many in a row that show only dead ones are enough.
+_LOOK = 0.002
+_QUIET_LOOKS = 100
+
+
+def become_subreaper(name: str) -> None:
+    """Adopt every orphan among our descendants, and be called ``name`` (15 bytes) in process lists.
+
+    Raises:
+        OSError: the kernel refused (older than Linux 3.4).
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def show_as(command: str) -> None:
+    """Show this command line in process lists. A fork has the launcher's, and ``pkill -f launch`` must not
+    signal it. Where that is not allowed nothing changes.
+    """
+    try:
+        fields = _read("/proc/self/stat").rpartition(b") ")[2].split()
+        start, end = int(fields[45]), int(fields[46])
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(command.encode()[: end - start - 1].ljust(end - start, b"\0"))
+    except (OSError, ValueError):
+        return
+
+
+def ended_child() -> int:
+    """The pid of a child of ours that is over and was not reaped yet; 0: there is none."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return found.si_pid if found is not None else 0
+
+
+def has_children() -> bool:
+    """Whether we have any child, alive or not reaped. No race can make this answer wrong."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+#: Spare descriptors, closed on EMFILE so that ``/proc`` can still be read.
+_reserve: List[int] = []
+_RESERVED = 3
+
+
+def keep_reserve() -> None:
+    """Keep spare descriptors, so that processes can be looked at and signalled when all others are in use."""
+    while len(_reserve) < _RESERVED:
+        _reserve.append(os.open(os.devnull, os.O_RDONLY))
+
+
+def _with_reserve(call: Callable[..., Any], *arguments: object) -> Any:
+    """Call it; if no descriptor was left for it, call it again with the spare ones closed."""
+    try:
+        return call(*arguments)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE) or not _reserve:
+            raise
+    while _reserve:
+        os.close(_reserve.pop())
+    try:
+        return call(*arguments)
+    finally:
+        keep_reserve()
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class Process(NamedTuple):
+    """One process, as ``/proc/PID/stat`` shows it; ``start`` (ticks since boot) tells reused pids apart."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    start: int
+    threads: int = 1
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a zombie: over, but its parent has not asked how.
+
+        One whose main thread has left shows as a zombie too, while its other threads run.
+        """
+        return self.state in "ZX" and self.threads <= 1
+
+
+def look_at(pid: int) -> Optional[Process]:
+    """The process, or ``None`` if there is none of this pid."""
+    try:
+        text = _with_reserve(_read, f"/proc/{pid}/stat")
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # this does not mean that it is gone
+            raise
+        return None
+    # The name in parentheses may hold anything, also parentheses and spaces.
+    fields = text[text.rindex(b")") + 2 :].split()
+    numbers = [int(fields[index]) for index in (1, 2, 3, 19, 17)]
+    return Process(pid, fields[0].decode(), *numbers)
+
+
+def children_of(pid: int) -> List[int]:
+    """Pids of the children of all threads of ``pid``; empty if it is gone."""
+    try:
+        threads = _with_reserve(os.listdir, f"/proc/{pid}/task")
+    except OSError:
+        return []
+    pids: List[int] = []
+    for thread in threads:
+        try:
+            pids.extend(map(int, _with_reserve(_read, f"/proc/{pid}/task/{thread}/children").split()))
+        except FileNotFoundError:
+            if not _kernel_lists_children():
+                return _children_by_scan(pid)
+        except OSError:
+            continue  # the thread ended meanwhile
+    return pids
+
+
+_lists_children: Optional[bool] = None
+
+
+def _kernel_lists_children() -> bool:
+    """Whether ``/proc/PID/task/TID/children`` exists here (a kernel option)."""
+    global _lists_children
+    if _lists_children is None:
+        me = os.getpid()
+        _lists_children = os.path.exists(f"/proc/{me}/task/{me}/children")
+    return _lists_children
+
+
+def _children_by_scan(parent: int) -> List[int]:
+    return [process.pid for process in all_processes() if process.parent == parent]
+
+
+def all_processes() -> Iterator[Process]:
+    """Every process of the machine that can be seen."""
+    for name in _with_reserve(os.listdir, "/proc"):
+        if name.isdigit():
+            process = look_at(int(name))
+            if process is not None:
+                yield process
+
+
+def descendants_of(pid: int) -> List[Process]:
+    """Children, their children and so on, parents first; not ``pid`` itself."""
+    found: Dict[int, Process] = {}
+    ahead = children_of(pid)
+    while ahead:
+        child = ahead.pop(0)
+        process = None if child in found else look_at(child)
+        if process is not None:
+            found[child] = process
+            ahead.extend(children_of(child))
+    return list(found.values())
+
+
+def send(process: Process, number: int) -> bool:
+    """Send a signal to exactly this process, never to a later one with its pid.
+
+    Returns:
+        Whether it was there to get it.
+    """
+    if not hasattr(os, "pidfd_open"):  # Python 3.8
+        return _is_still(process) and _kill(process.pid, number)
+    try:
+        return _with_reserve(_send, process, number)
+    except OSError:
+        return False
+
+
+def _send(process: Process, number: int) -> bool:
+    handle = os.pidfd_open(process.pid)
+    try:
+        if not _is_still(process):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    finally:
+        os.close(handle)
+    return True
+
+
+def _is_still(process: Process) -> bool:
+    now = look_at(process.pid)
+    return now is not None and now.start == process.start
+
+
+def _kill(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def kill_groups(processes: Iterable[Process]) -> None:
+    """Kill the process groups of these processes.
+
+    A process that forks and exits in a loop outruns kill(pid); it cannot outrun killpg.
+
+    Args:
+        processes: their sessions were begun by tasks, so that no other process can be in their groups. Those
+            of our own session, and of a session from outside our pid namespace, are left out.
+    """
+    not_theirs = (0, os.getsid(0))
+    groups: Dict[int, List[Process]] = {}
+    for process in processes:
+        if process.group > 1 and process.session not in not_theirs:
+            groups.setdefault(process.group, []).append(process)
+    for group, members in groups.items():
+        if any(_is_in_group(member) for member in members):  # else the number may be reused
+            _killpg(group)
+
+
+def _is_in_group(process: Process) -> bool:
+    now = look_at(process.pid)
+    return now is not None and (now.start, now.group) == (process.start, process.group)
+
+
+def _killpg(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:  # it has ended, or runs as another user
+        return
+
+
+def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
+    """Kill all our descendants until none is left; it does not wait for dead ones that a debugger holds.
+
+    Args:
+        seconds: when to give up on what can't be killed.
+        reap: takes the status of ended children.
+
+    Returns:
+        Whether some are left.
+    """
+    until, quiet, late = time.monotonic() + seconds, 0, False
+    reap()
+    while has_children() and quiet < _QUIET_LOOKS and not late:
+        late = time.monotonic() >= until  # a last look: this process may have been suspended
+        alive = [process for process in descendants_of(os.getpid()) if not process.ended]
+        kill_groups(alive)
+        for process in alive:
+            send(process, signal.SIGKILL)
+        quiet = 0 if alive else quiet + 1
+        time.sleep(_LOOK)
+        reap()
+    return has_children()
+
+
+#: Keeps clear of numbers that mean something; the sum stays below 2**63, which is all Python passes on.
+_TAG_BASE = 5 << 60
+#: Tasks that one agent can start, as a power of two, and agents that can be told apart.
+_TASK_BITS = 24
+_AGENT_BITS = 36
+
+
+def new_agent_number() -> int:
+    """A random number for an agent, for the tags of what it starts."""
+    return int.from_bytes(os.urandom(8), "little") % (1 << _AGENT_BITS)
+
+
+def tag(agent: int, ordinal: int) -> int:
+    """The tag of the ``ordinal``-th process that this agent starts; 0: of the agent and its watchdog."""
+    return _TAG_BASE + (agent << _TASK_BITS) + ordinal % (1 << _TASK_BITS)
+
+
+def agent_of(number: int) -> Optional[int]:
+    """The agent that gave this tag (any number); ``None``: it is no tag."""
+    agent = (number >> _TASK_BITS) - (_TAG_BASE >> _TASK_BITS)
+    return agent if 0 <= agent < 1 << _AGENT_BITS else None
+
+
+def ordinal_of(number: int) -> int:
+    """Which process of its agent carries this tag."""
+    return number % (1 << _TASK_BITS)
+
+
+def tag_of(pid: int) -> int:
+    """The tag of a process; 0 if it has none, or is gone."""
+    try:
+        return read_tag(_with_reserve(_read, f"/proc/{pid}/limits"))
+    except OSError:
+        return 0
+
+
+def read_tag(limits: bytes) -> int:
+    """The number in a ``/proc/PID/limits``; 0 if it has none.
+
+    The line is ``Max realtime timeout      5764607523034234881    unlimited    us``.
+    """
+    words = limits.partition(b"Max realtime timeout ")[2].split(None, 1)
+    return int(words[0]) if words and words[0].isdigit() else 0
+
+
+def carry_tag(agent: int) -> None:
+    """Tag this process, and what it forks, as one that looks after this agent's processes."""
+    _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+    try:
+        resource.setrlimit(resource.RLIMIT_RTTIME, (tag(agent, 0), hard))
+    except (OSError, ValueError):  # the hard limit is below it: then tasks carry none either
+        return
+
+
+def close_inherited() -> None:
+    """Close what the launcher's shell or ``make`` left open, but not what modules are imported from."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and f"/proc/self/fd/{name}" not in sys.path:
+            try:
+                os.close(int(name))
+            except OSError:  # the descriptor that listed the folder
+                continue
+
+
+def reset_signals() -> None:
+    """In a fork: the handlers of the parent write to descriptors that mean something else here."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

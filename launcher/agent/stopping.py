@@ -1,0 +1,222 @@
+"""One task as the agent sees it, and how tasks are stopped: all their processes together, step by step."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from typing import Callable, Dict, List, Optional, Set, Tuple
+
+from launcher.agent import processes
+from launcher.agent.families import Families
+from launcher.agent.processes import Process
+from launcher.events import Ladder
+from launcher.job import TaskId
+
+SIGKILL = 9
+
+
+class StopSequence:
+    """Where the stop sequence of a task is: which signal is due, whether it was sent, when the next is due.
+
+    Args:
+        ladder: its steps, ``(signal, seconds)``.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, ladder: Ladder, now: float) -> None:
+        self._ladder = ladder
+        self._step = 0
+        self._until = now + ladder[0][1]
+        #: Whether the signal of the present step was sent and reported.
+        self.sent = False
+        #: The process group that got it as a whole.
+        self.group: Optional[int] = None
+
+    @property
+    def signal(self) -> int:
+        """The signal of the present step."""
+        return self._ladder[self._step][0]
+
+    def advance(self, now: float) -> bool:
+        """Go to the next step if its time has come; ``False``: none is left."""
+        if now < self._until:
+            return True
+        if self._step + 1 == len(self._ladder):
+            return False
+        self._step += 1
+        self._until = now + self._ladder[self._step][1]
+        self.sent = False
+        self.group = None
+        return True
+
+    def next_look(self, now: float, killing: float, asking: float) -> float:
+        """When to look at the task again: in so many seconds, by signal, but not after the step's end."""
+        due = min(self._until, now + (killing if self.signal == SIGKILL else asking))
+        return due if due > now else now + killing
+
+
+class Task:
+    """A task that was started and is not gone.
+
+    Args:
+        task, attempt: its name, and which start of it this is.
+        pid: its main process, leader of its session and group.
+        output: reading end of what it prints.
+        ladder: how what it leaves behind is ended.
+    """
+
+    def __init__(self, task: TaskId, attempt: int, pid: int, output: int, ladder: Ladder) -> None:
+        self.id = task
+        self.attempt = attempt
+        self.pid = pid
+        self.output: Optional[int] = output
+        self.ladder = ladder
+        #: The main process was reaped.
+        self.exited = False
+        #: A signal of ours went to it before it was reaped.
+        self.signalled = False
+        #: No process of it is left.
+        self.empty = False
+        self.stop: Optional[StopSequence] = None
+        #: Processes it left behind that we ended.
+        self.leftovers: Set[int] = set()
+        self.unkillable: Tuple[int, ...] = ()
+
+    @property
+    def main(self) -> Optional[int]:
+        """The main process's pid until it is reaped; then the pid may belong to another process."""
+        return None if self.exited else self.pid
+
+
+#: Seconds between two looks at tasks that are being killed: they may start new processes meanwhile.
+LOOK = 0.01
+#: Seconds between two looks at tasks that are asked to end. Every end is noticed without them, as every
+#: orphan is a child of the agent; they find processes that stopped themselves.
+SLOW_LOOK = 0.25
+
+_Found = Tuple[Task, StopSequence, List[Process]]
+
+
+class Stopping:
+    """The tasks that are being stopped.
+
+    A signal goes once to each process that exists when its step begins. One that starts later, say to save a
+    checkpoint on SIGTERM, is left alone until the next step; SIGKILL goes to all.
+
+    Args:
+        families: know the processes of a task.
+        report: called once for each step and task with the task, the signal, and how many processes got it.
+    """
+
+    def __init__(self, families: Families, report: Callable[[Task, int, int], None]) -> None:
+        self._families = families
+        self._report = report
+        self._tasks: Dict[TaskId, Task] = {}
+        self._done: List[Task] = []
+        self._next = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    def begin(self, task: Task, ladder: Ladder, now: float) -> None:
+        """Stop ``task`` by this ladder, from its first step, in place of any other."""
+        task.stop = StopSequence(ladder, now)
+        self._tasks[task.id] = task
+        self._next = now
+
+    def next_look(self) -> Optional[float]:
+        """When `look` is due (monotonic); ``None``: nothing is being stopped."""
+        return self._next if self._tasks else None
+
+    def done(self) -> List[Task]:
+        """Tasks without any process (or with unkillable ones only), each returned once."""
+        done, self._done = self._done, []
+        return done
+
+    def look(self, now: float) -> None:
+        """Look at all of them: advance where time is up, send what is due, finish what has ended."""
+        if not self._tasks:
+            return
+        exhausted = {task for task, stop in self._sequences() if not stop.advance(now)}
+        found = self._look()
+        unsure = self._families.may_be_more()
+        self._signal_groups(found)
+        for task, stop, members in found:
+            if task in exhausted and (members or not task.exited):
+                self._give_up(task, members)
+            elif members or not task.exited or unsure:
+                self._send(task, stop, members)
+            else:
+                self._let_go(task)
+        self._next = min((stop.next_look(now, LOOK, SLOW_LOOK) for _, stop in self._sequences()), default=now)
+
+    def _sequences(self) -> List[Tuple[Task, StopSequence]]:
+        return [(task, task.stop) for task in self._tasks.values() if task.stop is not None]
+
+    def _look(self) -> List[_Found]:
+        orphans = self._families.orphans()
+        return [
+            (task, stop, self._families.members(task.main, orphans.get(task.id, [])))
+            for task, stop in self._sequences()
+        ]
+
+    def _signal_groups(self, found: List[_Found]) -> None:
+        """First the signal to the groups of the main processes: one system call a task, so all together."""
+        for task, stop, _ in found:
+            # Each process that gets SIGABRT must be kept from leaving a core first.
+            if task.main is not None and not stop.sent and stop.signal != signal.SIGABRT:
+                stop.group = _signal_group(task.main, stop.signal)
+                task.signalled = task.signalled or stop.group is not None
+
+    def _send(self, task: Task, stop: StopSequence, members: List[Process]) -> None:
+        due = [] if stop.sent and stop.signal != SIGKILL else members
+        if stop.signal == SIGKILL:
+            processes.kill_groups(due)
+        for process in due:
+            if stop.sent or process.group != stop.group:
+                self._send_one(task, process, stop.signal)
+        for process in members:
+            if process.state == "T":  # stopped: no signal but SIGKILL would reach it
+                processes.send(process, signal.SIGCONT)
+        if task.exited:
+            task.leftovers.update(process.pid for process in due)
+        if not stop.sent and (members or task.signalled):
+            stop.sent = True
+            self._report(task, stop.signal, len(members))
+
+    def _send_one(self, task: Task, process: Process, number: int) -> None:
+        if number == signal.SIGABRT:
+            _leave_no_core(process.pid)
+        if processes.send(process, number) and process.pid == task.main:
+            task.signalled = True
+
+    def _give_up(self, task: Task, members: List[Process]) -> None:
+        """Not even SIGKILL helped: it sleeps uninterruptibly; or it is dead, but a debugger holds it."""
+        task.unkillable = tuple(process.pid for process in members) or (task.pid,)
+        task.exited = True
+        self._let_go(task)
+
+    def _let_go(self, task: Task) -> None:
+        task.stop = None
+        del self._tasks[task.id]
+        self._done.append(task)
+
+
+def _signal_group(group: int, number: int) -> Optional[int]:
+    """Signal a process group; the group, or ``None`` if it did not get it."""
+    try:
+        os.killpg(group, number)
+    except OSError:  # it runs as another user by now
+        return None
+    return group
+
+
+def _leave_no_core(pid: int) -> None:
+    """SIGABRT is sent for the stacks it makes Python print, not for a core of 500 MB."""
+    try:
+        _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+        # 1, not 0: a core that is piped to a program is only left out at exactly 1 (core(5)).
+        resource.prlimit(pid, resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
+    except OSError:
+        return

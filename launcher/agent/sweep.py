@@ -1,0 +1,116 @@
+"""Ending what agents of this user left on this host because agent and watchdog were both killed.
+
+The tag of a process (`launcher.agent.processes`) names its agent; no other process carries one by chance.
+Agent and watchdog carry it too, with ordinal 0: while one of them lives, it looks after the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any, Callable, Dict, List, Mapping, Set
+
+from launcher.agent import processes
+from launcher.agent.processes import Process, agent_of, ordinal_of, tag_of
+
+#: Seconds between two looks at what was killed.
+_LOOK = 0.005
+#: Seconds for `kill`.
+_KILL_SECONDS = 5.0
+#: Names of agents and watchdogs in process lists, also those that carry no tag: of launches on this machine.
+_KEEPERS = ("launch-agent", "launch-watchdog")
+
+
+def kill(arguments: Mapping[str, Any]) -> int:
+    """A remote command: kill an agent, its watchdog and all that it started.
+
+    Args:
+        arguments: ``agent``, its number.
+
+    Returns:
+        Exit status: 0 if nothing of it is left.
+    """
+    left = sweep(int(arguments["agent"]), _KILL_SECONDS)
+    if left:
+        sys.stderr.write(f"processes that can't be killed: {left}\n")
+    return 1 if left else 0
+
+
+def sweep(agent: int, seconds: float) -> List[int]:
+    """Kill every process with a tag of this agent, the agent itself too, until none is left.
+
+    Returns:
+        Pids that are still there.
+    """
+    return _kill_all(lambda: tagged().get(agent, []), seconds)
+
+
+def sweep_lost(seconds: float) -> List[int]:
+    """Kill what agents of this user started whose agent and watchdog are gone; see `sweep`."""
+    return _kill_all(lost, seconds)
+
+
+def tagged() -> Dict[int, List[Process]]:
+    """The processes of this machine that carry a tag, by the number of their agent."""
+    found: Dict[int, List[Process]] = {}
+    for process in processes.all_processes():
+        agent = agent_of(tag_of(process.pid))
+        if agent is not None and not process.ended:
+            found.setdefault(agent, []).append(process)
+    return found
+
+
+def lost() -> List[Process]:
+    """Those of them that are this user's, and whose agent and watchdog are gone."""
+    return [
+        process
+        for group in tagged().values()
+        if not any(ordinal_of(tag_of(process.pid)) == 0 for process in group)
+        for process in group
+        if _is_ours(process.pid) and not _is_kept(process)
+    ]
+
+
+def _kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
+    """Kill what is found until nothing is; each is looked at again (its start time) right before."""
+    until = time.monotonic() + seconds
+    while True:
+        late = time.monotonic() > until
+        found = find()
+        for process in found:
+            processes.send(process, signal.SIGKILL)
+        if not found or late:  # after a last look: this process may have been suspended
+            return [process.pid for process in found]
+        time.sleep(_LOOK)
+
+
+def _is_kept(process: Process) -> bool:
+    """Whether an agent or a watchdog is among its ancestors, or this can't be known."""
+    seen: Set[int] = set()
+    while process.parent > 1 and process.pid not in seen:
+        seen.add(process.pid)
+        parent = processes.look_at(process.parent)
+        if parent is None or _name(parent.pid) in _KEEPERS:
+            return True
+        process = parent
+    return process.parent != 1 and process.pid != 1
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether it runs for this user: as its real user id says."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            uids = file.read().partition(b"\nUid:")[2].split(None, 4)[:4]
+    except OSError:
+        return False
+    return bool(uids) and int(uids[0]) == os.getuid()

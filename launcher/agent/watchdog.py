@@ -1,0 +1,220 @@
+"""The watchdog: the agent's parent, which outlives it and ends what it leaves.
+
+It adopts what an agent leaves that was killed, and kills it. It kills an agent that is late: stopped or
+stuck, so that it does not end its tasks itself. An agent with a pipe is late some time after the other end
+of the pipe, or the process that started it, is gone. An agent with sockets renews a deadline in memory that
+both share. While all is well the watchdog does nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Callable, List, NoReturn, Optional
+
+from launcher.agent import processes
+from launcher.agent.connection import accept
+from launcher.protocol import Refused, encode
+from launcher.text import signal_name
+
+#: Seconds to keep killing before giving up on what can't be killed.
+KILLING = 5.0
+#: Seconds an agent has to end everything, and itself, once its launcher is gone: its tasks get one of them.
+ALONE = 1.5
+#: Seconds between two looks whether an agent that was killed has ended.
+_LOOK = 0.1
+#: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
+_LATE, _AGAIN = 1.0, 1.0
+_LONGEST = 5.0
+#: Seconds in which a connecting launcher is told why its agent has ended.
+_REFUSING = 10.0
+_MOMENT = struct.Struct("d")
+
+
+class Deadline:
+    """By when the agent will have looked at the clock again, in memory shared by agent and watchdog."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _MOMENT.size)
+        self._seen: Optional[float] = None
+        self.renew(time.monotonic() + 10.0)
+
+    def renew(self, until: float) -> None:
+        """By the agent."""
+        _MOMENT.pack_into(self._memory, 0, until)
+
+    def is_over(self, now: float) -> bool:
+        """By the watchdog: whether the agent is late, in two looks."""
+        until: float = _MOMENT.unpack_from(self._memory, 0)[0]
+        if now < until + _LATE:
+            return False
+        if self._seen != until:
+            self._seen = until
+            return False
+        return True
+
+    def next_look(self, now: float) -> float:
+        """When to look again (monotonic)."""
+        until: float = _MOMENT.unpack_from(self._memory, 0)[0]
+        return now + _AGAIN if now >= until + _LATE else min(until + _LATE, now + _LONGEST)
+
+
+def watch(
+    agent: Callable[[int], int],
+    deadline: Optional[Deadline] = None,
+    listener: Optional[socket.socket] = None,
+) -> NoReturn:
+    """Run ``agent`` in a child, end what it leaves, and exit; does not return.
+
+    Args:
+        agent: gets a file descriptor that is at its end when the watchdog is gone; returns an exit code.
+        deadline: of an agent with sockets; ``None``: it has a pipe, our stdin and stdout.
+        listener: its socket: a launcher that connects after the agent's end is told why.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writing)
+        _run(agent, reading)
+    os.close(reading)
+    processes.become_subreaper("launch-watchdog")
+    starters = [] if deadline else [_leave_pipe(), *_parent()]
+    if os.getpid() == 1:
+        _pass_on_sigterm(pid)
+    status = _await(pid, starters, deadline)
+    left = processes.kill_descendants(KILLING, _reap)
+    if status != 0 and listener is not None:
+        _refuse(listener, _how(status))
+    os._exit(0 if status == 0 and not left else 1)
+
+
+def _run(agent: Callable[[int], int], watchdog: int) -> NoReturn:
+    code: Optional[int] = None
+    try:
+        code = agent(watchdog)
+    finally:
+        if code is None:
+            sys.excepthook(*sys.exc_info())
+        os._exit(1 if code is None else code)
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
+        return f"the agent ended: it was killed by {signal_name(os.WTERMSIG(status))}"
+    return "the agent ended: it was killed"
+
+
+def _refuse(listener: socket.socket, why: str) -> None:
+    """Answer the first connection in time."""
+    until = time.monotonic() + _REFUSING
+    while (left := until - time.monotonic()) > 0:
+        select.select([listener], [], [], left)
+        peer = accept(listener)
+        if peer is not None:
+            try:
+                peer.sendall(b"".join(encode(Refused(why))))
+                peer.settimeout(1.0)
+                while peer.recv(4096):  # so that closing does not destroy the answer
+                    pass
+            except OSError:
+                continue
+            finally:
+                peer.close()
+            return
+
+
+def _pass_on_sigterm(agent: int) -> None:
+    """The first process of a container is not ended by SIGTERM's default: ``docker stop`` means the agent."""
+
+    def passed_on(*_: object) -> None:
+        try:
+            os.kill(agent, signal.SIGTERM)
+        except OSError:  # it has ended
+            return
+
+    signal.signal(signal.SIGTERM, passed_on)
+
+
+def _leave_pipe() -> int:
+    """Let go of the pipe, but for a descriptor that shows when its other end is gone."""
+    launcher = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(nothing, fd)
+    os.close(nothing)
+    return launcher
+
+
+def _parent() -> List[int]:
+    """A descriptor that is readable when our parent is gone, where the kernel and Python (3.9) have it."""
+    parent = os.getppid()
+    if parent == 0 or not hasattr(os, "pidfd_open"):  # the parent is outside of our container
+        return []
+    try:
+        return [os.pidfd_open(parent)]
+    except OSError:  # gone already: the pipe shows it
+        return []
+
+
+def _await(agent: int, starters: List[int], deadline: Optional[Deadline]) -> int:
+    """Wait for the agent's end; its status. Adopted orphans are reaped on the way."""
+    waking, woken = os.pipe()
+    for fd in (waking, woken):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poll = select.poll()
+    poll.register(waking, select.POLLIN)
+    for fd in starters:  # of a pipe POLLHUP is reported anyway
+        poll.register(fd, 0 if fd == starters[0] else select.POLLIN)
+    kill_at: Optional[float] = None
+    give_up: Optional[float] = None
+    while True:
+        status = _reap(agent)
+        if status is not None:
+            return status
+        now = time.monotonic()
+        if kill_at is None and deadline is not None and deadline.is_over(now):
+            kill_at = now
+        if kill_at is not None and now >= kill_at:
+            if give_up is not None and (_has_ended(agent) or now >= give_up):
+                return signal.SIGKILL  # a debugger keeps it from us; it is among those to be killed
+            os.kill(agent, signal.SIGKILL)  # not reaped: the pid is still the agent's
+            give_up = give_up or now + KILLING
+            kill_at = now + _LOOK
+        due = kill_at if kill_at is not None else deadline.next_look(now) if deadline else None
+        came = [fd for fd, _ in poll.poll(None if due is None else max(0.0, due - now) * 1000 + 1)]
+        if kill_at is None and any(fd in came for fd in starters):
+            for fd in starters:
+                poll.unregister(fd)
+            starters = []
+            kill_at = time.monotonic() + ALONE
+        if waking in came:
+            os.read(waking, 4096)
+
+
+def _has_ended(agent: int) -> bool:
+    found = processes.look_at(agent)
+    return found is None or found.ended
+
+
+def _reap(agent: int = 0) -> Optional[int]:
+    """Reap all children that have ended; the status of the agent, if it is one of them."""
+    found: Optional[int] = None
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return found
+            if pid == agent:
+                found = status
+    except ChildProcessError:
+        return found

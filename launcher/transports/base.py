@@ -1,0 +1,121 @@
+"""What a transport gives: links to agents, and remote commands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from launcher.events import Command
+from launcher.job import Host
+from launcher.protocol import Message
+
+
+class Link(Protocol):
+    """Messages to and from the agent of one host. Nothing here blocks, but `wait` and `kill`."""
+
+    #: Its events are dated by this machine's clock.
+    same_clock: bool
+    #: The tasks of its host, the only ones its messages may name; ``None``: any.
+    tasks: Collection[str] | None
+    #: For select: writable when `flush` can send what waits; -1: nothing waits.
+    writing: int
+
+    def fileno(self) -> int:
+        """For select: readable when `receive` has something."""
+
+    def receive(self) -> Sequence[Message] | None:
+        """The messages that have come; ``None`` at the end of the agent.
+
+        Raises:
+            ProtocolError: the host sent what it may not send.
+        """
+
+    def send(self, command: Command) -> None:
+        """Queue a command, and send what is taken now."""
+
+    def flush(self) -> None:
+        """Send what is taken now."""
+
+    def wait(self, seconds: float) -> str | None:
+        """After the end of the agent, or a `hang_up`: wait until nothing of it is left.
+
+        Returns:
+            How it ended, for the user, empty if all is well; ``None`` if it did not end in time.
+        """
+
+    def kill(self, seconds: float) -> str | None:
+        """Kill the agent, which did not end in time, and every process it started; then as `wait`."""
+
+    def hang_up(self) -> None:
+        """Have the agent end everything, then itself; messages still come until then."""
+
+    def close(self) -> None:
+        """Let go of the file descriptors."""
+
+
+class Transport(Protocol):
+    """Opens links. Opening never waits for the host: `Link.receive` shows what becomes of it."""
+
+    def open(self, host: Host) -> Link:
+        """Start an agent on ``host``.
+
+        Raises:
+            TransportError: it can't even be tried.
+        """
+
+
+class RemoteCommand(Protocol):
+    """A program of ours that runs on a host, with a byte pipe each way. Nothing here blocks, but `wait`."""
+
+    def fileno(self) -> int:
+        """For select: readable when `recv` has something, or `send` takes more than it did."""
+
+    def recv(self, size: int) -> bytes | None:
+        """Up to ``size`` bytes of its stdout; ``b""`` at the end; ``None`` when there is nothing yet.
+
+        Raises:
+            TransportError: it could not be started, or the connection broke; says which.
+        """
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send what is taken at once to its stdin, and return how many bytes that was.
+
+        Raises:
+            TransportError: the connection broke.
+        """
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit status, after its end; ``None``: not in time, or not known."""
+
+    def said(self) -> str:
+        """What it printed to stderr, the last 64 KiB."""
+
+    def close(self) -> None:
+        """Let go: the program sees the end of its stdin."""
+
+
+class Hosts(Protocol):
+    """Runs programs of ours on hosts, over connections that are there already."""
+
+    def errand(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """Start a program on a host.
+
+        Args:
+            host: its name.
+            entry: ``module:function`` of what travels; called there with ``arguments``.
+            arguments: anything JSON can express; never on a command line.
+
+        Raises:
+            TransportError: there is no connection to the host.
+        """
+
+
+class Reconnecting(Hosts, Protocol):
+    """The same, by connections that can be made again."""
+
+    def redial(self, host: str) -> None:
+        """Connect to a host anew: programs to come use the new connection. Blocks for a bounded time.
+
+        Raises:
+            TransportError: the host can't be reached.
+        """

@@ -1,0 +1,617 @@
+"""The link to an agent on another machine, over connections that may break.
+
+A thread for each host sends and receives, notices silence, has the host connected to anew, and gives up
+when the lease is over. A connection is a program on the host (`launcher.agent.main.start` or ``connect``)
+with a byte pipe each way; what goes through it is a `launcher.protocol.Channel`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from launcher.errors import ConnectionLost, ProtocolError, TransportError
+from launcher.events import AgentClosed, CloseAgent, Command
+from launcher.protocol import (
+    CREDIT,
+    WINDOW,
+    Channel,
+    CloseCommand,
+    CommandCredit,
+    CommandEnded,
+    CommandInput,
+    CommandOutput,
+    Decoder,
+    Message,
+    Refused,
+    RunCommand,
+)
+from launcher.text import nothing_started
+from launcher.transports.base import Reconnecting, RemoteCommand
+
+#: Entries of programs on the host.
+START, CONNECT, KILL = "launcher.agent.main:start", "launcher.agent.main:connect", "launcher.agent.sweep:kill"
+#: Seconds without any answer until a connection counts as lost; and for a new one: the program must start
+#: first.
+SILENCE, FIRST_ANSWER = 5.0, 15.0
+#: Seconds between two attempts to connect, at first and at most.
+BACKOFF, MOST_BACKOFF = 0.2, 1.0
+#: Seconds that the host's own lease is shorter, so that all has ended there when ours is over; of a short
+#: lease it is a part.
+HEAD_START, LEAST_SHARE = 2.0, 0.7
+#: Seconds after a hang-up in which the reader takes something, or else gets no more.
+PATIENCE = 1.0
+#: Seconds for the last acknowledgement to be on its way; for an end nobody waits for; for a killed agent to
+#: end.
+LAST_WORD, CLOSING, NOTICE = 1.0, 10.0, 1.0
+#: Seconds in which a connection that was lost may well be back.
+HOPE = 3.0
+#: Bytes of messages that nobody has taken yet: more than an honest agent sends.
+_MOST_WAITING = 2 * WINDOW
+_READ = 128 * 1024
+_LOOK, _LONGEST_WAIT = 0.05, 2.0
+
+
+class Wake:
+    """A descriptor that one thread waits for and others make readable; safe after `close`."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
+        self._open, self._rung = True, False
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._fd
+
+    def ring(self) -> None:
+        """Make it readable."""
+        with self._lock:
+            if self._open and not self._rung:
+                self._rung = True
+                os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        """Make it unreadable; to be called before looking at what there is, so that nothing is missed."""
+        with self._lock:
+            if self._open and self._rung:
+                self._rung = False
+                os.eventfd_read(self._fd)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self._fd)
+
+
+class ReconnectingLink(threading.Thread):
+    """See `launcher.transports.base.Link`.
+
+    Args:
+        host: its name.
+        hosts: starts programs there.
+        arguments: those of `launcher.agent.main`: ``host``, ``agent``, ``lease``, ``token`` and more.
+        tell: gets a line for the user when the connection is lost, and when it is back; called by the thread.
+        start, connect: entries: of the first program, and of those that connect to the agent again.
+
+    Raises:
+        OSError, RuntimeError: there is no descriptor, or no thread, left.
+    """
+
+    same_clock = False
+    #: Nothing is written by the reader's thread.
+    writing = -1
+
+    def __init__(
+        self,
+        host: str,
+        hosts: Reconnecting,
+        arguments: dict[str, Any],
+        tell: Callable[[str], None],
+        start: str = START,
+        connect: str = CONNECT,
+    ) -> None:
+        super().__init__(name=f"link {host}", daemon=True)
+        now = time.monotonic()
+        self._host, self._hosts, self._tell = host, hosts, tell
+        self._lease = float(arguments["lease"])
+        self._arguments = {**arguments, "lease": max(self._lease - HEAD_START, self._lease * LEAST_SHARE)}
+        self._entries = start, connect
+        self.tasks: Collection[str] | None = None
+        #: Guards the channel, the inbox and the commands.
+        self._lock = threading.Lock()
+        self._channel = Channel(lambda: Decoder(True, host, self.tasks), str(arguments["token"]), greets=True)
+        self._inbox: list[Message] = []
+        self._waiting = 0
+        self._commands: dict[int, LinkCommand] = {}
+        self._numbers = 0
+        self._took_at = now
+        self._program: RemoteCommand | None = None
+        self._dialled: deque[RemoteCommand | TransportError] = deque()
+        self._dialling = False
+        self._began = self._heard_at = self._tried_at = now
+        self._attempts = 0
+        self._backoff = 0.0
+        self._why_not = "the network to it, or the host itself, is down"
+        #: The agent has answered at all; when the connection was lost (``None``: it is there).
+        self._met = False
+        self._lost_at: float | None = None
+        self._closed_there = self._hung_up = self._discards = False
+        self._held = self._killed = False
+        self._leave_at: float | None = None
+        #: A clock that also counts while the machine sleeps: to notice that this process was suspended.
+        self._looked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._suspended = 0.0
+        #: All is over, and how it ended.
+        self.over = threading.Event()
+        self.last_words = "the thread of its link failed"
+        self._fault: ProtocolError | None = None
+        self._to_read, self._wake = Wake(), Wake()
+        self.start()
+
+    # ------------------------------------------------------------------ for the thread that reads
+
+    def fileno(self) -> int:
+        """See `Link.fileno`."""
+        return self._to_read.fileno()
+
+    def receive(self) -> Sequence[Message] | None:
+        """See `Link.receive`."""
+        self._to_read.clear()
+        with self._lock:
+            messages, self._inbox, self._waiting = self._inbox, [], 0
+            self._took_at = time.monotonic()
+            self._channel.took(len(messages), self._took_at, at_once=self._closed_there)
+        if messages:
+            self._wake.ring()
+            if self.over.is_set():
+                self._to_read.ring()
+            return messages
+        if self._fault is not None:
+            raise self._fault
+        return None if self.over.is_set() else ()
+
+    def send(self, command: Command | Message) -> None:
+        """See `Link.send`."""
+        with self._lock:
+            self._channel.send(command)
+        self._wake.ring()
+
+    def flush(self) -> None:
+        """See `Link.flush`: the thread does it."""
+
+    def command(self, entry: str, arguments: object) -> LinkCommand:
+        """Start a remote command: a program of ours in a child of the agent; see `Hosts.errand`."""
+        with self._lock:
+            self._numbers += 1
+            command = LinkCommand(self, self._numbers)
+            self._commands[command.number] = command
+            if self.over.is_set():
+                command.lost(f"{self._host}: {self.last_words or 'its agent has ended'}")
+            self._channel.send(RunCommand(command.number, entry, arguments))
+        self._wake.ring()
+        return command
+
+    def forget(self, number: int) -> None:
+        """A remote command is needed no more."""
+        with self._lock:
+            if self._commands.pop(number, None) is not None:
+                self._channel.send(CloseCommand(number))
+        self._wake.ring()
+
+    def hang_up(self) -> None:
+        """See `Link.hang_up`."""
+        if not self._hung_up:
+            self._hung_up = True
+            self._took_at = time.monotonic()
+            self.send(CloseAgent(self._host))
+
+    def wait(self, seconds: float) -> str | None:
+        """See `Link.wait`."""
+        if self._hung_up:
+            self._discards = True
+            self._wake.ring()
+        until = time.monotonic() + seconds
+        while not self.over.wait(max(0.0, min(2 * _LOOK, until - time.monotonic()))):
+            if self._is_hopeless() or time.monotonic() >= until:
+                return None
+        return self.last_words
+
+    def _is_hopeless(self) -> bool:
+        """Whether there has been no connection for a while: nothing is to be had from the host soon."""
+        lost_at = self._lost_at
+        return lost_at is not None and time.monotonic() >= lost_at + HOPE
+
+    def kill(self, seconds: float) -> str | None:
+        """See `Link.kill`: all that the agent started, it and its watchdog carry its tag."""
+        until = time.monotonic() + seconds
+        self.hang_up()
+        self._held = True
+        self._killed = not self._is_hopeless() and self._kill_there(until)
+        self._held = False
+        self._wake.ring()
+        return self.wait(NOTICE if self._killed else 0.0)
+
+    def _kill_there(self, until: float) -> bool:
+        """Whether nothing is left of it for certain."""
+        try:
+            program = self._hosts.errand(self._host, KILL, {"agent": self._arguments["agent"]})
+        except TransportError:
+            return False
+        try:
+            while (left := until - time.monotonic()) > 0:
+                if program.recv(1) == b"":
+                    return program.wait(left) == 0
+                select.select([program], [], [], left)
+        except TransportError:
+            pass
+        finally:
+            program.close()
+        return False
+
+    def close(self) -> None:
+        """See `Link.close`. The thread sends what is left, and ends soon."""
+        self.hang_up()
+        self._discards = True
+        self._leave_at = time.monotonic() + CLOSING
+        self._wake.ring()
+
+    # ------------------------------------------------------------------ the thread
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        try:
+            self.last_words = self._run()
+        finally:
+            if self._program is not None:
+                self._program.close()
+            self.over.set()
+            with self._lock:
+                for command in self._commands.values():
+                    command.lost(f"{self._host}: {self.last_words or 'its agent has ended'}")
+            self._to_read.ring()
+            self._wake.close()
+
+    def _run(self) -> str:
+        try:
+            self._use(self._hosts.errand(self._host, self._entries[0], self._next_arguments()))
+        except TransportError as error:
+            if not self._may_try_again(error):
+                return self._bare(error)
+            self._lose(self._bare(error))
+        while True:
+            self._wait()
+            words = self._exchange()
+            if words is None:
+                words = self._look_at_time(time.monotonic())
+            if words is not None:
+                return words
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if self._program is not None:
+            poll.register(self._program, select.POLLIN)
+        now = time.monotonic()
+        with self._lock:
+            dues = [now + _LONGEST_WAIT, self._channel.next_due(), self._leave_at]
+            if self._channel.has_output:
+                dues.append(now + _LOOK)
+        if not self._dialling and not self._held:
+            dues.append(self._tried_at + self._backoff if self._program is None else self._silent_at())
+        dues.append(self._heard_at + self._lease)
+        due = min(due for due in dues if due is not None)
+        poll.poll(max(0.0, due - now) * 1000 + 1)
+        self._wake.clear()
+
+    def _exchange(self) -> str | None:
+        """Move what can be moved; the reason if the agent is gone."""
+        try:
+            words = self._receive()
+            self._send_output()
+        except ProtocolError as error:
+            self._fault = error
+            return str(error)
+        except TransportError as error:
+            if self._closed_there:
+                return ""
+            if not self._may_try_again(error):
+                return self._bare(error)
+            self._drop_program()
+            self._lose(self._bare(error))
+            return None
+        return words
+
+    def _may_try_again(self, error: TransportError) -> bool:
+        """Whether another connection may do better. Before the agent has answered that holds only once."""
+        if self._met or self._dialling:
+            return True
+        return isinstance(error, ConnectionLost) and self._attempts == 1
+
+    # ------------------------------------------------------------------ messages
+
+    def _receive(self) -> str | None:
+        while self._program is not None and (data := self._program.recv(_READ)) is not None:
+            if not data:
+                raise TransportError(self._why_ended(self._program))
+            self._heard_at = time.monotonic()
+            with self._lock:
+                messages = self._channel.receive(data)
+                self._met = self._met or self._channel.met
+            if self._channel.met:
+                self._note_return()
+            for message in messages:
+                if isinstance(message, Refused):
+                    return "" if self._closed_there else self._with_suspension(message.why)
+            self._deliver(messages, len(data))
+        return None
+
+    def _deliver(self, messages: list[Message], size: int) -> None:
+        """Hand out messages: those of remote commands to these, all others to the reader."""
+        with self._lock:
+            own = [message for message in messages if isinstance(message, _OF_COMMANDS)]
+            for message in own:
+                command = self._commands.get(message.command)
+                if command is not None:
+                    command.take(message)
+            others = messages if not own else [m for m in messages if not isinstance(m, _OF_COMMANDS)]
+            self._closed_there = self._closed_there or any(isinstance(m, AgentClosed) for m in others)
+            now = time.monotonic()
+            if self._discards:
+                self._channel.took(len(messages), now, at_once=self._closed_there)
+                return
+            self._channel.took(len(own), now)
+            self._inbox += others
+            self._waiting += size
+            if self._waiting > _MOST_WAITING:
+                raise ProtocolError("its agent sends more than was acknowledged")
+        if others:
+            self._to_read.ring()
+
+    def _send_output(self) -> None:
+        now = time.monotonic()
+        while self._program is not None:
+            with self._lock:
+                buffers = self._channel.output(now)
+                data = b"".join(buffers)
+            if not data:
+                return
+            count = self._program.send(data)
+            with self._lock:
+                self._channel.sent(count)
+            if count < len(data):
+                return
+
+    # ------------------------------------------------------------------ time
+
+    def _look_at_time(self, now: float) -> str | None:
+        self._notice_suspension(now)
+        if self._closed_there and not self._inbox:
+            self._leave_at = self._leave_at or now + LAST_WORD
+        if self._hung_up and now >= self._took_at + PATIENCE and self._inbox:
+            self._discards = True
+        if self._discards:
+            with self._lock:
+                self._channel.took(len(self._inbox), now, at_once=self._closed_there)
+                self._inbox.clear()
+        if now >= self._heard_at + self._lease:
+            tasks = "; its agent ends the tasks there by itself" if self._met else ""
+            return self._with_suspension(f"no answer for {self._lease:.0f} s: {self._why_not}{tasks}")
+        if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
+            return "" if self._closed_there else "nobody waited for its end"
+        if self._killed and self._program is None:
+            return "it was killed"
+        self._look_at_connection(now)
+        return None
+
+    def _notice_suspension(self, now: float) -> None:
+        """This process stood still (SIGSTOP, a laptop's lid): the silence was not the network's."""
+        looked_at, self._looked_at = self._looked_at, time.clock_gettime(time.CLOCK_BOOTTIME)
+        gap = self._looked_at - looked_at
+        if gap > _LONGEST_WAIT + SILENCE:
+            self._suspended = gap
+            self._heard_at = max(self._heard_at, now - SILENCE)
+
+    def _with_suspension(self, why: str) -> str:
+        if self._suspended < float(self._arguments["lease"]):
+            return why
+        return (
+            f"launch itself was suspended for {self._suspended:.0f} s, longer than the lease of "
+            f"{self._lease:.0f} s, so the agent ended the tasks there; --lease sets a longer one"
+        )
+
+    def _look_at_connection(self, now: float) -> None:
+        """Is it silent, is there a new one, is it time to try again?"""
+        while self._dialled:
+            self._take_dialled(self._dialled.popleft(), now)
+        if self._program is not None and now < self._silent_at():
+            return
+        if self._program is not None and not self._met:
+            self._why_not = nothing_started(FIRST_ANSWER)
+        self._lose(f"no answer for {now - self._heard_at:.0f} s" if self._met else self._why_not)
+        if not self._dialling and not self._held and now >= self._tried_at + self._backoff:
+            self._dialling = True
+            again = threading.Thread(
+                target=self._dial, args=(self._next_arguments(),), name=f"{self.name} again", daemon=True
+            )
+            again.start()
+
+    def _dial(self, arguments: dict[str, Any]) -> None:
+        """In a thread of its own: connect again."""
+        try:
+            self._hosts.redial(self._host)
+            entry = self._entries[1 if self._met else 0]
+            self._dialled.append(self._hosts.errand(self._host, entry, arguments))
+        except TransportError as error:
+            self._dialled.append(error)
+        if self.over.is_set():
+            self._close_dialled()
+        self._wake.ring()
+
+    def _close_dialled(self) -> None:
+        while self._dialled:
+            late = self._dialled.popleft()
+            if not isinstance(late, TransportError):
+                late.close()
+
+    def _take_dialled(self, found: RemoteCommand | TransportError, now: float) -> None:
+        self._dialling = False
+        self._tried_at = now
+        self._backoff = min(MOST_BACKOFF, self._backoff * 2 or BACKOFF)
+        if isinstance(found, TransportError):
+            self._why_not = self._bare(found)
+        else:
+            self._use(found)
+
+    def _use(self, program: RemoteCommand) -> None:
+        self._drop_program()
+        self._program = program
+        self._tried_at = time.monotonic()
+        with self._lock:
+            self._channel.connect(self._attempts, self._tried_at)
+
+    def _drop_program(self) -> None:
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+            with self._lock:
+                self._channel.disconnect()
+
+    def _note_return(self) -> None:
+        """It is reported before what comes over it is shown."""
+        if self._lost_at is not None:
+            self._report(f"connected again after {time.monotonic() - self._lost_at:.0f} s")
+            self._lost_at = None
+            self._backoff = 0.0
+
+    def _lose(self, why: str) -> None:
+        """The connection broke, or is silent: then it may still come back before there is another."""
+        if self._lost_at is None and not self._closed_there:
+            self._lost_at = time.monotonic()
+            left = self._heard_at + self._lease - self._lost_at
+            tasks = "its tasks go on, trying again" if self._met else "trying again"
+            self._report(f"connection lost ({why}); {tasks} for {left:.0f} s")
+
+    def _silent_at(self) -> float:
+        """When the present connection counts as lost if nothing comes."""
+        if self._channel.met:
+            return self._heard_at + SILENCE
+        return max(self._heard_at, self._tried_at) + FIRST_ANSWER
+
+    def _next_arguments(self) -> dict[str, Any]:
+        self._attempts += 1
+        return {**self._arguments, "age": time.monotonic() - self._began}
+
+    def _why_ended(self, program: RemoteCommand) -> str:
+        lines = program.said().strip().splitlines()
+        if self._met:
+            return lines[-1] if lines else "it was closed"
+        return f"the agent can't be started: {lines[-1] if lines else 'it was killed'}"
+
+    def _report(self, text: str) -> None:
+        if not self._hung_up:
+            self._tell(f"{self._host}: {text}")
+
+    def _bare(self, error: object) -> str:
+        """An error of this host, without its name."""
+        return str(error).removeprefix(f"{self._host}: ")
+
+
+_OF_COMMANDS = (CommandOutput, CommandCredit, CommandEnded)
+
+
+class LinkCommand:
+    """A remote command over a link; see `launcher.transports.base.RemoteCommand`."""
+
+    def __init__(self, link: ReconnectingLink, number: int) -> None:
+        self._link = link
+        self.number = number
+        self._wake = Wake()
+        self._lock = threading.Lock()
+        self._output: deque[memoryview] = deque()
+        self._credit = CREDIT
+        self._output_ended = False
+        self._lost = ""
+        self._stderr = ""
+        self._status: int | None = None
+        self._ended = threading.Event()
+
+    def take(self, message: CommandOutput | CommandCredit | CommandEnded) -> None:
+        """By the link's thread: a message of this command."""
+        with self._lock:
+            if isinstance(message, CommandCredit):
+                self._credit += message.size
+            elif isinstance(message, CommandEnded):
+                self._status, self._stderr, self._output_ended = message.status, message.stderr, True
+                self._ended.set()
+            elif message.data:
+                self._output.append(memoryview(message.data))
+            else:
+                self._output_ended = True
+        self._wake.ring()
+
+    def lost(self, why: str) -> None:
+        """By the link: nothing more will come."""
+        with self._lock:
+            self._lost = self._lost or why
+        self._ended.set()
+        self._wake.ring()
+
+    def fileno(self) -> int:
+        """See `RemoteCommand.fileno`."""
+        return self._wake.fileno()
+
+    def recv(self, size: int) -> bytes | None:
+        """See `RemoteCommand.recv`."""
+        self._wake.clear()
+        with self._lock:
+            if not self._output:
+                if self._output_ended:
+                    self._wake.ring()
+                    return b""
+                if self._lost:
+                    raise TransportError(self._lost)
+                return None
+            piece = self._output.popleft()
+            data = bytes(piece[:size])
+            if len(piece) > size:
+                self._output.appendleft(piece[size:])
+            if self._output or self._output_ended or self._lost:
+                self._wake.ring()
+        self._link.send(CommandCredit(self.number, len(data)))
+        return data
+
+    def send(self, data: bytes | memoryview) -> int:
+        """See `RemoteCommand.send`."""
+        with self._lock:
+            if self._lost:
+                raise TransportError(self._lost)
+            if self._status is not None:
+                raise TransportError(f"the program there has ended: {self._stderr}")
+            count = min(len(data), self._credit)
+            self._credit -= count
+        if count:
+            self._link.send(CommandInput(self.number, bytes(data[:count])))
+        return count
+
+    def wait(self, seconds: float) -> int | None:
+        """See `RemoteCommand.wait`. A program that was killed has no exit status."""
+        self._ended.wait(seconds)
+        status = self._status
+        return status if status is not None and status >= 0 else None
+
+    def said(self) -> str:
+        """See `RemoteCommand.said`; known after its end."""
+        return self._stderr
+
+    def close(self) -> None:
+        """See `RemoteCommand.close`."""
+        self._link.forget(self.number)
+        self._wake.close()

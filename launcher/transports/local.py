@@ -1,0 +1,408 @@
+"""This machine: the agent is a fork of the launcher, at the other end of a pair of pipes.
+
+A fork has what it needs imported already, so the agent is up in 10 ms. That is for a process with a single
+thread (a fork takes no other along) and little memory, as ``launch`` is; the Python API, whose program is
+neither, starts ``launch`` as a process of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import IO, NoReturn
+
+from launcher.agent import main, processes, sweep
+from launcher.errors import TransportError
+from launcher.events import Command
+from launcher.job import Host
+from launcher.protocol import Channel, Decoder, Message, Refused
+from launcher.text import signal_name
+from launcher.transports.base import Link, Transport
+
+#: Bytes a pipe of a link holds: output comes in big pieces.
+_PIPE_SIZE = 1024 * 1024
+_F_SETPIPE_SZ = 1031
+_READ = 128 * 1024
+_STDERR_LIMIT = 64 * 1024
+_MANY_BUFFERS = 512
+#: What the child runs; the first line of its stdin is what the function gets.
+_BOOTSTRAP = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+import importlib, json, os
+module, _, function = sys.argv[2].partition(":")
+line = b""
+while not line.endswith(b"\\n"):
+    line += os.read(0, 1) or sys.exit(1)
+sys.exit(getattr(importlib.import_module(module), function)(json.loads(line)))
+"""
+_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+#: Seconds for a program to start and take its arguments; then it is killed.
+_ARRIVAL = 60.0
+#: Seconds for a program to end after the end of its stdin; then it is killed.
+_FAREWELL = 5.0
+#: Seconds for an agent that was started early and is not needed: it has nothing to end.
+_LAST_WAIT = 10.0
+
+
+class PipeLink:
+    """The launcher's end of the pipes to an agent; see `launcher.transports.base.Link`.
+
+    Args:
+        host: name of the agent's host.
+        reading, writing: our ends.
+    """
+
+    same_clock = True
+
+    def __init__(self, host: str, reading: int, writing: int) -> None:
+        self.tasks: Collection[str] | None = None
+        self._channel = Channel(lambda: Decoder(True, host, self.tasks))
+        self._reading, self._input = reading, writing
+        #: Why the agent ended, if it said so.
+        self._refusal = ""
+        for fd in (reading, writing):
+            os.set_blocking(fd, False)
+            try:
+                fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
+            except OSError:  # above what this user may have, or no pipe: it works with less too
+                continue
+
+    def fileno(self) -> int:
+        """See `Link.fileno`."""
+        return self._reading
+
+    @property
+    def writing(self) -> int:
+        """See `Link.writing`."""
+        return self._input if self._channel.has_output else -1
+
+    def receive(self) -> Sequence[Message] | None:
+        """See `Link.receive`."""
+        try:
+            data = os.read(self._reading, _READ)
+        except BlockingIOError:
+            return ()
+        if not data:
+            return None
+        messages = self._channel.receive(data)
+        if messages and isinstance(messages[-1], Refused):
+            self._refusal = messages.pop().why
+        return messages
+
+    def send(self, command: Command) -> None:
+        """See `Link.send`."""
+        self._channel.send(command)
+        self.flush()
+
+    def flush(self) -> None:
+        """See `Link.flush`."""
+        try:
+            while self._input >= 0 and (buffers := self._channel.output(0.0)):
+                self._channel.sent(os.writev(self._input, buffers[:_MANY_BUFFERS]))
+        except BlockingIOError:
+            return
+        except OSError:  # the agent has ended: reading shows it
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """See `Link.hang_up`."""
+        if self._input >= 0:
+            os.close(self._input)
+            self._input = -1
+
+
+class LocalLink(PipeLink):
+    """The same, to an agent that is a child of this process.
+
+    Args:
+        host: name of the agent's host.
+        pid: the watchdog.
+        number: of the agent, for process tags.
+        reading, writing, stderr: our ends of its stdout, stdin and stderr.
+    """
+
+    def __init__(self, host: str, pid: int, number: int, reading: int, writing: int, stderr: int) -> None:
+        super().__init__(host, reading, writing)
+        self.pid = pid
+        self.number = number
+        self._stderr = stderr
+        os.set_blocking(stderr, False)
+        self._printed = b""
+        self._silent = False
+        self._status: int | None = None
+
+    def wait(self, seconds: float) -> str | None:
+        """See `Link.wait`; what agent and watchdog left because both were killed is killed here."""
+        deadline = time.monotonic() + seconds
+        while not self._is_over():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            # Only watchdog and agent hold the other end of this pipe: its end wakes us. What remains then is
+            # the moment until the kernel has made a zombie of the watchdog.
+            waiting = [] if self._silent else [self._stderr]
+            select.select(waiting, [], [], min(left, 0.05 if waiting else 0.0005))
+        killed = os.WIFSIGNALED(self._status or 0)
+        if killed and sweep.sweep(self.number, deadline - time.monotonic()):
+            return None
+        return self._describe(self._status or 0)
+
+    def _describe(self, status: int) -> str:
+        printed = self._printed.decode("utf-8", "replace").strip()
+        if status == 0 and not printed:
+            return ""
+        if os.WIFSIGNALED(status):
+            return f"its watchdog was killed by {signal_name(os.WTERMSIG(status))}"
+        last = printed.splitlines()[-1] if printed else self._refusal
+        return f"the agent ended: {last or 'it was killed'}"
+
+    def kill(self, seconds: float) -> str | None:
+        """See `Link.kill`; watchdog and agent are one group, what they started carries the tag."""
+        if not self._is_over():
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except OSError:  # it ended in this moment
+                pass
+        return self.wait(seconds)
+
+    def _is_over(self) -> bool:
+        """Whether both watchdog (our child) and agent (not ours to reap) are gone."""
+        self._read_stderr()
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._silent and self._status is not None
+
+    def _read_stderr(self) -> None:
+        while not self._silent:
+            try:
+                data = os.read(self._stderr, _STDERR_LIMIT)
+            except BlockingIOError:
+                return
+            self._printed = (self._printed + data)[-_STDERR_LIMIT:]
+            self._silent = not data
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        self.hang_up()
+        self._silent = True
+        for fd in (self._reading, self._stderr):
+            if fd >= 0:
+                os.close(fd)
+        self._reading = self._stderr = -1
+
+
+class LocalTransport:
+    """Starts agents as forks of this process."""
+
+    def open(self, host: Host) -> LocalLink:
+        """Start the agent of ``host``; see `Transport.open`."""
+        number = processes.new_agent_number()
+        fds: list[int] = []
+        try:
+            for _ in range(3):
+                fds.extend(os.pipe())
+            commands_out, commands_in, events_out, events_in, stderr_out, stderr_in = fds
+            pid = _fork(host.name, number, (commands_out, events_in, stderr_in))
+        except (OSError, RuntimeError) as error:
+            for fd in fds:
+                os.close(fd)
+            why = (isinstance(error, OSError) and error.strerror) or str(error)
+            raise TransportError(f"{host.name}: the agent can't be started: {why}") from error
+        for fd in (commands_out, events_in, stderr_in):
+            os.close(fd)
+        return LocalLink(host.name, pid, number, events_out, commands_in, stderr_out)
+
+
+def _fork(host: str, number: int, streams: Sequence[int]) -> int:
+    """The pid of a new agent whose stdin, stdout and stderr are ``streams``.
+
+    Raises:
+        OSError: no process is left for it.
+        RuntimeError: this process can't be forked.
+    """
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        raise RuntimeError(f"a process of {threads} threads can't be forked into an agent")
+    pid = os.fork()
+    if pid == 0:
+        _become_agent(host, number, streams)
+    return pid
+
+
+def _become_agent(host: str, number: int, streams: Sequence[int]) -> NoReturn:
+    """In the child: nothing of the launcher's own may run any more, whatever happens."""
+    try:
+        os.setsid()
+        for fd, stream in enumerate(streams):
+            os.dup2(stream, fd)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+        processes.reset_signals()
+        main.run({"host": host, "agent": number})
+    finally:  # an agent does not return: it failed, and stderr is the link's
+        try:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(1)
+
+
+class EarlyAgents:
+    """Opens links at once and hands them out later: agents start while the launcher gets ready.
+
+    A transport of its own. As a context it ends the agents that were never asked for.
+
+    Args:
+        transport: opens them.
+        hosts: on which.
+    """
+
+    def __init__(self, transport: Transport, hosts: Iterable[Host]) -> None:
+        self._opened: dict[str, Link | TransportError] = {}
+        try:
+            for host in hosts:
+                self._opened[host.name] = _opened(transport, host)
+        except BaseException:
+            self._end()
+            raise
+
+    def open(self, host: Host) -> Link:
+        """The link to ``host``; see `Transport.open`."""
+        found = self._opened.pop(host.name)
+        if isinstance(found, TransportError):
+            raise found
+        return found
+
+    @property
+    def agents(self) -> list[tuple[int, int]]:
+        """Number and watchdog's pid of the local agents that were not asked for yet."""
+        return [(link.number, link.pid) for link in self._opened.values() if isinstance(link, LocalLink)]
+
+    def __enter__(self) -> EarlyAgents:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        links = [link for link in self._opened.values() if not isinstance(link, TransportError)]
+        self._opened.clear()
+        for link in links:
+            link.hang_up()
+        for link in links:
+            link.wait(_LAST_WAIT)
+            link.close()
+
+
+def _opened(transport: Transport, host: Host) -> Link | TransportError:
+    try:
+        return transport.open(host)
+    except TransportError as error:
+        return error
+
+
+class LocalHosts:
+    """Runs programs of ours in child processes here, whatever the host is called; see
+    `launcher.transports.base.Hosts`."""
+
+    def errand(self, host: str, entry: str, arguments: object) -> LocalCommand:
+        """See `Hosts.errand`."""
+        argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, entry]
+        ours, its = socket.socketpair()
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - the errand closes it
+        try:
+            with its:
+                process = subprocess.Popen(
+                    argv, stdin=its.fileno(), stdout=its.fileno(), stderr=said, start_new_session=True
+                )
+        except OSError as error:
+            ours.close()
+            said.close()
+            raise TransportError(f"{host}: {entry} can't be started: {error.strerror}") from error
+        return LocalCommand(host, process, ours, said, arguments)
+
+    def redial(self, host: str) -> None:
+        """There is no connection that could break."""
+        raise TransportError(f"{host}: nothing connects to this machine")
+
+    def patience(self, host: str) -> float:
+        """The same: nothing comes back."""
+        return 0.0
+
+
+class LocalCommand:
+    """One of them; see `launcher.transports.base.RemoteCommand`."""
+
+    def __init__(
+        self,
+        host: str,
+        process: subprocess.Popen[bytes],
+        line: socket.socket,
+        said: IO[bytes],
+        arguments: object,
+    ) -> None:
+        self._host = host
+        self._process = process
+        self._line = line
+        self._said = said
+        line.settimeout(_ARRIVAL)
+        try:
+            line.sendall(json.dumps(arguments).encode("ascii") + b"\n")
+        except TimeoutError:  # it has a part of them, and would wait for the rest
+            process.kill()
+        except OSError:  # it has ended already: `recv` and `said` tell
+            pass
+        line.setblocking(False)
+
+    def fileno(self) -> int:
+        """See `RemoteCommand.fileno`."""
+        return self._line.fileno()
+
+    def recv(self, size: int) -> bytes | None:
+        """See `RemoteCommand.recv`."""
+        try:
+            return self._line.recv(size)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:  # it ended without reading all that we said
+            return b""
+
+    def send(self, data: bytes | memoryview) -> int:
+        """See `RemoteCommand.send`."""
+        try:
+            return self._line.send(data)
+        except BlockingIOError:
+            return 0
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise TransportError(f"{self._host}: the program there has ended: {self.said()}") from error
+
+    def wait(self, seconds: float) -> int | None:
+        """See `RemoteCommand.wait`."""
+        try:
+            status = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return status if status >= 0 else None
+
+    def said(self) -> str:
+        """See `RemoteCommand.said`."""
+        fd = self._said.fileno()
+        start = max(0, os.fstat(fd).st_size - _STDERR_LIMIT)
+        return os.pread(fd, _STDERR_LIMIT, start).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """See `RemoteCommand.close`; a program that does not end by itself is killed."""
+        self._line.close()
+        if self._process.returncode is None and self.wait(_FAREWELL) is None:
+            self._process.kill()
+            self._process.wait()
+        self._said.close()

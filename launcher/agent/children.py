@@ -106,6 +106,7 @@ class _Question:
         self.until = time.monotonic() + seconds
         self.done = done
         self.answer = b""
+        self.answered = False
 
 
 class _Command:
@@ -173,7 +174,7 @@ class Children:
     def _answered(self, question: _Question) -> None:
         self._selector.unregister(question.child.stdout)
         os.close(question.child.stdout)
-        question.until = float("inf")
+        question.answered = True
         question.done(question.answer)
 
     # ------------------------------------------------------------------ remote commands
@@ -296,10 +297,10 @@ class Children:
     def reaped(self, pid: int, status: int) -> None:
         """A child of the agent has ended; the pid may belong to another process from now on."""
         question = self._questions.pop(pid, None)
-        if question is not None and question.until != float("inf"):
+        if question is not None and not question.answered:
             self._read_answer(question)
-            if question.until != float("inf"):
-                self._answered(question)
+        if question is not None and not question.answered:
+            self._answered(question)
         for command in list(self._commands.values()):
             if command.child.pid == pid:
                 code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
@@ -308,14 +309,14 @@ class Children:
 
     def next_due(self) -> Optional[float]:
         """When `on_time` is due (monotonic); ``None``: never."""
-        dues = [question.until for question in self._questions.values()]
+        dues = [question.until for question in self._questions.values() if not question.answered]
         dues += [command.kill_at for command in self._commands.values() if command.kill_at is not None]
         return min(dues, default=None)
 
     def on_time(self, now: float) -> None:
         """Kill those whose time is up."""
         for question in list(self._questions.values()):
-            if question.until <= now:
+            if question.until <= now and not question.answered:
                 os.kill(question.child.pid, signal.SIGKILL)  # not reaped: the pid is still that child's
                 self._answered(question)
         for command in self._commands.values():

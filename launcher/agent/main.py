@@ -178,6 +178,8 @@ def _pump_down(agent: socket.socket, token: str) -> None:
         again = connect_to(token, _ACCEPTING)
         if again is not None:
             _copy(again)
+        else:
+            _write(1, b"".join(encode(Refused("its agent and its watchdog were killed"))))
     except OSError:
         pass
     os._exit(0)

@@ -33,11 +33,14 @@ class PortKeeper:
         self._held: Dict[TaskId, int] = {}
 
     def hold(self, task: TaskId) -> int:
-        """Take a port for ``task`` and keep it.
+        """Take a port for ``task`` and keep it; the same one if it has a port already.
 
         Raises:
-            OSError: there is none to have.
+            OSError: no port is free.
         """
+        if task in self._held:
+            with socket.socket(fileno=os.dup(self._held[task])) as held:
+                return int(held.getsockname()[1])
         holder = in_both_worlds(lambda made, address: made.bind((address, 0)))
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         port: int = holder.getsockname()[1]

@@ -15,8 +15,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from launcher.agent.processes import new_agent_number
 from launcher.errors import ConnectionLost, ProtocolError, TransportError
 from launcher.events import AgentClosed, CloseAgent, Command
+from launcher.job import Host
 from launcher.protocol import (
     CREDIT,
     WINDOW,
@@ -115,7 +117,7 @@ class ReconnectingLink(threading.Thread):
         hosts: Reconnecting,
         arguments: dict[str, Any],
         tell: Callable[[str], None],
-        start: str = START,
+        start: str = "",
         connect: str = CONNECT,
     ) -> None:
         super().__init__(name=f"link {host}", daemon=True)
@@ -123,7 +125,7 @@ class ReconnectingLink(threading.Thread):
         self._host, self._hosts, self._tell = host, hosts, tell
         self._lease = float(arguments["lease"])
         self._arguments = {**arguments, "lease": max(self._lease - HEAD_START, self._lease * LEAST_SHARE)}
-        self._entries = start, connect
+        self._entries = start or START, connect
         self.tasks: Collection[str] | None = None
         #: Guards the channel, the inbox and the commands.
         self._lock = threading.Lock()
@@ -261,6 +263,7 @@ class ReconnectingLink(threading.Thread):
         self.hang_up()
         self._discards = True
         self._leave_at = time.monotonic() + CLOSING
+        self._to_read.close()
         self._wake.ring()
 
     # ------------------------------------------------------------------ the thread
@@ -615,3 +618,34 @@ class LinkCommand:
         """See `RemoteCommand.close`."""
         self._link.forget(self.number)
         self._wake.close()
+
+
+class ReconnectingTransport:
+    """Opens links to agents on other machines; see `launcher.transports.base.Transport`.
+
+    Args:
+        hosts: starts programs there.
+        tell: gets a line for the user when a connection is lost or back; called by other threads.
+        lease: seconds that the tasks of a host outlive a lost connection.
+        job: the run whose files were brought to the hosts; empty: none were.
+    """
+
+    def __init__(
+        self, hosts: Reconnecting, tell: Callable[[str], None], lease: float = 60.0, job: str = ""
+    ) -> None:
+        self._hosts, self._tell, self._lease = hosts, tell, lease
+        self._job = {"job": job} if job else {}
+
+    def open(self, host: Host) -> ReconnectingLink:
+        """Start the agent of ``host``; see `Transport.open`."""
+        arguments = {
+            "host": host.name,
+            "agent": new_agent_number(),
+            "token": os.urandom(16).hex(),
+            "lease": self._lease,
+            **self._job,
+        }
+        try:
+            return ReconnectingLink(host.name, self._hosts, arguments, self._tell)
+        except (OSError, RuntimeError) as error:
+            raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.transport import TRANSPORTS
 from tests.conftest import MARK
 from tests.contract.driver import Driver
 from tests.contract.sites import SITES, Eyes, Site
@@ -50,7 +49,7 @@ def _is_too_much(item: pytest.Item) -> bool:
     return _is_in_docker(item) and item.path.name not in BRIEF_IN_DOCKER
 
 
-@pytest.fixture(params=ASKED_FOR or sorted({*TRANSPORTS, *SITES}))
+@pytest.fixture(params=ASKED_FOR or sorted(SITES))
 def transport(request: pytest.FixtureRequest) -> str:
     """Each transport's name in turn."""
     return str(request.param)

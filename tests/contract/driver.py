@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from launcher import events, wire
+from launcher import events
 from launcher.events import Ladder
 from launcher.job import TaskId
-from launcher.transport import Link
+from launcher.transports.base import Link
 
 #: Seconds for anything that should happen at once, on a busy machine.
 SOON = 20.0
@@ -37,8 +37,6 @@ class Driver:
         self.link = link
         self.host = host
         self._mark = mark
-        self._decoder = wire.Decoder(host, magic=True)
-        self._unsent = b""
         #: All facts but output, in order, and when each came (monotonic).
         self.facts: list[events.Event] = []
         self.times: list[float] = []
@@ -53,20 +51,20 @@ class Driver:
     def pump(self, seconds: float) -> None:
         """Wait so long for the link, at most, and take and send what it has and takes."""
         poll = select.poll()
-        poll.register(self.link.reading, select.POLLIN)
-        if self._unsent:
+        poll.register(self.link, select.POLLIN)
+        if self.link.writing >= 0:
             poll.register(self.link.writing, select.POLLOUT)
         came = poll.poll(max(0.0, seconds) * 1000)
         self.silent += seconds > 0 and not came
-        if self._unsent:
-            self._unsent = self._unsent[self.link.write(self._unsent) :]
-        data = self.link.read(1 << 20)
-        if data is not None:
-            self.ended = not data
-            self._take(data)
+        self.link.flush()
+        if not came:
+            return
+        messages = self.link.receive()
+        self.ended = messages is None
+        self._take(messages or ())
 
-    def _take(self, data: bytes) -> None:
-        for message in self._decoder.feed(data):
+    def _take(self, messages: Sequence[object]) -> None:
+        for message in messages:
             if isinstance(message, events.TaskOutput):
                 self._output.setdefault(message.task, bytearray()).extend(message.data)
             else:
@@ -103,12 +101,7 @@ class Driver:
 
     def send(self, order: events.Command) -> None:
         """Give an order."""
-        self._unsent += wire.encode(order)
-        self.pump(0)
-
-    def raw(self, data: bytes) -> None:
-        """Send what is no order."""
-        self._unsent += data
+        self.link.send(order)
         self.pump(0)
 
     def vanish(self) -> None:
@@ -163,6 +156,11 @@ class Driver:
         held = self.until(lambda: self.all(events.PortsHeld)[before:], what="ports")[0]
         return {str(task): port for task, port in held.ports.items()}
 
+    def release(self, *tasks: str) -> None:
+        """Have the ports of tasks freed, and wait until that is done."""
+        self.send(events.ReleasePorts(self.host, tuple(map(TaskId, tasks))))
+        self.hold("no-task/0")
+
     def start(
         self,
         task: str,
@@ -205,8 +203,7 @@ class Driver:
 
     def stop_unread(self, task: str, ladder: Ladder = AT_ONCE) -> None:
         """Have a task stopped without reading anything."""
-        frame = wire.encode(events.StopTasks(self.host, (TaskId(task),), ladder))
-        assert self.link.write(frame) == len(frame)
+        self.link.send(events.StopTasks(self.host, (TaskId(task),), ladder))
 
     def stopped(self, task: str, ladder: Ladder = QUICK, timeout: float = SOON) -> events.TaskGone:
         """Stop a task and wait until it is gone."""

@@ -10,14 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from launcher.job import Host
-from launcher.transport import Transport, transport_named
+from launcher.transports.base import Transport
+from launcher.transports.local import LocalTransport
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
@@ -51,8 +51,8 @@ class LocalSite:
     host = Host("here")
     python = sys.executable
     kernel_pids = True
-    guardian = "guardian"
-    guardian_asked = "its guardian was killed by SIGTERM"
+    guardian = "watchdog"
+    guardian_asked = "its watchdog was killed by SIGTERM"
 
     def __init__(self, transport: Transport, folder: Path) -> None:
         self.transport = transport
@@ -67,8 +67,8 @@ class SshSite:
     """A host of the lab, entered beside its sshd: what is seen there owes nothing to the transport."""
 
     kernel_pids = False
-    guardian = "guardian"
-    guardian_asked = "its guardian was killed by SIGTERM"
+    guardian = "watchdog"
+    guardian_asked = "its watchdog was killed by SIGTERM"
 
     def __init__(self, transport: Transport, host: LabHost) -> None:
         self.transport = transport
@@ -83,8 +83,8 @@ class SshSite:
 
 
 @contextmanager
-def _here(name: str, request: pytest.FixtureRequest) -> Iterator[Site]:
-    yield LocalSite(transport_named(name), request.getfixturevalue("tmp_path"))
+def _here(request: pytest.FixtureRequest) -> Iterator[Site]:
+    yield LocalSite(LocalTransport(), request.getfixturevalue("tmp_path"))
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def _in_docker(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 #: What makes the site of each transport, for one test.
 SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]] = {
-    "local": partial(_here, "local"),
+    "local": _here,
     "ssh": _over_ssh,
     "docker": _in_docker,
 }

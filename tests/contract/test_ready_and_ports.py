@@ -98,7 +98,7 @@ def test_no_port_is_given_twice(open_agent: Callable[[], Driver]):
     assert len(set(ports)) == len(ports) == 160
 
 
-def test_a_port_is_held_until_the_task_is_gone(agent: Driver, eyes: Eyes):
+def test_a_port_is_held_until_it_is_released(agent: Driver, eyes: Eyes):
     tasks = [f"worker/{index}" for index in range(MANY)]
     *ports, other = agent.hold(*tasks, "ps/0").values()
     for task in tasks:
@@ -107,15 +107,11 @@ def test_a_port_is_held_until_the_task_is_gone(agent: Driver, eyes: Eyes):
         assert eyes.code(PLAIN_BINDS, str(port), "1") == ""
     for task in tasks:
         agent.stopped(task)
+    assert free(eyes, ports) == []
+    assert agent.hold(*tasks) == dict(zip(tasks, ports, strict=True)), "another attempt has the same port"
+    agent.release(*tasks)
     assert len(free(eyes, ports)) >= MOST
     assert eyes.code(PLAIN_BINDS, str(other), "1") == ""
-
-
-def test_the_port_of_a_task_that_can_not_start_is_free(agent: Driver, eyes: Eyes):
-    held = agent.hold(*(f"worker/{index}" for index in range(MANY)))
-    for task in held:
-        agent.refused(task, ["no-such-program-anywhere"])
-    assert len(free(eyes, held.values())) >= MOST
 
 
 def test_ports_are_free_when_the_agent_is_gone(open_agent: Callable[[], Driver], eyes: Eyes):

@@ -148,12 +148,12 @@ def test_another_agent_is_not_touched(open_agent: Callable[[], Driver], eyes: Ey
     assert second.agent.close() == ""
 
 
-def test_a_message_that_can_not_be_read(household: Household):
-    household.agent.raw(b"\xff" * 100)
+def test_a_message_that_is_not_for_an_agent(household: Household):
+    household.agent.send(events.AgentClosed(household.agent.host, 1.0))
     said = household.agent.to_the_end()
     assert said is not None
-    assert "WireError" in said
-    household.gone_within(2)
+    assert "ProtocolError" in said
+    household.gone_within(2.5)
 
 
 def test_processes_that_belong_to_no_task_go_with_the_agent(agent: Driver, eyes: Eyes):

@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from launcher import events
+from launcher.agent import processes, sweep
 from launcher.job import Host
-from launcher.processes import kernel, sweep
-from launcher.transport.ssh import carrier, entries
-from launcher.transport.ssh.link import SshLink, SshTransport
+from launcher.protocol import Channel, Decoder
+from launcher.transports import link as links
+from launcher.transports.link import ReconnectingTransport
 from tests.conftest import MARK, leaks
 from tests.contract.driver import Driver
 from tests.local.seeing import named
 from tests.pythons import oldest_python
-from tests.ssh.errand_stubs import receive
 from tests.ssh.host import PATIENCE, until
 from tests.ssh.pretend import PretendFleet
 
 pytestmark = pytest.mark.timeout(180)
 
 COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 7"
-KEEPERS = ["launch-porter", "launch-guardian", "launch-agent"]
+KEEPERS = ["launch-watchdog", "launch-agent"]
 FLOOD = "import os\nwhile True: os.write(1, bytes(range(256)) * 1024)"
 #: Seconds between two looks.
 LOOK = 0.05
@@ -39,19 +39,18 @@ class Reach:
     def __init__(self, lease: float, mark: str, fleet: PretendFleet) -> None:
         self.told: list[str] = []
         self.fleet = fleet
-        link = SshTransport(self.fleet, self.told.append, lease).open(Host("node1"))
-        assert isinstance(link, SshLink)
+        link = ReconnectingTransport(self.fleet, self.told.append, lease).open(Host("node1"))
         self.link = link
         self.agent = Driver(link, "node1", {MARK: mark})
 
     def keepers(self) -> list[int]:
-        """Pids of porter, guardian and agent."""
-        pids = {process.pid for process in sweep.marked().get(self.link._number, [])}
+        """Pids of watchdog and agent."""
+        pids = {process.pid for process in sweep.tagged().get(self.link._arguments["agent"], [])}
         return [named(pids, name)[0] for name in KEEPERS]
 
     def alive(self) -> list[str]:
         """Names of all that carries the agent's mark."""
-        return [_name(process.pid) for process in sweep.marked().get(self.link._number, [])]
+        return [_name(process.pid) for process in sweep.tagged().get(self.link._arguments["agent"], [])]
 
     def gone(self, within: float = PATIENCE) -> None:
         """Fail unless there is nothing left in time."""
@@ -105,7 +104,7 @@ def here(opened: Callable[..., Reach]) -> Reach:
     return reach
 
 
-def test_porter_guardian_and_agent_can_be_recognised(here: Reach):
+def test_watchdog_and_agent_can_be_recognised(here: Reach):
     here.agent.started("worker/0", ["sleep", "600"])
     assert sorted(here.alive()) == sorted([*KEEPERS, "sleep"])
     assert os.getsid(here.keepers()[0]) != os.getsid(here.fleet.errands[0].process.pid)
@@ -145,9 +144,8 @@ def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
     here.fleet.cut()
     here.counted(50)
     here.agent.started("worker/1", ["sleep", "600"])
-    for pid in here.keepers()[1:]:
-        os.kill(pid, 9)
-    assert here.agent.to_the_end(PATIENCE) == "its guardian was killed by SIGKILL"
+    os.kill(here.keepers()[1], 9)
+    assert here.agent.to_the_end(PATIENCE) == "the agent ended: it was killed"
     here.gone()
 
 
@@ -167,7 +165,7 @@ def test_a_silent_connection_that_comes_back_by_itself(here: Reach, monkeypatch:
     here.agent.prints("worker/0", b"line 10\n")
     here.fleet.freeze()
     with monkeypatch.context() as quick:
-        quick.setattr(carrier, "SILENCE", 2.5)
+        quick.setattr(links, "SILENCE", 2.5)
         here.agent.until(lambda: here.told and here.fleet.dialled)
         assert re.match(r"node1: connection lost \(no answer for \d+ s\); ", here.told[0])
         here.fleet.thaw()
@@ -182,7 +180,7 @@ def test_a_silent_connection_that_another_one_replaces(here: Reach, monkeypatch:
     here.agent.prints("worker/0", b"line 10\n")
     here.fleet.line.frozen.set()
     with monkeypatch.context() as quick:
-        quick.setattr(carrier, "SILENCE", 2.5)
+        quick.setattr(links, "SILENCE", 2.5)
         here.agent.until(lambda: len(here.told) > 1)
     here.counted(300)
     assert len(here.told) == 2
@@ -192,7 +190,7 @@ def test_a_silent_connection_that_another_one_replaces(here: Reach, monkeypatch:
 def test_the_lease_of_a_silent_connection_ends_on_both_sides(
     opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(carrier, "SILENCE", 60.0)  # nobody tries to connect anew
+    monkeypatch.setattr(links, "SILENCE", 60.0)  # nobody tries to connect anew
     here = opened(lease=8.0)
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; echo up; sleep 600 & sleep 600"])
     here.agent.prints("worker/0", b"up")
@@ -203,25 +201,25 @@ def test_the_lease_of_a_silent_connection_ends_on_both_sides(
     here.gone()
 
 
-def test_a_porter_that_is_stopped_does_not_outlast_its_lease(opened: Callable[..., Reach]):
-    """What is stopped can't look at the clock: its guardian does. Before that nothing happens to it."""
+def test_an_agent_that_is_stopped_does_not_outlast_its_lease(opened: Callable[..., Reach]):
+    """It can't look at the clock: its watchdog does. Before that nothing happens to it."""
     here = opened(lease=9.0)
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; echo up; sleep 600 & sleep 600"])
     here.agent.prints("worker/0", b"up")
-    os.kill(here.keepers()[0], signal.SIGSTOP)
+    os.kill(here.keepers()[1], signal.SIGSTOP)
     since = time.monotonic()
     here.gone(within=40)
     assert time.monotonic() - since > 2.5
     here.agent.to_the_end(PATIENCE)
 
 
-def test_a_porter_that_goes_on_in_time_is_left_alone(opened: Callable[..., Reach]):
+def test_an_agent_that_goes_on_in_time_is_left_alone(opened: Callable[..., Reach]):
     here = opened(lease=30.0)
     here.count(500)
     here.agent.prints("worker/0", b"line 10\n")
-    os.kill(here.keepers()[0], signal.SIGSTOP)
+    os.kill(here.keepers()[1], signal.SIGSTOP)
     here.agent.quiet(3)
-    os.kill(here.keepers()[0], signal.SIGCONT)
+    os.kill(here.keepers()[1], signal.SIGCONT)
     here.counted(500)
 
 
@@ -258,7 +256,7 @@ def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connectio
         before = now
         time.sleep(0.3)
     assert before == now, "the task goes on printing"
-    time.sleep(carrier.SILENCE + 1)
+    time.sleep(links.SILENCE + 1)
     assert here.told == []
     here.agent.until(lambda: here.agent.size("worker/0") > 30_000_000)
     here.agent.stopped("worker/0")
@@ -294,12 +292,11 @@ def test_whoever_hung_up_and_reads_late_gets_whole_messages_and_an_end(here: Rea
 @pytest.mark.parametrize(
     ("index", "said"),
     [
-        (0, "its agent ended while the connection was down"),
-        (1, "its guardian was killed by SIGKILL"),
-        (2, "the agent ended: it was killed"),
+        (0, "its watchdog was killed"),
+        (1, "the agent ended: it was killed"),
     ],
 )
-def test_porter_guardian_or_agent_is_killed(here: Reach, index: int, said: str):
+def test_watchdog_or_agent_is_killed(here: Reach, index: int, said: str):
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
     here.agent.prints("worker/0", b"up")
     os.kill(here.keepers()[index], 9)
@@ -320,7 +317,7 @@ def test_who_brought_the_connection_is_killed(here: Reach):
 def test_all_of_it_is_killed_on_demand(here: Reach):
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
     here.agent.prints("worker/0", b"up")
-    os.kill(here.keepers()[2], 19)
+    os.kill(here.keepers()[1], 19)
     here.link.hang_up()
     assert here.link.wait(0.2) is None
     # That it was is known in a second, or a little later.
@@ -335,21 +332,23 @@ def test_it_can_not_be_killed_where_it_can_not_be_reached(here: Reach):
     here.gone(within=20)
 
 
-def test_a_second_porter_of_the_same_name_only_brings_its_connection(here: Reach):
+def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
     """The answer to the first request was lost; the agent is there once."""
-    number = here.link._number
-    porter = {**here.link._carrier._porter, "attempt": 2, "age": 1.0}
-    errand = here.fleet.errand("node1", entries.PORTER, porter)
-    assert receive(errand, 1), "it is the porter that speaks"
-    assert len([p for p in sweep.marked()[number] if _name(p.pid) == "launch-porter"]) == 1
+    errand = here.fleet.errand("node1", links.START, here.link._arguments)
+    channel = Channel(lambda: Decoder(True, "node1"), here.link._arguments["token"], greets=True)
+    channel.connect(0, time.monotonic())
+    assert errand.send(b"".join(channel.output(time.monotonic())))
+    time.sleep(0.5)
+    assert not errand.recv(1), "an older connection does not replace the one there is"
+    assert [_name(p.pid) for p in sweep.tagged()[here.link._arguments["agent"]]].count("launch-agent") == 1
     errand.close()
     assert here.agent.run("worker/1", ["sh", "-c", "exit 5"]).code == 5
 
 
 def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(carrier, "PORTER", "launcher.agent.porter:no_such_function")
+    monkeypatch.setattr(links, "START", "launcher.agent.main:no_such_function")
     fleet, told = PretendFleet(), list[str]()
-    link = SshTransport(fleet, told.append).open(Host("node1"))
+    link = ReconnectingTransport(fleet, told.append).open(Host("node1"))
     said = link.wait(PATIENCE)
     link.close()
     fleet.close()
@@ -368,11 +367,11 @@ def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[...
         assert here.link.wait(PATIENCE) is not None
         assert here.fleet.errands[0].wait(PATIENCE) is not None
         _gone_by_itself(lambda: set(leaks(nothing_left).processes) <= before)
-        assert kernel.look_at(os.getpid()) is not None
+        assert processes.look_at(os.getpid()) is not None
 
 
 def _gone_by_itself(gone: Callable[[], bool]) -> None:
-    """Fail if it takes so long that a porter which was forgotten could have ended by its first lease.
+    """Fail if it takes so long that a forgotten agent could have ended by itself.
 
     What is counted are looks, and a pause before each: while the machine is too busy to let us look, it lets
     nobody end, either.

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from launcher.job import Host
-from launcher.transport.ssh import carrier
-from launcher.transport.ssh.link import SshTransport
+from launcher.transports import link as links
+from launcher.transports.link import ReconnectingTransport
 from tests.ssh.pretend import PretendErrand, PretendFleet
 from tests.ssh.test_link import Reach, opened
 
@@ -46,13 +46,13 @@ def test_nothing_starts_over_the_first_connection_but_over_the_second(
     opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
 ):
     """The first one ends while the second is being made."""
-    monkeypatch.setattr(carrier, "FIRST_ANSWER", 2.0)
+    monkeypatch.setattr(links, "FIRST_ANSWER", 2.0)
     fleet = PretendFleet()
     fleet.takes = 0.4
     fleet.line.frozen.set()
     here = opened(fleet=fleet)
     here.agent.until(lambda: fleet.dialled)
-    monkeypatch.setattr(carrier, "FIRST_ANSWER", 60.0)  # the second one may take its time
+    monkeypatch.setattr(links, "FIRST_ANSWER", 60.0)  # the second one may take its time
     works(here)
     assert re.match(r"node1: connection lost \(nothing of ours has started there", here.told[0])
     assert re.fullmatch(r"node1: connected again after \d+ s", here.told[1])
@@ -75,8 +75,8 @@ def test_the_connection_breaks_before_the_agent_is_there(opened: Callable[..., R
 def test_connections_that_break_because_of_us():
     """Whatever is tried again breaks again: once is enough."""
     fleet, told = Breaking(9), list[str]()
-    link = SshTransport(fleet, told.append).open(Host("node1"))
-    said = link._carrier.over.wait(60) and link.wait(0.1)
+    link = ReconnectingTransport(fleet, told.append).open(Host("node1"))
+    said = link.over.wait(60) and link.wait(0.1)
     link.close()
     fleet.close()
     assert (said, fleet.dialled, len(told)) == ("the connection broke", 1, 1)
@@ -86,8 +86,8 @@ def test_a_host_that_is_not_back_in_time():
     """Nothing is said of tasks that never were."""
     fleet, told = PretendFleet(), list[str]()
     fleet.cut(reachable=False)
-    link = SshTransport(fleet, told.append, 4.0).open(Host("node1"))
-    said = link._carrier.over.wait(60) and link.wait(0.1)
+    link = ReconnectingTransport(fleet, told.append, 4.0).open(Host("node1"))
+    said = link.over.wait(60) and link.wait(0.1)
     link.close()
     fleet.close()
     assert said == "no answer for 4 s: connection refused"

@@ -21,12 +21,12 @@ from launcher.agent.gpus import ask_for_gpus, read_gpus
 from launcher.agent.hostfacts import host_facts
 from launcher.agent.inquiry import Inquiries
 from launcher.agent.limits import Limits
+from launcher.agent.old_spawn import CannotStart, Spawner
 from launcher.agent.oom import OomWatch
 from launcher.agent.outputs import Outputs
 from launcher.agent.pipe import Pipe
 from launcher.agent.ports import PortKeeper
 from launcher.agent.ports import explain_refusal as refusal
-from launcher.agent.old_spawn import CannotStart, Spawner
 from launcher.agent.task import SIGKILL, Task
 from launcher.job import TaskId
 from launcher.processes import kernel

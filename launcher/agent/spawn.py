@@ -1,4 +1,4 @@
-"""Starting a task: its program along its own PATH, its environment, its own session, a pipe for its output."""
+"""Starting a task: its program along its own PATH, its environment, its session, a pipe for its output."""
 
 from __future__ import annotations
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from launcher import events
-from launcher.transport.ssh import entries
 from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.link import SshLink, SshTransport
 from launcher.transport.ssh.settings import SshSettings
+from launcher.transports.link import ReconnectingTransport
 from tests.contract.driver import Driver
 from tests.ssh.host import PATIENCE, LabHost, Process, until
 from tests.ssh.lab import Lab
@@ -42,8 +41,7 @@ class Reach:
         record = host.record()
         self.fleet = Fleet([record], SshSettings(connect_timeout=3.0), self.told.append)
         self.fleet.connect()
-        link = SshTransport(self.fleet, self.told.append, lease).open(record)
-        assert isinstance(link, SshLink)
+        link = ReconnectingTransport(self.fleet, self.told.append, lease).open(record)
         self.agent = Driver(link, record.name, {})
         self.agent.ready()
 
@@ -95,16 +93,13 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
         one.close()
 
 
-@pytest.mark.parametrize("ahead", ["", entries.PORTER])
-def test_the_connection_is_killed_before_the_agent_is_asked_for(
-    caller: Path, hosts: list[LabHost], ahead: str
-):
+def test_the_connection_is_killed_before_the_agent_is_asked_for(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
     record, told = hosts[0].record(), list[str]()
-    with Fleet([record], SshSettings(), told.append, ahead) as fleet:
+    with Fleet([record], SshSettings(), told.append) as fleet:
         fleet.connect()
         assert hosts[0].kill_sshd_sessions()
-        link = SshTransport(fleet, told.append).open(record)
+        link = ReconnectingTransport(fleet, told.append).open(record)
         agent = Driver(link, record.name, {})
         agent.ready()
         assert agent.close() == ""
@@ -118,7 +113,7 @@ def test_a_job_without_faults_and_nothing_is_left(reach: Callable[..., Reach]):
     here = reach()
     assert here.agent.run("worker/0", ["sh", "-c", "echo out; exit 3"]).code == 3
     assert here.agent.output("worker/0") == b"out\n"
-    assert len(here.named("launch-porter", "launch-guardian", "launch-agent")) == 3
+    assert len(here.named("launch-watchdog", "launch-agent")) == 2
     assert here.agent.close() == ""
     here.gone()
     assert here.told == []
@@ -221,13 +216,14 @@ import os, sys, time
 from launcher import events
 from launcher.job import Host
 from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.link import SshTransport
+from launcher.transports.link import ReconnectingTransport
 from launcher.transport.ssh.settings import SshSettings
+from launcher.transports.link import ReconnectingTransport
 from tests.contract.driver import Driver
 host = Host(sys.argv[1])
 with Fleet([host], SshSettings(), print) as fleet:
     fleet.connect()
-    agent = Driver(SshTransport(fleet, print).open(host), host.name, {})
+    agent = Driver(ReconnectingTransport(fleet, print).open(host), host.name, {})
     agent.ready()
     agent.started("worker/0", ["sh", "-c", sys.argv[2]])
     print("up", flush=True)
@@ -244,7 +240,7 @@ def test_the_launcher_is_killed(hosts: list[LabHost], lab: Lab, task: str):
         try:
             assert launcher.stdout is not None
             assert launcher.stdout.readline() == b"up\n"
-            until(lambda: len(hosts[0].processes()) > 4, PATIENCE, "all of them are there")
+            until(lambda: len(hosts[0].processes()) > 3, PATIENCE, "all of them are there")
             time.sleep(1)
         finally:
             launcher.send_signal(signal.SIGKILL)
@@ -257,9 +253,7 @@ def test_the_launcher_is_killed(hosts: list[LabHost], lab: Lab, task: str):
     ("names", "said"),
     [
         (("launch-agent",), "the agent ended: it was killed"),
-        (("launch-guardian",), "its guardian was killed by SIGKILL"),
-        (("launch-agent", "launch-guardian"), "its guardian was killed by SIGKILL"),
-        (("launch-porter",), "its agent ended while the connection was down"),
+        (("launch-watchdog",), "its watchdog was killed"),
     ],
 )
 def test_somebody_on_the_host_is_killed(reach: Callable[..., Reach], names: tuple[str, ...], said: str):
@@ -278,8 +272,8 @@ def test_everybody_on_the_host_is_killed_and_the_next_launch_ends_what_is_left(r
     mine = first.host.start(["sleep", "603"])
     try:
         until(lambda: len(first.named("sleep")) == 3, PATIENCE, "all of them sleep")
-        first.kill("launch-porter", "launch-guardian", "launch-agent")
-        assert first.agent.to_the_end(PATIENCE) == "its agent ended while the connection was down"
+        first.kill("launch-watchdog", "launch-agent")
+        assert first.agent.to_the_end(PATIENCE) == "its agent and its watchdog were killed"
         assert len(first.named("sleep")) == 3
         second, third = reach(), reach()
         third.agent.started("worker/0", ["sleep", "604"])

@@ -19,6 +19,7 @@ from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.model.container import ENDED, ENDED_THERE, GOES_ON, UNSEEN
 from launcher.transport.docker.frames import Demultiplexer
+from launcher.transport.old import OldLink
 from launcher.transport.ssh.link import SshLink, SshTransport
 from launcher.transports.docker.container import Container
 from launcher.transports.docker.faults import end_fault
@@ -60,7 +61,7 @@ class Berth:
 
     def __init__(self, container: Container, run: list[str], name: str, env: Mapping[str, str]) -> None:
         self.container = container
-        self.arrival = Arrival(container)
+        self.arrival = Arrival(container, "launcher.agent.inside:main")
         self.there = {"run": run, "name": name, "env": dict(env), "mark": self.arrival.mark}
 
 
@@ -83,11 +84,11 @@ class RemoteTransport:
         self._tell = tell
         self._ssh = SshTransport(fleet, tell, lease, job)
 
-    def open(self, host: Host) -> RemoteLink:
+    def open(self, host: Host) -> OldLink:
         """Start the container of ``host``; see `Transport.open`."""
         berth = self._berths[host.name]
         link = self._ssh.open(host, berth.there)
-        return RemoteLink(link, berth, self._tell)
+        return OldLink(host.name, RemoteLink(link, berth, self._tell))
 
 
 class RemoteLink:

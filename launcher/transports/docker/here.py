@@ -17,16 +17,16 @@ from typing import IO
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host
 from launcher.text import listed
-from launcher.transport.pipelink import PipeLink, enlarge
 from launcher.transports import bootstrap
 from launcher.transports.docker import engine
 from launcher.transports.docker.container import KEPT, Container, container_name, network_name, run_words
 from launcher.transports.docker.engine import Run
 from launcher.transports.docker.faults import end_fault
 from launcher.transports.docker.options import DockerOptions
+from launcher.transports.local import PipeLink
 
 #: The program in a container.
-AGENT = "launcher.agent.inside:main"
+AGENT = "launcher.agent.main:run"
 #: Seconds: until the user is told what launch waits for, between two such lines, for all containers to start,
 #: and for the others to fail in the same way once one has failed.
 _FIRST, _NEXT, _START, _OTHERS = 2.0, 10.0, 300.0, 10.0
@@ -89,12 +89,14 @@ class Arrival:
     why there will be no agent; empty as far as is known.
     """
 
-    def __init__(self, container: Container) -> None:
+    def __init__(self, container: Container, agent: str = AGENT) -> None:
         self._container = container
         self._output = b""
         #: A number that the processes in the container carry.
         self.mark = int.from_bytes(os.urandom(4), "little")
-        self.unsent = bootstrap.program(AGENT, {"host": container.host, "mark": self.mark})
+        self.unsent = bootstrap.program(
+            agent, {"host": container.host, "agent": self.mark, "mark": self.mark}
+        )
         self.ready = False
         self.fault = ""
 
@@ -149,7 +151,7 @@ class ContainerLink(PipeLink):
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         stdin, writing = os.pipe()
         reading, stdout = os.pipe()
-        super().__init__(reading, writing)
+        super().__init__(container.host, reading, writing)
         try:
             self._process = subprocess.Popen(
                 ["docker", *words], stdin=stdin, stdout=stdout, stderr=self._stderr, start_new_session=True
@@ -161,14 +163,11 @@ class ContainerLink(PipeLink):
         finally:
             os.close(stdin)
             os.close(stdout)
-        for fd in (reading, writing):
-            os.set_blocking(fd, False)
-            enlarge(fd)
 
     @property
-    def sending(self) -> bool:
-        """Whether a part of the agent's program is still to be sent."""
-        return bool(self._arrival.unsent)
+    def writing(self) -> int:
+        """See `launcher.transports.base.Link.writing`; also while a part of the agent's program is unsent."""
+        return self._input if self._arrival.unsent else super().writing
 
     def arrive(self) -> bool:
         """Send and receive what can be until the agent is up; whether it is.
@@ -178,10 +177,14 @@ class ContainerLink(PipeLink):
         Raises:
             TransportError: there will be no agent.
         """
-        self._arrival.unsent = self._arrival.unsent[self.write(self._arrival.unsent) :]
+        try:
+            self._arrival.unsent = self._arrival.unsent[os.write(self._input, self._arrival.unsent) :]
+        except (BlockingIOError, BrokenPipeError):  # if it has ended, reading shows it
+            pass
         while not (self._arrival.ready or self._arrival.fault):
-            data = self.read(1)
-            if data is None:
+            try:
+                data = os.read(self._reading, 1)
+            except BlockingIOError:
                 return False
             if not data:
                 raise TransportError(self.wait(_END) or "its container ended at once")
@@ -198,7 +201,7 @@ class ContainerLink(PipeLink):
         return os.pread(self._stderr.fileno(), 1 << 16, 0).decode("utf-8", "replace")
 
     def wait(self, seconds: float) -> str | None:
-        """See `launcher.transport.base.Link.wait`."""
+        """See `launcher.transports.base.Link.wait`."""
         if self._ended is None:
             try:
                 code = self._process.wait(max(0.0, seconds))
@@ -208,7 +211,7 @@ class ContainerLink(PipeLink):
         return self._ended
 
     def kill(self, seconds: float) -> str | None:
-        """See `launcher.transport.base.Link.kill`: nothing in a container outlives it."""
+        """See `launcher.transports.base.Link.kill`: nothing in a container outlives it."""
         result = self._run(["rm", "--force", "--volumes", self._name], seconds)
         if result.code == engine.LATE:
             self.end_command()
@@ -223,17 +226,17 @@ class ContainerLink(PipeLink):
         self.wait(_END)
 
     def close(self) -> None:
-        """See `launcher.transport.base.Link.close`."""
+        """See `launcher.transports.base.Link.close`."""
         self.hang_up()
         self.end_command()
-        if self.reading >= 0:
-            os.close(self.reading)
-            self.reading = -1
+        if self._reading >= 0:
+            os.close(self._reading)
+            self._reading = -1
             self._stderr.close()
 
 
 class Containers:
-    """The containers of a job here: a context; a `launcher.transport.base.Transport` once they are started.
+    """The containers of a job here: a context; a `launcher.transports.base.Transport` once they are started.
 
     Args:
         run: the engine.
@@ -312,8 +315,8 @@ class Containers:
         while waiting and time.monotonic() < until:
             poll = select.poll()
             for link in waiting.values():
-                poll.register(link.reading, select.POLLIN)
-                if link.sending:
+                poll.register(link, select.POLLIN)
+                if link.writing >= 0:
                     poll.register(link.writing, select.POLLOUT)
             poll.poll(max(0.0, min(until, remind) - time.monotonic()) * 1000 + 1)
             for host, link in list(waiting.items()):
@@ -333,5 +336,5 @@ class Containers:
             raise HostsError(f"{listed(sorted(hosts))}: {fault}" for fault, hosts in faults.items())
 
     def open(self, host: Host) -> ContainerLink:
-        """See `launcher.transport.base.Transport.open`: the agent is up already."""
+        """See `launcher.transports.base.Transport.open`: the agent is up already."""
         return self._links[host.name]

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host
 from launcher.text import listed
-from launcher.transport.base import Errands
+from launcher.transports.base import Hosts as Errands
 from launcher.transports.docker import engine
 from launcher.transports.docker.container import Container, Mount
 from launcher.transports.docker.engine import LATE, Info, Result, Thing

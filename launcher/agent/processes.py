@@ -199,7 +199,7 @@ def send(process: Process, number: int) -> bool:
     if not hasattr(os, "pidfd_open"):  # Python 3.8
         return _is_still(process) and _kill(process.pid, number)
     try:
-        return _with_reserve(_send, process, number)
+        return bool(_with_reserve(_send, process, number))
     except OSError:
         return False
 

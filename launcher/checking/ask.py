@@ -16,7 +16,8 @@ from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import listed
-from launcher.transport.base import Errand, Errands
+from launcher.transports.base import Hosts as Errands
+from launcher.transports.base import RemoteCommand as Errand
 
 _ENTRY = "launcher.agent.checks:main"
 #: How often a clock is asked; the quickest answer counts.

@@ -20,8 +20,8 @@ from launcher.job import Host
 from launcher.job_run.hosts import is_here
 from launcher.job_run.notices import print_notice
 from launcher.text import byte_size, counted, duration, listed, printable
-from launcher.transport.base import Errand
-from launcher.transport.localerrand import LocalErrands
+from launcher.transports.base import RemoteCommand as Errand
+from launcher.transports.local import LocalHosts
 
 SUMMARY = "look at hosts, and at the network between them, for what breaks jobs"
 
@@ -100,7 +100,7 @@ class _Unreached:
 
 def _ask(hosts: Sequence[Host], args: argparse.Namespace) -> Asked:
     """Ask the hosts: this machine directly, others over SSH."""
-    local = LocalErrands()
+    local = LocalHosts()
     remote = [host for host in hosts if not is_here(host)]
     if not remote:
         return ask_hosts(hosts, lambda _: local, is_here, args.timeout, args.python, print_notice)

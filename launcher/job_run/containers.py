@@ -13,9 +13,9 @@ from launcher.job_run.options import Options
 from launcher.job_run.staging import make_output_dirs_here
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transport import Link
 from launcher.transport.docker.remote import Berth, RemoteTransport
 from launcher.transports import bootstrap
+from launcher.transports.base import Link
 from launcher.transports.docker import engine
 from launcher.transports.docker.container import (
     HOST_NETWORK,

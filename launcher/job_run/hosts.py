@@ -14,7 +14,7 @@ from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import listed
-from launcher.transport.localerrand import LocalErrands
+from launcher.transports.local import LocalHosts
 
 if TYPE_CHECKING:
     from launcher.files.session import Errands
@@ -66,8 +66,8 @@ def connect_hosts(
     from launcher.transport.ssh import lean
 
     lean.fetch()
-    from launcher.transport.ssh.entries import PORTER
     from launcher.transport.ssh.fleet import Fleet
+    from launcher.transports.link import START
 
     allow_descriptors(len(remote) * (_DESCRIPTORS + (_RELAY_DESCRIPTORS if options.relay else 0)))
     used = {host.name for host in placement.hosts()}
@@ -76,7 +76,7 @@ def connect_hosts(
         count = len(placement.tasks)
         tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
         print_notice(f"no task runs on {listed(idle)}: the job has {tasks}")
-    fleet = stack.enter_context(Fleet(remote, options.ssh, notices, PORTER if ahead else ""))
+    fleet = stack.enter_context(Fleet(remote, options.ssh, notices, START if ahead else ""))
     try:
         fleet.connect()
     except KeyboardInterrupt:
@@ -110,11 +110,11 @@ class RemoteCommands:
 
     def __init__(self, hosts: Sequence[Host], others: Errands | None) -> None:
         self._here = frozenset(host.name for host in hosts if is_here(host))
-        self._local = LocalErrands()
+        self._local = LocalHosts()
         self._others = others
 
     def errand(self, host: str, entry: str, arguments: object) -> Errand:
-        """See `launcher.transport.base.Errands`."""
+        """See `launcher.transports.base.Hosts`."""
         return self._on(host).errand(host, entry, arguments)
 
     def redial(self, host: str) -> None:

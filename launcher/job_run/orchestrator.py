@@ -5,12 +5,11 @@ from __future__ import annotations
 import heapq
 import selectors
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from launcher import events, wire
-from launcher.errors import TransportError, WireError
+from launcher import events
+from launcher.errors import ProtocolError, TransportError
 from launcher.job import TASK_MARK, Host, JobSpec, Placement, Plan
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import Notices
@@ -20,7 +19,7 @@ from launcher.output.flow import Flow
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan
 from launcher.supervisor import Machine, Phase
-from launcher.transport import Link
+from launcher.transports.base import Link
 
 #: Seconds for a lost or closed agent to end; and if the user does not want to wait, to end and to be killed.
 _LAST_WAIT = 10.0
@@ -29,7 +28,6 @@ _HURRIED_WAIT, _HURRIED_KILL = 0.5, 3.0
 _REASON_WAIT = 2.0
 #: Seconds between two looks at a slow reader, and at an agent that ended.
 _LOOK = 0.01
-_READ_SIZE = 1 << 18
 
 
 class Display(Audience, Protocol):
@@ -59,26 +57,12 @@ class _Connection:
     def __init__(self, host: str, link: Link, clock: JobClock) -> None:
         self.host = host
         self.link = link
-        self.decoder = wire.Decoder(host, magic=True)
-        self.unsent: deque[memoryview] = deque()
         self.closed = False
+        #: The selector watches `Link.writing`.
+        self.watched = -1
         self._clock = clock
         #: Seconds that the host's clock is behind ours, by the quickest event so far.
         self._clock_behind = float("inf")
-
-    def send(self, command: events.Command) -> None:
-        """Queue a command, and send what the link takes."""
-        self.unsent.append(memoryview(wire.encode(command)))
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what the link takes now."""
-        while self.unsent:
-            sent = self.link.write(self.unsent[0])
-            if sent < len(self.unsent[0]):
-                self.unsent[0] = self.unsent[0][sent:]
-                return
-            self.unsent.popleft()
 
     def dated(self, event: events.Event) -> events.Event:
         """The event with a time by our clock: the first failure is looked for over all hosts.
@@ -110,8 +94,7 @@ class _LostAgent:
         if reason is None and now < self._deadline:
             self.next_look, self._pause = now + self._pause, 2 * self._pause
             return None
-        stderr = self.connection.decoder.noise[-500:].decode("utf-8", "replace").strip()
-        return reason or stderr or "its agent ended"
+        return reason or "its agent ended"
 
 
 class Orchestrator:
@@ -271,24 +254,26 @@ class Orchestrator:
             return
         connection = _Connection(host.name, link, self._clock)
         self._connections[host.name] = connection
-        self._selector.register(link.reading, selectors.EVENT_READ, lambda: self._on_bytes(connection))
+        link.tasks = frozenset(
+            placed.task for placed in self._placement.tasks if placed.host.name == host.name
+        )
+        self._selector.register(link, selectors.EVENT_READ, lambda: self._receive(connection))
 
-    def _on_bytes(self, connection: _Connection) -> None:
-        # An event of another host may have closed this connection in the same turn.
-        data = None if connection.closed else connection.link.read(_READ_SIZE)
-        if data is None:
+    def _receive(self, connection: _Connection) -> None:
+        if connection.closed:  # by an event of another host in the same turn
             return
-        if not data:
+        try:
+            messages = connection.link.receive()
+        except ProtocolError as error:
+            self._close(connection)
+            self._handle(events.AgentLost(connection.host, self._clock.now(), f"its agent failed: {error}"))
+            return
+        if messages is None:
             self._close(connection)
             self._lost.append(_LostAgent(connection, self._clock.now()))
             return
-        try:
-            messages = connection.decoder.feed(data)
-        except WireError as error:
-            self._handle(events.AgentLost(connection.host, self._clock.now(), str(error)))
-            return
         for message in messages:
-            self._handle(connection.dated(message))  # type: ignore[arg-type]  # agents send events
+            self._handle(connection.dated(message))
             if isinstance(message, events.AgentClosed):
                 self._close(connection)
 
@@ -303,21 +288,23 @@ class Orchestrator:
     def _close(self, connection: _Connection) -> None:
         if not connection.closed:
             connection.closed = True
-            self._selector.unregister(connection.link.reading)
-            connection.unsent.clear()
-            if connection.link.writing in self._selector.get_map():
-                self._selector.unregister(connection.link.writing)
+            self._selector.unregister(connection.link)
+            if connection.watched >= 0:
+                self._selector.unregister(connection.watched)
             connection.link.hang_up()
 
     def _watch_writing(self, connection: _Connection) -> None:
         """Wait for the link to take bytes again, while some are unsent."""
         if connection.closed:
             return
-        watched = connection.link.writing in self._selector.get_map()
-        if connection.unsent and not watched:
-            self._selector.register(connection.link.writing, selectors.EVENT_WRITE, connection)
-        elif watched and not connection.unsent:
-            self._selector.unregister(connection.link.writing)
+        writing = connection.link.writing
+        if writing == connection.watched:
+            return
+        if connection.watched >= 0:
+            self._selector.unregister(connection.watched)
+        if writing >= 0:
+            self._selector.register(writing, selectors.EVENT_WRITE, connection.link)
+        connection.watched = writing
 
     def _close_connections(self) -> None:
         """Close all, and wait for the last process of ours on this machine."""
@@ -347,7 +334,7 @@ class Orchestrator:
     def _send(self, command: Any) -> None:
         connection = self._connections.get(command.host)
         if connection is not None and not connection.closed:
-            connection.send(command)
+            connection.link.send(command)
 
     def _start(self, command: events.StartTask) -> None:
         mark = {TASK_MARK: f"{self._opening.job}:{command.task}"}

@@ -36,9 +36,9 @@ from launcher.output.selection import Selection, parse_selection
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.scheduler.placement import place
 from launcher.text import counted
-from launcher.transport import Link, transport_named
-from launcher.transport.early import EarlyAgents
+from launcher.transports.base import Link
 from launcher.transports.docker.container import Container
+from launcher.transports.local import EarlyAgents, LocalTransport
 
 
 def run_job(options: Options) -> int:
@@ -106,7 +106,7 @@ def _launch(
             notices(text)
         # Forked first: a process with threads, as SSH and Docker need them, can't be forked.
         local = [host for host in hosts if is_here(host)] if options.docker is None else []
-        agents = stack.enter_context(EarlyAgents(transport_named("local"), local))
+        agents = stack.enter_context(EarlyAgents(LocalTransport(), local))
         allow_descriptors(len(placement.tasks))  # for their logs; local tasks keep the limit of the user
         ahead = options.docker is None and not staging.travels
         by_ssh = options.docker is None or options.hosts_named
@@ -136,10 +136,10 @@ def _launch(
         if containers is not None:
             placement, open_link = containers.start(stack, placement, paths, interrupts)
         elif remote is not None:
-            from launcher.transport.ssh.link import SshTransport
+            from launcher.transports.link import ReconnectingTransport
 
             brought = job if options.sync or options.job.output_dirs else ""
-            ssh = SshTransport(remote, notices, options.ssh.lease, brought)
+            ssh = ReconnectingTransport(remote, notices, options.ssh.lease, brought)
 
             def open_any(host: Host) -> Link:
                 return agents.open(host) if is_here(host) else ssh.open(host)

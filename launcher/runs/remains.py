@@ -13,7 +13,7 @@ from launcher.runs.owner import user_of
 from launcher.runs.run import Run, RunState, forget_agents, load
 
 if TYPE_CHECKING:
-    from launcher.processes.kernel import Process
+    from launcher.agent.processes import Process
 
 #: Seconds for what was killed to be gone.
 _PATIENCE = 5.0
@@ -99,7 +99,7 @@ def _after(run: Run, patience: float) -> _Found:
 
 def _kill(run: Run) -> list[int]:
     """Kill all there is of it until there is nothing; pids that are still there."""
-    from launcher.processes.kernel import send
+    from launcher.agent.processes import send
 
     until = time.monotonic() + _PATIENCE
     while True:
@@ -113,11 +113,11 @@ def _kill(run: Run) -> list[int]:
 
 def _find(run: Run) -> _Found:
     """Keepers are looked for first: they end after all else, so what is seen once they are gone is left."""
-    from launcher.processes.kernel import all_processes
-    from launcher.processes.sweep import marked
+    from launcher.agent.processes import all_processes
+    from launcher.agent.sweep import tagged
 
     keepers = [process for process in all_processes() if not process.ended and _keeps(run, process)]
-    by_agent = marked()
+    by_agent = tagged()
     started = [process for agent in run.agents for process in by_agent.get(agent.number, [])]
     known = {process.pid for process in keepers}
     mine = [process for process in started if process.pid not in known and _is_mine(process.pid)]

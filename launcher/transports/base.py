@@ -17,8 +17,9 @@ class Link(Protocol):
     same_clock: bool
     #: The tasks of its host, the only ones its messages may name; ``None``: any.
     tasks: Collection[str] | None
-    #: For select: writable when `flush` can send what waits; -1: nothing waits.
-    writing: int
+    @property
+    def writing(self) -> int:
+        """For select: writable when `flush` can send what waits; -1: nothing waits."""
 
     def fileno(self) -> int:
         """For select: readable when `receive` has something."""

@@ -99,7 +99,7 @@ class Driver:
             self.pump(0.5)
         return self.link.wait(max(0.0, deadline - time.monotonic()))
 
-    def send(self, order: events.Command) -> None:
+    def send(self, order: Any) -> None:
         """Give an order."""
         self.link.send(order)
         self.pump(0)

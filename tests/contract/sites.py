@@ -92,8 +92,8 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Its connection is opened before the test and closed after it; nothing may be left there."""
     # Not on the path of the other transports.
     from launcher.transport.ssh.fleet import Fleet
-    from launcher.transport.ssh.link import SshTransport
     from launcher.transport.ssh.settings import SshSettings
+    from launcher.transports.link import ReconnectingTransport
 
     lab: Lab = request.getfixturevalue("one_host")
     request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
@@ -101,7 +101,7 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     lab.heal()
     with Fleet([lab.hosts[0].record()], SshSettings(), told.append) as fleet:
         fleet.connect()
-        site = SshSite(SshTransport(fleet, told.append), lab.hosts[0])
+        site = SshSite(ReconnectingTransport(fleet, told.append), lab.hosts[0])
         site.run(["mkdir", site.folder])
         yield site
         site.run(["rm", "-r", site.folder])

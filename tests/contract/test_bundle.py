@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from launcher import events
+from launcher.transports import bootstrap
+from launcher.transports.local import PipeLink
 from tests.conftest import MARK
 from tests.contract.driver import Driver
-
-PACKAGE = Path(__file__).parents[2] / "launcher"
-#: What an agent's host gets; ``launcher/__init__.py`` may be empty there.
-TRAVELS = ("model", "processes", "agent", "wire.py", "errors.py", "events.py", "job.py", "text.py")
 
 
 def pythons() -> list[str]:
@@ -31,68 +29,47 @@ def pythons() -> list[str]:
     return [*runs[:1], sys.executable]
 
 
-class PipeLink:
-    """A link to a command's stdin and stdout."""
+class ProcessLink(PipeLink):
+    """A link to a process's stdin and stdout."""
 
-    same_clock = True
-
-    def __init__(self, argv: list[str], cwd: Path) -> None:
+    def __init__(self, argv: list[str], startup: bytes, cwd: Path) -> None:
         self._process = subprocess.Popen(
             argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
         )
-        assert self._process.stdin and self._process.stdout
-        self.writing, self.reading = self._process.stdin.fileno(), self._process.stdout.fileno()
-        os.set_blocking(self.reading, False)
-
-    def read(self, size: int) -> bytes | None:
-        """See `launcher.transport.base.Link`."""
-        try:
-            return os.read(self.reading, size)
-        except BlockingIOError:
-            return None
-
-    def write(self, data: bytes | memoryview) -> int:
-        """See `launcher.transport.base.Link`."""
-        return os.write(self.writing, data)
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin and stdout
+        stdin.write(startup)
+        output = b""
+        while bootstrap.find_mark(output) is None:
+            output += stdout.read(1) or b""
+        super().__init__("far", os.dup(stdout.fileno()), os.dup(stdin.fileno()))
+        stdin.close()
+        stdout.close()
 
     def wait(self, seconds: float) -> str | None:
-        """See `launcher.transport.base.Link`."""
+        """See `launcher.transports.base.Link`."""
         assert self._process.stderr
-        said = self._process.stderr.read().decode()
-        return said or str(self._process.wait(seconds) or "")
+        if not self._process.stderr.closed:
+            with self._process.stderr as stderr:
+                self._printed = stderr.read().decode()
+        return self._printed or str(self._process.wait(seconds) or "")
 
     def kill(self, seconds: float) -> str | None:
         """Not needed: nothing here refuses to end."""
         return self.wait(seconds)
 
-    def hang_up(self) -> None:
-        """See `launcher.transport.base.Link`."""
-        assert self._process.stdin
-        self._process.stdin.close()
-
     def close(self) -> None:
-        """See `launcher.transport.base.Link`."""
-        assert self._process.stdout and self._process.stderr
+        """See `launcher.transports.base.Link`."""
         self.hang_up()
-        self._process.stdout.close()
-        self._process.stderr.close()
+        os.close(self.fileno())
 
 
 @pytest.fixture(params=pythons(), ids=lambda path: Path(path).name)
 def agent(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> Iterator[Driver]:
-    """An agent that runs from a folder with nothing else in it."""
-    home = tmp_path / "bundle" / "launcher"
-    home.mkdir(parents=True)
-    (home / "__init__.py").touch()
-    for name in TRAVELS:
-        if (PACKAGE / name).is_dir():
-            # What is compiled is written by whoever imports it first, also now.
-            shutil.copytree(PACKAGE / name, home / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(PACKAGE / name, home / name)
-    code = "import sys; sys.path[:0] = ['.']; from launcher.agent.__main__ import main; main('far')"
-    argv = [request.param, "-I", "-S", "-W", "error", "-B", "-c", code]
-    driver = Driver(PipeLink(argv, home.parent), "far", {MARK: nothing_left})
+    """An agent of which the host has only what travels."""
+    startup = bootstrap.program("launcher.agent.main:run", {"host": "far", "agent": 7})
+    argv = bootstrap.loader(request.param)
+    driver = Driver(ProcessLink(argv, startup, tmp_path), "far", {MARK: nothing_left})
     driver.ready()
     yield driver
     driver.link.hang_up()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.job import Host
-from launcher.transport import Transport
+from launcher.transports.base import Transport
 from launcher.transports.docker import engine as commands
 from launcher.transports.docker.container import Container, Mount, container_name, labels
 from launcher.transports.docker.here import ContainerLink, Containers

@@ -41,7 +41,7 @@ def test_what_the_engine_knows_and_who_holds_the_ports(
     options = ["--workers", "2", "-x", "TOKEN=abracadabra", "--memory", "512m", "--cpus", "0.5", "--no-mount"]
     started = launch.start(*words(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
     started.until(lambda it: it.out.count("abracadabra") == 2, 40)
-    assert started.out.count("| launch-guardian") == 2
+    assert started.out.count("| launch-watchdog") == 2
     job = jobs(launch)[0]
     assert [one.containers() for one in hosts] == [[f"tf-launcher-{job}-node1"], []]
     text = hosts[0].engine.docker("inspect", f"tf-launcher-{job}-node1")

@@ -83,7 +83,7 @@ def test_who_looks_for_the_launcher_finds_it_alone(launch: Launch, family: Famil
     """``pkill -f launch`` ends a job orderly: neither its agent nor the agent's guardian is hit, too."""
     started = launch.start("--workers", "1", "--", "sleep", "60")
     (agent,) = soon(lambda: named(family.alive(), "sleep") and named(family.alive(), "launch-agent"))
-    (guardian,) = named(family.alive(), "launch-guardian")
+    (guardian,) = named(family.alive(), "launch-watchdog")
     assert b"launcher" in _command_line(started.pid)
     for pid in (agent, guardian):
         assert _command_line(pid).rstrip(b"\0") == b"tf-agent localhost"
@@ -100,7 +100,7 @@ def test_no_value_stands_on_the_command_line(launch: Launch, family: Family):
     for pid in [
         started.pid,
         *named(family.alive(), "launch-agent"),
-        *named(family.alive(), "launch-guardian"),
+        *named(family.alive(), "launch-watchdog"),
     ]:
         assert b"secret" not in _command_line(pid)
     started.send(15)

@@ -88,7 +88,7 @@ def test_kill_9_of_the_launcher_at_any_moment(launch: Launch, family: Family, ha
 def test_kill_9_of_the_launcher_when_all_runs(launch: Launch, family: Family):
     started = launch.start("--workers", "16", "--grace", "30", "--", *stub("family", *ALL, "sleep"))
     started.until(lambda _: family.ready() == 16)
-    assert named(family.alive(), "launch-agent") and named(family.alive(), "launch-guardian")
+    assert named(family.alive(), "launch-agent") and named(family.alive(), "launch-watchdog")
     started.kill()
     family.gone(2.0)
 
@@ -114,7 +114,7 @@ def test_kill_9_of_the_launcher_s_whole_group(launch: Launch, family: Family):
 # ---------------------------------------------------------------------- the agent is killed
 
 
-@pytest.mark.parametrize("whom", ["launch-agent", "launch-guardian"])
+@pytest.mark.parametrize("whom", ["launch-agent", "launch-watchdog"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_without_its_agent_a_host_is_lost(launch: Launch, family: Family, whom: str, number: int):
     words = ["--workers", "4", "--grace", "5", "--", *stub("family", *ALL, "sleep")]
@@ -160,7 +160,7 @@ def test_agent_and_guardian_killed_together(launch: Launch, family: Family):
     """Nobody is left to end the tasks: still the launch ends, and says 125."""
     started = launch.start("--workers", "2", "--", *stub("family", "sleep"))
     started.until(lambda _: family.ready() == 2)
-    helpers = [*named(family.alive(), "launch-guardian"), *named(family.alive(), "launch-agent")]
+    helpers = [*named(family.alive(), "launch-watchdog"), *named(family.alive(), "launch-agent")]
     for pid in helpers:
         os.kill(pid, signal.SIGSTOP)
     for pid in helpers:
@@ -177,7 +177,7 @@ def _orphaned(launch: Launch, family: Family, others: set[int]) -> tuple[Path, s
     started = launch.start("--workers", "2", "--", *stub("family", "child", "cleared", "daemon", "sleep"))
     started.until(lambda _: family.ready() == 2)
     doomed = family.alive() - others
-    helpers = [*named(doomed, "launch-guardian"), *named(doomed, "launch-agent")]
+    helpers = [*named(doomed, "launch-watchdog"), *named(doomed, "launch-agent")]
     run = run_of(launch, started).path
     for pid in (started.pid, *helpers):
         os.kill(pid, signal.SIGSTOP)
@@ -226,7 +226,7 @@ def test_what_a_stopped_agent_and_guardian_keep_is_swept_later(
     started = launch.start("--workers", "2", "--", *stub("family", "child", "cleared", "daemon", "sleep"))
     started.until(lambda _: family.ready() == 2)
     doomed = family.alive() - others - {started.pid}
-    helpers = [*named(doomed, "launch-guardian"), *named(doomed, "launch-agent")]
+    helpers = [*named(doomed, "launch-watchdog"), *named(doomed, "launch-agent")]
     for pid in helpers:
         os.kill(pid, signal.SIGSTOP)
     soon(lambda: all(map(stopped, helpers)))

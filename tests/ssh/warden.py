@@ -50,7 +50,7 @@ def main(settings_text: str) -> int:
     settings = json.loads(settings_text)
     # What is lost on a host belongs to the next launch there. A porter of the machine, which sees the
     # processes of all hosts, leaves alone what has an ancestor of this name.
-    Path("/proc/self/comm").write_text("launch-guardian")
+    Path("/proc/self/comm").write_text("launch-watchdog")
     # The owner first: from here on nothing stays when it ends.
     owner = os.pidfd_open(settings["owner"])
     told, tell = os.pipe()

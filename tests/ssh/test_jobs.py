@@ -288,14 +288,14 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
     assert soon(lambda: quiet(hosts), 40)
 
 
-def test_porter_and_guardian_are_killed(ssh_launch: Launch, hosts: list[LabHost]):
+def test_the_watchdog_is_killed(ssh_launch: Launch, hosts: list[LabHost]):
     """Then the agent, which nobody listens to any more, ends everything."""
     words = ["--workers", "2", "--", "sh", "-c", "(setsid sleep 300 &); echo up; exec sleep 300"]
     started = ssh_launch.start("--hosts", "node1,node2", *words, cwd="/")
     started.until(lambda it: it.out.count("| up") == 2)
-    look = "grep -lE 'launch-(porter|guardian)' /proc/[0-9]*/comm | cut -d/ -f3"
+    look = "grep -l launch-watchdog /proc/[0-9]*/comm | cut -d/ -f3"
     pids = hosts[0].run(["sh", "-c", look]).stdout.decode().split()
-    assert len(pids) == 2
+    assert len(pids) == 1
     # One may have ended by itself as the other died.
     hosts[0].run(["sh", "-c", f"kill -KILL {' '.join(pids)} || true"])
     assert started.wait(60).code == 125

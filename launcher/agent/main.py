@@ -140,11 +140,10 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
     """No launcher saw the end: remove the files that were brought here."""
     if "job" not in arguments:
         return
-    from launcher.agent.store.home import Failed
-    from launcher.agent.store.work import discard
+    from launcher.agent.trees import Failed, discard
 
     try:
-        discard(str(arguments["job"]), lambda: None)
+        discard(str(arguments["job"]))
     except (OSError, Failed):  # the next sync there tries again
         return
 

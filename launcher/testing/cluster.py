@@ -32,7 +32,7 @@ _GRACE = 10.0
 #: and in which SIGKILL works.
 _AGENTS, _ALONE, _KILL = 10.0, 0.5, 10.0
 #: Names of processes that end what is left.
-_KEEPERS = ("launch-agent", "launch-guardian")
+_KEEPERS = ("launch-agent", "launch-watchdog")
 
 
 class Cluster:

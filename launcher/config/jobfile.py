@@ -17,6 +17,7 @@ from launcher.config.inventory import MOST_HOSTS
 from launcher.config.keys import DOCKER, JOB, RESOURCES, ROLE
 from launcher.config.records import DockerKeys, JobFile
 from launcher.config.schema import (
+    MAPPING,
     Values,
     entries,
     is_text,
@@ -48,16 +49,8 @@ _NO_PROGRAM = Program(ProgramKind.EXECUTABLE, "")
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})", re.ASCII)
 #: Options of ``docker run`` that launch sets itself.
 _RESERVED_OPTIONS = (
-    "detach",
-    "entrypoint",
-    "interactive",
-    "label",
-    "log_driver",
-    "name",
-    "network",
-    "rm",
-    "sig_proxy",
-)
+    "detach", "entrypoint", "interactive", "label", "log_driver", "name", "network", "rm", "sig_proxy",
+)  # fmt: skip
 
 
 def read_job_file(path: str, roles: Mapping[str, Any] = {}) -> tuple[JobFile, tuple[Fault, ...]]:
@@ -115,14 +108,9 @@ class _Reader:
             self.faults.add(line_of(written), f"{len(found)} roles", f"expected at most {MOST_ROLES}")
         for word, node in found[:MOST_ROLES]:
             self.faults.check(line_of(word), "role", word.value, values.role_name)
-            if is_text(node):  # ``worker: 4`` is short for a mapping with ``count: 4``
-                node = yaml.MappingNode(
-                    "tag:yaml.org,2002:map",
-                    [(yaml.ScalarNode("", "count", node.start_mark), node)],
-                    node.start_mark,
-                )
-            if isinstance(node, yaml.MappingNode):
-                self.roles.append((word, read_mapping(node, ROLE, self.faults)))
+            keys = _role_mapping(node)
+            if isinstance(keys, yaml.MappingNode):
+                self.roles.append((word, read_mapping(keys, ROLE, self.faults)))
             else:
                 label, expected = f"role {quoted(word.value)}", "expected a count, or a mapping with count:"
                 wrong_kind(node, label, self.faults, expected)
@@ -131,24 +119,14 @@ class _Reader:
         """What the file says."""
         top = self.top
         docker = self._docker()
-        policy: dict[str, Any] = {key: top.given[key] for key in ("on_failure", "grace") if key in top.given}
+        policy = Policy(**top.some("on_failure", "grace"))
         if top.get("timeout"):  # 0 is no limit, as with timeout(1)
-            policy.update(timeout=top.get("timeout"), timeout_said=top.nodes["timeout"].value)
-        same = {
-            key: top.given[key]
-            for key in ("flags", "env", "workdir", "python", "output_dirs")
-            if key in top.given
-        }
-        job = JobSpec(self._job_roles(docker.gpus), policy=Policy(**policy), **same)
-        found = JobFile(
-            job,
-            run_dir=top.get("run_dir"),
-            sync=top.get("sync", ()),
-            collect=top.get("collect", ()),
-            docker=docker,
-            sources={key: self.faults.where(line) for key, line in top.lines.items()},
-            notes=tuple(dict.fromkeys(self.notes)),
-        )
+            policy = policy._replace(timeout=top.get("timeout"), timeout_said=top.nodes["timeout"].value)
+        settings = top.some("flags", "env", "workdir", "python", "output_dirs")
+        job = JobSpec(self._job_roles(docker.gpus), policy=policy, **settings)
+        sources = {key: self.faults.where(line) for key, line in top.lines.items()}
+        found = JobFile(job, docker=docker, sources=sources, **top.some("run_dir", "sync", "collect"))
+        found = found._replace(notes=tuple(dict.fromkeys(self.notes)))
         node = top.nodes.get("hosts")
         if node is None:
             return found
@@ -198,23 +176,17 @@ class _Reader:
         self._note_name(line_of(word), name)
         sidecar = keys.get("sidecar", False)
         own_gpus = keys.get("gpus", self._resources(keys))
+        line = next((owner.lines[key] for key in _PROGRAM_KEYS if key in owner.lines), 0)
         return Role(
             name,
             count,
             program or _NO_PROGRAM,
-            env=keys.get("env", ()),
             gpus=gpus if own_gpus is None and name != "ps" and not sidecar else own_gpus,
             hosts=self._host_names(keys),
-            labels=keys.get("labels", ()),
             service=keys.get("service", name in SERVICE_ROLES) or sidecar,
-            drain=keys.get("drain"),
-            sidecar=sidecar,
-            workdir=keys.get("workdir"),
-            flags=keys.get("flags"),
             source=self.faults.where(line_of(word)),
-            program_source=self.faults.where(
-                next((owner.lines[key] for key in _PROGRAM_KEYS if key in owner.lines), 0)
-            ),
+            program_source=self.faults.where(line),
+            **keys.some("env", "labels", "drain", "sidecar", "workdir", "flags"),
         )
 
     def _check_role(self, name: str, count: int, keys: Values) -> None:
@@ -338,6 +310,15 @@ def _split_program(text: str) -> Program:
     return Program.of(words)
 
 
+def _role_mapping(node: yaml.Node) -> yaml.Node:
+    """The mapping of a role; ``worker: 4`` is short for one with ``count: 4``."""
+    if not is_text(node):
+        return node
+    return yaml.MappingNode(
+        MAPPING, [(yaml.ScalarNode(MAPPING, "count", node.start_mark), node)], node.start_mark
+    )
+
+
 def _below_roles(key: str) -> str:
     """Where a key belongs that a job file does not have, but a role, or the mapping of roles."""
     word = key.lower()
@@ -358,8 +339,7 @@ def _overlaid(node: yaml.MappingNode, roles: Mapping[str, Any], faults: Faults) 
     for name, role in roles.items():
         word, value = theirs.get(name, (node_of(name), node_of({})))
         laid = role if isinstance(role, dict) else {"count": role}
-        if is_text(value):
-            value = yaml.MappingNode(old.tag, [(node_of("count"), value)], value.start_mark)
+        value = _role_mapping(value)
         if isinstance(value, yaml.MappingNode):
             replaced = {*laid, *(_PROGRAM_KEYS if "command" in laid else ())}
             fields = [(key, field) for key, field in entries(value, faults) if key.value not in replaced]

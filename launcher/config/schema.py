@@ -23,7 +23,7 @@ MOST_NODES = 200_000
 _TEXT_OF_A_NODE = 16
 
 _CORE = "tag:yaml.org,2002:"
-_NULL = _CORE + "null"
+_NULL, MAPPING = _CORE + "null", _CORE + "map"
 _KNOWN = ("str", "int", "float", "bool", "null", "seq", "map", "timestamp", "merge", "value")
 _TAGS = frozenset(["!", *(_CORE + name for name in _KNOWN)])
 _LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -200,6 +200,10 @@ class Values:
     def get(self, key: str, default: Any = None) -> Any:
         """The value at a key."""
         return self.given.get(key, default)
+
+    def some(self, *keys: str) -> dict[str, Any]:
+        """Those of the keys that have a value, for a record's other fields to keep their defaults."""
+        return {key: self.given[key] for key in keys if key in self.given}
 
     def line_of(self, key: str) -> int:
         """The line of a key; the line of the mapping if it is not written."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,10 @@ from launcher.errors import JobError
 KEYS = {
     key.name: key
     for key in (
-        Key("one", "", str),
-        Key("list", "", str, Form.LIST, str.split),
-        Key("pairs", "", str, Form.PAIRS),
-        Key("limit", "", int, Form.BY_ROLE),
+        Key("one", ""),
+        Key("list", "", Form.LIST, str, str.split),
+        Key("pairs", "", Form.PAIRS),
+        Key("limit", "", Form.BY_ROLE, int),
     )
 }
 
@@ -126,3 +127,12 @@ def test_every_key_has_a_description():
 
 def test_the_loader_constructs_nothing():
     assert isinstance(parse_yaml("2001-01-01", Faults("f")), yaml.ScalarNode)
+
+
+def test_the_documents_have_every_key():
+    top = Path(__file__).parents[3]
+    pages = {"docs/jobfile.md": (JOB, ROLE, DOCKER), "hostfiles/README.md": (HOST,)}
+    for page, tables in pages.items():
+        text = (top / page).read_text(encoding="utf-8")
+        missing = [key.name for table in tables for key in table.values() if f"| `{key.name}` | {key.help} |" not in text]
+        assert not missing, f"{page}: rows differ from launcher/config/keys.py"

@@ -10,7 +10,6 @@ from typing import Any
 
 from launcher.checking.ask import Asked, ask_hosts
 from launcher.checking.findings import Finding, HostReport, Offset, Severity, findings
-from launcher.cli.completion import completes_files
 from launcher.cli.options import add_ssh_options, ssh_settings
 from launcher.cli.parser import seconds
 from launcher.cli.tables import print_table
@@ -43,13 +42,12 @@ _MATRIX, _MOST_ROWS = 8, 40
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch check``."""
-    where = parser.add_argument(
+    parser.add_argument(
         "where",
         metavar="FILE_OR_LIST",
         nargs="?",
         help="a hostfile, or host[:slots],... (default: this machine)",
     )
-    completes_files(where)
     parser.add_argument("--hosts", metavar="X", help="the same")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(

@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from launcher.cli.completion import completes_files
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.job import Host
@@ -27,8 +26,7 @@ _HEADERS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch hosts``."""
-    where = parser.add_argument("hosts", metavar="FILE_OR_LIST", help="a hostfile, or host[:slots],...")
-    completes_files(where)
+    parser.add_argument("hosts", metavar="FILE_OR_LIST", help="a hostfile, or host[:slots],...")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 

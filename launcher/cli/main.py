@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
+from launcher.cli import completion
 from launcher.cli.parser import Parser
 from launcher.errors import HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.text import nearest, printable
@@ -42,10 +43,12 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit code; every error of ours is printed by then.
     """
+    if completion.ASKED in os.environ:
+        completion.complete(_parser, list(COMMANDS))
     name = argv[0] if argv and argv[0] in COMMANDS else "run"
     rest = argv[1:] if argv and argv[0] == name else argv
     command = importlib.import_module(COMMANDS[name])
-    args = command_parser(name, command).parse_args(list(rest))
+    args = _parser(name).parse_args(list(rest))
     try:
         return int(command.run(args))
     except LaunchError as error:
@@ -75,8 +78,9 @@ def _meant_command(args: argparse.Namespace) -> str:
     return f"; did you mean launch {'--' if near in _OPTIONS else ''}{near}?" if near else ""
 
 
-def command_parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
+def _parser(name: str) -> argparse.ArgumentParser:
     """The parser of one command."""
+    command = importlib.import_module(COMMANDS[name])
     epilog = "examples:\n" + "\n".join(f"  {line}" for line in command.EXAMPLES.splitlines())
     if name == "run":
         names = ", ".join(other for other in COMMANDS if other != "run")
@@ -88,15 +92,4 @@ def command_parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
         epilog=epilog,
     )
     command.add_arguments(parser)
-    return parser
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line in one parser: what shell completion is made from."""
-    parser = argparse.ArgumentParser(prog="launch", allow_abbrev=False)
-    commands = parser.add_subparsers(metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        command = importlib.import_module(module)
-        command.add_arguments(commands.add_parser(name, help=command.SUMMARY, allow_abbrev=False))
-    importlib.import_module("launcher.cli.options").add_options(parser)
     return parser

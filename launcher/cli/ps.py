@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from launcher.cli.tables import print_table
 from launcher.runs.progress import exit_code_of, tasks_of
@@ -19,9 +19,6 @@ from launcher.runs.remains import sweep_died
 from launcher.runs.run import Run, RunState
 from launcher.text import byte_size, duration
 
-if TYPE_CHECKING:
-    from typing import Any
-
 SUMMARY = "list the runs of this machine"
 
 EXAMPLES = """\
@@ -29,10 +26,8 @@ launch ps             the runs that are running, and what they use
 launch ps --all       those that have ended, too
 launch ps --json      the same for programs"""
 
-#: Processes, CPU and memory are those of this machine.
-_HEADERS = (
-    "run", "state", "started", "time", "tasks", "hosts", "pid", "processes", "CPU", "memory", "command",
-)  # fmt: skip
+#: The name of a run has the time of its start; CPU and memory are those of this machine.
+_HEADERS = ("run", "state", "time", "tasks", "hosts", "CPU", "memory", "command")
 #: Hosts that are named; more are counted.
 _MOST_NAMED = 2
 
@@ -71,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _record(run: Run, state: RunState) -> dict[str, Any]:
-    """All there is to know about a run, as ``--json`` prints it."""
+    """A run, as ``--json`` prints it."""
     plan, report = run.plan(), run.report()
     tasks = tasks_of(plan)
     running = state is RunState.RUNNING and run.owner is not None
@@ -100,12 +95,9 @@ def _row(record: Mapping[str, Any]) -> list[str]:
     return [
         record["run"],
         _state(record),
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["started_at"])),
         "" if seconds is None else duration(seconds),
         ", ".join(f"{count} {role}" for role, count in record["tasks"].items()),
         _hosts(record["hosts"]),
-        str(record["pid"] or ""),
-        str(record["processes"]) if used else "",
         duration(record["cpu_s"]) if used else "",
         byte_size(record["rss"]) if used else "",
         shlex.join(record["command"]),
@@ -113,7 +105,9 @@ def _row(record: Mapping[str, Any]) -> list[str]:
 
 
 def _hosts(names: Sequence[str]) -> str:
-    """``node1, node2``, ``4 hosts``."""
+    """``node1, node2``, ``4 hosts``; empty: this machine."""
+    if list(names) == ["localhost"]:
+        return ""
     return f"{len(names)} hosts" if len(names) > _MOST_NAMED else ", ".join(names)
 
 
@@ -126,7 +120,7 @@ def _state(record: Mapping[str, Any]) -> str:
 
 
 def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
-    """How long it has run; of a run whose launcher died, until it last wrote something."""
+    """How long it ran; a run whose launcher died: until its last event."""
     if state is RunState.RUNNING:
         return time.time() - run.started_at
     ended = report.get("ended_at")
@@ -139,10 +133,10 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
 
 
 def _command(plan: Mapping[str, Any]) -> list[str]:
-    """The words that started it; where our own program lies is left out."""
-    said = plan.get("command")
-    words = [str(word) for word in said] if isinstance(said, list) else []
-    ours = words and os.path.basename(words[0]) in ("launch", "__main__.py")
+    """The command line that started it; the path of our own program is left out."""
+    found = plan.get("command")
+    words = [str(word) for word in found] if isinstance(found, list) else []
+    ours = words and os.path.basename(words[0]) in ("launch", "__main__.py", "-c")
     return ["launch", *words[1:]] if ours else words
 
 

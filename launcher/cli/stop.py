@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 
+from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.parser import duration
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.owner import attach, is_pending, send
@@ -47,7 +48,7 @@ _TIMED_OUT = 124
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch stop``."""
     which = "its name or a part of it, `latest`, or its folder"
-    parser.add_argument("run_id", metavar="RUN", nargs="?", help=which)
+    completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
     parser.add_argument("--now", action="store_true", help="kill its tasks at once")
     parser.add_argument(
         "--timeout", metavar="S", type=duration, default=60.0,

@@ -1,4 +1,4 @@
-"""What a run left on this machine: launcher, guardian and agent were killed, or stopped."""
+"""Ends what a run left on this machine whose launcher, agent and watchdog were killed or stopped."""
 
 from __future__ import annotations
 
@@ -7,59 +7,41 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from launcher.agent.processes import Process, all_processes, send
+from launcher.agent.sweep import tagged
 from launcher.runs.owner import user_of
 from launcher.runs.run import Run, RunState, forget_agents, load
 
-if TYPE_CHECKING:
-    from launcher.agent.processes import Process
-
-#: Seconds for what was killed to be gone.
-_PATIENCE = 5.0
-#: Seconds between two looks at what should be gone soon, and until we say that we wait for it.
-_LOOK, _SAY = 0.02, 2.0
-#: An agent starts so many ticks (hundredths of a second) after its guardian at the latest.
+#: Seconds for killed processes to be gone.
+_KILL_LIMIT = 5.0
+#: Seconds between two looks, and until a message says what we wait for.
+_LOOK, _MESSAGE = 0.02, 2.0
+#: An agent starts at most this number of ticks (hundredths of a second) after its watchdog.
 _APART = 500
-#: States of a process that does nothing by itself.
-_STOPPED = "Tt"
+#: States of a suspended process.
+_SUSPENDED = "Tt"
 
 
 class Swept(NamedTuple):
-    """What became of it."""
+    """The result for some runs."""
 
-    #: What is to be said; empty: nothing was there.
+    #: A message for the user; empty: nothing was left.
     text: str = ""
-    #: Whether something is left.
+    #: Some processes are still there.
     left: bool = False
 
 
-class _Found(NamedTuple):
-    """What there is of a run that died: what its agents started, and agents and guardians themselves."""
-
-    started: list[Process]
-    keepers: list[Process]
-
-    @property
-    def every(self) -> list[Process]:
-        """All processes, those first that could start others."""
-        return [*self.keepers, *self.started]
-
-    @property
-    def ending(self) -> bool:
-        """Whether somebody is there to end it: neither killed nor stopped."""
-        return any(keeper.state not in _STOPPED for keeper in self.keepers)
-
-
 def sweep_died(runs: Iterable[Run], patience: float | None = None) -> Swept:
-    """End what those of these runs left that died: what carries the mark of their agents, and these too.
+    """Kill the processes that these runs left, if their launchers died: their agents and what those started.
 
-    Nothing is done on the word of another user's record.
+    A record that another user wrote counts for nothing.
 
     Args:
-        runs: those that may have died.
-        patience: seconds for agents that are at it just now; what is there then is killed all the same.
-            ``None``: they are left alone.
+        runs: runs that may have died.
+        patience: seconds for agents that are just ending them; then they are killed too. ``None``: such
+            agents are left alone.
     """
     died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
     swept = [_sweep(run, patience) for run in died]
@@ -67,65 +49,59 @@ def sweep_died(runs: Iterable[Run], patience: float | None = None) -> Swept:
 
 
 def sweep_at(folders: Iterable[str]) -> str:
-    """The same for the runs in these folders; what is to be said of it."""
+    """The same for the runs in these folders.
+
+    Returns:
+        A message for the user; empty: nothing was left.
+    """
     return sweep_died(filter(None, map(load, folders))).text
 
 
 def _sweep(run: Run, patience: float | None) -> Swept:
-    found = _after(run, patience or 0.0)
-    if not found.every:
-        forget_agents(run)
-        return Swept()
-    if found.ending and patience is None:
+    began, announced = time.monotonic(), False
+    while True:
+        keepers = _keepers(run)
+        found = [*keepers, *_started(run, keepers)]
+        ending = any(keeper.state not in _SUSPENDED for keeper in keepers)
+        waited = time.monotonic() - began
+        if not ending or waited >= (patience or 0.0):
+            break
+        if waited > _MESSAGE and not announced:
+            announced = True
+            print(f"waiting for the agent of {run.job}, which ends its tasks", file=sys.stderr, flush=True)
+        time.sleep(_LOOK)
+    if ending and patience is None:
         return Swept(f"job {run.job} died; its agent is just ending what it left here", left=True)
-    left = _kill(run)
+    left = _kill(run) if found else []
     if not left:
         forget_agents(run)
-    many = f"{len(found.every)} processes" if len(found.every) > 1 else "a process"
+    if not found:
+        return Swept()
+    many = f"{len(found)} processes" if len(found) > 1 else "a process"
     but = f", but {', '.join(map(str, left))} can't be" if left else ""
     return Swept(f"job {run.job} died and had left {many} here: killed{but}", bool(left))
 
 
-def _after(run: Run, patience: float) -> _Found:
-    """What there is of it, once its agent had some time to end it."""
-    began, said = time.monotonic(), False
-    while (found := _find(run)).ending and (waited := time.monotonic() - began) < patience:
-        if waited > _SAY and not said:
-            said = True
-            print(f"waiting for the agent of {run.job}, which ends its tasks", file=sys.stderr, flush=True)
-        time.sleep(_LOOK)
-    return found
-
-
 def _kill(run: Run) -> list[int]:
-    """Kill all there is of it until there is nothing; pids that are still there."""
-    from launcher.agent.processes import send
-
-    until = time.monotonic() + _PATIENCE
+    """Kill all processes of the run, again until none is there; return those that are still there."""
+    deadline = time.monotonic() + _KILL_LIMIT
     while True:
-        every = _find(run).every
-        for process in every:
+        keepers = _keepers(run)
+        found = [*keepers, *_started(run, keepers)]  # keepers first: they could start others
+        for process in found:
             send(process, signal.SIGKILL)
-        if not every or time.monotonic() > until:
-            return [process.pid for process in every]
+        if not found or time.monotonic() > deadline:
+            return [process.pid for process in found]
         time.sleep(_LOOK)
 
 
-def _find(run: Run) -> _Found:
-    """Keepers are looked for first: they end after all else, so what is seen once they are gone is left."""
-    from launcher.agent.processes import all_processes
-    from launcher.agent.sweep import tagged
-
-    keepers = [process for process in all_processes() if not process.ended and _keeps(run, process)]
-    by_agent = tagged()
-    started = [process for agent in run.agents for process in by_agent.get(agent.number, [])]
-    known = {process.pid for process in keepers}
-    mine = [process for process in started if process.pid not in known and _is_mine(process.pid)]
-    return _Found(mine, keepers)
+def _keepers(run: Run) -> list[Process]:
+    """The agents and watchdogs of the run. They end last: what is there after them is left behind."""
+    return [process for process in all_processes() if not process.ended and _is_keeper(run, process)]
 
 
-def _keeps(run: Run, process: Process) -> bool:
-    """Whether it is a guardian of this run, or an agent: in its guardian's session, and little younger."""
+def _is_keeper(run: Run, process: Process) -> bool:
+    """Whether it is a watchdog of this run, or an agent: in its watchdog's session, and little younger."""
     for agent in run.agents:
         if process.pid == agent.pid:
             return process.start == agent.start_ticks
@@ -134,6 +110,13 @@ def _keeps(run: Run, process: Process) -> bool:
     return False
 
 
+def _started(run: Run, keepers: list[Process]) -> list[Process]:
+    """What the agents of the run started: it carries their mark."""
+    by_agent, known = tagged(), {process.pid for process in keepers}
+    found = [process for agent in run.agents for process in by_agent.get(agent.number, [])]
+    return [process for process in found if process.pid not in known and _is_mine(process.pid)]
+
+
 def _is_mine(pid: int) -> bool:
-    """Whether this user may end it: anybody can put on the mark of an agent."""
+    """Whether this user may end it: any process can put on the mark of an agent."""
     return os.geteuid() in (0, user_of(pid))

@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.events import StopAsked, Tell
 from launcher.job import RunPaths
@@ -17,8 +18,10 @@ from launcher.output.eventpipe import EventPipe
 from launcher.output.files import Files
 from launcher.output.jsonl import Jsonl, skipped_notice
 from launcher.output.selection import Selection
-from launcher.output.tmux import Tmux
 from launcher.output.writer import Writer
+
+if TYPE_CHECKING:
+    from launcher.output.tmux import Tmux
 
 _STDOUT, _STDERR, _SIGPIPE = 1, 2, 13
 
@@ -29,6 +32,8 @@ def tmux_session(job: str) -> Tmux:
     Raises:
         LaunchError: tmux is not installed.
     """
+    from launcher.output.tmux import Tmux  # with subprocess
+
     return Tmux(job, attach=all(map(os.isatty, (0, 1, 2))))
 
 

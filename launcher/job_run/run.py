@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from launcher import runs
 from launcher.errors import HostsError, JobError, LaunchError, TransportError
@@ -15,7 +16,6 @@ from launcher.events import Event
 from launcher.job import RELAY, Host, Placement, RunPaths
 from launcher.job_run import dryrun
 from launcher.job_run.display import JobDisplay, tmux_session
-from launcher.job_run.hints import HostHints
 from launcher.job_run.hosts import (
     RemoteCommands,
     allow_descriptors,
@@ -27,8 +27,8 @@ from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.orchestrator import JobClock, Orchestrator
+from launcher.job_run.output_dirs import make_output_dirs_here
 from launcher.job_run.programs import check_programs
-from launcher.job_run.staging import Staging, make_output_dirs_here
 from launcher.output.base import Opening
 from launcher.output.files import write_json_for_user
 from launcher.output.jsonl import report_as_dict
@@ -39,6 +39,9 @@ from launcher.text import counted
 from launcher.transports.base import Link
 from launcher.transports.docker.container import Container
 from launcher.transports.local import EarlyAgents, LocalTransport
+
+if TYPE_CHECKING:
+    from launcher.job_run.staging import Staging
 
 
 def run_job(options: Options) -> int:
@@ -63,7 +66,11 @@ def run_job(options: Options) -> int:
         from launcher.job_run.containers import place_containers
 
         options, placement, made = place_containers(options, options.docker)
-    staging = Staging(options, placement)
+    staging = None
+    if options.sync or options.collect or options.job.output_dirs:
+        from launcher.job_run.staging import Staging  # with pathspec
+
+        staging = Staging(options, placement)
     if options.dry_run:
         return _show_plan(options, placement, staging)
     show = None if options.show is None else parse_selection(options.show, placement)
@@ -76,10 +83,10 @@ def run_job(options: Options) -> int:
             raise
 
 
-def _show_plan(options: Options, placement: Placement, staging: Staging) -> int:
-    expected = staging.expected()
+def _show_plan(options: Options, placement: Placement, staging: Staging | None) -> int:
+    expected = placement if staging is None else staging.expected()
     notes = [*options.notes, *placement.notes]
-    files = list(staging.described())
+    files = [] if staging is None else list(staging.described())
     if options.docker is not None and options.hosts_named:
         from launcher.job_run.containers import of_image
 
@@ -93,7 +100,7 @@ def _launch(
     options: Options,
     placement: Placement,
     made: Sequence[Container],
-    staging: Staging,
+    staging: Staging | None,
     show: Selection | None,
     interrupts: Interrupts,
 ) -> int:
@@ -102,13 +109,13 @@ def _launch(
     hosts = placement.hosts()
     with ExitStack() as stack:
         notices = stack.enter_context(Notices())
-        for text in staging.notes:
+        for text in () if staging is None else staging.notes:
             notices(text)
         # Forked first: a process with threads, as SSH and Docker need them, can't be forked.
         local = [host for host in hosts if is_here(host)] if options.docker is None else []
         agents = stack.enter_context(EarlyAgents(LocalTransport(), local))
         allow_descriptors(len(placement.tasks))  # for their logs; local tasks keep the limit of the user
-        ahead = options.docker is None and not staging.travels
+        ahead = options.docker is None and staging is None
         by_ssh = options.docker is None or options.hosts_named
         remote = connect_hosts(stack, options, placement, notices, ahead) if by_ssh else None
         commands = RemoteCommands(hosts, remote)
@@ -123,12 +130,9 @@ def _launch(
                 else ContainersHere(options, options.docker, made, job, notices)
             )
 
-        def remove_files() -> None:
-            with interrupts.limited("removing the folders of this run"):
-                staging.remove(commands, job)
-
-        stack.callback(remove_files)
-        placement = staging.send(commands, job)
+        if staging is not None:
+            stack.enter_context(staging.on_hosts(commands, job, interrupts))
+            placement = staging.send()
 
         tmux = tmux_session(job) if options.tmux else None
         paths = _run_folder(options, job, agents)
@@ -163,7 +167,6 @@ def _launch(
         if swept:
             notices.add(swept, urgent=True)
         check = remote is not None and options.check
-        hints = HostHints(hosts, bool(options.sync), check)
         gc.freeze()  # what is imported by now stays: only what comes is looked at
         gc.enable()
         orchestrator = Orchestrator(
@@ -175,13 +178,12 @@ def _launch(
             clock,
             interrupts,
             notices,
-            hints.observe if remote is not None else _no_hint,
+            _no_hint if remote is None else _hints(options, hosts, check),
             check,
         )
         report = orchestrator.run()
         display.close()
-        with interrupts.limited("fetching what the job has left"):
-            complete = staging.collect(commands, orchestrator.plan, paths, job)
+        complete = staging is None or staging.collect(orchestrator.plan, paths)
         code = report.exit_code if options.report is None else write_report(report, options.report)
         if not code and (display.unwritten or orchestrator.plan_unwritten):
             text = "the job is ok, but not everything could be written, as said above"
@@ -194,6 +196,12 @@ def _launch(
 
 def _no_hint(_: Event) -> str:
     return ""
+
+
+def _hints(options: Options, hosts: Sequence[Host], check: bool) -> Callable[[Event], str]:
+    from launcher.job_run.hints import HostHints
+
+    return HostHints(hosts, bool(options.sync), check).observe
 
 
 def _run_folder(options: Options, job: str, agents: EarlyAgents) -> RunPaths:

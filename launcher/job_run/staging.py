@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcher.agent.transfer import OUTPUTS
@@ -15,8 +16,10 @@ from launcher.files.sync import finish, make_outputs, sync
 from launcher.files.walk import Packed, left_out, look
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
 from launcher.job_run.hosts import is_here
+from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
+from launcher.job_run.output_dirs import with_output_dirs
 from launcher.text import byte_size, counted, listed
 
 if TYPE_CHECKING:
@@ -63,11 +66,10 @@ class Staging:
         self._failed: Sequence[str] | None = None
         #: Host -> folder of this run, as far as something was to be collected from it.
         self._run_folders: dict[str, str] = {}
-
-    @property
-    def travels(self) -> bool:
-        """Whether anything is brought to a host or fetched from one."""
-        return bool(self._syncs or self._collects or self._output_hosts)
+        #: Set by `on_hosts`.
+        self._commands: Errands
+        self._job = ""
+        self._interrupts: Interrupts
 
     @property
     def notes(self) -> list[str]:
@@ -76,7 +78,23 @@ class Staging:
 
     # ------------------------------------------------------------------ before the job
 
-    def send(self, commands: Errands, job: str) -> Placement:
+    @contextmanager
+    def on_hosts(self, commands: Errands, job: str, interrupts: Interrupts) -> Iterator[None]:
+        """The launch itself; at its end the folders of the run are removed from the hosts.
+
+        Args:
+            commands: run programs of ours on the hosts.
+            job: the name of the run.
+            interrupts: limit the work after the job.
+        """
+        self._commands, self._job, self._interrupts = commands, job, interrupts
+        try:
+            yield
+        finally:
+            with interrupts.limited("removing the folders of this run"):
+                self._remove()
+
+    def send(self) -> Placement:
         """Bring the code to all other machines.
 
         Returns:
@@ -89,17 +107,17 @@ class Staging:
         if self._packed is not None:
             removable = any(tree.request.remote is None for tree in self._packed.trees)
             result = sync(
-                commands,
+                self._commands,
                 self._remote,
                 self._packed,
-                job,
+                self._job,
                 self._progress,
                 self._options.ssh.fanout,
                 self._arrived.add if removable else lambda _: None,
             )
             placement = self._in(self._packed, result.workdirs)
         if self._output_hosts:
-            placement = self._make_output_dirs(commands, placement, job)
+            placement = self._make_output_dirs(placement)
             self._arrived.update(self._output_hosts)
         return placement
 
@@ -127,7 +145,7 @@ class Staging:
             host=placed.host._replace(workdir=where),
         )
 
-    def _make_output_dirs(self, commands: Errands, placement: Placement, job: str) -> Placement:
+    def _make_output_dirs(self, placement: Placement) -> Placement:
         docker = self._options.docker
         # A user that only the container knows must be able to write; no folder above is visible there.
         for_all = docker is not None and docker.user is not None
@@ -136,13 +154,13 @@ class Staging:
             if placed.host.name in tasks:
                 tasks[placed.host.name].append(placed.task)
         names = {host: [task.file_stem for task in of_host] for host, of_host in tasks.items()}
-        made = make_outputs(commands, names, job, self._options.ssh.fanout, for_all)
+        made = make_outputs(self._commands, names, self._job, self._options.ssh.fanout, for_all)
         folders = {task: path for host in tasks for task, path in zip(tasks[host], made[host], strict=True)}
-        return _with_output_dirs(placement, folders)
+        return with_output_dirs(placement, folders)
 
     # ------------------------------------------------------------------ after the job
 
-    def collect(self, commands: Errands, plan: Plan | None, paths: RunPaths, job: str) -> bool:
+    def collect(self, plan: Plan | None, paths: RunPaths) -> bool:
         """Fetch what was asked for.
 
         Returns:
@@ -152,9 +170,12 @@ class Staging:
             return True
         self._complete = False  # until it is: Ctrl-C may come
         wanted = self._wanted_of(plan, paths)
-        self._run_folders.update((one.host, top) for one in wanted if (top := _run_folder(one.base, job)))
+        folders = ((one.host, _run_folder(one.base, self._job)) for one in wanted)
+        self._run_folders.update((host, folder) for host, folder in folders if folder)
         try:
-            done = collect(commands, wanted, job, self._progress, self._options.ssh.fanout)
+            with self._interrupts.limited("fetching what the job has left"):
+                fanout = self._options.ssh.fanout
+                done = collect(self._commands, wanted, self._job, self._progress, fanout)
         except LaunchError as error:
             self._say(str(error))
             return False
@@ -175,24 +196,24 @@ class Staging:
                 wanted.append(one._replace(spare=task.task in sidecars))
         return wanted
 
-    def remove(self, commands: Errands, job: str) -> None:
+    def _remove(self) -> None:
         """Remove the folders of this run from the hosts, but where not everything could be collected."""
         synced = self._remote if self._packed is not None else []
         hosts = list(dict.fromkeys([*synced, *self._output_hosts]))
         if not self._complete:
             kept = [host for host in hosts if self._failed is None or host in self._failed]
             if kept:
-                self._say(f"what was not fetched is still in {self._where(kept, job)}")
+                self._say(f"what was not fetched is still in {self._where(kept)}")
             hosts = [host for host in hosts if host not in kept]
-        failed = finish(commands, hosts, job, self._options.ssh.fanout) if hosts else {}
+        failed = finish(self._commands, hosts, self._job, self._options.ssh.fanout) if hosts else {}
         for host, text in failed.items():
             if host in self._arrived:
                 print_notice(f"the folder of this run could not be removed: {text}")
 
-    def _where(self, hosts: Sequence[str], job: str) -> str:
+    def _where(self, hosts: Sequence[str]) -> str:
         folders: dict[str, list[str]] = {}
         for host in hosts:
-            folders.setdefault(self._run_folders.get(host, _work_folder(job)), []).append(host)
+            folders.setdefault(self._run_folders.get(host, _work_folder(self._job)), []).append(host)
         return "; ".join(f"{folder} on {listed(names)}" for folder, names in folders.items())
 
     def _say(self, text: str) -> None:
@@ -213,7 +234,7 @@ class Staging:
             there = placed.host.name in self._output_hosts
             top = f"{_work_folder(_JOB)}/{OUTPUTS}" if there else f"{self._run_folder}/output"
             folders[placed.task] = f"{top}/{placed.task.file_stem}"
-        return _with_output_dirs(placement, folders)
+        return with_output_dirs(placement, folders)
 
     def described(self) -> Iterator[str]:
         """What would travel where, line by line."""
@@ -250,27 +271,6 @@ class Staging:
         if request.remote is None:
             return f"{_work_folder(_JOB)}/{request.name}"
         return request.remote if request.remote.startswith("/") else f"~/{request.remote}"
-
-
-def make_output_dirs_here(placement: Placement, paths: RunPaths, mode: int = 0o700) -> Placement:
-    """Make a folder for every task in the run's folder, for those that have none on their host.
-
-    Raises:
-        LaunchError: it can't be made.
-    """
-    folders = {placed.task: paths.output(placed.task) for placed in placement.tasks}
-    try:
-        for folder in folders.values():
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            os.chmod(folder, mode)
-    except OSError as error:
-        raise LaunchError(f"can't make the folder {error.filename!r}: {error.strerror}") from error
-    elsewhere = {placed.task for placed in placement.tasks if OUTPUT_DIR in dict(placed.env)}
-    return _with_output_dirs(placement, {t: path for t, path in folders.items() if t not in elsewhere})
-
-
-def _with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
-    return placement.told({task: {OUTPUT_DIR: folder} for task, folder in folders.items()})
 
 
 def _work_folder(job: str) -> str:

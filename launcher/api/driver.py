@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from launcher.errors import Fault, InputError, JobFailed, LaunchError, TaskFailed
 from launcher.report import Report, report_from_json
-from launcher.runs.growing import last_lines
+from launcher.runs.logs import last_lines
 
 #: Lines of a failed task, or of the launcher, in an exception.
 LINES = 20

@@ -27,7 +27,7 @@ from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote.frames import hang_up
 from launcher.feed.waiting import FIRST, Waiting
 from launcher.job import JobSpec, OnFailure, is_loopback
-from launcher.runs.growing import last_lines
+from launcher.runs.logs import last_lines
 from launcher.text import listed, signal_name
 
 #: Seconds between two looks at which tasks have connected.

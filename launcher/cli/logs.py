@@ -16,9 +16,8 @@ from launcher.errors import Fault, InputError, LaunchError
 from launcher.job import TaskId
 from launcher.output.lines import LineCutter, labels
 from launcher.runs.owner import open_regular
-from launcher.runs.progress import exit_code_of, tasks
 from launcher.runs.registry import find
-from launcher.runs.run import Run, RunState, load
+from launcher.runs.run import Run, RunState, exit_code_of, load, tasks
 
 SUMMARY = "print what the tasks of a run printed"
 

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.cli.tables import print_table
-from launcher.runs.progress import exit_code_of, tasks_of
+from launcher.runs.orphans import sweep_died
 from launcher.runs.registry import all_runs
-from launcher.runs.remains import sweep_died
-from launcher.runs.run import Run, RunState
+from launcher.runs.run import Run, RunState, exit_code_of, tasks_of
 from launcher.text import byte_size, duration
 
 SUMMARY = "list the runs of this machine"

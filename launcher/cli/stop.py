@@ -12,11 +12,10 @@ import time
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.parser import duration
 from launcher.errors import Fault, InputError, LaunchError
+from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import attach, is_pending, send
-from launcher.runs.progress import exit_code_of, remaining
 from launcher.runs.registry import all_runs, find
-from launcher.runs.remains import sweep_died
-from launcher.runs.run import Run, RunState
+from launcher.runs.run import Run, RunState, exit_code_of, remaining
 from launcher.text import printable
 
 SUMMARY = "end a run: its tasks first, then its launcher"

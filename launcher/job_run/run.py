@@ -225,7 +225,7 @@ def _sweep(job: str) -> str:
     folders = runs.unfinished(job)
     if not folders:
         return ""
-    from launcher.runs.remains import sweep_at
+    from launcher.runs.orphans import sweep_at
 
     return sweep_at(folders)
 

@@ -1,8 +1,8 @@
-"""The runs of this machine: the folder each leaves, and which launcher owns it.
+"""The runs of this machine: the folder of each, and the launcher process that owns it.
 
-A launch needs these three and nothing else, so only they are imported here.
-``registry`` finds runs, ``run`` says what became of one, ``pruning`` forgets old ones: whoever needs them
-imports them.
+`folder` makes and prunes folders, `run` reads one, `registry` finds them, `owner` identifies the launcher
+process, `orphans` ends the processes of a run whose launcher and agent were killed, `logs` reads logs while
+they grow.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The launcher process that owns a run: the record of it, is it alive, and signals that reach nobody else.
+"""The launcher process that owns a run: its record, whether it is alive, and signals to it.
 
-A pid alone names a process only until it ends; then the number is somebody else's. A pid, the
-moment the process started (in clock ticks since boot) and the boot itself name it for ever.
-
-A run's folder may be another user's, or have been one's with odd things in it: what is read there is opened
-so that nothing in it can hold us up, and whose word the record is counts before it is acted upon.
+A pid alone identifies a process only until it ends. A pid, the start time of the process (in clock ticks
+since boot) and the boot id identify it for ever. A run's folder may be another user's: files there are opened
+so that a pipe or a link in their place does no harm.
 """
 
 from __future__ import annotations
@@ -15,44 +13,41 @@ import os
 import signal
 import stat
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from launcher.errors import LaunchError
 from launcher.job import RunPaths
 
-if TYPE_CHECKING:
-    from typing import BinaryIO
-
-#: The field of ``launcher.json`` with the agents; gone once nothing of them is there any more.
+#: The field of ``launcher.json`` with the agents; removed once no process of theirs is left.
 AGENTS = "agents"
 #: Bytes of a ``launcher.json``; a longer one is not ours.
 RECORD_SIZE = 64 * 1024
 
 
 class Owner(NamedTuple):
-    """A process, named for ever."""
+    """Identifies a process for ever."""
 
     pid: int
     #: Field 22 of ``/proc/PID/stat``.
     start_ticks: int
     boot_id: str
-    #: Home folders are shared between machines, and with containers: whose pid it is.
+    #: Home folders are shared between machines, and with containers: where the pid counts.
     machine: str
     pid_namespace: str
 
 
-class Keeper(NamedTuple):
-    """An agent of this machine: what to look for if nobody ended what it started."""
+class AgentRecord(NamedTuple):
+    """An agent of this machine, by which its processes can be found after it was killed."""
 
-    #: The number in the watermarks of all that it started.
+    #: The number in the process tags of all that it started.
     number: int
-    #: Its guardian, and when that started, in ticks since boot; it leads the session of both.
+    #: Its watchdog, the leader of their session, and when that started, in ticks since boot.
     pid: int
     start_ticks: int
 
 
 def this_process() -> Owner:
-    """The process that asks.
+    """This process.
 
     Raises:
         OSError: there is no ``/proc``.
@@ -135,7 +130,7 @@ def is_pending(pidfd: int, number: int) -> bool:
 
 
 def open_regular(path: str, links: bool = True) -> BinaryIO:
-    """Open a file for reading; whatever else lies there (a pipe, a device) is not waited for.
+    """Open a file for reading; a pipe or a device in its place is refused.
 
     Args:
         path: of the file.
@@ -145,13 +140,13 @@ def open_regular(path: str, links: bool = True) -> BinaryIO:
         OSError: it is not there, or no regular file.
     """
     if not stat.S_ISREG(os.stat(path, follow_symlinks=links).st_mode):  # opening some devices does something
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
     file = os.fdopen(os.open(path, flags), "rb")
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
-    raise OSError(errno.EINVAL, "it is no regular file", path)
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 def read_record(paths: RunPaths) -> tuple[bytes, int]:

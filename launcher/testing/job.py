@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from launcher.api.driver import Driver
 from launcher.job import TASK_MARK, RunPaths, TaskId
 from launcher.report import ExitStatus, Report, TaskState, report_from_json
-from launcher.runs.growing import GrowingFile, last_lines, shown_lines
+from launcher.runs.logs import GrowingFile, last_lines, shown_lines
 from launcher.runs.run import json_of
 from launcher.testing.containers import Containers
 from launcher.testing.signals import signal_task

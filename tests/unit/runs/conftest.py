@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.job import RunPaths
-from launcher.runs import create, folder, pruning, registry
+from launcher.runs import create
 from launcher.runs.owner import Owner, start_ticks, this_process
 
 Sleeper = Callable[[], "subprocess.Popen[bytes]"]
@@ -18,9 +18,7 @@ Sleeper = Callable[[], "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the runs; it is not there yet. Folders elsewhere may take their time to answer."""
-    for module in (folder, pruning, registry):
-        monkeypatch.setattr(module, "_ANSWER", 30.0)
+    """The folder of the runs; it is not there yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state" / "tf-launcher" / "runs"
 

@@ -74,7 +74,7 @@ def test_what_is_in_the_way_is_named(state: Path, tmp_path: Path, names: list[st
 
 def test_a_file_in_the_way(state: Path, tmp_path: Path):
     (tmp_path / "run").touch()
-    with pytest.raises(JobError, match="no folder"):
+    with pytest.raises(JobError, match="not a folder"):
         create(str(tmp_path / "run"), JOB)
     with pytest.raises(LaunchError, match="can't make") as caught:
         create(str(tmp_path / "run" / "below"), JOB)
@@ -90,7 +90,7 @@ def test_a_full_disk_leaves_nothing(state: Path, monkeypatch: pytest.MonkeyPatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(folder, "_write_owner", full)
+    monkeypatch.setattr(folder, "write_record", full)
     with pytest.raises(LaunchError, match="No space left") as caught:
         create(None, JOB)
     assert str(state / JOB) in str(caught.value)

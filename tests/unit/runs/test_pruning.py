@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from launcher.runs import create, folder, pruning, sharing
+from launcher.runs import create, folder
+from launcher.runs.folder import MOST_REMOVED, prune
 from launcher.runs.owner import this_process
-from launcher.runs.pruning import MOST_AT_ONCE, MOST_LINKS, prune
-from launcher.runs.run import Run, load
 from tests.unit.runs.conftest import made
 
 NEWEST = "20991121-000000-zzzzz"
@@ -74,10 +71,10 @@ def test_a_run_that_is_just_being_made_is_kept(state: Path):
 
 
 def test_a_launch_removes_a_few_at_most(state: Path):
-    for number in range(MOST_AT_ONCE + 10):
+    for number in range(MOST_REMOVED + 10):
         made(name(number), exit_code=0)
         (state / name(number)).rename(state.parent / name(number))
-    for number in range(MOST_AT_ONCE + 10):
+    for number in range(MOST_REMOVED + 10):
         (state.parent / name(number)).rename(state / name(number))
     prune(str(state), os.listdir(state), 3)
     assert len(os.listdir(state)) == 10
@@ -91,73 +88,3 @@ def vanished(state: Path, numbers: range) -> None:
         os.symlink(state.parent / "gone" / str(number), state / name(number))
 
 
-def test_links_to_a_disk_that_is_not_there_now_stay(state: Path):
-    vanished(state, range(4))
-    (state.parent / "gone").rmdir()
-    made(name(4), exit_code=0)
-    assert sorted(os.listdir(state)) == [name(n) for n in range(5)]
-
-
-def test_links_to_runs_that_vanished_count_as_others_do(state: Path):
-    vanished(state, range(4))
-    made(name(4), exit_code=0)
-    assert sorted(os.listdir(state)) == [name(2), name(3), name(4)]
-
-
-def test_links_go_by_the_hundred(state: Path):
-    vanished(state, range(MOST_LINKS + 10))
-    prune(str(state), os.listdir(state), 3)
-    assert sorted(os.listdir(state)) == [name(n) for n in range(MOST_LINKS, MOST_LINKS + 10)]
-
-
-def test_a_folder_that_was_emptied_is_a_run_that_vanished(state: Path, tmp_path: Path):
-    mine = create(str(tmp_path / "mine"), name(0))
-    Path(mine.owner).unlink()
-    (tmp_path / "mine" / "notes").touch()
-    for number in range(1, 4):
-        made(name(number), exit_code=0)
-    assert sorted(os.listdir(state)) == [name(1), name(2), name(3)]
-    assert (tmp_path / "mine" / "notes").exists()
-
-
-def test_where_a_home_is_shared_a_link_may_lead_to_another_machine(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sharing, "is_shared", {str(state): True}.__getitem__)
-    vanished(state, range(2))
-    for number in range(2, 6):
-        made(name(number), exit_code=0)
-    assert sorted(os.listdir(state)) == [name(n) for n in (0, 1, 3, 4, 5)]
-    long_ago = time.time() - pruning.PATIENCE - 60
-    os.utime(state / name(0), (long_ago, long_ago), follow_symlinks=False)
-    made(name(6), exit_code=0)
-    assert sorted(os.listdir(state)) == [name(n) for n in (1, 4, 5, 6)]
-
-
-def test_a_link_into_a_folder_that_nobody_may_enter_stays(state: Path, monkeypatch: pytest.MonkeyPatch):
-    def refused(path: str, **_: bool) -> None:
-        raise PermissionError(13, "permission denied", path)
-
-    vanished(state, range(1))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", refused)
-        prune(str(state), os.listdir(state), 0)
-    assert os.listdir(state) == [name(0)]
-
-
-def test_a_folder_that_never_answers_keeps_no_other_run(state: Path, monkeypatch: pytest.MonkeyPatch):
-    silent = threading.Event()
-    look = load
-
-    def waiting(path: str) -> Run | None:
-        if os.path.islink(path):
-            silent.wait(20)
-        return look(path)
-
-    monkeypatch.setattr(pruning, "load", waiting)
-    monkeypatch.setattr(pruning, "_ANSWER", 0.1)
-    vanished(state, range(1))
-    for number in range(1, 6):
-        made(name(number), exit_code=0)
-    silent.set()
-    assert sorted(os.listdir(state)) == [name(n) for n in (0, 3, 4, 5)]

@@ -1,4 +1,4 @@
-"""What a run writes down, read while it grows."""
+"""Files that a run writes, read while they grow."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 from launcher.job import RunPaths, TaskId
 from launcher.runs.owner import open_regular
 
-#: Bytes of a log that are looked at for its last lines, and characters of a line that are shown.
+#: Bytes of a log that are read for its last lines, and characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500
 
 
 class GrowingFile:
-    """A file that somebody else appends to; it may not be there yet."""
+    """A file that another process appends to; it may not exist yet."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._at = 0
 
     def more(self) -> bytes:
-        """What has come since the last call."""
+        """What was appended since the last call."""
         try:
             if os.stat(self.path).st_size == self._at:
                 return b""
@@ -33,7 +33,7 @@ class GrowingFile:
 
 
 def last_lines(root: str, task: str, count: int) -> list[str]:
-    """The last lines that a task of the run in ``root`` has printed, fit to be shown."""
+    """The last lines of a task of the run in ``root``, without terminal control."""
     try:
         with open_regular(RunPaths(root).log(TaskId(task))) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _SIZE))
@@ -44,15 +44,14 @@ def last_lines(root: str, task: str, count: int) -> list[str]:
 
 
 def shown_lines(text: str, count: int) -> list[str]:
-    """The last lines of a text without what would move a terminal's cursor, too long ones shortened.
+    """The last lines of a text without terminal control, long ones shortened.
 
-    A line that a progress bar has written again and again is what it was at last.
+    Of a line that was rewritten with carriage returns only the last state is shown.
     """
     lines = text.rstrip().split("\n")[-count:] if text.strip() else []
-    return [_shown(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
+    return [_printable(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
 
 
-def _shown(line: str) -> str:
-    """A line without what would move a terminal's cursor."""
-    plain = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)
-    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}... ({len(plain)} characters)"
+def _printable(line: str) -> str:
+    text = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"

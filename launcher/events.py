@@ -191,6 +191,14 @@ class TryPeers(NamedTuple):
     addresses: Tuple[str, ...]
 
 
+class SetCluster(NamedTuple):
+    """To an agent: the ClusterSpec, once, from which it completes commands and environments of its tasks."""
+
+    host: str
+    addresses: Mapping[str, Tuple[str, ...]]
+    sidecars: Tuple[str, ...]
+
+
 class StartTask(NamedTuple):
     """To an agent: start this process."""
 
@@ -207,6 +215,9 @@ class StartTask(NamedTuple):
     venv: Optional[str] = None
     #: The file that its Python runs: looked for first, so that a missing one is told as such.
     script: Optional[str] = None
+    #: More words, with placeholders that the agent fills in; and whether the classic flags follow.
+    args: Tuple[str, ...] = ()
+    flags: bool = False
 
 
 class StopTasks(NamedTuple):
@@ -290,6 +301,7 @@ class Finish(NamedTuple):
 Command = Union[
     HoldPorts,
     TryPeers,
+    SetCluster,
     StartTask,
     StopTasks,
     SignalTask,

@@ -269,9 +269,11 @@ class TaskPlan(NamedTuple):
     #: ``host:port`` that other tasks connect to, brackets around an IPv6 address.
     address: str
     port: int
-    #: The command; ``argv[0]`` may be a bare name, looked up along the task's ``PATH``.
+    #: The command; ``argv[0]`` may be a bare name, looked up along the task's ``PATH``. Its agent adds what
+    #: the ClusterSpec fills in: ``args``, and the classic flags.
     argv: tuple[str, ...]
-    #: What is added to the agent's own environment.
+    #: What is added to the agent's own environment; its agent adds ``TF_CONFIG`` and what else is of the
+    #: cluster.
     env: Mapping[str, str]
     #: Where it runs; ``None``: where the agent runs.
     workdir: str | None = None
@@ -280,6 +282,9 @@ class TaskPlan(NamedTuple):
     venv: str | None = None
     #: The file that its Python runs, if that is what it does.
     script: str | None = None
+    #: Arguments of the program, which may hold ``{words}``, and whether the classic flags follow them.
+    args: tuple[str, ...] = ()
+    flags: bool = False
 
 
 class Plan(NamedTuple):
@@ -287,6 +292,8 @@ class Plan(NamedTuple):
 
     tasks: tuple[TaskPlan, ...]
     cluster: Mapping[str, tuple[str, ...]]
+    #: The roles that are sidecars.
+    sidecars: tuple[str, ...] = ()
 
 
 class RunPaths(NamedTuple):

@@ -243,6 +243,7 @@ _FROM_LAUNCHER = (
     events.HoldPorts,
     events.ReleasePorts,
     events.TryPeers,
+    events.SetCluster,
     events.StartTask,
     events.StopTasks,
     events.SignalTask,

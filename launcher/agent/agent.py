@@ -25,6 +25,7 @@ from launcher.agent.ports import PortKeeper, explain_refusal
 from launcher.agent.spawn import CannotStart, Limits, Spawner
 from launcher.agent.stopping import SIGKILL, Stopping, Task
 from launcher.job import TaskId
+from launcher.scheduler.cluster_spec import ClusterSpec, complete
 
 #: How tasks are stopped whose launcher is gone: nobody reads their output any more, so it is short.
 ABANDONED: events.Ladder = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
@@ -72,6 +73,7 @@ class Agent:
         self._oom = OomWatch()
         self._exits = Exits(self._limits.keep)
         self._spawner = Spawner(self._limits)
+        self._cluster: Optional[ClusterSpec] = None
         self._closing = False
         self._cut_short = False
         self._ending_until: Optional[float] = None
@@ -79,6 +81,7 @@ class Agent:
             events.HoldPorts: self._hold_ports,
             events.ReleasePorts: self._release_ports,
             events.TryPeers: self._try_peers,
+            events.SetCluster: self._set_cluster,
             events.StartTask: self._start,
             events.StopTasks: self._stop,
             events.SignalTask: self._signal,
@@ -201,11 +204,16 @@ class Agent:
 
     # ------------------------------------------------------------------ starting
 
+    def _set_cluster(self, command: events.SetCluster) -> None:
+        self._cluster = ClusterSpec(command.addresses, command.sidecars)
+
     def _start(self, command: events.StartTask) -> None:
+        argv, env = command.argv, dict(command.env)
+        if self._cluster is not None:
+            words, variables = complete(self._cluster, command.task, command.args, command.flags)
+            argv, env = argv + words, {**env, **variables}
         try:
-            started = self._spawner.spawn(
-                command.argv, command.env, command.workdir, command.venv, command.script
-            )
+            started = self._spawner.spawn(argv, env, command.workdir, command.venv, command.script)
         except CannotStart as fault:
             self._not_started(command, fault.code, fault.why)
             return

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.job import JobSpec, Placement, Plan, TaskPlan
 from launcher.job_run.planfile import OWN_VARIABLES, plan_as_dict
-from launcher.scheduler.plan import make_plan
+from launcher.scheduler.plan import completed, make_plan
 from launcher.text import printable
 
 #: Ports of a dry run are examples: real ones are taken when the job starts.
@@ -53,7 +53,7 @@ def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
     yield "# ClusterSpec"
     for role, addresses in plan.cluster.items():
         yield f"#   {role}: {', '.join(addresses)}"
-    for task in plan.tasks:
+    for task in completed(plan):
         yield ""
         yield from _task_lines(task)
 

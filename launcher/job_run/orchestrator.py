@@ -347,6 +347,8 @@ class Orchestrator:
 
     def _make_plan(self, command: events.MakePlan) -> None:
         self.plan = make_plan(self._job, self._placement, command.ports)
+        for host in self._connections:
+            self._send(events.SetCluster(host, self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.planned(self.plan))
         if self._opening.paths is None:
             return

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from launcher.job import OUTPUT_DIR, RELAY, Plan, RunPaths
+from launcher.job import OUTPUT_DIR, RELAY, Plan, RunPaths, TaskPlan
 from launcher.output.files import write_json
+from launcher.scheduler.plan import completed
 
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1
@@ -30,27 +31,29 @@ def write_plan(plan: Plan, paths: RunPaths, job: str) -> None:
     Raises:
         OSError: it can't be written.
     """
-    write_json(paths.plan, plan_as_dict(plan, job))
+    fields = plan_as_dict(plan._replace(tasks=()), job)
+    write_json(paths.plan, {**fields, "tasks": map(_task_as_dict, completed(plan))})
 
 
 def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
     """A plan for JSON. Of the environment only what we set ourselves: the rest may be secret."""
-    tasks = [
-        {
-            "task": task.task,
-            "host": task.host,
-            "address": task.address,
-            "port": task.port,
-            "argv": task.argv,
-            "workdir": task.workdir,
-            "venv": task.venv,
-            "gpus": task.gpus,
-            "env": {name: task.env[name] for name in OWN_VARIABLES if name in task.env},
-        }
-        for task in plan.tasks
-    ]
+    tasks = [_task_as_dict(task) for task in completed(plan)]
     command = _without_values(sys.argv)
     return {"schema": PLAN_SCHEMA, "job": job, "command": command, "tasks": tasks, "cluster": plan.cluster}
+
+
+def _task_as_dict(task: TaskPlan) -> dict[str, object]:
+    return {
+        "task": task.task,
+        "host": task.host,
+        "address": task.address,
+        "port": task.port,
+        "argv": task.argv,
+        "workdir": task.workdir,
+        "venv": task.venv,
+        "gpus": task.gpus,
+        "env": {name: task.env[name] for name in OWN_VARIABLES if name in task.env},
+    }
 
 
 def _without_values(words: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import resource
 import select
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from launcher.events import TaskOutput, Tell
@@ -174,7 +174,7 @@ def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
     except FileNotFoundError:
         found = None
     if found is not None and not stat.S_ISREG(found.st_mode):
-        _write_to_pipe(path, _json(value))
+        _write_to_pipe(path, b"".join(_json(value)))
         return
     _replace(os.path.realpath(path), _json(value), 0o666)
 
@@ -193,27 +193,39 @@ def _write_to_pipe(path: str, data: bytes) -> None:
         os.close(fd)
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
-    """An object as JSON: a line for each field, and for each item of a list of records."""
-    fields = (f"{_compact(name)}: {_field(field)}" for name, field in sorted(value.items()))
-    text = "{\n  " + ",\n  ".join(fields) + "\n}\n"
-    return text.encode("utf-8", "backslashreplace")
+def _json(value: Mapping[str, Any]) -> Iterator[bytes]:
+    """An object as JSON, in pieces: a line for each field, and for each item of a list of records.
+
+    A field that is an iterator of records is never in memory as a whole.
+    """
+    separator = "{"
+    for name, field in sorted(value.items()):
+        yield f"{separator}\n  {_compact(name)}: ".encode("utf-8", "backslashreplace")
+        separator = ","
+        records = isinstance(field, Iterator) or (
+            isinstance(field, (list, tuple)) and field and not isinstance(field[0], str)
+        )
+        for piece in _records(field) if records else (_compact(field),):
+            yield piece.encode("utf-8", "backslashreplace")
+    yield b"\n}\n"
 
 
-def _field(field: Any) -> str:
-    if not isinstance(field, (list, tuple)) or not field or isinstance(field[0], str):
-        return _compact(field)
-    return "[\n    " + ",\n    ".join(map(_compact, field)) + "\n  ]"
+def _records(records: Iterable[Any]) -> Iterator[str]:
+    separator = "["
+    for record in records:
+        yield f"{separator}\n    {_compact(record)}"
+        separator = ","
+    yield "\n  ]"
 
 
 _compact = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def _replace(path: str, data: bytes, mode: int) -> None:
+def _replace(path: str, pieces: Iterable[bytes], mode: int) -> None:
     new = f"{path}.{os.getpid()}.new"
     try:
         with open(_created(new, mode), "wb") as file:
-            file.write(data)
+            file.writelines(pieces)
         os.replace(new, path)
     except OSError:
         try:

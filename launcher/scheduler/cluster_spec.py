@@ -147,6 +147,21 @@ def fill_placeholders(arguments: Iterable[str], cluster: ClusterSpec, task: Task
     return tuple(BRACES.sub(value, argument) for argument in arguments)
 
 
+def complete(
+    cluster: ClusterSpec, task: TaskId, args: Iterable[str], flags: bool
+) -> Tuple[Tuple[str, ...], Dict[str, str]]:
+    """What the ClusterSpec adds to the command and to the environment of a task.
+
+    Args:
+        cluster: of the job.
+        task: one of it.
+        args: of its program, which may hold placeholders.
+        flags: whether the classic flags follow them.
+    """
+    words = fill_placeholders(args, cluster, task)
+    return words + classic_flags(cluster, task) if flags else words, task_environment(cluster, task)
+
+
 def misspelt_placeholders(argument: str, roles: Iterable[str]) -> Iterator[Tuple[str, str]]:
     """The unknown names in braces that are near a placeholder, each with that placeholder.
 

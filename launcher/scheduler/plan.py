@@ -8,10 +8,8 @@ from launcher.errors import Fault, JobError
 from launcher.job import JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskId, TaskPlan
 from launcher.scheduler.cluster_spec import (
     ClusterSpec,
-    classic_flags,
-    fill_placeholders,
+    complete,
     misspelt_placeholders,
-    task_environment,
 )
 from launcher.text import counted
 
@@ -52,14 +50,25 @@ def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -
         KeyError: a task has no port.
     """
     cluster = cluster_of(placement, ports)
-    tasks = (_task_plan(job, placed, ports[placed.task], cluster) for placed in placement.tasks)
-    return Plan(tuple(tasks), cluster.addresses)
+    tasks = (_task_plan(job, placed, ports[placed.task]) for placed in placement.tasks)
+    sidecars = tuple(dict.fromkeys(placed.task.role for placed in placement.tasks if placed.role.sidecar))
+    return Plan(tuple(tasks), cluster.addresses, sidecars)
 
 
-def _task_plan(job: JobSpec, placed: Placed, port: int, cluster: ClusterSpec) -> TaskPlan:
+def completed(plan: Plan) -> Iterator[TaskPlan]:
+    """The tasks with all that their agents add. One at a time: each may hold the whole ClusterSpec."""
+    cluster = ClusterSpec(plan.cluster, plan.sidecars)
+    return (_completed(task, cluster) for task in plan.tasks)
+
+
+def _completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
+    words, env = complete(cluster, task.task, task.args, task.flags)
+    return task._replace(argv=task.argv + words, env={**task.env, **env}, args=(), flags=False)
+
+
+def _task_plan(job: JobSpec, placed: Placed, port: int) -> TaskPlan:
     program, host, task = placed.role.program, placed.host, placed.task
     python = host.python or (VENV_PYTHON if host.venv else None) or job.python or DEFAULT_PYTHON
-    argv = (*_start_words(program, python), *fill_placeholders(program.args, cluster, task))
     # A sidecar (TensorBoard) rarely takes the classic flags, so only its own ``flags: true`` gives them.
     flags = (job.flags and not placed.role.sidecar) if placed.role.flags is None else placed.role.flags
     return TaskPlan(
@@ -67,12 +76,14 @@ def _task_plan(job: JobSpec, placed: Placed, port: int, cluster: ClusterSpec) ->
         host=host.name,
         address=host.at(port),
         port=port,
-        argv=argv + classic_flags(cluster, task) if flags else argv,
-        env=_environment(job, placed, cluster),
+        argv=_start_words(program, python),
+        env=_environment(job, placed),
         workdir=placed.role.workdir or host.workdir or job.workdir,
         gpus=placed.gpus,
         venv=host.venv,
         script=program.name if program.kind is ProgramKind.SCRIPT else None,
+        args=program.args,
+        flags=flags,
     )
 
 
@@ -87,15 +98,15 @@ def _start_words(program: Program, python: str) -> tuple[str, ...]:
     return words[program.kind]
 
 
-def _environment(job: JobSpec, placed: Placed, cluster: ClusterSpec) -> dict[str, str]:
-    """What a task gets on top of its agent's environment: the user's variables, then ours.
+def _environment(job: JobSpec, placed: Placed) -> dict[str, str]:
+    """What a task gets on top of its agent's environment: the user's variables, then ours; not the cluster's.
 
     Later ones win: job, host, role, command line. The user may replace ``CUDA_VISIBLE_DEVICES``, but no other
     variable of ours.
     """
     gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
     users = dict(job.env + placed.host.env + placed.role.env + job.said_env)
-    return {**gpus, **users, **task_environment(cluster, placed.task), **dict(placed.env)}
+    return {**gpus, **users, **dict(placed.env)}
 
 
 def check_program_args(job: JobSpec) -> None:
@@ -127,7 +138,7 @@ def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:
     for placed in placement.tasks:
         if placed.task.index:
             continue
-        plan = _task_plan(job, placed, _LONG_PORT, cluster)
+        plan = _completed(_task_plan(job, placed, _LONG_PORT), cluster)
         strings = {name: f"{name}={value}" for name, value in plan.env.items()}
         words = enumerate(plan.argv)
         strings.update((f"argument {number} of {placed.task.role}", word) for number, word in words)

@@ -105,7 +105,8 @@ class Machine:
             record.address, record.port = task.address, task.port
             self._job.tasks.starting.add(task.task)
             process = (task.argv, task.env, task.workdir, sequence, task.venv, task.script)
-            starts.append(events.StartTask(task.host, task.task, record.attempt, *process))
+            words = (task.args, task.flags)
+            starts.append(events.StartTask(task.host, task.task, record.attempt, *process, *words))
         return starts
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:

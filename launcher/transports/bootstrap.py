@@ -39,6 +39,7 @@ AGENT_MODULES = (
     "launcher.job",
     "launcher.text",
     "launcher.protocol",
+    "launcher.scheduler.cluster_spec",
     "launcher.agent",
     "launcher.model",
     "launcher.processes",

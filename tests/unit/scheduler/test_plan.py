@@ -15,7 +15,7 @@ from launcher.job import Host, JobSpec, Plan, Program, Role, TaskId, TaskPlan
 from launcher.scheduler import cluster_spec
 from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders
 from launcher.scheduler.placement import place
-from launcher.scheduler.plan import MOST_BYTES, check_program_args, make_plan
+from launcher.scheduler.plan import MOST_BYTES, check_program_args, completed, make_plan
 
 PROGRAM = Program.of(["train.py"])
 
@@ -23,7 +23,8 @@ PROGRAM = Program.of(["train.py"])
 def plan(job: JobSpec, *hosts: Host) -> Plan:
     """The plan with ports 5000, 5001, ... in the order of the table."""
     placement = place(job, hosts)
-    return make_plan(job, placement, {placed.task: 5000 + n for n, placed in enumerate(placement.tasks)})
+    made = make_plan(job, placement, {placed.task: 5000 + n for n, placed in enumerate(placement.tasks)})
+    return made._replace(tasks=tuple(completed(made)))
 
 
 def roles(**counts: int) -> tuple[Role, ...]:
@@ -229,7 +230,8 @@ def test_other_braces_are_no_fault(written: str):
 
 def test_what_is_too_long_for_the_kernel():
     host = Host("node-with-a-name")
-    assert len(plan(JobSpec(roles(worker=4000)), host).tasks) == 4000
+    many = JobSpec(roles(worker=4000))
+    assert len(place(many, (host,)).tasks) == 4000
     with pytest.raises(PlacementError) as caught:
         place(JobSpec(roles(worker=6000, ps=10)), (host,))
     assert [fault.what.split()[0] for fault in caught.value.faults] == ["TF_CONFIG", "CLUSTER_SPEC"]

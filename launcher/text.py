@@ -121,7 +121,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def nothing_started(seconds: float) -> str:
-    """Of a host that was connected to, and on which no program of ours has said anything."""
+    """The fault of a host that is connected, but where no program of ours has answered."""
     return (
         f"nothing of ours has started there in {seconds:.0f} s; does a start-up file of its login shell "
         "(~/.bashrc?) wait, or read standard input?"

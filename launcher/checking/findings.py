@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from launcher.job import Host, is_loopback
-from launcher.text import counted, duration, listed
+from launcher.text import byte_size, counted, duration, listed
 
 #: What TensorFlow takes for yes (``tensorflow/python/util/tf2.py`` and keras' lazy loader).
 _YES = ("1", "true", "True")
@@ -381,11 +381,11 @@ def _resources(report: HostReport) -> Iterator[Finding]:
             advice = "make room there" if full else "correct it, or use another: `workdir:` in the hostfile"
             yield Finding(severity, "disk", here, f"{where} can't be written: {folder['why']}", advice)
         elif free is not None and free < _LITTLE_DISK:
-            seen = f"{where} has {free / 1e6:.0f} MB left"
+            seen = f"{where} has {byte_size(free)} left"
             yield Finding(Severity.WARNING, "disk", here, seen, "make room there: checkpoints need it")
     available = report.facts["available"]
     if available is not None and available < _LITTLE_MEMORY:
-        seen = f"{available / 1e6:.0f} MB of memory left; importing TensorFlow takes 540 MB a task"
+        seen = f"{byte_size(available)} of memory left; importing TensorFlow takes 540 MB a task"
         advice = "see what uses it: `ps aux --sort=-rss`"
         yield Finding(Severity.WARNING, "memory", here, seen, advice)
 

@@ -87,8 +87,11 @@ def this_machine(environ: Mapping[str, str]) -> Host:
     if visible is not None:
         ids = map(str.strip, visible.split(","))
         gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
-    elif os.path.isdir("/proc/driver/nvidia/gpus"):
-        gpus = tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
+    else:
+        try:
+            gpus = tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
+        except OSError:
+            pass
     return Host("localhost", address="127.0.0.1", gpus=gpus)
 
 

@@ -10,7 +10,7 @@ from launcher.job import Host, JobSpec
 
 
 class DockerKeys(NamedTuple):
-    """What ``docker:`` says. ``None``, an empty text or an empty tuple means "not said"."""
+    """What ``docker:`` says. ``None``, an empty text or tuple means "not written"."""
 
     image: str = ""
     #: As ``--mount`` takes them.
@@ -32,7 +32,7 @@ class DockerKeys(NamedTuple):
 
 
 class JobFile(NamedTuple):
-    """What a job file says. ``None`` means "not said"."""
+    """What a job file says. ``None`` means "not written"."""
 
     job: JobSpec
     #: Hosts that are written out in the file.

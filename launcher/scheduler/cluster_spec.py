@@ -106,7 +106,7 @@ def role_placeholders(addresses: Mapping[str, Sequence[str]]) -> Dict[str, str]:
 
 
 def task_environment(cluster: ClusterSpec, task: TaskId) -> Dict[str, str]:
-    """The variables that tell a task who it is and where the others are.
+    """The variables with the role and the index of a task and the addresses of all tasks.
 
     ``JOB_NAME``, ``TASK_INDEX`` and ``CLUSTER_SPEC`` are named as TonY names them.
     """

@@ -335,7 +335,12 @@ def _overlaid(node: yaml.MappingNode, roles: Mapping[str, Any], faults: Faults) 
     if not isinstance(old, yaml.MappingNode):  # a fault, which its reader reports
         return node
     theirs = {word.value: (word, value) for word, value in entries(old, faults)}
-    kept = {name: entry for name, entry in theirs.items() if name in roles or _has_program(entry[1])}
+    replaced_program = any(isinstance(role, dict) and "command" in role for role in roles.values())
+    kept = {
+        name: entry
+        for name, entry in theirs.items()
+        if name in roles or not replaced_program or _has_program(entry[1])
+    }
     for name, role in roles.items():
         word, value = theirs.get(name, (node_of(name), node_of({})))
         laid = role if isinstance(role, dict) else {"count": role}

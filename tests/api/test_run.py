@@ -1,0 +1,163 @@
+"""``launcher.run``: a program on a cluster, from Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launcher
+from launcher import InputError, JobFailed, Reason, Report, TaskFailed, TaskState
+from tests.local.seeing import soon
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_a_report(capfd: pytest.CaptureFixture[str]):
+    report = launcher.run(["sh", "-c", "echo $JOB_NAME $WORD"], ps=1, workers=2, env={"WORD": "hello"})
+    assert isinstance(report, Report) and report.exit_code == 0 and report.failure is None
+    assert {task.task: task.state for task in report.tasks} == {
+        "worker/0": TaskState.SUCCEEDED,
+        "worker/1": TaskState.SUCCEEDED,
+        "ps/0": TaskState.SUCCEEDED,
+    }
+    assert Path(report.run_dir, "report.json").exists()
+    out, err = capfd.readouterr()
+    assert "worker/1 | worker hello" in out and f"job {report.job}: ok" in out
+    assert err.startswith(f"launch: job {report.job}: 2 workers, 1 ps")
+
+
+def test_a_quiet_job_prints_nothing(capfd: pytest.CaptureFixture[str]):
+    launcher.run("true", quiet=True)
+    with pytest.raises(TaskFailed):
+        launcher.run("false", quiet=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_task_that_fails():
+    words = ["sh", "-c", "echo the last line; exit $((TASK_INDEX * 3))"]
+    with pytest.raises(TaskFailed, match=r"worker/1 failed .*: exit code 3") as caught:
+        launcher.run(words, workers=2, on_failure="continue", quiet=True)
+    error = caught.value
+    assert (error.task, error.code, error.signal, error.last_lines) == (
+        "worker/1",
+        3,
+        None,
+        ("the last line",),
+    )
+    assert error.report.exit_code == 3 and error.report.run_dir == error.run_dir
+    report = launcher.run(words, workers=2, on_failure="continue", quiet=True, check=False)
+    assert report.exit_code == 3 and report.failure is not None and report.failure.task == "worker/1"
+
+
+def test_a_job_whose_time_is_up():
+    with pytest.raises(JobFailed) as caught:
+        launcher.run(["sleep", "60"], timeout=0.5, quiet=True)
+    assert not isinstance(caught.value, TaskFailed)
+    assert caught.value.report.failure.reason is Reason.TIMEOUT and caught.value.launch_code == 124
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(
+    ("program", "more", "message"),
+    [
+        ([], {}, "program is empty"),
+        ("true", {"workers": -1, "timeout": "1m"}, "(?s)timeout='1m'.*workers=-1"),
+        ("true", {"hosts": "no/such"}, "no such hostfile"),
+        ("no/such.yaml", {}, "no/such.yaml"),
+        ("true", {"options": ["--no-such-option"]}, "unrecognized option --no-such-option"),
+    ],
+)
+def test_bad_input(program: Any, more: dict[str, Any], message: str, check: bool):
+    with pytest.raises(InputError, match=message):
+        launcher.run(program, **more, check=check)
+
+
+def test_a_program_that_is_not_there():
+    with pytest.raises(JobFailed, match="no/such.py") as caught:
+        launcher.run("no/such.py", quiet=True)
+    assert caught.value.launch_code == 127 and caught.value.report is None
+
+
+def test_what_runs_no_job_has_no_report(capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(JobFailed, match="launch has run no job"):
+        launcher.run("true", options=["--dry-run"], check=False)
+    assert "worker/0" in capfd.readouterr().out
+
+
+def test_a_job_file_and_what_replaces_its_settings(tmp_path: Path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "job.yaml").write_text(
+        """
+command: sh -c "pwd > $JOB_NAME-$TASK_INDEX"
+workdir: sub
+roles: {worker: 1, reader: 1}
+"""
+    )
+    launcher.run(tmp_path / "job.yaml", workers=2, quiet=True)
+    assert {path.name for path in (tmp_path / "sub").iterdir()} == {"worker-0", "worker-1", "reader-0"}
+    launcher.run(tmp_path / "job.yaml", roles={"reader": 3}, workdir=tmp_path, quiet=True)
+    assert len(list(tmp_path.glob("reader-*"))) == 3 and len(list(tmp_path.glob("worker-*"))) == 1
+
+
+def test_it_works_in_threads():
+    reports: list[Report] = []
+    threads = [
+        threading.Thread(target=lambda: reports.append(launcher.run("true", quiet=True))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [report.exit_code for report in reports] == [0, 0, 0]
+    assert len({report.job for report in reports}) == 3
+
+
+PROGRAM = """
+import launcher
+launcher.run(["sh", "-c", "echo up; exec sleep 300"], workers=2, env={"KEY": "the-secret"}, grace=5)
+"""
+
+
+def test_ctrl_c_stops_the_job_in_order(tmp_path: Path, launch: Any):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
+    started.until(lambda it: it.out.count("| up") == 2)
+    started.send(signal.SIGINT)
+    ended = started.wait()
+    assert ended.err.rstrip().endswith("KeyboardInterrupt") and ended.out.count("stopped") >= 2
+
+
+def test_no_value_of_the_environment_is_on_a_command_line(tmp_path: Path, launch: Any):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
+    started.until(lambda it: it.out.count("| up") == 2)
+    lines = [Path("/proc", pid, "cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+    texts = [_text(path) for path in lines]
+    assert any(b"-x\0KEY\0" in text for text in texts)
+    assert not any(b"the-secret" in text for text in texts)
+    started.kill()
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
+def test_a_driver_that_is_killed_with_all_its_children_but_the_launcher(tmp_path: Path, launch: Any):
+    """Nothing but the pipe tells the launcher."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
+    started.until(lambda it: it.out.count("| up") == 2)
+    since = time.monotonic()
+    started.kill()
+    assert soon(lambda: list(launch.state.glob("*/report.json")), 20)
+    assert time.monotonic() - since < 60

@@ -21,6 +21,7 @@ from launcher.api.options import Settings
 from launcher.api.remote import start
 from launcher.api.remote.messages import Message, MessageType, receive, send
 from launcher.api.serialize import modules, start_text
+from launcher.config.hostfile import read_hosts
 from launcher.config.records import JobFile
 from launcher.errors import JobError, JobFailed, LaunchError, TaskFailed
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
@@ -476,8 +477,14 @@ def _job_file(settings: Settings, roles: Mapping[str, Any]) -> JobFile:
 
 
 def _is_elsewhere(settings: Settings, file: JobFile) -> bool:
-    """Whether tasks may run on other machines."""
-    return settings.hosts is not None or file.hosts is not None or file.hosts_ref is not None
+    """Whether tasks may run on other machines.
+
+    Raises:
+        HostfileError: the hosts are wrong.
+    """
+    given = file.hosts_ref if settings.hosts is None else settings.hosts
+    hosts = (file.hosts or ()) if given is None else read_hosts(os.fspath(given))
+    return not all(is_loopback(host.name) and host.user is None and host.port is None for host in hosts)
 
 
 def _private_folder() -> str:

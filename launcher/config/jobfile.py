@@ -69,8 +69,9 @@ def parse_job(text: str, source: str, roles: Mapping[str, Any] = {}) -> tuple[Jo
     Args:
         text: what it holds; may be empty if there are ``roles``.
         source: its name, for messages.
-        roles: by name, a count or the keys of a role. They replace those of the file's role; a role of the
-            file that is not named here is kept if it has a program of its own.
+        roles: by name, a count or the keys of a role. They replace those of the file's role. If one of them
+            has a ``command``, roles of the file that are not named here are kept only if they have a program
+            of their own.
 
     Returns:
         The job file, whose job is not to be used if there are faults; and the faults.

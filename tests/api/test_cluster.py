@@ -299,7 +299,7 @@ def test_files_beside_the_program_replace_no_module_of_the_launcher(tmp_path: Pa
     assert ended.code == 0 and "| ran" in ended.out, ended.err
 
 
-@pytest.mark.parametrize("where", ["this machine", "a job file"])
+@pytest.mark.parametrize("where", ["this machine", "a job file", "hosts"])
 def test_a_local_cluster_does_not_listen_on_the_network(where: str, tmp_path: Path):
     (tmp_path / "job.yaml").write_text("roles: {worker: 1}\ngrace: 5\n")
 
@@ -313,7 +313,8 @@ def test_a_local_cluster_does_not_listen_on_the_network(where: str, tmp_path: Pa
 
     before = listening()
     job = tmp_path / "job.yaml" if where == "a job file" else None
-    with TFCluster.run(fun, str(tmp_path / "go"), 1, job=job, quiet=True):
+    hosts = "localhost:2" if where == "hosts" else None
+    with TFCluster.run(fun, str(tmp_path / "go"), 1, job=job, hosts=hosts, quiet=True):
         after = listening()
         (tmp_path / "go").touch()
     assert after == before

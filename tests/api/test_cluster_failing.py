@@ -146,7 +146,7 @@ def test_an_exception_of_the_program_ends_the_cluster():
         ({"num_executors": 2, "master_node": "boss"}, "'chief'"),
         ({"num_executors": 2, "driver_ps_nodes": True}, "driver_ps_nodes"),
         ({"num_executors": 2, "hosts": "no/such/file"}, "no such hostfile"),
-        ({"num_executors": 2, "job": "no/such.yaml"}, "can't be read"),
+        ({"num_executors": 2, "job": "no/such.yaml"}, "can't read the job file"),
         ({"num_executors": 2, "options": ["--no-such-option"]}, "--no-such-option"),
     ],
     ids=str,

@@ -1,0 +1,125 @@
+"""SIGKILL of launcher, agent, watchdog and task at start, run and stop: nothing is left, the code is right.
+
+``LAUNCH_SOAK=N`` repeats each case N times (``make soak``: 50); without it each runs once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.docker.engine import Engine
+from tests.local.seeing import Family, named, soon, stub
+from tests.ssh.host import LabHost
+
+TIMES = int(os.environ.get("LAUNCH_SOAK", "1"))
+MOMENTS = ("start", "run", "stop")
+VICTIMS = ("launcher", "agent", "watchdog", "task")
+#: Seconds after which nothing may be left: on this machine, on hosts, in containers.
+HERE, ELSEWHERE, CONTAINERS = 3.0, 30.0, 40.0
+#: Children in sessions of their own, deaf to SIGTERM.
+SCRIPT = "trap '' TERM; (setsid sleep 300 &); echo up $$; sleep 300 & wait; sleep 300"
+
+repeated = pytest.mark.parametrize("turn", range(TIMES))
+moments = pytest.mark.parametrize("moment", MOMENTS)
+victims = pytest.mark.parametrize("victim", VICTIMS)
+pytestmark = pytest.mark.timeout(240)
+
+
+def until_moment(started: Started, moment: str, ready: Callable[[], bool]) -> None:
+    """Wait for the moment: a random one in the start, all tasks up, or a stop that has begun."""
+    if moment == "start":
+        time.sleep(random.random() * 0.4)
+        return
+    started.until(lambda _: ready(), 60)
+    if moment == "stop":
+        started.send(signal.SIGINT)
+        started.until(lambda it: "Ctrl-C" in it.err)
+
+
+def codes(victim: str, moment: str) -> set[int]:
+    """The exit codes that are right."""
+    if victim == "launcher":
+        return {-signal.SIGKILL}
+    if moment == "stop":
+        return {130}
+    return {128 + signal.SIGKILL} if victim == "task" else {125}
+
+
+@repeated
+@moments
+@victims
+def test_here(launch: Launch, family: Family, victim: str, moment: str, turn: int):
+    words = stub("family", "ignore", "child", "setsid", "cleared", "sleep")
+    started = launch.start("--workers", "3", "--grace", "1", "--", *words)
+    until_moment(started, moment, lambda: family.ready() == 3)
+    if victim == "launcher":
+        started.kill()
+    else:
+        name = {"agent": "launch-agent", "watchdog": "launch-watchdog", "task": "python"}[victim]
+        pids = soon(lambda: [pid for pid in family.alive() if named({pid}, name) and pid != started.pid], 20)
+        try:
+            os.kill(random.choice(pids), signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it has just ended by itself
+    ended = started.wait(30)
+    if not (victim == "task" and moment != "stop"):  # the killed process may be a child of a task
+        assert ended.code in codes(victim, moment), ended.err
+    family.gone(HERE)
+
+
+@repeated
+@moments
+@victims
+def test_on_a_host(ssh_launch: Launch, hosts: list[LabHost], victim: str, moment: str, turn: int):
+    started = ssh_launch.start(
+        "--hosts", "node1,node2", "--workers", "2", "--grace", "1", "--", "sh", "-c", SCRIPT, cwd="/"
+    )
+    until_moment(started, moment, lambda: started.out.count("| up") == 2)
+    if victim == "launcher":
+        started.kill()
+    elif moment == "start":
+        started.until(lambda it: it.out.count("| up") == 2, 60)
+    if victim == "task":
+        pid = started.out.partition("| up ")[2].split()[0]
+        for host in hosts[:2]:
+            host.run(["sh", "-c", f"kill -KILL {pid} 2>/dev/null || true"])
+    elif victim != "launcher":
+        look = f"grep -l launch-{victim} /proc/[0-9]*/comm | cut -d/ -f3"
+        pids = hosts[0].run(["sh", "-c", look]).stdout.decode().split()
+        hosts[0].run(["sh", "-c", f"kill -KILL {' '.join(pids)} || true"])
+    ended = started.wait(90)
+    assert ended.code in codes(victim, moment) | ({137, 125} if victim == "task" else set()), ended.err
+    # The fixture `lab` fails the test for each process that is left on a host.
+
+
+@repeated
+@moments
+@pytest.mark.parametrize("victim", ["launcher", "container"])
+def test_in_containers(
+    docker: Engine, image: str, launch: Launch, tmp_path: Path, victim: str, moment: str, turn: int
+):
+    started = launch.start(
+        "--docker", image, "--workers", "2", "--grace", "1", "--", "sh", "-c", SCRIPT, cwd=tmp_path
+    )
+    until_moment(started, moment, lambda: started.out.count("| up") == 2)
+    if victim == "launcher":
+        started.kill()
+    else:
+        started.until(lambda it: it.out.count("| up") == 2, 60)
+        running = docker.lines("ps", "--filter", "label=tf-launcher.job", "--format", "{{.ID}}")
+        docker.tried("kill", running[0])
+    ended = started.wait(60)
+    assert ended.code in ({-9} if victim == "launcher" else {130} if moment == "stop" else {125, 137}), (
+        ended.err
+    )
+    filters = ("ps", "--filter", "label=tf-launcher.job", "--format", "{{.Names}}")
+    soon(lambda: not docker.lines(*filters), CONTAINERS, "containers are left")
+    assert launch("clean", timeout=60).code == 0

@@ -84,7 +84,7 @@ def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[La
     ended = started.wait(90)
     node.netem_off()
     assert ended.code == 0, ended.err
-    assert "collected 17 files (74 MB) from 4 hosts into " in ended.err
+    assert "collected 17 files (62 MB) from 4 hosts into " in ended.err
     assert f"launch: {node.name}: connection lost (" in ended.err
     for number, host in enumerate(hosts):
         assert snapshot(out / f"worker-{number}/results") == snapshot(host.there(host.home) / "results")

@@ -22,6 +22,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
+from launcher import protocol
 from launcher.agent import trees
 from launcher.agent.transfer import (
     FILE,
@@ -37,20 +38,7 @@ from launcher.agent.transfer import (
 )
 from launcher.agent.trees import Failed, Listing
 from launcher.errors import ProtocolError
-from launcher.protocol import (
-    FileData,
-    FileEnd,
-    FileEntry,
-    FileGone,
-    FileHad,
-    FileRemark,
-    FilesAlive,
-    FilesDone,
-    FilesFailed,
-    FilesFollow,
-    FilesListed,
-    encode,
-)
+from launcher.protocol import FileEntry
 
 #: Seconds without a byte from the launcher, or without it taking one, after which it is gone.
 _SILENCE = 60.0
@@ -101,7 +89,7 @@ class _Pipe(FileStream):
             raise Gone
 
     def _pulse(self) -> None:
-        alive = b"".join(encode(FilesAlive()))
+        alive = b"".join(protocol.encode(protocol.FilesAlive()))
         while True:
             time.sleep(_PULSE)
             try:
@@ -115,13 +103,13 @@ def _serve(command: Callable[[_Pipe, Any], List[str]], arguments: Any) -> int:
     try:
         pipe = _Pipe()
         try:
-            answer: Any = FilesDone(tuple(command(pipe, arguments)))
+            answer: Any = protocol.FilesDone(tuple(command(pipe, arguments)))
         except Failed as error:
-            answer = FilesFailed(str(error))
+            answer = protocol.FilesFailed(str(error))
         except ProtocolError as error:
-            answer = FilesFailed(f"the two ends do not understand each other: {error}")
+            answer = protocol.FilesFailed(f"the two ends do not understand each other: {error}")
         except OSError as error:
-            answer = FilesFailed(trees.worded(error))
+            answer = protocol.FilesFailed(trees.worded(error))
         pipe.put(answer)
         pipe.flush()
     except Gone:
@@ -192,19 +180,19 @@ def _exchange(pipe: _Pipe, number: int, have: Listing, arrived: Listing, top: st
     Returns:
         Paths that are at the place and not in the tree as they are.
     """
-    pipe.put(FilesFollow(number, len(have.entries), 0))
+    pipe.put(protocol.FilesFollow(number, len(have.entries), 0))
     for entry in {**have.entries, **arrived.entries}.values():
-        pipe.put(FileHad(*entry))
-    pipe.put(FilesListed())
+        pipe.put(protocol.FileHad(*entry))
+    pipe.put(protocol.FilesListed())
     gone: List[str] = []
     file = FileEntry("", FILE)
     landing = Landing(top)
     try:
-        while not isinstance(message := pipe.get(), FilesDone):
-            if isinstance(message, FileGone):
+        while not isinstance(message := pipe.get(), protocol.FilesDone):
+            if isinstance(message, protocol.FileGone):
                 arrived.discard(message.path)
                 gone.append(message.path)
-            elif isinstance(message, FilesFollow):
+            elif isinstance(message, protocol.FilesFollow):
                 trees.check_room(top, message.size)
             elif isinstance(message, FileEntry):
                 check_entry(message)
@@ -212,9 +200,9 @@ def _exchange(pipe: _Pipe, number: int, have: Listing, arrived: Listing, top: st
                 landing.put(file)
                 if file.kind != FILE:
                     arrived.add(file)
-            elif isinstance(message, FileData):
+            elif isinstance(message, protocol.FileData):
                 landing.write(message.data)
-            elif isinstance(message, FileEnd):
+            elif isinstance(message, protocol.FileEnd):
                 changed_at = landing.end()
                 if not message.torn:  # else it is not listed, so that the next sync brings it again
                     arrived.add(file, changed_at)
@@ -263,9 +251,9 @@ def _give_one(pipe: _Pipe, wanted: Dict[str, Any]) -> None:
     def remark(text: str) -> None:
         remarks.append(text)
         if len(remarks) <= _MOST_REMARKS:
-            pipe.put(FileRemark(number, text))
+            pipe.put(protocol.FileRemark(number, text))
         elif len(remarks) == _MOST_REMARKS + 1:
-            pipe.put(FileRemark(number, "there is more of this kind"))
+            pipe.put(protocol.FileRemark(number, "there is more of this kind"))
 
     found = _find(base, path)
     if not found:
@@ -278,7 +266,7 @@ def _give_one(pipe: _Pipe, wanted: Dict[str, Any]) -> None:
         remark(f"{path!r} holds more than {MAX_ENTRIES} files: the others are left out")
     entries = [pair for pair in entries if (pair[1].path, pair[1].size, pair[1].mtime_ns) not in had]
     files = [entry.size for _, entry in entries if entry.kind == FILE]
-    pipe.put(FilesFollow(number, len(files), sum(files)))
+    pipe.put(protocol.FilesFollow(number, len(files), sum(files)))
     send_entries(pipe, entries, lambda source, why: remark(f"{source}: {why}"), lambda _: None)
 
 

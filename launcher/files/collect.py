@@ -12,9 +12,10 @@ from launcher.agent.transfer import FOLDER, MAX_ENTRIES, Landing, check_entry
 from launcher.errors import ProtocolError, TransportError
 from launcher.files.progress import Meter, Progress, shortened
 from launcher.files.requests import Wanted
-from launcher.files.session import Conversation, Errands, on_all, persistently
+from launcher.files.session import Conversation, on_all, persistently
 from launcher.protocol import FileData, FileEnd, FileEntry, FileRemark, FilesDone, FilesFollow
 from launcher.text import byte_size, counted, listed
+from launcher.transports.base import Leased
 
 #: Remarks of a host about one thing, and failures here, and how long each may be.
 _MOST_REMARKS, _LONGEST_REMARK = 25, 2000
@@ -34,7 +35,7 @@ class Collected(NamedTuple):
 
 
 def collect(
-    errands: Errands,
+    errands: Leased,
     wanted: Sequence[Wanted],
     job: str,
     progress: Progress,

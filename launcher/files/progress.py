@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TextIO
+from typing import TextIO
 
 from launcher.text import byte_size, counted, listed, printable
 
 #: Seconds until a line, or a bar, says how far it is.
 _LINE_AFTER, _BAR_AFTER = 2.0, 0.3
+#: Moves a terminal's cursor to the beginning of the line, and clears it.
+_CLEAR_LINE = "\r\x1b[K"
 
 
 class Meter:
@@ -101,7 +104,7 @@ class Lines(Progress):
 
 
 class Bar(Lines):
-    """A bar at the bottom of a terminal.
+    """A line at the bottom of a terminal that is written again and again.
 
     Args:
         stream: the terminal.
@@ -111,7 +114,6 @@ class Bar(Lines):
     def __init__(self, stream: TextIO, say: Callable[[str], None]) -> None:
         super().__init__(say)
         self._stream = stream
-        self._bar: Any = None
 
     def begin(self, verb: str, meter: Meter) -> None:
         """See `Progress`."""
@@ -120,49 +122,22 @@ class Bar(Lines):
 
     def tick(self) -> None:
         """See `Progress`."""
-        for text in self._meter.news():
-            self._stop()
-            self._say(text)
-        if time.monotonic() < self._due:
-            return
-        if self._bar is None:
-            self._start()
-        left = f"{counted(len(self._meter.waiting), 'host')} to go"
-        size, moved = self._meter.size or None, self._meter.moved
-        self._bar.update(self._row, total=size, completed=moved, moved=_moved(self._meter), left=left)
-        self._bar.refresh()
-
-    def _start(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
-
-        texts = [TextColumn(f"{{task.fields[{name}]}}") for name in ("moved", "left")]
-        columns = (
-            TextColumn(f"launch: {self._verb}"),
-            BarColumn(),
-            texts[0],
-            TransferSpeedColumn(),
-            texts[1],
-        )
-        self._bar = Progress(
-            *columns,
-            console=Console(file=self._stream),
-            transient=True,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._bar.start()
-        self._row = self._bar.add_task("", total=None, moved="", left="")
-
-    def _stop(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        text = ""
+        if time.monotonic() >= self._due:
+            left = f"{counted(len(self._meter.waiting), 'host')} to go"
+            text = ", ".join(filter(None, [_moved(self._meter), left]))
+            text = f"launch: {self._verb}: {text}"[: shutil.get_terminal_size().columns - 1]
+        news = self._meter.news()
+        if news:
+            self._stream.write(_CLEAR_LINE)
+        for line in news:
+            self._say(line)
+        self._stream.write(_CLEAR_LINE + text if text else "")
+        self._stream.flush()
 
     def end(self, summary: str) -> None:
         """See `Progress`."""
-        self._stop()
+        self._stream.write(_CLEAR_LINE)
         super().end(summary)
 
 

@@ -6,13 +6,13 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from launcher.agent.transfer import FileStream
 from launcher.errors import ConnectionLost, ProtocolError, TransportError
 from launcher.protocol import FilesAlive, FilesFailed
 from launcher.text import nothing_started
-from launcher.transport.base import Errand
+from launcher.transports.base import Leased
 
 T = TypeVar("T")
 
@@ -31,27 +31,6 @@ _REDIAL, _LEAST_PATIENCE = 0.5, 5.0
 _TICK = 0.1
 #: Connections to one host that may break, after which it is given up.
 _MOST_BREAKS = 20
-
-
-class Errands(Protocol):
-    """Runs remote commands on hosts; used by several threads."""
-
-    def errand(self, host: str, entry: str, arguments: object) -> Errand:
-        """Start ``entry`` (``module:function``) on a host.
-
-        Raises:
-            ConnectionLost: there is no connection to it now; an errand raises it when its own breaks.
-        """
-
-    def redial(self, host: str) -> None:
-        """Connect to a host anew. Waits, for a bounded time.
-
-        Raises:
-            TransportError: it can't be reached.
-        """
-
-    def patience(self, host: str) -> float:
-        """Seconds for which it is worth trying to reach a host that does not answer now."""
 
 
 class Cancelled(Exception):
@@ -73,7 +52,7 @@ class Conversation(FileStream):
     """
 
     def __init__(
-        self, errands: Errands, host: str, entry: str, arguments: object, cancelled: threading.Event
+        self, errands: Leased, host: str, entry: str, arguments: object, cancelled: threading.Event
     ) -> None:
         super().__init__(host)
         self._host = host
@@ -175,7 +154,7 @@ class Conversation(FileStream):
 
 
 def persistently(
-    errands: Errands,
+    errands: Leased,
     host: str,
     visit: Callable[[], T],
     cancelled: threading.Event,
@@ -201,7 +180,7 @@ def persistently(
 
 
 def _connect_again(
-    errands: Errands, host: str, why: str, cancelled: threading.Event, say: Callable[[str], None]
+    errands: Leased, host: str, why: str, cancelled: threading.Event, say: Callable[[str], None]
 ) -> None:
     since = time.monotonic()
     until = since + max(errands.patience(host), _LEAST_PATIENCE)

@@ -13,10 +13,11 @@ from launcher.agent.transfer import FILE, FOLDER, MAX_ENTRIES, send_entries
 from launcher.errors import HostsError
 from launcher.files.progress import Meter, Progress
 from launcher.files.requests import SyncRequest
-from launcher.files.session import Conversation, Errands, on_all, persistently
+from launcher.files.session import Conversation, on_all, persistently
 from launcher.files.walk import Packed, Tree, left_out
 from launcher.protocol import FileEntry, FileGone, FileHad, FilesDone, FilesFollow, FilesListed
 from launcher.text import byte_size, counted, listed
+from launcher.transports.base import Leased
 
 
 class SyncResult(NamedTuple):
@@ -35,7 +36,7 @@ class SyncResult(NamedTuple):
 
 
 def sync(
-    errands: Errands,
+    errands: Leased,
     hosts: Sequence[str],
     packed: Packed,
     job: str,
@@ -171,7 +172,7 @@ def _summary(result: SyncResult, hosts: int) -> str:
 
 
 def make_outputs(
-    errands: Errands, names: Mapping[str, Sequence[str]], job: str, fanout: int, for_all: bool
+    errands: Leased, names: Mapping[str, Sequence[str]], job: str, fanout: int, for_all: bool
 ) -> dict[str, list[str]]:
     """Make a folder for what each task makes, on its host.
 
@@ -199,7 +200,7 @@ def make_outputs(
     return outcome.done
 
 
-def finish(errands: Errands, hosts: Sequence[str], job: str, fanout: int) -> dict[str, str]:
+def finish(errands: Leased, hosts: Sequence[str], job: str, fanout: int) -> dict[str, str]:
     """Remove the folders of a run from all hosts.
 
     Returns:
@@ -213,7 +214,7 @@ def finish(errands: Errands, hosts: Sequence[str], job: str, fanout: int) -> dic
 
 
 def _ask(
-    errands: Errands, host: str, entry: str, arguments: Mapping[str, object], cancelled: threading.Event
+    errands: Leased, host: str, entry: str, arguments: Mapping[str, object], cancelled: threading.Event
 ) -> list[str]:
     with Conversation(errands, host, entry, arguments, cancelled) as talk:
         message = talk.get()

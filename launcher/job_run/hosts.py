@@ -14,11 +14,10 @@ from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import listed
+from launcher.transports.base import Leased, RemoteCommand
 from launcher.transports.local import LocalHosts
 
 if TYPE_CHECKING:
-    from launcher.files.session import Errands
-    from launcher.transport.base import Errand
     from launcher.transport.ssh.fleet import Fleet
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
@@ -108,24 +107,24 @@ class RemoteCommands:
         others: the connections to other machines; ``None``: there are none.
     """
 
-    def __init__(self, hosts: Sequence[Host], others: Errands | None) -> None:
+    def __init__(self, hosts: Sequence[Host], others: Leased | None) -> None:
         self._here = frozenset(host.name for host in hosts if is_here(host))
         self._local = LocalHosts()
         self._others = others
 
-    def errand(self, host: str, entry: str, arguments: object) -> Errand:
+    def errand(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `launcher.transports.base.Hosts`."""
         return self._on(host).errand(host, entry, arguments)
 
     def redial(self, host: str) -> None:
-        """See `launcher.files.session.Errands`."""
+        """See `launcher.transports.base.Leased`."""
         self._on(host).redial(host)
 
     def patience(self, host: str) -> float:
-        """See `launcher.files.session.Errands`."""
+        """See `launcher.transports.base.Leased`."""
         return self._on(host).patience(host)
 
-    def _on(self, host: str) -> Errands:
+    def _on(self, host: str) -> Leased:
         if host in self._here:
             return self._local
         if self._others is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from launcher.agent.transfer import OUTPUTS
 from launcher.errors import LaunchError
@@ -21,9 +20,7 @@ from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.output_dirs import with_output_dirs
 from launcher.text import byte_size, counted, listed
-
-if TYPE_CHECKING:
-    from launcher.files.session import Errands
+from launcher.transports.base import Leased
 
 #: Stands for the name of the run in a dry run.
 _JOB = "JOB"
@@ -67,7 +64,7 @@ class Staging:
         #: Host -> folder of this run, as far as something was to be collected from it.
         self._run_folders: dict[str, str] = {}
         #: Set by `on_hosts`.
-        self._commands: Errands
+        self._commands: Leased
         self._job = ""
         self._interrupts: Interrupts
 
@@ -79,7 +76,7 @@ class Staging:
     # ------------------------------------------------------------------ before the job
 
     @contextmanager
-    def on_hosts(self, commands: Errands, job: str, interrupts: Interrupts) -> Iterator[None]:
+    def on_hosts(self, commands: Leased, job: str, interrupts: Interrupts) -> Iterator[None]:
         """The launch itself; at its end the folders of the run are removed from the hosts.
 
         Args:

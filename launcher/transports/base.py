@@ -120,3 +120,10 @@ class Reconnecting(Hosts, Protocol):
         Raises:
             TransportError: the host can't be reached.
         """
+
+
+class Leased(Reconnecting, Protocol):
+    """The same, to hosts whose lease limits how long a lost connection may stay away."""
+
+    def patience(self, host: str) -> float:
+        """Seconds for which it is worth trying to reach a host that does not answer now."""

@@ -253,7 +253,7 @@ def send(*messages):
         data = b"".join(encode(one))
         while data:
             data = data[os.write(1, data):]
-FOLLOW = FilesFollow(0, 1, 1)
+FOLLOW, END = FilesFollow(0, 1, 1), FilesDone()
 {code}
 import time
 time.sleep(60)
@@ -264,7 +264,7 @@ time.sleep(60)
     ("code", "text"),
     [
         ("send(FOLLOW, FileEntry('../evil', 'f', 0o644, 1), FileData(b'x'))", "within a tree"),
-        ("send(FOLLOW, FileEntry('up', 'l', target='..'), FileEntry('up/evil', 'f', size=1))", "up/evil"),
+        ("send(FOLLOW, FileEntry('up', 'l', target='..'), FileEntry('up/x', 'f'), END)", "up/x"),
         ("send(FOLLOW, FileEntry('x', 'f', 0o644, 5), FileData(b'longer'))", "more bytes than announced"),
         ("send(FOLLOW, FileEntry('x', 'f', 0, 5), FileData(b'x'), FileEnd(False))", "fewer bytes"),
         ("send(FOLLOW, *[FileEntry(f'x{n}', 'f', 0o644, 5) for n in range(9)])", "begins before"),

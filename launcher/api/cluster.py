@@ -14,7 +14,6 @@ from launcher.api.options import (
     Words,
     count_faults,
     list_faults,
-    seconds_faults,
     settings_faults,
 )
 from launcher.api.remote.messages import Message, MessageType
@@ -174,7 +173,6 @@ class TFCluster:
             *_mode_faults(driver_ps_nodes, input_mode),
             *_role_faults(num_executors, num_ps, master_node, eval_node),
             *list_faults(_RUN, "queues", queues),
-            *seconds_faults(_RUN, "reservation_timeout", reservation_timeout),
             *settings_faults(_RUN, settings),
         ]
         check_function(_RUN, map_fun, tf_args, faults)

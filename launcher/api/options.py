@@ -95,46 +95,35 @@ class Program(NamedTuple):
     def command_line(self) -> tuple[list[str], Mapping[str, Any]]:
         """The last words of a command line of ``launch``, and what to give it by ``--roles-fd``."""
         words = [os.fspath(word) for word in self.words]
-        counts = {
-            "chief": int(self.chief),
-            "worker": self.workers,
-            "ps": self.ps,
-            "evaluator": int(self.evaluator),
+        is_file = words[0].endswith(_JOB_FILES) if words else False
+        counts = {"chief": 1 if self.chief else None, "worker": self.workers, "ps": self.ps}
+        counts["evaluator"] = 1 if self.evaluator else None
+        roles: dict[str, Any] = {
+            name: {"count": count} for name, count in counts.items() if count is not None
         }
-        if not self.roles:
-            options = [*_option("--ps", self.ps), *_option("--workers", self.workers)]
-            options += ["--chief"] * self.chief + ["--evaluator"] * self.evaluator
-            return options + (words if words[:1] in (["-m"], ["-c"]) else ["--", *words]), {}
-        roles: dict[str, dict[str, Any]] = {
-            name: {"count": count} for name, count in counts.items() if count is not None and count
-        }
-        for name, role in self.roles.items():
+        for name, role in (self.roles or {}).items():
             roles[name] = dict(role) if isinstance(role, Mapping) else {"count": role}
-        if words and words[0].endswith(_JOB_FILES):
+        if is_file:
             return ["--", *words], roles
         if words:
-            roles = {name: {"command": words, **role} for name, role in roles.items()}
+            roles = {name: {"command": words, **role} for name, role in (roles or {"worker": {}}).items()}
         return [], roles
 
 
-def _option(name: str, value: int | None) -> list[str]:
-    return [] if value is None else [name, str(value)]
-
-
 def settings_faults(caller: str, settings: Settings) -> list[Fault]:
-    """What is wrong with the settings that ``caller`` (``TFCluster.run``) was given."""
-    given = {name: value for name, value in settings._asdict().items() if value is not None}
-    faults = []
-    for name in ("hosts", "docker", "job", "workdir", "python", "run_dir"):
-        if name in given and not isinstance(given[name], (str, os.PathLike)):
-            faults.append(Fault(caller, f"{name}={given[name]!r}", "expected a text"))
-    for name in ("grace", "timeout"):
-        faults += seconds_faults(caller, name, given.get(name, 0))
-    if settings.gpus is not None:
-        faults += count_faults(caller, "gpus", settings.gpus)
-    if given.get("on_failure") not in (None, "stop", "continue"):
-        faults.append(Fault(caller, f"on_failure={given['on_failure']!r}", "expected 'stop' or 'continue'"))
-    faults += _env_faults(caller, given.get("env", {}))
+    """What is wrong with the settings that ``caller`` (``TFCluster.run``) was given.
+
+    `launch` itself reports what is wrong with the value of an option.
+    """
+    faults = [] if settings.gpus is None else count_faults(caller, "gpus", settings.gpus)
+    env: Any = {} if settings.env is None else settings.env
+    if not isinstance(env, Mapping):
+        faults.append(Fault(caller, f"env={env!r}", "expected a dict of names and values"))
+        env = {}
+    for name, value in env.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            expected = f"expected texts: {str(name)!r}: {str(value)!r}"
+            faults.append(Fault(caller, f"env: {name!r} is {value!r}", expected))
     return faults + list_faults(caller, "options", settings.options)
 
 
@@ -146,13 +135,6 @@ def count_faults(caller: str, name: str, value: Any, least: int = 0) -> list[Fau
     return [Fault(caller, f"{name}={value!r}", f"expected a whole number, {least} or more")]
 
 
-def seconds_faults(caller: str, name: str, value: Any) -> list[Fault]:
-    """What is wrong with a time."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
-        return []
-    return [Fault(caller, f"{name}={value!r}", "expected seconds")]
-
-
 def list_faults(caller: str, name: str, value: Any) -> list[Fault]:
     """What is wrong with a list of texts. (One text would be taken for a list of its letters.)"""
     is_list = isinstance(value, (list, tuple, set, frozenset))
@@ -160,13 +142,3 @@ def list_faults(caller: str, name: str, value: Any) -> list[Fault]:
         return []
     example = f"[{value!r}]" if isinstance(value, str) else "['...', '...']"
     return [Fault(caller, f"{name}={value!r}", f"expected a list of texts: {name}={example}")]
-
-
-def _env_faults(caller: str, env: Any) -> list[Fault]:
-    if not isinstance(env, Mapping):
-        return [Fault(caller, f"env={env!r}", "expected a dict of names and values")]
-    return [
-        Fault(caller, f"env: {name!r} is {value!r}", f"expected texts: {str(name)!r}: {str(value)!r}")
-        for name, value in env.items()
-        if not (isinstance(name, str) and isinstance(value, str))
-    ]

@@ -84,9 +84,8 @@ class TaskHandle:
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
         self._threads: list[threading.Thread] = []
-        #: It has connected; its function has returned or raised; its process has ended.
+        #: It has connected; its process has ended.
         self.arrived = threading.Event()
-        self.finished = threading.Event()
         self.ended = threading.Event()
         #: How its function went; ``None``: not known.
         self.outcome: Message | None = None
@@ -362,7 +361,6 @@ class Tasks:
             stopped = handle.name in self._stopped
             handle.has_failed = not stopped or bool(message.fields["unasked"])
         handle.outcome = message
-        handle.finished.set()
         return Message(MessageType.THANKS)
 
     def _take(self, event: Mapping[str, Any]) -> None:

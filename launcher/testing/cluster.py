@@ -145,7 +145,8 @@ class Cluster:
             job.driver.end()
         behind = self._end_orphans()
         for job in self.jobs:
-            if job.containers is not None and job.report() is None:  # its launcher was killed
+            killed = (job.exit_code or 0) > 128 and job.report() is None
+            if job.containers is not None and killed:
                 behind += job.containers.remove(job.name)
         return left + [f"{name} was left behind by a launch that has ended" for name in behind]
 

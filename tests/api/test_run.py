@@ -68,7 +68,8 @@ def test_a_job_whose_time_is_up():
     ("program", "more", "message"),
     [
         ([], {}, "program is empty"),
-        ("true", {"workers": -1, "timeout": "1m"}, "(?s)timeout='1m'.*workers=-1"),
+        ("true", {"workers": -1, "env": 7}, "(?s)env=7.*workers=-1"),
+        ("true", {"timeout": "soon", "on_failure": "go"}, "(?s)on-failure.*'go'"),
         ("true", {"hosts": "no/such"}, "no such hostfile"),
         ("no/such.yaml", {}, "no/such.yaml"),
         ("true", {"options": ["--no-such-option"]}, "unrecognized option --no-such-option"),

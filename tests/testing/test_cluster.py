@@ -119,7 +119,7 @@ def test_several_at_a_time(cluster: Cluster):
 
 
 def test_bad_input(cluster: Cluster):
-    with pytest.raises(CannotStart, match="--grace: 'never' is no duration") as caught:
+    with pytest.raises(CannotStart, match="--grace: 'never' is not a duration") as caught:
         cluster.start(["true"], options=["--grace", "never"])
     assert caught.value.exit_code == 2
     assert "launch:" in caught.value.output

@@ -18,12 +18,19 @@ W0 = TaskId("worker/0")
 @pytest.mark.parametrize(
     ("program", "words", "roles"),
     [
-        (Program(["train.py", "-v"], ps=1, workers=2), "--ps 1 --workers 2 -- train.py -v", {}),
-        (Program(["-m", "package.train"], workers=0, chief=True), "--workers 0 --chief -m package.train", {}),
-        (Program(["job.yaml"], workers=3), "--workers 3 -- job.yaml", {}),
+        (Program(["true"]), "", {"worker": {"command": ["true"]}}),
+        (
+            Program(["-m", "package.train", "-v"], workers=0, chief=True),
+            "",
+            {
+                "chief": {"command": ["-m", "package.train", "-v"], "count": 1},
+                "worker": {"command": ["-m", "package.train", "-v"], "count": 0},
+            },
+        ),
+        (Program(["job.yaml"], workers=3), "-- job.yaml", {"worker": {"count": 3}}),
         (Program(["job.yaml"], roles={"reader": 2}), "-- job.yaml", {"reader": {"count": 2}}),
         (
-            Program(["run"], workers=1, ps=0, roles={"reader": {"count": 2, "command": "read"}}),
+            Program(["run"], workers=1, roles={"reader": {"count": 2, "command": "read"}}),
             "",
             {"worker": {"command": ["run"], "count": 1}, "reader": {"command": "read", "count": 2}},
         ),
@@ -42,14 +49,9 @@ def test_settings_have_no_value_of_the_environment():
 
 
 def test_all_faults_of_settings_at_once():
-    given: Any = {"hosts": 7, "env": {"N": 1}, "on_failure": "go", "grace": -1, "timeout": "1m"}
-    settings = Settings(**given, options="--json")
-    faults = [str(fault) for fault in settings_faults("run", settings)]
-    assert faults == [
-        "run: hosts=7; expected a text",
-        "run: grace=-1; expected seconds",
-        "run: timeout='1m'; expected seconds",
-        "run: on_failure='go'; expected 'stop' or 'continue'",
+    given: Any = {"env": {"N": 1}, "gpus": -1, "options": "--json"}
+    assert [str(fault) for fault in settings_faults("run", Settings(**given))] == [
+        "run: gpus=-1; expected a whole number, 0 or more",
         "run: env: 'N' is 1; expected texts: 'N': '1'",
         "run: options='--json'; expected a list of texts: options=['--json']",
     ]

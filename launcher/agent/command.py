@@ -40,3 +40,21 @@ def main(arguments: Mapping[str, Any]) -> int:
             process.wait()
             return LATE
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def become(arguments: Mapping[str, Any]) -> int:
+    """Become a command, with our stdin, stdout and stderr.
+
+    Args:
+        arguments: ``argv`` and ``env`` as for `main`.
+
+    Returns:
+        Only where there is no such command: its exit status.
+    """
+    env = {**os.environ, **arguments["env"]}
+    os.chdir("/")
+    try:
+        os.execvpe(arguments["argv"][0], arguments["argv"], env)
+    except OSError as error:
+        sys.stderr.write(f"{arguments['argv'][0]}: {error.strerror}; PATH is {env.get('PATH', '')}\n")
+    return NOT_FOUND

@@ -4,7 +4,8 @@
 `run`           here: the agent with a pipe, our stdin and stdout; on the launcher's own machine, and in
                 containers of its engine
 `start`         on an SSH host: the agent as a daemon, then `connect`
-`serve`         in a container elsewhere: the agent as the main process, which listens like a daemon
+`serve`         in a container elsewhere: the agent as the main process; our stdin and stdout are its
+                first connection, and it listens like a daemon
 `connect`       a pump between our stdin and stdout and the agent that listens
 ==============  ======================================================================================
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import select
 import selectors
 import signal
 import socket
@@ -84,9 +86,24 @@ def start(arguments: Mapping[str, Any]) -> int:
 
 
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
-    """Be the agent that listens, under its watchdog; see above."""
+    """Be the agent that listens, under its watchdog; our stdin and stdout are its first connection.
+
+    Without a first message on stdin the launcher is gone: then nothing starts.
+    """
     processes.close_inherited()
-    _listen_and_serve(arguments, listen(str(arguments["token"])), float(arguments["lease"]))
+    waiting = select.poll()
+    waiting.register(0, select.POLLIN)
+    if not waiting.poll()[0][1] & select.POLLIN:
+        sys.exit(1)
+    listener = listen(str(arguments["token"]))
+    if os.fork() == 0:
+        listener.close()
+        os._exit(connect(arguments))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(nothing, fd)
+    os.close(nothing)
+    _listen_and_serve(arguments, listener, CLOSED_GRACE, answers=False)
 
 
 def _let_go() -> None:
@@ -99,7 +116,9 @@ def _let_go() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _listen_and_serve(arguments: Mapping[str, Any], listener: socket.socket, first: float) -> NoReturn:
+def _listen_and_serve(
+    arguments: Mapping[str, Any], listener: socket.socket, first: float, answers: bool = True
+) -> NoReturn:
     host, number = str(arguments["host"]), int(arguments["agent"])
     processes.carry_tag(number)
     processes.show_as(f"tf-agent {host}")
@@ -115,7 +134,7 @@ def _listen_and_serve(arguments: Mapping[str, Any], listener: socket.socket, fir
         sweep.sweep_lost(_SWEEPING)
         return code
 
-    watch(agent, deadline, listener)
+    watch(agent, deadline, listener if answers else None)
 
 
 def _serve(

@@ -13,20 +13,11 @@ from launcher.job_run.options import Options
 from launcher.job_run.output_dirs import make_output_dirs_here
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transport.docker.remote import Berth, RemoteTransport
-from launcher.transports import bootstrap
 from launcher.transports.base import Link
 from launcher.transports.docker import engine
-from launcher.transports.docker.container import (
-    HOST_NETWORK,
-    JOB,
-    Container,
-    container_name,
-    labels,
-    run_words,
-)
+from launcher.transports.docker.container import JOB, Container, container_name, labels
 from launcher.transports.docker.here import Containers, ready
-from launcher.transports.docker.hosts import Engine, Engines
+from launcher.transports.docker.hosts import Engines
 from launcher.transports.docker.options import (
     DockerOptions,
     containers,
@@ -36,6 +27,7 @@ from launcher.transports.docker.options import (
     with_folders,
     with_output_mounts,
 )
+from launcher.transports.docker.remote import RemoteContainers
 
 
 def place_containers(options: Options, docker: DockerOptions) -> tuple[Options, Placement, list[Container]]:
@@ -146,34 +138,32 @@ class ContainersOnHosts:
         self._notices = notices
         self._commands = commands
         self._hosts = {host.name: host for host in hosts}
-        self._berths: dict[str, Berth] = {}
         self._engines = Engines(hosts, commands, notices)
         self._made = self._engines.ready(made, docker)
 
     def start(
         self, stack: ExitStack, placement: Placement, paths: RunPaths, interrupts: Interrupts
     ) -> tuple[Placement, Callable[[Host], Link]]:
-        """See `ContainersHere.start`; a container starts when its link is opened."""
+        """See `ContainersHere.start`."""
         docker = self._docker
         there = self._engines.folders({name: self._workdirs(placement, name) for name in self._hosts})
+        made = []
+        for container in self._made:
+            folders = [] if docker.no_mount else there[container.host].values()
+            made.append(with_output_mounts(with_folders(container, folders, docker.read_only), placement))
         marks = labels(self._job, docker.keep)
-        for one in self._made:
-            folders = [] if docker.no_mount else there[one.host].values()
-            one = with_output_mounts(with_folders(one, folders, docker.read_only), placement)
-            name = container_name(self._job, one.host)
-            words = run_words(one, name, HOST_NETWORK, marks, bootstrap.loader(one.python))
-            env = Engine(self._hosts[one.host], self._commands).env
-            self._berths[one.host] = Berth(one, ["docker", *words], name, env)
-        tasks = tuple(_settled(placed, self._workdir(placed), there) for placed in placement.tasks)
-        job = self._job if self._options.sync or self._options.job.output_dirs else ""
         lease = self._options.ssh.lease
-        transport = RemoteTransport(self._berths, self._commands, self._notices, lease, job)
-        return of_image(placement._replace(tasks=tasks)), transport.open
+        started = RemoteContainers(
+            self._engines, self._commands, self._job, made, marks, lease, self._notices
+        )
+        stack.enter_context(started).start()
+        tasks = tuple(_settled(placed, self._workdir(placed), there) for placed in placement.tasks)
+        return of_image(placement._replace(tasks=tasks)), started.open
 
     def finished(self) -> None:
         """See `ContainersHere.finished`."""
         if self._docker.keep:
-            names = ", ".join(f"{berth.there['name']} on {host}" for host, berth in self._berths.items())
+            names = ", ".join(f"{container_name(self._job, host)} on {host}" for host in self._hosts)
             print_notice(f"kept, as --keep asks: {names}")
             print_notice("remove them:          launch clean --hosts ...")
 

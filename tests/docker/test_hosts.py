@@ -37,7 +37,7 @@ def test_a_container_on_each_host(hosts: list[DockerHost], hostfile: str, launch
 def test_what_the_engine_knows_and_who_holds_the_ports(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
-    script = "until grep guardian /proc/1/comm; do sleep 0.1; done; echo $TASK_ADDRESS $TOKEN; exec sleep 600"
+    script = "until grep watchdog /proc/1/comm; do sleep 0.1; done; echo $TASK_ADDRESS $TOKEN; exec sleep 600"
     options = ["--workers", "2", "-x", "TOKEN=abracadabra", "--memory", "512m", "--cpus", "0.5", "--no-mount"]
     started = launch.start(*words(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
     started.until(lambda it: it.out.count("abracadabra") == 2, 40)

@@ -14,7 +14,7 @@ from tests.docker.conftest import jobs
 from tests.docker.engine import BASE
 from tests.docker.host_engines import DockerHost, words
 from tests.local.seeing import last_run
-from tests.ssh.host import Process, until
+from tests.ssh.host import until
 
 #: Seconds for what ends by itself, on a busy machine.
 SOON = 40
@@ -31,28 +31,22 @@ def test_a_launcher_that_is_killed(hosts: list[DockerHost], hostfile: str, launc
     print(f"over after {time.monotonic() - since:.1f} s")
 
 
-def test_a_porter_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    """With `docker run`, too: the container sees the end of its stdin."""
-    options = ["--workers", "2", "--no-mount"]
+def test_a_docker_command_that_is_killed(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
+):
+    """The agent listens: another connection leads to it, and nothing is lost."""
+    script = "echo up; while ! [ -e /tmp/go-on ]; do sleep 0.1; done; echo done"
     started = launch.start(
-        *words(hostfile, *options, "--", "sh", "-c", "echo up; exec sleep 600"), cwd=tmp_path
+        *words(hostfile, "--workers", "1", "--no-mount", "--", "sh", "-c", script), cwd=tmp_path
     )
-    started.until(lambda it: it.out.count("up") == 2, 40)
-    names = ("tf-porter", "tf-watcher", "docker run")
-    its: list[Process] = []
-
-    def are_there() -> bool:
-        its[:] = [it for it in hosts[0].host.processes() if it.argv.startswith(names)]
-        # What the watcher asks the engine with is called as the watcher is, until it has called exec.
-        return len(its) == len(names) and all(any(it.argv.startswith(name) for it in its) for name in names)
-
-    until(are_there, SOON, "porter, watcher and command, and nobody else")
-    pids = [str(it.pid) for it in its]
-    hosts[0].host.run(["kill", "-KILL", *pids], check=False)  # each may end with the one before
-    until(lambda: not hosts[0].containers(), SOON, "its container is gone")
-    ended = started.wait(60)
-    assert ended.code == 125
-    assert "host node1 is lost" in ended.err
+    started.until(lambda it: "up" in it.out, 40)
+    its = [it.pid for it in hosts[0].host.processes() if it.argv.startswith("docker run")]
+    hosts[0].host.run(["kill", "-KILL", *map(str, its)])
+    started.until(lambda it: "connected again" in it.err, 40)
+    hosts[0].engine.docker("exec", hosts[0].containers()[0], "touch", "/tmp/go-on")
+    ended = started.wait(40)
+    assert ended.code == 0, ended.err
+    assert last_run(launch).log("worker/0") == b"up\ndone\n"
 
 
 def test_what_a_killed_launch_left_is_removed(
@@ -98,7 +92,7 @@ def test_a_connection_that_breaks(hosts: list[DockerHost], hostfile: str, launch
     assert last_run(launch).log("worker/0") == b"up\ndone\n"
 
 
-def test_a_host_that_is_cut_off_and_one_whose_porter_is_stopped(
+def test_a_host_that_is_cut_off_and_one_whose_agent_is_stopped(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
     options = ["--workers", "4", "--lease", "6", "--no-mount"]
@@ -107,8 +101,8 @@ def test_a_host_that_is_cut_off_and_one_whose_porter_is_stopped(
     )
     started.until(lambda it: it.out.count("up") == 4, 40)
     hosts[1].host.cut()
-    porter = next(it.pid for it in hosts[0].host.processes() if it.argv.startswith("tf-porter"))
-    hosts[0].host.run(["kill", "-STOP", str(porter)])
+    agents = [it.pid for it in hosts[0].host.processes() if it.argv.startswith("tf-agent")]
+    hosts[0].host.run(["kill", "-STOP", str(max(agents))])  # the watchdog is its parent
     ended = started.wait(60)
     assert ended.code == 125
     assert "host node2 is lost" in ended.err

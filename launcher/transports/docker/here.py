@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO
 
+from launcher.agent.processes import new_agent_number
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host
 from launcher.text import listed
@@ -84,19 +85,16 @@ class Arrival:
 
     Args:
         container: what it is.
+        program: see `launcher.transports.bootstrap.program`.
 
     ``unsent`` is to be written to its stdin. ``ready``: all that follows on stdout is the agent's. ``fault``:
     why there will be no agent; empty as far as is known.
     """
 
-    def __init__(self, container: Container, agent: str = AGENT) -> None:
+    def __init__(self, container: Container, program: bytes) -> None:
         self._container = container
         self._output = b""
-        #: A number that the processes in the container carry.
-        self.mark = int.from_bytes(os.urandom(4), "little")
-        self.unsent = bootstrap.program(
-            agent, {"host": container.host, "agent": self.mark, "mark": self.mark}
-        )
+        self.unsent = program
         self.ready = False
         self.fault = ""
 
@@ -145,7 +143,8 @@ class ContainerLink(PipeLink):
         self._container = container
         self._name = name
         self._run = run
-        self._arrival = Arrival(container)
+        arguments = {"host": container.host, "agent": new_agent_number()}
+        self._arrival = Arrival(container, bootstrap.program(AGENT, arguments))
         #: How the container ended; ``None``: it has not.
         self._ended: str | None = None
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`

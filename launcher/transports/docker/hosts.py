@@ -89,6 +89,10 @@ class Engines:
         self._engines = {host.name: Engine(host, errands) for host in hosts}
         self._tell = tell
 
+    def env(self, host: str) -> dict[str, str]:
+        """The variables with which the hostfile says where the engine of a host is."""
+        return self._engines[host].env
+
     def ready(self, containers: Sequence[Container], docker: DockerOptions) -> list[Container]:
         """See that every engine can run its container: it responds, has the image, and what is to be mounted.
 
@@ -119,7 +123,7 @@ class Engines:
             user = docker.user or ("0:0" if info.rootless else user)
             return container._replace(user=user, architecture=wrong, mounts=mounts)
 
-        return list(self._each(one, "its Docker engine").values())
+        return list(self.each(one, "its Docker engine").values())
 
     def folders(self, wanted: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
         """Of these folders of each host those that are there, with their full names.
@@ -127,7 +131,7 @@ class Engines:
         Raises:
             HostsError: some hosts do not say.
         """
-        return self._each(
+        return self.each(
             lambda name: self._paths(self._engines[name], wanted[name])[1], "the folders to mount"
         )
 
@@ -155,14 +159,14 @@ class Engines:
         Raises:
             HostsError: some engines do not say.
         """
-        return self._each(lambda name: engine.dead(self._engines[name].run, kept=True), "its Docker engine")
+        return self.each(lambda name: engine.dead(self._engines[name].run, kept=True), "its Docker engine")
 
     def remove(self, found: Mapping[str, Sequence[Thing]]) -> list[str]:
         """Remove these; what is still there, and why."""
-        left = self._each(lambda name: engine.remove(self._engines[name].run, found[name]), "clean-up")
+        left = self.each(lambda name: engine.remove(self._engines[name].run, found[name]), "clean-up")
         return [f"{name}: {why}" for name, faults in left.items() for why in faults]
 
-    def _each(self, function: Callable[[str], _T], what: str) -> dict[str, _T]:
+    def each(self, function: Callable[[str], _T], what: str) -> dict[str, _T]:
         """The results of a function for all hosts, called in threads.
 
         Raises:

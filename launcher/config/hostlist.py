@@ -31,12 +31,8 @@ _LIKE_IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
 _A_NAME = "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
 
 
-class Span(NamedTuple):
-    """The numbers from ``low`` to ``high``, both included, filled with zeros up to ``width``."""
-
-    low: int
-    high: int
-    width: int
+#: The numbers from the first to the second, both included, filled with zeros up to the width.
+Span = tuple[int, int, int]
 
 
 class Pattern(NamedTuple):
@@ -48,7 +44,7 @@ class Pattern(NamedTuple):
     def size(self) -> int:
         """The number of names; ``[1-999999999]`` is only counted."""
         spans = [part for part in self.parts if not isinstance(part, str)]
-        return math.prod(sum(span.high - span.low + 1 for span in part) for part in spans)
+        return math.prod(sum(high - low + 1 for low, high, _ in part) for part in spans)
 
     def names(self) -> Iterator[str]:
         """The names, the last range varying fastest. Look at ``size`` first."""
@@ -57,7 +53,7 @@ class Pattern(NamedTuple):
 
 
 def _numbers(spans: tuple[Span, ...]) -> Iterator[str]:
-    return (f"{n:0{span.width}}" for span in spans for n in range(span.low, span.high + 1))
+    return (f"{n:0{width}}" for low, high, width in spans for n in range(low, high + 1))
 
 
 def parse_pattern(text: str) -> Pattern:
@@ -89,7 +85,7 @@ def _span(text: str) -> Span:
     padded = [len(digits) > 1 and digits.startswith("0") for digits in (low, high)]
     if len(low) != len(high) and any(padded):
         raise ValueError("expected both ends of a range with the same number of digits, as in [001-100]")
-    return Span(int(low), int(high), len(low) if padded[0] else 1)
+    return int(low), int(high), len(low) if padded[0] else 1
 
 
 class Word(NamedTuple):

@@ -10,24 +10,13 @@ from typing import Any
 
 import yaml
 
-from launcher.config import hostfile_yaml, values
+from launcher.config import hostfile_yaml, schema, values
 from launcher.config.faults import Faults, quoted, read_text
 from launcher.config.hostlist import Pattern, host_name
 from launcher.config.inventory import MOST_HOSTS
 from launcher.config.keys import DOCKER, JOB, RESOURCES, ROLE
 from launcher.config.records import DockerKeys, JobFile
-from launcher.config.schema import (
-    MAPPING,
-    Values,
-    entries,
-    is_text,
-    line_of,
-    node_of,
-    parse_yaml,
-    read_mapping,
-    text_of,
-    wrong_kind,
-)
+from launcher.config.schema import Values, entries, is_text, line_of, read_mapping, wrong_kind
 from launcher.errors import Fault, JobError
 from launcher.job import (
     SERVICE_ROLES,
@@ -78,7 +67,7 @@ def parse_job(text: str, source: str, roles: Mapping[str, Any] = {}) -> tuple[Jo
     """
     faults = Faults(source)
     text = text.removeprefix("\ufeff")
-    node = parse_yaml(text, faults) if text or not roles else node_of({})
+    node = schema.parse_yaml(text, faults) if text or not roles else schema.node_of({})
     if not isinstance(node, yaml.MappingNode):
         if node is not None:
             wrong_kind(node, "the file", faults, "expected a mapping, with roles:")
@@ -255,13 +244,13 @@ class _Reader:
             return None
         key, node = written[0], keys.nodes[written[0]]
         if isinstance(node, yaml.SequenceNode):
-            words = [text_of(word, key, self.faults) for word in node.value]
+            words = [schema.text_of(word, key, self.faults) for word in node.value]
             known = [word for word in words if word is not None]
             if len(known) < len(words):
                 return None
             program = self.faults.check(line_of(node), key, " ".join(known), lambda _: Program.of(known))
         else:
-            text = text_of(node, key, self.faults)
+            text = schema.text_of(node, key, self.faults)
             program = None if text is None else self.faults.check(line_of(node), key, text, _split_program)
         self._note_variables(keys.line_of(key), program)
         return program
@@ -316,7 +305,7 @@ def _role_mapping(node: yaml.Node) -> yaml.Node:
     if not is_text(node):
         return node
     return yaml.MappingNode(
-        MAPPING, [(yaml.ScalarNode(MAPPING, "count", node.start_mark), node)], node.start_mark
+        schema.MAPPING, [(yaml.ScalarNode(schema.MAPPING, "count", node.start_mark), node)], node.start_mark
     )
 
 
@@ -332,7 +321,7 @@ def _below_roles(key: str) -> str:
 def _overlaid(node: yaml.MappingNode, roles: Mapping[str, Any], faults: Faults) -> yaml.MappingNode:
     """The nodes of a job file with other roles, see `parse_job`."""
     top = {key.value: (key, value) for key, value in entries(node, faults)}
-    key, old = top.get("roles", (node_of("roles"), node_of({})))
+    key, old = top.get("roles", (schema.node_of("roles"), schema.node_of({})))
     if not isinstance(old, yaml.MappingNode):  # a fault, which its reader reports
         return node
     theirs = {word.value: (word, value) for word, value in entries(old, faults)}
@@ -343,13 +332,13 @@ def _overlaid(node: yaml.MappingNode, roles: Mapping[str, Any], faults: Faults) 
         if name in roles or not replaced_program or _has_program(entry[1])
     }
     for name, role in roles.items():
-        word, value = theirs.get(name, (node_of(name), node_of({})))
+        word, value = theirs.get(name, (schema.node_of(name), schema.node_of({})))
         laid = role if isinstance(role, dict) else {"count": role}
         value = _role_mapping(value)
         if isinstance(value, yaml.MappingNode):
             replaced = {*laid, *(_PROGRAM_KEYS if "command" in laid else ())}
             fields = [(key, field) for key, field in entries(value, faults) if key.value not in replaced]
-            value = yaml.MappingNode(value.tag, [*fields, *node_of(laid).value], value.start_mark)
+            value = yaml.MappingNode(value.tag, [*fields, *schema.node_of(laid).value], value.start_mark)
         kept[name] = word, value
     top["roles"] = key, yaml.MappingNode(old.tag, list(kept.values()), old.start_mark)
     return yaml.MappingNode(node.tag, list(top.values()), node.start_mark)

@@ -54,6 +54,9 @@ def _table(*keys: Key) -> Keys:
     return {key.name: key for key in keys}
 
 
+_pull = values.one_of("missing", "always", "never")
+
+
 def _on_failure(text: str) -> OnFailure:
     return OnFailure(values.one_of("stop", "continue")(text))
 
@@ -63,29 +66,18 @@ _LABELS = Key("labels", "Words to select hosts by.", LABELS, values.label, comma
 _ENV = Key("env", "Environment variables of the tasks.", PAIRS, values.env_name)
 _WORKDIR = Key("workdir", "The folder that the tasks run in.", VALUE, one_line)
 _PYTHON = Key("python", "The Python that runs .py files and modules.", VALUE, values.program_path)
-_GPUS = Key(
-    "gpus", "GPUs for each task. Default: a share; 0 for ps.", VALUE, values.whole(0, values.MOST_GPUS)
-)
+_GPUS = Key("gpus", "GPUs per task. Default: a share; 0 for ps.", VALUE, values.whole(0, values.MOST_GPUS))
 _COMMAND = Key("command", "What tasks run: a list of words, or a text that is split as a shell does.", NODE)
 _PROGRAM = Key("program", "The same as command.", NODE)
 
 #: One host of a hostfile. Plain lines have all but ``name`` and ``env``.
 HOST = _table(
     Key("name", "The name or address that ssh connects to, perhaps with ranges: node[01-16]."),
-    Key(
-        "address", "The name or address that other tasks connect to. Default: the name.", VALUE, parse_address
-    ),
+    Key("address", "The address for other tasks. Default: the name.", VALUE, parse_address),
     Key("user", "The login user. Default: as ssh has it.", VALUE, values.user_name),
     Key("port", "The port of the ssh server. Default: as ssh has it.", VALUE, values.whole(1, 65535)),
-    Key(
-        "slots",
-        "The number of tasks that run here. Default: 1, more if all hosts are full.",
-        VALUE,
-        values.slots,
-    ),
-    Key(
-        "max_slots", "Tasks that may run here when all slots are taken. Default: slots.", VALUE, values.slots
-    ),
+    Key("slots", "The number of tasks. Default: 1, and more if all hosts are full.", VALUE, values.slots),
+    Key("max_slots", "The number of tasks if all slots are taken. Default: slots.", VALUE, values.slots),
     _PYTHON,
     Key("venv", "A virtual environment's folder, or a conda environment's name or folder.", VALUE, one_line),
     _WORKDIR,
@@ -125,12 +117,7 @@ DOCKER = _table(
     Key("memory", "The memory limit of each container: 512m, 2g.", BY_ROLE, values.memory),
     Key("cpus", "The CPU limit of each container.", BY_ROLE, values.cpus),
     Key("user", "The user of the tasks, UID:GID. Default: you.", VALUE, one_line),
-    Key(
-        "pull",
-        "When to pull the image. Default: missing.",
-        VALUE,
-        values.one_of("missing", "always", "never"),
-    ),
+    Key("pull", "When to pull it. Default: missing.", VALUE, _pull),
     _GPUS._replace(help="GPUs for each task of a role that does not say, ps excepted."),
     Key("keep", "Leave the containers when the job is over.", VALUE, flag),
     Key("options", "Other options of docker run, without dashes: shm_size: 1g.", OPTIONS, one_line),

@@ -55,17 +55,22 @@ class JobFile(NamedTuple):
         Programs stay as they are: they are relative to the folder that they run in.
         """
         job, docker = self.job, self.docker
+
+        def here(path: str) -> str:
+            """A path of this machine: ``~`` is the home here. Others may be paths of other machines."""
+            return os.path.join(folder, os.path.expanduser(path))
+
         roles = tuple(role._replace(workdir=_below(folder, role.workdir)) for role in job.roles)
         python = _below(folder, job.python) if job.python and "/" in job.python else job.python
         hosts_ref = self.hosts_ref
-        if hosts_ref is not None and os.path.exists(os.path.join(folder, hosts_ref)):
-            hosts_ref = os.path.join(folder, hosts_ref)
+        if hosts_ref is not None and os.path.exists(here(hosts_ref)):
+            hosts_ref = here(hosts_ref)
         mounts = (mount if mount.startswith(":") else _below(folder, mount) or "" for mount in docker.mounts)
         return self._replace(
             job=job._replace(roles=roles, workdir=_below(folder, job.workdir), python=python),
             hosts_ref=hosts_ref,
-            run_dir=_below(folder, self.run_dir),
-            sync=tuple(os.path.join(folder, path) for path in self.sync),
+            run_dir=None if self.run_dir is None else here(self.run_dir),
+            sync=tuple(map(here, self.sync)),
             docker=docker._replace(mounts=tuple(mounts)),
         )
 

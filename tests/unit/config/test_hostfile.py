@@ -60,7 +60,9 @@ def test_ranges(text: str, names: str):
 def test_a_range_is_read_as_it_is_written(low: int, length: int, padded: bool):
     width = len(str(low + length)) if padded else 1
     numbers = [f"{number:0{width}}" for number in range(low, low + length + 1)]
-    assert list(parse_pattern(f"n[{numbers[0]}-{numbers[-1]}]x").names()) == [f"n{number}x" for number in numbers]
+    assert list(parse_pattern(f"n[{numbers[0]}-{numbers[-1]}]x").names()) == [
+        f"n{number}x" for number in numbers
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,8 +84,14 @@ def test_ranges_that_are_wrong(texts: str, expected: str):
     ("text", "expected"),
     [
         (" h1:2 , h2 ", [Host("h1", slots=2), Host("h2")]),
-        ("user@h3:4,me@corp.org@h,DOM\\me@i", [Host("h3", slots=4, user="user"), Host("h", user="me@corp.org"), Host("i", user="DOM\\me")]),
-        ("[fe80::1]:2,[::1],u@[fe80::1%eth0]", [Host("fe80::1", slots=2), Host("::1"), Host("fe80::1%eth0", user="u")]),
+        (
+            "user@h3:4,me@corp.org@h,DOM\\me@i",
+            [Host("h3", slots=4, user="user"), Host("h", user="me@corp.org"), Host("i", user="DOM\\me")],
+        ),
+        (
+            "[fe80::1]:2,[::1],u@[fe80::1%eth0]",
+            [Host("fe80::1", slots=2), Host("::1"), Host("fe80::1%eth0", user="u")],
+        ),
         ("127.0.0.1,010,a_b.c-d.", [Host("127.0.0.1"), Host("010"), Host("a_b.c-d.")]),
         ("n[01-02]:2,m[1,3]", [Host("n01", slots=2), Host("n02", slots=2), Host("m1"), Host("m3")]),
         ("10.0.0.[9-10]", [Host("10.0.0.9"), Host("10.0.0.10")]),
@@ -109,7 +117,10 @@ def test_lists(text: str, expected: list[Host]):
         ("h:", f'host is "h:"; {COLON}'),
         ("fe80::1", f'host is "fe80::1"; {BRACKETS}'),
         ("[fe80::1]x", f'host is "[fe80::1]x"; {BRACKETS}'),
-        ("[fe80::x]", 'host is "[fe80::x]"; expected a name without ":", or an IPv6 address as in fe80::1%eth0'),
+        (
+            "[fe80::x]",
+            'host is "[fe80::x]"; expected a name without ":", or an IPv6 address as in fe80::1%eth0',
+        ),
         ("n[1-999999999]", '999999999 hosts with "n[1-999999999]"; expected at most 4096 in all'),
         ("n[1-4096],m", '4097 hosts with "m"; expected at most 4096 in all'),
         ("n2,n[1-3]:2", 'host "n2" was already written; expected each host once'),
@@ -155,9 +166,18 @@ def test_plain_files():
         assert hosts == (Host("a", slots=1, source="f:1"), Host("b", source="f:3"))
     # PBS: a name alone comes once a slot
     hosts = parse_hostfile("a\nb # x\na\nu@c\nu@c\na\n", "f")
-    assert [(host.name, host.slots, host.source) for host in hosts] == [("a", 3, "f:1"), ("b", None, "f:2"), ("c", 2, "f:4")]
+    assert [(host.name, host.slots, host.source) for host in hosts] == [
+        ("a", 3, "f:1"),
+        ("b", None, "f:2"),
+        ("c", 2, "f:4"),
+    ]
     hosts = parse_hostfile("n[1-2] slots=2 address=10.0.0.[5-6]\nm[1-2]", "f")
-    assert [(host.name, host.address, host.slots) for host in hosts] == [("n1", "10.0.0.5", 2), ("n2", "10.0.0.6", 2), ("m1", None, None), ("m2", None, None)]
+    assert [(host.name, host.address, host.slots) for host in hosts] == [
+        ("n1", "10.0.0.5", 2),
+        ("n2", "10.0.0.6", 2),
+        ("m1", None, None),
+        ("m2", None, None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -167,22 +187,40 @@ def test_plain_files():
         ("a slots=2\n\na", ['f:3: host "a" was already written at f:1; expected each host once']),
         ("a:2\na:2", ['f:2: host "a" was already written at f:1; expected each host once']),
         ("a\nu@a", ['f:2: host "a" was already written at f:1; expected each host once']),
-        ("a slot=2 zzz=1", ['f:1: unknown key "slot"; did you mean "slots"?', 'f:1: unknown key "zzz"; expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels']),
+        (
+            "a slot=2 zzz=1",
+            [
+                'f:1: unknown key "slot"; did you mean "slots"?',
+                'f:1: unknown key "zzz"; expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels',
+            ],
+        ),
         ("a slots=x\nb slots=", [f'f:1: slots is "x"; {SLOTS}', f'f:2: slots is ""; {SLOTS}']),
         ("c slots=0", ['f:1: slots is "0"; expected 1 or more; leave out a host that is to run no task']),
         ("a slots=1 cpu=2", ['f:1: slots is written twice, again as "2"; expected it once']),
-        ("u@a:1 slots=2 user=v", ['f:1: slots is written twice, as "1" with the name; expected it once', 'f:1: user is written twice, as "u" with the name; expected it once']),
+        (
+            "u@a:1 slots=2 user=v",
+            [
+                'f:1: slots is written twice, as "1" with the name; expected it once',
+                'f:1: user is written twice, as "u" with the name; expected it once',
+            ],
+        ),
         ("a slots=4 max-slots=2", ['f:1: max_slots is "2", slots "4"; expected at least as many max_slots']),
         ("a gpus=0,0", ['f:1: gpus is "0,0"; expected "0" once']),
         ("a gpus=257", ['f:1: gpus is "257"; expected how many, from 0 to 256, or their ids, as in 0,1']),
         ("a gpus=all\nb gpus=,", [f'f:1: gpus is "all"; {GPUS}', f'f:2: gpus is ","; {GPUS}']),
-        ("a python=-c", ['f:1: python is "-c"; expected the name or path of a program, not beginning with "-"']),
+        (
+            "a python=-c",
+            ['f:1: python is "-c"; expected the name or path of a program, not beginning with "-"'],
+        ),
         ("a b", [f'f:1: "b"; {PAIR}']),
         ("a slots=2#", [f'f:1: slots is "2#"; {SLOTS}']),
         ("a python= slots=4", [f'f:1: "python="; {PAIR}']),
         ("a workdir='x y", [f'f:1: "workdir=\'x"; {PAIR}']),
         ("n[1-3] address=x", ['f:1: "n[1-3]" makes 3 hosts, its address 1; expected as many of both']),
-        ("// hosts\na slots=2 // two\n/* b */", [f'f:1: "//"; {COMMENT}', f'f:2: "//"; {COMMENT}', f'f:3: "/*"; {COMMENT}']),
+        (
+            "// hosts\na slots=2 // two\n/* b */",
+            [f'f:1: "//"; {COMMENT}', f'f:2: "//"; {COMMENT}', f'f:3: "/*"; {COMMENT}'],
+        ),
     ],
 )
 def test_faults_of_plain_files(text: str, expected: list[str]):
@@ -227,14 +265,22 @@ def test_yaml():
         base._replace(name="n2", user="eve", slots=3, source="f.yml:4"),
         m._replace(name="m01", address="10.0.0.1"),
         m._replace(name="m02", address="10.0.0.2"),
-        base._replace(name="fe80::1", gpus=("0", "GPU-1"), roles=("ps",), labels=("x", "y"), source="f.yml:16"),
+        base._replace(
+            name="fe80::1", gpus=("0", "GPU-1"), roles=("ps",), labels=("x", "y"), source="f.yml:16"
+        ),
         base._replace(name="fe80::2", user="u", slots=4, source="f.yml:20"),
     )
 
 
 @pytest.mark.parametrize(
     ("text", "source"),
-    [("hosts: [a]", "F.YML"), ("hosts: [a]", "hosts"), ("# c\r\nhosts :\r\n- a\r\n", "f.txt"), ("\ufeffhosts:\n- a", "f"), ("a", "f.hosts")],
+    [
+        ("hosts: [a]", "F.YML"),
+        ("hosts: [a]", "hosts"),
+        ("# c\r\nhosts :\r\n- a\r\n", "f.txt"),
+        ("\ufeffhosts:\n- a", "f"),
+        ("a", "f.hosts"),
+    ],
 )
 def test_the_form_depends_on_ending_then_content(text: str, source: str):
     assert [host.name for host in parse_hostfile(text, source)] == ["a"]
@@ -299,7 +345,9 @@ def test_what_exists_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     os.close(reader)
 
 
-@pytest.mark.parametrize("text", ["lab.yaml", "lab.YML", "hosts.txt", "my.hosts", "./lab", "/nowhere/lab", "a\nb/c"])
+@pytest.mark.parametrize(
+    "text", ["lab.yaml", "lab.YML", "hosts.txt", "my.hosts", "./lab", "/nowhere/lab", "a\nb/c"]
+)
 def test_a_missing_file_is_never_a_list(text: str):
     with pytest.raises(HostfileError, match="no such hostfile"):
         read_hosts(text)
@@ -329,7 +377,14 @@ def test_files_that_are_no_hostfiles(tmp_path: Path, data: bytes, fault: str):
 
 @pytest.mark.parametrize(
     ("visible", "gpus"),
-    [("", ()), ("0,2", ("0", "2")), ("-1", ()), ("1,-1,2", ("1",)), ("GPU-8f", ("GPU-8f",)), (" 0, 1", ("0", "1"))],
+    [
+        ("", ()),
+        ("0,2", ("0", "2")),
+        ("-1", ()),
+        ("1,-1,2", ("1",)),
+        ("GPU-8f", ("GPU-8f",)),
+        (" 0, 1", ("0", "1")),
+    ],
 )
 def test_gpus_of_this_machine(visible: str, gpus: tuple[str, ...]):
     assert this_machine({"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus

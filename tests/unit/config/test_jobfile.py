@@ -100,12 +100,22 @@ def test_everything():
         docker=docker,
         sources=found.sources,
     )
-    assert (found.sources["workdir"], found.sources["hosts"], found.sources["docker"]) == ("j:25", "j:20", "j:33")
+    assert (found.sources["workdir"], found.sources["hosts"], found.sources["docker"]) == (
+        "j:25",
+        "j:20",
+        "j:33",
+    )
 
 
-def test_paths_are_relative_to_the_file():
+def test_paths_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/me")
     found = parsed(FULL)._replace(hosts_ref="lab.yaml").beside("/proj")
-    assert (found.job.workdir, found.job.python, found.run_dir) == ("/proj/x", "/proj/bin/python3.11", "/proj/out")
+    assert found._replace(run_dir="~/out").beside("/").run_dir == "/home/me/out"
+    assert (found.job.workdir, found.job.python, found.run_dir) == (
+        "/proj/x",
+        "/proj/bin/python3.11",
+        "/proj/out",
+    )
     assert [role.workdir for role in found.job.roles] == [None, None, "/w", None]
     assert (found.sync, found.collect) == (("/proj/.", "/proj/lib:/opt/lib"), ("model",))
     assert found.docker.mounts == ("/proj/../data:/data:ro", "~/x")
@@ -178,9 +188,9 @@ def test_roles_laid_over_a_file():
     ]
     found, faults = parse_job("", "COMMAND", {"worker": {"count": 2, "command": ["a"]}})
     assert (faults, [role.count for role in found.job.roles]) == ((), [2])
-    assert [str(fault) for fault in parse_job("", "COMMAND", {"worker": {"count": "x", "command": ["a"]}})[1]] == [
-        'COMMAND: count is "x"; expected a whole number from 0 to 10000'
-    ]
+    assert [
+        str(fault) for fault in parse_job("", "COMMAND", {"worker": {"count": "x", "command": ["a"]}})[1]
+    ] == ['COMMAND: count is "x"; expected a whole number from 0 to 10000']
 
 
 START = "program: a.py\nroles: {worker: 1}\n"

@@ -18,7 +18,12 @@ def test_variables():
     faults: list[Fault] = []
     notes: list[str] = []
     words = ["A", "B=2=3", "TASK_*", "BASH_F*", "NO_SUCH_*"]
-    assert carried(words, HERE, [], faults, notes) == {"A": "1", "B": "2=3", "TASK_X": "x", "BASH_FUNC_f%%": "f"}
+    assert carried(words, HERE, [], faults, notes) == {
+        "A": "1",
+        "B": "2=3",
+        "TASK_X": "x",
+        "BASH_FUNC_f%%": "f",
+    }
     assert (faults, notes) == ([], ["-x NO_SUCH_*: no variable that is set here begins so"])
     for word, expected in [
         ("=secret", "-x : no variable is named; expected NAME, NAME=VALUE or PRE*"),

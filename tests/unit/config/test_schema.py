@@ -134,5 +134,10 @@ def test_the_documents_have_every_key():
     pages = {"docs/jobfile.md": (JOB, ROLE, DOCKER), "hostfiles/README.md": (HOST,)}
     for page, tables in pages.items():
         text = (top / page).read_text(encoding="utf-8")
-        missing = [key.name for table in tables for key in table.values() if f"| `{key.name}` | {key.help} |" not in text]
+        missing = [
+            key.name
+            for table in tables
+            for key in table.values()
+            if f"| `{key.name}` | {key.help} |" not in text
+        ]
         assert not missing, f"{page}: rows differ from launcher/config/keys.py"

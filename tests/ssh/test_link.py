@@ -13,6 +13,7 @@ import pytest
 
 from launcher import events
 from launcher.agent import processes, sweep
+from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.protocol import Channel, Decoder
 from launcher.transports import link as links
@@ -381,3 +382,76 @@ def _gone_by_itself(gone: Callable[[], bool]) -> None:
             return
         time.sleep(LOOK)
     assert gone(), "something is left"
+
+
+def test_remote_commands_over_a_connection_that_breaks(here: Reach):
+    """What goes through them is whole, while a task prints and connections break."""
+    here.agent.start("worker/0", ["python3", "-c", FLOOD])
+    first = here.link.command("tests.stubs.errands:echo", None)
+    second = here.link.command("tests.stubs.errands:ends", {"said": "last words", "status": 3})
+    data = bytes(range(256)) * 40_000
+    sent = received = 0
+    deadline = time.monotonic() + PATIENCE * 2
+    cuts = [len(data) // 4, len(data) // 2]
+    echoed = bytearray()
+    while received < len(data):
+        assert time.monotonic() < deadline, f"{sent} sent, {received} received"
+        here.agent.pump(0)
+        sent += first.send(data[sent : sent + 300_000]) if sent < len(data) else 0
+        piece = first.recv(1 << 16)
+        if piece is None:
+            here.agent.pump(0.01)
+        echoed += piece or b""
+        received = len(echoed)
+        if cuts and received > cuts[0]:
+            cuts.pop(0)
+            here.fleet.cut()
+    assert bytes(echoed) == data
+    assert second.wait(PATIENCE) == 3
+    assert second.said() == "last words"
+    assert second.recv(10) == b""
+    first.close()
+    second.close()
+    here.agent.stopped("worker/0")
+    assert here.agent.close() == ""
+
+
+def test_a_remote_command_that_is_closed_ends(here: Reach):
+    command = here.link.command("tests.stubs.errands:echo", None)
+    command.send(b"x")
+    here.agent.until(lambda: command.recv(1))
+    names = here.alive()
+    command.close()
+    here.agent.until(lambda: len(here.alive()) < len(names))
+    broken = here.link.command("tests.stubs.errands:breaks", None)
+    assert broken.wait(PATIENCE) == 1
+    assert "RuntimeError: an errand that is broken" in broken.said()
+    killed = here.link.command("tests.stubs.errands:killed", None)
+    assert killed.wait(PATIENCE) is None
+    broken.close()
+    killed.close()
+    assert here.agent.close() == ""
+
+
+def test_a_remote_command_whose_agent_is_gone(here: Reach):
+    command = here.link.command("tests.stubs.errands:echo", None)
+    os.kill(here.keepers()[1], 9)
+    here.agent.to_the_end(PATIENCE)
+    with pytest.raises(TransportError, match="node1: the agent ended: it was killed"):
+        until(lambda: command.recv(1) == b"", PATIENCE, "an end")
+    command.close()
+
+
+def test_a_suspended_launcher_does_not_blame_the_network(
+    opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
+):
+    here = opened(lease=6.0)
+    here.agent.started("worker/0", ["sleep", "600"])
+    clock = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + 100.0)
+    here.fleet.cut(reachable=False)
+    here.gone(within=20)
+    here.fleet.reachable = True
+    said = here.agent.to_the_end(PATIENCE)
+    assert said is not None
+    assert re.fullmatch(r"launch itself was suspended for 10\d s, longer than the lease of 6 s, .*", said)

@@ -90,6 +90,9 @@ class Ack(NamedTuple):
 class Ping(NamedTuple):
     """Is answered by an `Ack`."""
 
+    #: Seconds that the agent waits for a new connection when this one closes.
+    grace: float
+
 
 class RunCommand(NamedTuple):
     """Run ``module:function(arguments)`` of ours in a child of the agent, with a byte pipe each way."""
@@ -534,6 +537,8 @@ class Channel:
         self._ack_at: Optional[float] = None
         self._ping_at = 0.0
         self._attempt = 0
+        #: What pings carry: set by the launcher, received by the agent.
+        self.grace = 0.0
         #: The other end has greeted on this connection.
         self.met = not session
         self.connected = not session
@@ -616,7 +621,7 @@ class Channel:
             elif isinstance(message, Ack):
                 self._acknowledge(message.count)
             elif isinstance(message, Ping):
-                self._ack_at = 0.0
+                self._ack_at, self.grace = 0.0, message.grace
             else:
                 self._received += 1
                 messages.append(message)
@@ -675,7 +680,7 @@ class Channel:
     def _fill_control(self, now: float) -> None:
         if self._greets and self.met and now >= self._ping_at:
             self._ping_at = now + PING
-            self._control.append(Ping())
+            self._control.append(Ping(self.grace))
         if self.met and self._ack_at is not None and now >= self._ack_at:
             self._ack_at, self._told = None, self._taken
             self._control.append(Ack(self._taken))

@@ -308,7 +308,8 @@ class SocketConnection(Connection):
         """See `Connection.ended`: the launcher may come back."""
         now = time.monotonic()
         alive = now - self._heard_at < ALIVE
-        self._until = now + min(CLOSED_GRACE, self._lease) if alive else self._heard_at + self._lease
+        grace = min(max(CLOSED_GRACE, self.channel.grace), self._lease)
+        self._until = now + grace if alive else self._heard_at + self._lease
 
     def failed(self, error: ProtocolError) -> None:
         """See `Connection.failed`."""

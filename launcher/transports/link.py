@@ -55,6 +55,8 @@ LAST_WORD, CLOSING, NOTICE = 1.0, 10.0, 1.0
 HOPE = 3.0
 #: Bytes of messages that nobody has taken yet: more than an honest agent sends.
 _MOST_WAITING = 2 * WINDOW
+#: How much longer than for its first connection an agent waits for the next one, which takes a login too.
+_GRACE = 6.0
 _READ = 128 * 1024
 _LOOK, _LONGEST_WAIT = 0.05, 2.0
 
@@ -347,7 +349,9 @@ class ReconnectingLink(threading.Thread):
             self._heard_at = time.monotonic()
             with self._lock:
                 messages = self._channel.receive(data)
-                self._met = self._met or self._channel.met
+                if self._channel.met and not self._met:
+                    self._met = True
+                    self._channel.grace = _GRACE * (self._heard_at - self._began)
             if self._channel.met:
                 self._note_return()
             for message in messages:

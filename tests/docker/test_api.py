@@ -50,3 +50,19 @@ def test_a_failure_and_instances(place: dict[str, Any]):
     assert TFParallel.run(fun, [5, 10], at_once=1, **place) == [(2, "worker-0"), (1, "worker-0")]
     with pytest.raises(TaskFailed, match="raised ZeroDivisionError"):
         TFParallel.run(fun, [0], **place)
+
+
+def test_a_job_file_says_that_nodes_run_in_containers(place: dict[str, Any], image: str, tmp_path: Path):
+    """They reach the program by the socket in its folder, as with ``docker=``."""
+    (tmp_path / "job.yaml").write_text(f"docker: {image}\nroles: {{worker: 1}}\n")
+
+    def names(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            feed.batch_results([os.uname().nodename] * len(feed.next_batch(1)))
+
+    del place["docker"]
+    with TFCluster.run(
+        names, None, 1, input_mode=InputMode.FEED, job=tmp_path / "job.yaml", **place
+    ) as cluster:  # fmt: skip
+        assert list(cluster.inference([1])) == ["worker-0"]

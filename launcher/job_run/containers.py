@@ -57,6 +57,25 @@ def place_containers(options: Options, docker: DockerOptions) -> tuple[Options, 
     return options._replace(job=job), placement, made
 
 
+def connect_engines(
+    options: Options,
+    made: Sequence[Container],
+    job: str,
+    notices: Notices,
+    commands: RemoteCommands,
+    hosts: Sequence[Host],
+) -> ContainersHere | ContainersOnHosts:
+    """Connect to the engine of this machine, or to those of the hosts that the options name.
+
+    Raises:
+        TransportError: an engine, or the image, can't be had.
+    """
+    assert options.docker is not None
+    if options.hosts_named:
+        return ContainersOnHosts(options, options.docker, made, job, notices, commands, hosts)
+    return ContainersHere(options, options.docker, made, job, notices)
+
+
 def of_image(placement: Placement) -> Placement:
     """The placement without the Python of the hosts: their containers have their own."""
     tasks = (placed._replace(host=placed.host._replace(python=None, venv=None)) for placed in placement.tasks)

@@ -42,6 +42,7 @@ from launcher.transports.local import EarlyAgents, LocalTransport
 
 if TYPE_CHECKING:
     from launcher.job_run.staging import Staging
+    from launcher.transport.ssh.fleet import Fleet
 
 
 def run_job(options: Options) -> int:
@@ -122,43 +123,23 @@ def _launch(
 
         containers = None
         if options.docker is not None:
-            from launcher.job_run.containers import ContainersHere, ContainersOnHosts
+            from launcher.job_run.containers import connect_engines
 
-            containers = (
-                ContainersOnHosts(options, options.docker, made, job, notices, commands, hosts)
-                if options.hosts_named
-                else ContainersHere(options, options.docker, made, job, notices)
-            )
-
+            containers = connect_engines(options, made, job, notices, commands, hosts)
         if staging is not None:
             stack.enter_context(staging.on_hosts(commands, job, interrupts))
             placement = staging.send()
 
         tmux = tmux_session(job) if options.tmux else None
         paths = _run_folder(options, job, agents)
-        open_link: Callable[[Host], Link] = agents.open
         if containers is not None:
             placement, open_link = containers.start(stack, placement, paths, interrupts)
-        elif remote is not None:
-            from launcher.transports.link import ReconnectingTransport
-
-            brought = job if options.sync or options.job.output_dirs else ""
-            ssh = ReconnectingTransport(remote, notices, options.ssh.lease, brought)
-
-            def open_any(host: Host) -> Link:
-                return agents.open(host) if is_here(host) else ssh.open(host)
-
-            open_link = open_any
+        else:
+            open_link = _links(options, agents, remote, job, notices)
         if options.job.output_dirs and (containers is None or options.hosts_named):
             placement = make_output_dirs_here(placement, paths)
         if remote is not None and options.relay is not None:
-            ports = remote.relay(os.path.abspath(options.relay), notices)
-            relays = {
-                placed.task: {RELAY: f"127.0.0.1:{ports[placed.host.name]}"}
-                for placed in placement.tasks
-                if placed.host.name in ports
-            }
-            placement = placement.told(relays)
+            placement = _with_relay(placement, remote, options.relay, notices)
 
         display = JobDisplay(options, show, paths, tmux)
         for note in (_announcement(job, placement, paths), *options.notes, *placement.notes, *display.notes):
@@ -192,6 +173,30 @@ def _launch(
     if containers is not None:
         containers.finished()
     return code or (0 if complete else LaunchError.exit_code)
+
+
+def _links(
+    options: Options, agents: EarlyAgents, remote: Fleet | None, job: str, notices: Notices
+) -> Callable[[Host], Link]:
+    """What opens the link to the agent of a host: the forked one here, over SSH elsewhere."""
+    if remote is None:
+        return agents.open
+    from launcher.transports.link import ReconnectingTransport
+
+    brought = job if options.sync or options.job.output_dirs else ""
+    ssh = ReconnectingTransport(remote, notices, options.ssh.lease, brought)
+    return lambda host: agents.open(host) if is_here(host) else ssh.open(host)
+
+
+def _with_relay(placement: Placement, remote: Fleet, socket: str, notices: Notices) -> Placement:
+    """The placement whose tasks on other machines find the port that leads to this unix socket."""
+    ports = remote.relay(os.path.abspath(socket), notices)
+    relays = {
+        placed.task: {RELAY: f"127.0.0.1:{ports[placed.host.name]}"}
+        for placed in placement.tasks
+        if placed.host.name in ports
+    }
+    return placement.told(relays)
 
 
 def _no_hint(_: Event) -> str:

@@ -6,9 +6,20 @@ the epoch, by the clock of the machine that saw the event. Hosts with Python 3.8
 
 from __future__ import annotations
 
+import time
 from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
 
 from launcher.job import TaskId
+
+_BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def now() -> float:
+    """The time of an event: seconds since the epoch, as the system's clock said when this process started.
+
+    It goes on evenly when the system's clock is set, so that differences are durations.
+    """
+    return _BOOTED_AT + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class AgentReady(NamedTuple):

@@ -102,13 +102,13 @@ class Agent:
             Exit code: 0 if that is what ended it, and nothing else did.
         """
         self._listen()
-        self._send(events.AgentReady("", time.time(), os.getpid(), hostfacts.host_facts()))
+        self._send(events.AgentReady("", events.now(), os.getpid(), hostfacts.host_facts()))
         while not (self._closing and not self._tasks):
             self._turn()
         self._end_strays()
         if not self._cut_short:
             self._connection.hold(False)
-            self._send(events.AgentClosed("", time.time()), bulk=True)
+            self._send(events.AgentClosed("", events.now()), bulk=True)
             until = time.monotonic() + FAREWELL
             while not self._connection.done and not (self._connection.is_pipe and time.monotonic() >= until):
                 self._turn(0.05)
@@ -194,9 +194,9 @@ class Agent:
             ports = {task: self._ports.hold(task) for task in command.tasks}
         except OSError as error:
             self._release_ports(events.ReleasePorts("", command.tasks))
-            self._send(events.PortsRefused("", time.time(), explain_refusal(error)))
+            self._send(events.PortsRefused("", events.now(), explain_refusal(error)))
             return
-        self._send(events.PortsHeld("", time.time(), ports))
+        self._send(events.PortsHeld("", events.now(), ports))
 
     def _release_ports(self, command: events.ReleasePorts) -> None:
         for task in command.tasks:
@@ -223,12 +223,12 @@ class Agent:
         if self._limits.roomy:
             self._exits.watch(task.pid)
         self._outputs.add(task)
-        self._send(events.TaskStarted("", time.time(), task.id, task.attempt, task.pid))
+        self._send(events.TaskStarted("", events.now(), task.id, task.attempt, task.pid))
         if self._closing:
             self._end([task], ABANDONED)
 
     def _not_started(self, command: events.StartTask, code: int, why: str) -> None:
-        now = time.time()
+        now = events.now()
         self._send(events.TaskNotStarted("", now, command.task, command.attempt, code, why))
 
     # ------------------------------------------------------------------ ended processes
@@ -277,7 +277,7 @@ class Agent:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         suspect = number == SIGKILL and not task.signalled
         oom = self._oom.evidence(task.pid) if suspect else ""
-        now = time.time()
+        now = events.now()
         self._send(events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom))
 
     def _look_at_stopping(self, exited: Sequence[Task] = ()) -> None:
@@ -296,7 +296,7 @@ class Agent:
             return
         del self._tasks[task.id]
         self._families.forget(task.id)
-        now = time.time()
+        now = events.now()
         left = len(task.leftovers)
         gone = events.TaskGone("", now, task.id, task.attempt, left, task.unkillable)
         self._send(gone, bulk=True)
@@ -317,7 +317,7 @@ class Agent:
         self._look_at_stopping()
 
     def _report_signal(self, task: Task, number: int, count: int) -> None:
-        now = time.time()
+        now = events.now()
         self._send(events.TaskSignalled("", now, task.id, task.attempt, number, count))
 
     def _end_strays(self) -> None:
@@ -343,18 +343,18 @@ class Agent:
     def _report_gpus(self, answer: bytes) -> None:
         gpus = hostfacts.read_gpus(answer)
         if gpus:
-            self._send(events.HostGpus("", time.time(), gpus))
+            self._send(events.HostGpus("", events.now(), gpus))
 
     def _try_peers(self, command: events.TryPeers) -> None:
         def report(answer: bytes) -> None:
             unreachable = peers.read_unreachable(answer, command.addresses)
-            self._send(events.PeersTried("", time.time(), unreachable))
+            self._send(events.PeersTried("", events.now(), unreachable))
 
         try:
             self._children.ask(lambda: peers.print_unreachable(command.addresses), peers.SECONDS, report)
         except OSError as error:
             why = f"no process to try it with: {error.strerror}"
-            self._send(events.PeersTried("", time.time(), dict.fromkeys(command.addresses, why)))
+            self._send(events.PeersTried("", events.now(), dict.fromkeys(command.addresses, why)))
 
 
 def _drain(fd: int) -> bytes:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.events import StopAsked, Tell
+from launcher.events import StopAsked, Tell, now
 from launcher.job import RunPaths
 from launcher.job_run.options import Options
 from launcher.output.base import Renderer
@@ -69,7 +68,7 @@ class JobDisplay:
         """The end of the job, once, when the reader of the output is gone (as SIGPIPE has it)."""
         if not self._pipe_closed and isinstance(self._writer.broken(_STDOUT), BrokenPipeError):
             self._pipe_closed = True
-            return StopAsked(time.time(), _SIGPIPE, "a closed pipe (nobody reads the output any more)")
+            return StopAsked(now(), _SIGPIPE, "a closed pipe (nobody reads the output any more)")
         return None if self._tmux is None else self._tmux.stop_wanted()
 
     def full(self) -> bool:

@@ -39,28 +39,15 @@ class Display(Audience, Protocol):
         """An event, once, if the display asks for the end: its reader has gone, its session was closed."""
 
 
-class JobClock:
-    """Seconds since the epoch that do not jump when the system's clock is set."""
-
-    def __init__(self) -> None:
-        self.started_at = time.time()
-        self._started = time.monotonic()
-
-    def now(self) -> float:
-        """The time now."""
-        return self.started_at + time.monotonic() - self._started
-
-
 class _Connection:
     """The connection to the agent of one host."""
 
-    def __init__(self, host: str, link: Link, clock: JobClock) -> None:
+    def __init__(self, host: str, link: Link) -> None:
         self.host = host
         self.link = link
         self.closed = False
         #: The selector watches `Link.writing`.
         self.watched = -1
-        self._clock = clock
         #: Seconds that the host's clock is behind ours, by the quickest event so far.
         self._clock_behind = float("inf")
 
@@ -72,7 +59,7 @@ class _Connection:
         """
         if self.link.same_clock or isinstance(event, events.TaskOutput):
             return event
-        self._clock_behind = min(self._clock_behind, self._clock.now() - event.at)
+        self._clock_behind = min(self._clock_behind, events.now() - event.at)
         return event._replace(at=event.at + self._clock_behind)
 
 
@@ -105,7 +92,6 @@ class Orchestrator:
         open_link: starts the agent of a host.
         display: shows the job.
         opening: what the display gets first.
-        clock: dates what happens here.
         interrupts, notices: of this launch.
         observe: gets each event; returns a message for the user, or an empty text.
         check: let the hosts try to reach each other before a task starts.
@@ -118,7 +104,6 @@ class Orchestrator:
         open_link: Callable[[Host], Link],
         display: Display,
         opening: Opening,
-        clock: JobClock,
         interrupts: Interrupts,
         notices: Notices,
         observe: Callable[[events.Event], str],
@@ -129,7 +114,6 @@ class Orchestrator:
         self._open_link = open_link
         self._display = display
         self._opening = opening
-        self._clock = clock
         self._interrupts = interrupts
         self._notices = notices
         self._observe = observe
@@ -180,7 +164,7 @@ class Orchestrator:
                 self._close_connections()
                 self._selector.close()
             root = self._opening.paths.root if self._opening.paths else ""
-            report = self._machine.report(self._clock.started_at, self._clock.now(), root)
+            report = self._machine.report(self._opening.started_at, events.now(), root)
             for renderer in self._display.renderers:
                 renderer.close(report)
             self._display.flush(lambda: bool(self._interrupts.read()))
@@ -197,7 +181,7 @@ class Orchestrator:
             due, timer = heapq.heappop(self._due)
             if self._timers.get(timer) == due:
                 del self._timers[timer]
-                self._handle(events.TimeUp(self._clock.now(), timer))
+                self._handle(events.TimeUp(events.now(), timer))
         stop = self._display.stop_asked()
         if stop is not None:
             self._handle(stop)
@@ -238,7 +222,7 @@ class Orchestrator:
 
     def _on_signals(self) -> None:
         for number in self._interrupts.read():
-            self._handle(events.StopAsked(self._clock.now(), number, STOP_SIGNALS[number]))
+            self._handle(events.StopAsked(events.now(), number, STOP_SIGNALS[number]))
 
     def _on_notices(self) -> None:
         for message in self._notices.take():
@@ -250,9 +234,9 @@ class Orchestrator:
         try:
             link = self._open_link(host)
         except TransportError as error:
-            self._handle(events.AgentLost(host.name, self._clock.now(), str(error)))
+            self._handle(events.AgentLost(host.name, events.now(), str(error)))
             return
-        connection = _Connection(host.name, link, self._clock)
+        connection = _Connection(host.name, link)
         self._connections[host.name] = connection
         link.tasks = frozenset(
             placed.task for placed in self._placement.tasks if placed.host.name == host.name
@@ -266,11 +250,11 @@ class Orchestrator:
             messages = connection.link.receive()
         except ProtocolError as error:
             self._close(connection)
-            self._handle(events.AgentLost(connection.host, self._clock.now(), f"its agent failed: {error}"))
+            self._handle(events.AgentLost(connection.host, events.now(), f"its agent failed: {error}"))
             return
         if messages is None:
             self._close(connection)
-            self._lost.append(_LostAgent(connection, self._clock.now()))
+            self._lost.append(_LostAgent(connection, events.now()))
             return
         for message in messages:
             self._handle(connection.dated(message))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from launcher import runs
+from launcher import events, runs
 from launcher.errors import HostsError, JobError, LaunchError, TransportError
-from launcher.events import Event
 from launcher.job import RELAY, Host, Placement, RunPaths
 from launcher.job_run import dryrun
 from launcher.job_run.display import JobDisplay, tmux_session
@@ -26,7 +24,7 @@ from launcher.job_run.hosts import (
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
-from launcher.job_run.orchestrator import JobClock, Orchestrator
+from launcher.job_run.orchestrator import Orchestrator
 from launcher.job_run.output_dirs import make_output_dirs_here
 from launcher.job_run.programs import check_programs
 from launcher.output.base import Opening
@@ -75,7 +73,7 @@ def run_job(options: Options) -> int:
     if options.dry_run:
         return _show_plan(options, placement, staging)
     show = None if options.show is None else parse_selection(options.show, placement)
-    began = time.time()
+    began = events.now()
     with Interrupts() as interrupts:
         try:
             return _launch(options, placement, made, staging, show, interrupts)
@@ -106,7 +104,7 @@ def _launch(
     interrupts: Interrupts,
 ) -> int:
     """Run a job whose options are known to be right."""
-    clock, job = JobClock(), runs.new_job_id()
+    began, job = events.now(), runs.new_job_id()
     hosts = placement.hosts()
     with ExitStack() as stack:
         notices = stack.enter_context(Notices())
@@ -155,8 +153,7 @@ def _launch(
             placement,
             open_link,
             display,
-            Opening(job, placement, paths, clock.started_at),
-            clock,
+            Opening(job, placement, paths, began),
             interrupts,
             notices,
             _no_hint if remote is None else _hints(options, hosts, check),
@@ -199,11 +196,11 @@ def _with_relay(placement: Placement, remote: Fleet, socket: str, notices: Notic
     return placement.told(relays)
 
 
-def _no_hint(_: Event) -> str:
+def _no_hint(_: events.Event) -> str:
     return ""
 
 
-def _hints(options: Options, hosts: Sequence[Host], check: bool) -> Callable[[Event], str]:
+def _hints(options: Options, hosts: Sequence[Host], check: bool) -> Callable[[events.Event], str]:
     from launcher.job_run.hints import HostHints
 
     return HostHints(hosts, bool(options.sync), check).observe
@@ -270,7 +267,7 @@ def _report_unstarted(options: Options, placement: Placement, error: TransportEr
     faults = error.faults if isinstance(error, HostsError) else (str(error),)
     name = faults[0].partition(": ")[0]
     host = name if name in {host.name for host in placement.hosts()} else None
-    now = time.time()
+    now = events.now()
     failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
     state, reason, unknown = TaskState.CANCELLED, Reason.NEVER_STARTED, ExitStatus(None, None)
     tasks = (TaskReport(one.task, one.host.name, "", None, state, reason, unknown) for one in placement.tasks)

@@ -154,7 +154,7 @@ class Tmux:
         if self._over or self._server is None or self._server.poll() is None:
             return None
         self._over = True
-        return events.StopAsked(time.time(), signal.SIGHUP, "the closed tmux session")
+        return events.StopAsked(events.now(), signal.SIGHUP, "the closed tmux session")
 
     def _open_pane(self, number: int, last: str, placed: Placed, paths: RunPaths, several: bool) -> str:
         log = paths.log(placed.task)

@@ -88,6 +88,10 @@ def test_all_faults_of_values_at_once(launch: Launch):
     assert options == ["-x", "--grace:", "--timeout:", "--report:"]
 
 
+def test_files_that_no_other_machine_is_named_for(launch: Launch):
+    assert "--sync: this is about other machines" in _refused(launch, "--sync", ".", "true").err
+
+
 def test_a_wrong_option_is_one_line(launch: Launch):
     ended = _refused(launch, "--workers", "x", "true")
     assert ended.err.startswith("launch: --workers: 'x': expected a whole number")

@@ -169,6 +169,23 @@ def test_logs(launch: Launch):
     assert launch("logs", last_run(launch).path.name[-5:], "worker/0").stdout == b"I am 0\n\xff"
 
 
+def test_logs_of_another_folder_follow_no_links(launch: Launch, tmp_path: Path):
+    """The folder may be another user's: a link in it could lead to a file that only we can read."""
+    assert launch("--", "echo", "printed").code == 0
+    run, secret = last_run(launch).path, tmp_path / "secret"
+    secret.write_text("s3cret\n")
+    (run / "logs" / "worker-0.log").unlink()
+    (run / "logs" / "worker-0.log").symlink_to(secret)
+    ended = launch("logs", run)
+    assert (ended.code, "s3cret" in ended.out) == (125, False)
+    (run / "logs" / "worker-0.log").unlink()
+    (run / "logs").rename(tmp_path / "logs")
+    (tmp_path / "logs" / "worker-0.log").write_text("s3cret\n")
+    (run / "logs").symlink_to(tmp_path / "logs")
+    ended = launch("logs", run)
+    assert (ended.code, "s3cret" in ended.out) == (125, False)
+
+
 def test_logs_are_followed_to_the_end(launch: Launch, tmp_path: Path):
     go = tmp_path / "go"
     script = f"echo first; until test -e {go}; do sleep 0.02; done; echo last"

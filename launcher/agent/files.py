@@ -148,9 +148,10 @@ def _receive_for_run(pipe: _Pipe, number: int, job: str, name: str, key: str) ->
     os.makedirs(run, mode=0o700, exist_ok=True)
     with trees.locked(f"{run}/.lock"):
         trees.used(run)
-        with trees.begin(run, name, key) as arriving:
-            _exchange(pipe, number, arriving.listing, arriving.listing, arriving.tree)
-            return arriving.publish()
+        with trees.begin(run, name, key) as listing:
+            _exchange(pipe, number, listing, listing)
+            os.rename(listing.root, f"{run}/{name}")
+    return f"{run}/{name}"
 
 
 def _receive_to_stay(pipe: _Pipe, number: int, remote: str) -> str:
@@ -162,20 +163,19 @@ def _receive_to_stay(pipe: _Pipe, number: int, remote: str) -> str:
         os.makedirs(f"{stage}/tree", mode=0o700, exist_ok=True)
         staged = Listing(f"{stage}/list", f"{stage}/tree")
         staged.keep_only_unchanged()
-        gone = _exchange(pipe, number, brought, staged, f"{stage}/tree")
+        gone = _exchange(pipe, number, brought, staged)
         trees.merge(path, brought, gone, staged)
         trees.remove(stage)
     return path
 
 
-def _exchange(pipe: _Pipe, number: int, have: Listing, arrived: Listing, top: str) -> List[str]:
+def _exchange(pipe: _Pipe, number: int, have: Listing, arrived: Listing) -> List[str]:
     """Send what there is, and take in what is missing.
 
     Args:
         pipe, number: the launcher, and its number of the tree.
         have: what is at the place.
         arrived: what has arrived; the same as ``have`` where files arrive at the place itself.
-        top: where files arrive.
 
     Returns:
         Paths that are at the place and not in the tree as they are.
@@ -186,14 +186,14 @@ def _exchange(pipe: _Pipe, number: int, have: Listing, arrived: Listing, top: st
     pipe.put(protocol.FilesListed())
     gone: List[str] = []
     file = FileEntry("", FILE)
-    landing = Landing(top)
+    landing = Landing(arrived.root)
     try:
         while not isinstance(message := pipe.get(), protocol.FilesDone):
             if isinstance(message, protocol.FileGone):
                 arrived.discard(message.path)
                 gone.append(message.path)
             elif isinstance(message, protocol.FilesFollow):
-                trees.check_room(top, message.size)
+                trees.check_room(arrived.root, message.size)
             elif isinstance(message, FileEntry):
                 check_entry(message)
                 file = message
@@ -203,18 +203,19 @@ def _exchange(pipe: _Pipe, number: int, have: Listing, arrived: Listing, top: st
             elif isinstance(message, protocol.FileData):
                 landing.write(message.data)
             elif isinstance(message, protocol.FileEnd):
-                changed_at = landing.end()
-                if not message.torn:  # else it is not listed, so that the next sync brings it again
-                    arrived.add(file, changed_at)
+                landing.end()
+                # A torn file gets a time in the list that it has not, so that the next sync brings it again.
+                arrived.add(file._replace(mtime_ns=0) if message.torn else file)
             else:
                 raise ProtocolError(f"{type(message).__name__} at the wrong moment")
         if have is arrived:
             landing.finish(arrived.entries.values())
     except OSError as error:
-        error.filename = f"{top}/{file.path}"
+        error.filename = f"{arrived.root}/{file.path}"
         raise
     finally:
         landing.close()
+        arrived.save()
     return gone
 
 

@@ -152,25 +152,21 @@ def send_entries(
         sent: called with the number of bytes of files that were sent.
     """
     torn: List[Tuple[str, FileEntry]] = []
-    for source, entry in entries:
-        if entry.kind != FILE:
-            stream.put(entry)
-            continue
-        try:
-            if not _send_file(stream, source, entry.path, sent):
-                torn.append((source, entry))
-        except OSError as error:
-            problem(source, _reason(error))
-    for source, entry in torn:
-        try:
-            if not _send_file(stream, source, entry.path, sent):
+    for again, pairs in ((False, entries), (True, torn)):
+        for source, entry in pairs:
+            if entry.kind != FILE:
+                stream.put(entry)
+                continue
+            try:
+                stable = _send_file(stream, source, entry.path, sent)
+            except OSError as error:
+                missing = isinstance(error, FileNotFoundError)
+                problem(source, "vanished: left out" if missing else error.strerror or str(error))
+                continue
+            if not stable and again:
                 problem(source, "changed while it was read: the copy may mix old and new content")
-        except OSError as error:
-            problem(source, _reason(error))
-
-
-def _reason(error: OSError) -> str:
-    return "vanished: left out" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+            elif not stable:
+                torn.append((source, entry))
 
 
 def _send_file(stream: FileStream, source: str, path: str, sent: Callable[[int], None]) -> bool:
@@ -258,11 +254,8 @@ class Landing:
         while view:
             view = view[os.write(self._file[1], view) :]
 
-    def end(self) -> int:
+    def end(self) -> None:
         """The file is complete: give it its name.
-
-        Returns:
-            The file's ctime in nanoseconds.
 
         Raises:
             OSError: it can't be renamed.
@@ -275,7 +268,6 @@ class Landing:
             os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
             folder, name, _ = self._place(entry.path)
             self._rename(folder, new, name)
-            return os.fstat(fd).st_ctime_ns
         finally:
             self.abandon()
 

@@ -29,7 +29,7 @@ _MOST_KEPT = 2 * 1024**3
 _UNUSED, _UNUSED_ELSEWHERE = 3600.0, 7 * 24 * 3600.0
 #: Seconds to wait for another launch that works on the same tree.
 _PATIENCE = 600.0
-_MARK_HEAD = "This folder was brought here by launch --sync, which needs this file to do so again."
+_MARK = "This folder was brought here by launch --sync, which needs this file to do so again."
 _FULL = {errno.ENOSPC: "no space left", errno.EDQUOT: "the quota is used up"}
 
 
@@ -130,26 +130,25 @@ def discard(job: str) -> None:
     with locked(f"{run}/.lock"):
         for name in os.listdir(run):
             if name.startswith(".") and os.path.isfile(f"{run}/{name}/list"):
-                _keep(run, name)
+                _keep(run, name[1:])
         remove(run)
     _prune()
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(run))
 
 
-def _keep(run: str, name: str) -> None:
+def _keep(run: str, key: str) -> None:
     """Move a tree of a run, without what its tasks made, to where the next run looks for it."""
-    arriving = Arriving(run, name)
-    if arriving.listing.name and os.path.isdir(f"{run}/{arriving.listing.name}"):
-        os.rename(f"{run}/{arriving.listing.name}", arriving.tree)
-    arriving.listing.keep_only_unchanged()
-    kept = f"{cache()}/trees/{name[1:]}"
+    listing = Listing(f"{run}/.{key}/list", f"{run}/.{key}/tree")
+    if listing.name and os.path.isdir(f"{run}/{listing.name}"):
+        os.rename(f"{run}/{listing.name}", listing.root)
+    listing.keep_only_unchanged()
+    kept = f"{cache()}/trees/{key}"
     os.makedirs(os.path.dirname(kept), mode=0o700, exist_ok=True)
-    old = f"{run}/.old-{name[1:]}"
     with contextlib.suppress(FileNotFoundError):
-        os.rename(kept, old)
+        os.rename(kept, f"{run}/.old-{key}")
     with contextlib.suppress(OSError):  # another launch has just put its own there
-        os.rename(arriving.folder, kept)
+        os.rename(f"{run}/.{key}", kept)
 
 
 def _prune() -> None:
@@ -163,62 +162,52 @@ def _prune() -> None:
 
 
 class Listing:
-    """What was brought into a tree, in a file that is added to while the tree arrives.
+    """What was brought into a tree, kept in a file.
 
     A file counts as what was brought as long as kind, mode, size and both times of change are the same.
 
     Args:
-        path: the list; the first line is a title.
+        path: the file; its first line is the name.
         root: the tree.
+        name: of the tree, if the file is not there.
     """
 
-    def __init__(self, path: str, root: str) -> None:
+    def __init__(self, path: str, root: str, name: str = "") -> None:
         self._path, self.root = path, root
-        self.name = ""
+        self.name = name
         self.entries: Dict[str, FileEntry] = {}
         self._changed_at: Dict[str, int] = {}
         try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                self.name = file.readline().rstrip("\n")
+            with open(path, encoding="ascii") as file:
+                self.name = str(json.loads(file.readline()))
                 for line in file:
-                    self._read(json.loads(line))
+                    *fields, changed_at = json.loads(line)
+                    entry = FileEntry(*fields)
+                    check_entry(entry)
+                    self.entries[entry.path], self._changed_at[entry.path] = entry, int(changed_at)
         except (OSError, ValueError, TypeError, ProtocolError):  # what can't be read counts for nothing
             return
-
-    def _read(self, row: List[object]) -> None:
-        entry = FileEntry(*row[:-1])  # type: ignore[arg-type]
-        check_entry(entry)
-        self.entries[entry.path], self._changed_at[entry.path] = entry, int(str(row[-1]))
 
     @property
     def size(self) -> int:
         """Bytes of the files."""
         return sum(entry.size for entry in self.entries.values())
 
-    def note(self, entries: Dict[str, FileEntry]) -> None:
-        """These entries are in the tree now."""
-        self.entries = entries
-        for path, entry in entries.items():
-            if entry.kind == FILE:
-                self._changed_at[path] = os.lstat(f"{self.root}/{path}").st_ctime_ns
-
-    def begin(self, name: str) -> None:
-        """Write the list anew; later entries are added to it."""
-        self.name = name
+    def save(self) -> None:
+        """Write the list. Files that were not there when it was read are taken for what they are now."""
         with open(f"{self._path}.new", "w", encoding="ascii") as file:
-            file.write(f"{name}\n")
-            file.writelines(self._row(entry) for entry in self.entries.values())
+            file.write(json.dumps(self.name) + "\n")
+            for path, entry in self.entries.items():
+                if entry.kind == FILE and path not in self._changed_at:
+                    self._changed_at[path] = os.lstat(f"{self.root}/{path}").st_ctime_ns
+                row = [*entry, self._changed_at.get(path, 0)]
+                file.write(json.dumps(row, separators=(",", ":")) + "\n")
         os.replace(f"{self._path}.new", self._path)
 
-    def _row(self, entry: FileEntry) -> str:
-        return json.dumps([*entry, self._changed_at.get(entry.path, 0)], separators=(",", ":")) + "\n"
-
-    def add(self, entry: FileEntry, changed_at: int = 0) -> FileEntry:
-        """An entry has arrived; ``changed_at`` is the file's ctime."""
-        self.entries[entry.path], self._changed_at[entry.path] = entry, changed_at
-        with open(self._path, "a", encoding="ascii") as file:
-            file.write(self._row(entry))
-        return entry
+    def add(self, entry: FileEntry) -> None:
+        """An entry has arrived."""
+        self.entries[entry.path] = entry
+        self._changed_at.pop(entry.path, None)
 
     def discard(self, path: str) -> None:
         """An entry is not wanted any more: remove it from the tree, too."""
@@ -256,29 +245,8 @@ class Listing:
                     os.rmdir(folder)
 
 
-class Arriving:
-    """A tree of a run that is not complete.
-
-    Args:
-        run: the run's folder.
-        name: of the folder in it where the tree is built.
-    """
-
-    def __init__(self, run: str, name: str) -> None:
-        self._run = run
-        self.folder = f"{run}/{name}"
-        self.tree = f"{self.folder}/tree"
-        self.listing = Listing(f"{self.folder}/list", self.tree)
-
-    def publish(self) -> str:
-        """Move the complete tree to its name; that path."""
-        path = f"{self._run}/{self.listing.name}"
-        os.rename(self.tree, path)
-        return path
-
-
 @contextlib.contextmanager
-def begin(run: str, name: str, key: str) -> Iterator[Arriving]:
+def begin(run: str, name: str, key: str) -> Iterator[Listing]:
     """Begin to build a tree of a run, from what an earlier run, or a launch that was cut off, left.
 
     If it is not completed, what has arrived is kept for the next launch.
@@ -296,18 +264,16 @@ def begin(run: str, name: str, key: str) -> Iterator[Arriving]:
     if not os.path.isdir(folder):
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{cache()}/trees/{key}", folder)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    arriving = Arriving(run, f".{key}")
     if os.path.isdir(path):  # another name of this machine, or one that shares its home, has brought it
-        os.rename(path, arriving.tree)
-    os.makedirs(arriving.tree, mode=0o700, exist_ok=True)
-    arriving.listing.keep_only_unchanged()
-    arriving.listing.begin(name)
+        os.rename(path, f"{folder}/tree")
+    os.makedirs(f"{folder}/tree", mode=0o700, exist_ok=True)
+    listing = Listing(f"{folder}/list", f"{folder}/tree", name)
+    listing.keep_only_unchanged()
     try:
-        yield arriving
+        yield listing
     except BaseException:
         with contextlib.suppress(OSError):
-            _keep(run, f".{key}")
+            _keep(run, key)
         raise
 
 
@@ -347,7 +313,7 @@ def brought_to(path: str) -> Listing:
         return listing
     if not os.path.isdir(path):
         raise Failed(f"{path} is in the way: it is a file; give another place, or remove it")
-    if os.listdir(path) and not listing.name.startswith(_MARK_HEAD):
+    if os.listdir(path) and not listing.name == _MARK:
         raise Failed(
             f"{path} holds files, and no sync made it, so it is not replaced; give another place, or empty it"
         )
@@ -372,34 +338,34 @@ def merge(path: str, brought: Listing, gone: List[str], staged: Listing) -> None
     if user:
         raise Failed(f"{path} is in use by {user}; wait for its end, or give another place")
     os.makedirs(path, mode=0o777, exist_ok=True)
-    wanted = {**brought.entries, **staged.entries}
-    for name in gone:
-        if name not in staged.entries:
-            wanted.pop(name, None)
+    removed = [name for name in gone if name not in staged.entries]
+    wanted = {name: entry for name, entry in brought.entries.items() if name not in removed}
+    wanted.update(staged.entries)
     folders = sorted(entry for entry in wanted.values() if entry.kind == FOLDER)
     for entry in folders:
         with contextlib.suppress(OSError):
-            os.chmod(f"{path}/{entry.path}", entry.mode | 0o700, follow_symlinks=True)
-    for name in sorted(set(gone) & set(brought.entries), reverse=True):
-        if wanted.get(name, brought.entries[name]).kind != FOLDER or name not in wanted:
-            _remove_one(f"{path}/{name}")
+            os.chmod(f"{path}/{entry.path}", entry.mode | 0o700)
+    for name in sorted(set(removed) & set(brought.entries), reverse=True):
+        _remove_one(f"{path}/{name}")
     for entry in sorted(staged.entries.values()):
         target = f"{path}/{entry.path}"
-        if entry.kind != FOLDER:
-            _remove_one(target)
-            if os.path.isdir(target) and not os.path.islink(target):
-                raise Failed(
-                    f"{target} is a folder with files that no sync brought, and a file is to stand there"
-                )
-            os.rename(f"{staged.root}/{entry.path}", target)
-        elif not os.path.isdir(target) or os.path.islink(target):
+        is_folder = os.path.isdir(target) and not os.path.islink(target)
+        if entry.kind == FOLDER and not is_folder:
             _unlink(target)
-            os.mkdir(target)
-            os.chmod(target, entry.mode | 0o700)
+            os.mkdir(target, entry.mode | 0o700)
+        elif entry.kind != FOLDER:
+            if is_folder:
+                _remove_one(target)
+            if is_folder and os.path.isdir(target):
+                what = "is a folder with files that no sync brought, and a file is to stand there"
+                raise Failed(f"{target} {what}")
+            os.rename(f"{staged.root}/{entry.path}", target)
     for entry in reversed(folders):
         os.chmod(f"{path}/{entry.path}", entry.mode)
-    brought.note(wanted)
-    brought.begin(_MARK_HEAD)
+    for entry in staged.entries.values():
+        brought.add(entry)
+    brought.entries, brought.name = wanted, _MARK
+    brought.save()
 
 
 def _user_of(folder: str, job: str) -> str:

@@ -284,14 +284,16 @@ def test_a_file_that_changes_once_comes_as_it_is(folder: Path, tmp_path: Path):
 def test_several_folders_and_the_runs_own_stays(
     bring: Bring, hosts: LocalHosts, folder: Path, tmp_path: Path
 ):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/set").write_text("1 2 3")
+    data = tmp_path / "dat\u00e4\n"
+    data.mkdir()
+    (data / "set").write_text("1 2 3")
     (folder / "run1").mkdir()
     (folder / "run1/events.jsonl").write_text("{}")
-    data = tmp_path / "data"
     result = bring(folder, f"{data}:sets/one", data, without=[str(folder / "run1")])
     assert (hosts.home("a") / "sets/one/set").read_text() == "1 2 3"
-    assert (hosts.cache("a") / "work/job1/data/set").read_text() == "1 2 3"
+    assert (hosts.cache("a") / "work/job1" / data.name / "set").read_text() == "1 2 3"
+    assert finish(hosts, ("a",), "job1", 1) == {}
+    assert bring(data, job="job2").moved == 0
     assert result.workdirs["a"].endswith("/job1/project")
     assert not os.path.exists(f"{result.workdirs['a']}/run1")
 

@@ -155,10 +155,10 @@ def _say(way: socket.socket, direction: str, size: int) -> float:
 def carry(host: str, path: str) -> None:
     """Lead a port of a host to a socket here."""
     from launcher.job import Host
-    from launcher.transport.ssh.fleet import Fleet
-    from launcher.transport.ssh.settings import SshSettings
+    from launcher.transports.ssh.hosts import SshHosts
+    from launcher.transports.ssh.options import SshSettings
 
-    with Fleet([Host(host)], SshSettings(), print) as fleet:
+    with SshHosts([Host(host)], SshSettings(), print) as fleet:
         fleet.connect()
         print(fleet.relay(path, lambda line: print(line, file=sys.stderr))[host], flush=True)
         sys.stdin.read()

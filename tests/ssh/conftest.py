@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launcher.job import Host
-from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.settings import SshSettings
+from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.options import SshSettings
 from tests.conftest import Launch
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -60,8 +60,8 @@ def caller(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fleet(lab: Lab, caller: Path) -> Iterator[Fleet]:
+def fleet(lab: Lab, caller: Path) -> Iterator[SshHosts]:
     """Connections to all four, made by `caller`."""
-    with Fleet([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
+    with SshHosts([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
         fleet.connect()
         yield fleet

@@ -10,8 +10,8 @@ import pytest
 
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host
-from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.settings import SshSettings
+from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.options import SshSettings
 from tests.ssh.errand_stubs import receive
 from tests.ssh.lab import Lab
 
@@ -42,7 +42,7 @@ class Home:
 def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
     """That all can be connected to, and asked something; what was told meanwhile."""
     told: list[str] = []
-    with Fleet(hosts, settings, told.append) as fleet:
+    with SshHosts(hosts, settings, told.append) as fleet:
         fleet.connect()
         for host in hosts:
             assert fleet.is_alive(host.name)
@@ -55,7 +55,7 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
 
 def refusal(*hosts: Host, settings: SshSettings = ONCE, tell: Callable[[str], None] = print) -> str:
     """Why they can't be connected to."""
-    with Fleet(hosts, settings, tell) as fleet, pytest.raises(HostsError) as caught:
+    with SshHosts(hosts, settings, tell) as fleet, pytest.raises(HostsError) as caught:
         fleet.connect()
     assert isinstance(caught.value, TransportError) and caught.value.exit_code == 125
     assert str(caught.value) == "\n".join(caught.value.faults)

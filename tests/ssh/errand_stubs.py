@@ -1,35 +1,25 @@
-"""Errands that run what `tests/stubs/errands.py` says, and how tests wait for them."""
+"""Programs of `tests/stubs/errands.py` on hosts, and how tests wait for them."""
 
 from __future__ import annotations
 
-import importlib.util
-import marshal
 import select
 import time
-import zlib
-from pathlib import Path
 
 from launcher.transport.base import Errand
+from launcher.transports import bootstrap
+from launcher.transports.ssh.errand import SshErrand
+from launcher.transports.ssh.hosts import SshHosts
 
-_STUBS = Path(__file__).parents[1] / "stubs/errands.py"
+_STUBS = "tests.stubs.errands"
 #: Seconds for what a host does in a moment.
 PATIENCE = 60.0
 
 
-class StubBundle:
-    """The stubs as what travels; see `launcher.transport.bundle.Bundle`.
-
-    Args:
-        magic: of the Python that is said to have compiled them.
-    """
-
-    def __init__(self, magic: bytes = importlib.util.MAGIC_NUMBER) -> None:
-        code = marshal.dumps(compile(_STUBS.read_text(), str(_STUBS), "exec"))
-        self.compiled = magic + zlib.compress(marshal.dumps({"errands": (False, code)}, 2))
-
-    def source(self) -> bytes:
-        """The other form."""
-        return bytes(4) + zlib.compress(marshal.dumps({"errands": (False, _STUBS.read_bytes())}, 2))
+def start(hosts: SshHosts, host: str, function: str, arguments: object) -> SshErrand:
+    """Start one of the functions there."""
+    python = hosts.python(host)
+    startup = bootstrap.startup(python, f"{_STUBS}:{function}", arguments, (_STUBS,))
+    return SshErrand(hosts.connection(host), python, startup)
 
 
 def receive(errand: Errand, until: int | None = None, patience: float = PATIENCE) -> bytes:
@@ -58,7 +48,7 @@ def send(errand: Errand, data: bytes, patience: float = PATIENCE) -> bytes:
         view = view[sent:]
         assert time.monotonic() < deadline, f"not in time; it said {errand.said()!r}"
         if not sent:
-            # No short time-out: whoever waits to send must be woken when it can.
-            select.select([errand], [], [], patience)
+            # No short time-out: the descriptor becomes ready when more can be sent.
+            select.select([errand], [errand] if received else [], [], patience)
         received += errand.recv(1 << 20) or b""
     return received

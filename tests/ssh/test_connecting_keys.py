@@ -98,7 +98,7 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
     assert said.startswith(
         f"node1: the host key of {hosts[0].address}:{hosts[0].port} has changed: it shows "
     )
-    assert f"{_fingerprint(hosts[0])}, ~/.ssh/known_hosts:1 says ssh-ed25519 {old}. Somebody may be" in said
+    assert f"{_fingerprint(hosts[0])}, ~/.ssh/known_hosts:1 says ssh-ed25519 {old}. Another" in said
     assert home.known.read_text() == before
     # The command that it names does what it says.
     command = said.rpartition("with: ")[2].split()
@@ -110,7 +110,7 @@ def test_a_revoked_host_key_is_refused(home: Home, hosts: list[LabHost]):
     key = " ".join((hosts[0].folder / "etc/host_key.pub").read_text().split()[:2])
     home.known.write_text(home.known.read_text() + f"@revoked * {key}\n")
     said = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
-    assert f"was revoked by ~/.ssh/known_hosts:{len(home.known.read_text().splitlines())}" in said
+    assert f"is revoked by ~/.ssh/known_hosts:{len(home.known.read_text().splitlines())}" in said
 
 
 def test_known_hosts_files_of_ssh_config(home: Home, hosts: list[LabHost], tmp_path: Path):
@@ -203,4 +203,4 @@ def test_too_many_keys(home: Home, hosts: list[LabHost]):
 
 def test_a_key_file_that_is_none(home: Home, hosts: list[LabHost]):
     home.key.write_text("not a key\n")
-    assert "~/.ssh/id_ed25519 is no key that can be used" in refusal(Host(hosts[0].name))
+    assert "~/.ssh/id_ed25519 is not a key that can be used" in refusal(Host(hosts[0].name))

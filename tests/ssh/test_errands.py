@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from paramiko import Channel
 
 from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.transport.base import Errand
-from launcher.transport.ssh import fleet as fleet_module
-from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.settings import SshSettings
-from tests.ssh.errand_stubs import StubBundle, receive, send
+from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.options import SshSettings
+from tests.ssh.errand_stubs import receive, send, start
 from tests.ssh.host import PATIENCE, LabHost, until
 from tests.ssh.lab import Lab
 
@@ -28,13 +25,12 @@ SHELLS = ["/bin/sh", "/bin/bash", "/bin/dash", "/bin/zsh", "/bin/csh", "/bin/tcs
 
 @pytest.fixture(autouse=True)
 def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with the keys of the lab, and stubs instead of our errands."""
+    """A home with the keys of the lab."""
     path = tmp_path / "home"
     path.mkdir()
     lab.move_in(path)
     monkeypatch.setenv("HOME", str(path))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    monkeypatch.setattr(fleet_module, "bundle", lambda entry: StubBundle())
     return path
 
 
@@ -42,21 +38,21 @@ class Runner:
     """Runs errands on hosts, each connected to when it is first needed."""
 
     def __init__(self) -> None:
-        self._fleets: dict[Host, Fleet] = {}
+        self._fleets: dict[Host, SshHosts] = {}
         self._errands: list[Errand] = []
 
-    def fleet(self, host: LabHost, python: str | None = None) -> Fleet:
+    def fleet(self, host: LabHost, python: str | None = None) -> SshHosts:
         """A fleet of this host alone."""
         record = Host(host.name, python=python)
         if record not in self._fleets:
-            self._fleets[record] = Fleet([record], SshSettings(), print)
+            self._fleets[record] = SshHosts([record], SshSettings(), print)
             self._fleets[record].connect()
         return self._fleets[record]
 
     def __call__(
         self, host: LabHost, function: str, arguments: object = None, python: str | None = None
     ) -> Errand:
-        errand = self.fleet(host, python).errand(host.name, f"errands:{function}", arguments)
+        errand = start(self.fleet(host, python), host.name, function, arguments)
         self._errands.append(errand)
         return errand
 
@@ -189,7 +185,7 @@ def _in_no_time(call: Callable[[], int]) -> int:
 
 
 def _woken(errand: Errand, seconds: float) -> bool:
-    return bool(select.select([errand], [], [], seconds)[0])
+    return bool(any(select.select([], [errand], [], seconds)))
 
 
 def test_closing_ends_its_stdin(hosts: list[LabHost], run: Runner):
@@ -280,24 +276,7 @@ def test_a_python_that_is_too_old(hosts: list[LabHost], run: Runner):
 def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):
     hosts[0].program("brokenpython", "#!/bin/sh\necho no libpython >&2\nexit 3\n")
     said = failure(run(hosts[0], "shown", 1, python="brokenpython"))
-    assert "ended with 3, and said: no libpython" in said
-
-
-def test_another_magic_number_gets_the_source(
-    hosts: list[LabHost], run: Runner, monkeypatch: pytest.MonkeyPatch
-):
-    asked: list[str] = []
-
-    class Foreign(StubBundle):
-        def source(self) -> bytes:
-            asked.append("source")
-            return super().source()
-
-    monkeypatch.setattr(fleet_module, "bundle", lambda entry: Foreign(b"xx\r\n"))
-    for _ in range(2):  # the second time it is sent at once
-        errand = run(hosts[0], "echo")
-        assert send(errand, b"x") or receive(errand, 1) == b"x"
-    assert len(asked) == 2
+    assert "ended with 3 and printed: no libpython" in said
 
 
 def test_every_python_of_this_machine(hosts: list[LabHost], run: Runner):
@@ -325,28 +304,6 @@ def test_a_connection_that_breaks(hosts: list[LabHost], run: Runner):
     fleet.redial(hosts[0].name)
     assert fleet.is_alive(hosts[0].name)
     assert receive(run(hosts[0], "shown", 1)) == b"1"
-
-
-def test_whoever_reads_just_when_it_breaks_knows_that_it_has(
-    hosts: list[LabHost], run: Runner, monkeypatch: pytest.MonkeyPatch
-):
-    """Its thread closes all channels first; whoever that wakes must not take it for their end."""
-    errand = run(hosts[0], "echo")
-    assert send(errand, b"x") or receive(errand, 1)
-    told, unlink = threading.Event(), Channel._unlink  # type: ignore[attr-defined]
-
-    def unlink_and_rest(self: Channel) -> None:
-        unlink(self)
-        told.wait(10)
-
-    monkeypatch.setattr(Channel, "_unlink", unlink_and_rest)
-    try:
-        hosts[0].kill_sshd_sessions()
-        said = failure(errand)
-        assert not run.fleet(hosts[0]).is_alive(hosts[0].name)
-    finally:
-        told.set()
-    assert said.startswith(f"{hosts[0].name}: the connection broke")
 
 
 def test_a_host_that_is_cut_off_makes_nobody_wait(hosts: list[LabHost], run: Runner):

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.relay import MOST_WAYS
+from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.relay import MOST_CONNECTIONS
 from tests.conftest import Launch
 from tests.ssh.host import PATIENCE, LabHost, until
 from tests.ssh.lab import Lab
@@ -177,7 +177,7 @@ def crowd_on(host: LabHost, port: int, count: int, patience: float = 60.0) -> st
     return said_on(host, CROWD, port, count, patience)
 
 
-def test_all_hosts_reach_it(lab: Lab, fleet: Fleet, echo: Echo):
+def test_all_hosts_reach_it(lab: Lab, fleet: SshHosts, echo: Echo):
     told: list[str] = []
     ports = fleet.relay(echo.path, told.append)
     assert sorted(ports) == [host.name for host in lab.hosts]
@@ -186,7 +186,7 @@ def test_all_hosts_reach_it(lab: Lab, fleet: Fleet, echo: Echo):
     assert told == []
 
 
-def test_how_fast_it_is(lab: Lab, fleet: Fleet, echo: Echo, capsys: pytest.CaptureFixture[str]):
+def test_how_fast_it_is(lab: Lab, fleet: SshHosts, echo: Echo, capsys: pytest.CaptureFixture[str]):
     """Both ways at once, and printed; far below what it is means that something waits.
 
     Other work takes from it, and adds nothing: the best of three counts.
@@ -206,7 +206,7 @@ def test_how_fast_it_is(lab: Lab, fleet: Fleet, echo: Echo, capsys: pytest.Captu
     assert rate > 10
 
 
-def test_who_does_not_read_is_not_read_for(lab: Lab, fleet: Fleet, folder: str):
+def test_who_does_not_read_is_not_read_for(lab: Lab, fleet: SshHosts, folder: str):
     deaf = Echo(folder, deaf=True)
     try:
         taken = int(said_on(lab.hosts[0], STUFF, fleet.relay(deaf.path, print)["node1"]))
@@ -215,7 +215,7 @@ def test_who_does_not_read_is_not_read_for(lab: Lab, fleet: Fleet, folder: str):
         deaf.close()
 
 
-def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: Fleet, folder: str, echo: Echo):
+def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: SshHosts, folder: str, echo: Echo):
     """The same connection carries another way, and errands."""
     port = fleet.relay(echo.path, print)["node1"]
     stuck = "import time; way = 0\n" + TALK.replace(
@@ -229,20 +229,17 @@ def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: Fleet, folder: 
             waiting.kill()
 
 
-def test_so_many_and_no_more(lab: Lab, fleet: Fleet, echo: Echo):
+def test_so_many_and_no_more(lab: Lab, fleet: SshHosts, echo: Echo):
     told: list[str] = []
     port = fleet.relay(echo.path, told.append)["node1"]
     node = lab.hosts[0]
-    assert crowd_on(node, port, MOST_WAYS) == f"{MOST_WAYS} b'x'"
-    assert fleet._relays is not None
-    ways = fleet._relays._ways[node.name]
-    until(lambda: not ways, PATIENCE, "all of them are over")
-    assert crowd_on(node, port, MOST_WAYS + 1) == f"{MOST_WAYS + 1} b''"
+    assert crowd_on(node, port, MOST_CONNECTIONS) == f"{MOST_CONNECTIONS} b'x'"
+    assert crowd_on(node, port, MOST_CONNECTIONS + 1) == f"{MOST_CONNECTIONS + 1} b''"
     until(lambda: told, PATIENCE, "it is told")
-    assert told == [f"node1: more than {MOST_WAYS} connections at a time to this machine: refused"]
+    assert told == [f"node1: more than {MOST_CONNECTIONS} connections at a time to this machine: refused"]
 
 
-def test_who_leaves_in_the_middle_breaks_nothing(lab: Lab, fleet: Fleet, echo: Echo):
+def test_who_leaves_in_the_middle_breaks_nothing(lab: Lab, fleet: SshHosts, echo: Echo):
     """The server would end the whole connection if anything were sent on a channel that is no more."""
     echo.endless = True
     told: list[str] = []
@@ -252,36 +249,37 @@ def test_who_leaves_in_the_middle_breaks_nothing(lab: Lab, fleet: Fleet, echo: E
     assert fleet.is_alive("node1") and told == []
 
 
-def test_keys_are_renewed_meanwhile(lab: Lab, fleet: Fleet, echo: Echo):
+def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshHosts, echo: Echo):
     """While channels are opened and closed: then only the keys may be spoken of."""
     echo.endless = True
-    port = fleet.relay(echo.path, print)["node1"]
-    line = fleet._lines["node1"]
-    line.packetizer.REKEY_BYTES = 3_000_000
-    first = line.H
-    for _ in range(10):
-        leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "20"]) for _ in range(2)]
-        assert [one.communicate(timeout=120)[0] for one in leaving] == [b"left\n"] * 2
-        if first != line.H:
-            break
-    assert first != line.H, "no keys were renewed"
+    with sshd_with(lab.hosts[0], "RekeyLimit 1M"):
+        fleet.redial("node1")
+        port = fleet.relay(echo.path, print)["node1"]
+        transport = fleet.connection("node1").transport
+        seen = {transport.H}
+        for _ in range(10):
+            leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "20"]) for _ in range(2)]
+            assert [one.communicate(timeout=120)[0] for one in leaving] == [b"left\n"] * 2
+            seen.add(transport.H)
+    assert len(seen) > 3, "no keys were renewed"
     assert fleet.is_alive("node1")
 
 
-def test_the_cipher_that_costs_least(lab: Lab, fleet: Fleet):
+def test_the_cipher_that_costs_least(lab: Lab, fleet: SshHosts):
     """Where the server has it; else another."""
-    assert {line.local_cipher for line in fleet._lines.values()} == {"aes128-gcm@openssh.com"}
+    ciphers = {fleet.connection(host.name).transport.local_cipher for host in lab.hosts}
+    assert ciphers == {"aes128-gcm@openssh.com"}
     with sshd_with(lab.hosts[1], "Ciphers aes256-ctr"):
         fleet.redial("node2")
-        assert fleet._lines["node2"].local_cipher == "aes256-ctr"
+        assert fleet.connection("node2").transport.local_cipher == "aes256-ctr"
 
 
-def test_nobody_listens(lab: Lab, fleet: Fleet, folder: str):
+def test_nobody_listens(lab: Lab, fleet: SshHosts, folder: str):
     told: list[str] = []
     port = fleet.relay(f"{folder}/nobody", told.append)["node1"]
     assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
     until(lambda: told, PATIENCE, "it is told")
-    assert told == [f"node1: its tasks can't be led to {folder}/nobody: No such file or directory"]
+    assert told == [f"node1: its tasks can't be led to {folder}/nobody: no such file or directory"]
 
 
 def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):
@@ -302,7 +300,7 @@ def test_tasks_here_go_directly(launch: Launch, echo: Echo):
     assert f"--relay: '{echo.path}s' is no socket; expected the path of a unix socket" in ended.err
 
 
-def test_it_is_back_with_the_connection(lab: Lab, fleet: Fleet, echo: Echo):
+def test_it_is_back_with_the_connection(lab: Lab, fleet: SshHosts, echo: Echo):
     """At the same port, though the old server process may still hold it."""
     node = lab.hosts[0]
     port = fleet.relay(echo.path, print)[node.name]

@@ -1,0 +1,275 @@
+"""What ssh_config, the hostfile and the command line say about connecting to a host.
+
+The ``ssh`` command of this machine reads its configuration best: ``ssh -G HOST`` prints the result of every
+``Match`` and ``Include``. It reads the home of the account, whatever ``$HOME`` says; so where ``$HOME`` is
+another folder, or there is no ``ssh``, `paramiko.SSHConfig` reads the files of ``$HOME``.
+"""
+
+from __future__ import annotations
+
+import getpass
+import glob
+import os
+import pwd
+import re
+import shlex
+import shutil
+import subprocess
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from paramiko.config import SSHConfig
+from paramiko.ssh_exception import ConfigParseError
+
+from launcher.transports.ssh.failures import HostFailure, Place
+
+#: The default port, which known_hosts and messages leave out.
+SSH_PORT = 22
+_USER_FILE = "~/.ssh/config"
+_SYSTEM_FILE = "/etc/ssh/ssh_config"
+_KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+_SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+_IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
+#: How deep files may include others, as in OpenSSH.
+_MOST_INCLUDES = 16
+#: Seconds for ``ssh -G``, which may run commands of ``Match exec``.
+_QUERY_LIMIT = 30.0
+#: Values of StrictHostKeyChecking that accept a new key. A changed key is refused whatever they are.
+_LENIENT = ("accept-new", "no", "off", "false")
+#: Characters of a name that a shell takes literally; as OpenSSH, others are refused in a ProxyCommand.
+_PLAIN = re.compile(r"[\w.:%@+,\[\]-]*")
+
+
+class SshSettings(NamedTuple):
+    """Options of a launch about connecting; times in seconds."""
+
+    #: The limit of each step of a connection: TCP, the handshake, each key of the login.
+    connect_timeout: float = 10.0
+    #: Attempts per host; only failures that may pass are tried again.
+    attempts: int = 3
+    #: How many hosts are connected to at the same time.
+    fanout: int = 32
+    #: Whether the key of a host that is not in known_hosts is added to it.
+    accept_new: bool = False
+    #: How long the tasks of a host run on after its connection is lost.
+    lease: float = 60.0
+
+
+class HostOptions(NamedTuple):
+    """Everything that connecting to one host depends on."""
+
+    #: As the user wrote it.
+    name: str
+    address: str
+    port: int
+    user: str
+    #: ``ProxyJump``: the hosts on the way, the first one first.
+    gateways: tuple[str, ...] = ()
+    #: ``ProxyCommand`` with its tokens replaced; empty: none.
+    proxy_command: str = ""
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    #: The socket of the agent; empty: none.
+    agent: str = ""
+    #: ``inet``, ``inet6`` or anything else for both.
+    address_family: str = "any"
+    #: Seconds; ``None``: those of the launch.
+    connect_timeout: float | None = None
+    known_hosts: tuple[str, ...] = ()
+    system_known_hosts: tuple[str, ...] = ()
+    host_key_alias: str = ""
+    accept_new: bool = False
+    hash_known_hosts: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Where its server is."""
+        return Place(self.address, self.port)
+
+
+class Hop(NamedTuple):
+    """A host, or a gateway, as the user wrote it."""
+
+    name: str
+    user: str | None = None
+    port: int | None = None
+
+
+def host_options(hop: Hop) -> HostOptions:
+    """The options of a host; what the hop says wins over ssh_config.
+
+    Raises:
+        HostFailure: ssh_config can't be read, or says something impossible.
+    """
+    home = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
+    asks_ssh = os.path.realpath(os.path.expanduser("~")) == home and shutil.which("ssh") is not None
+    values = _from_ssh(hop) if asks_ssh else _from_files(hop)
+    try:
+        return _options(hop, values)
+    except ValueError as error:
+        raise HostFailure(f"{_USER_FILE} has a wrong value: {error}") from error
+
+
+def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
+    def value(key: str, default: str = "") -> str:
+        found = values.get(key, [default])[0]
+        return default if found.lower() == "none" else found
+
+    address = value("hostname", hop.name)
+    user, port = hop.user or value("user") or getpass.getuser(), hop.port or int(value("port", str(SSH_PORT)))
+    tokens = {"h": address, "n": hop.name, "p": str(port), "r": user, "u": getpass.getuser(), "%": "%"}
+    tokens["d"] = os.path.expanduser("~")
+
+    def path(text: str) -> str:
+        return os.path.expanduser(_expanded(text, tokens))
+
+    command = value("proxycommand")
+    if command and not all(_PLAIN.fullmatch(text) for text in (address, hop.name, user)):
+        raise HostFailure(
+            f"the shell of its ProxyCommand would interpret characters in its name or user: {hop}"
+        )
+    identities = [file for file in values.get("identityfile", _IDENTITIES) if file.lower() != "none"]
+    agent = values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    timeout = value("connecttimeout")
+    return HostOptions(
+        name=hop.name,
+        address=address,
+        port=port,
+        user=user,
+        gateways=_gateways(hop, address, value("proxyjump")),
+        proxy_command=_expanded(command, tokens),
+        identity_files=tuple(path(file).removesuffix(".pub") for file in identities),
+        identities_only=value("identitiesonly").lower() == "yes",
+        agent={"SSH_AUTH_SOCK": os.environ.get("SSH_AUTH_SOCK", ""), "none": ""}.get(agent, path(agent)),
+        address_family=value("addressfamily", "any").lower(),
+        connect_timeout=float(timeout) if timeout else None,
+        known_hosts=_files(values, "userknownhostsfile", _KNOWN_HOSTS),
+        system_known_hosts=_files(values, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
+        host_key_alias=value("hostkeyalias"),
+        accept_new=value("stricthostkeychecking").lower() in _LENIENT,
+        hash_known_hosts=value("hashknownhosts").lower() == "yes",
+    )
+
+
+def _expanded(text: str, tokens: Mapping[str, str]) -> str:
+    """``%h`` and the like replaced; others stay as they are."""
+    return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
+
+
+def _files(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str, ...]:
+    words = shlex.split(values.get(key, [default])[0])
+    return tuple(os.path.expanduser(word) for word in words if word.lower() != "none")
+
+
+def _gateways(hop: Hop, address: str, written: str) -> tuple[str, ...]:
+    """The hosts of a ``ProxyJump``; a host that is named there is not its own gateway."""
+    hops = tuple(part.strip() for part in written.split(",") if part.strip())
+    return () if not hops or parse_hop(hops[-1]).name in (hop.name, address) else hops
+
+
+def parse_hop(text: str) -> Hop:
+    """A gateway as ``ProxyJump`` writes it: ``[user@]host[:port]``, also as ``ssh://...``.
+
+    Raises:
+        HostFailure: it is not one.
+    """
+    try:
+        parts = urllib.parse.urlsplit(text if "://" in text else f"ssh://{text}")
+        name, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise HostFailure(f"{text!r} is not a gateway: {error}; expected [user@]host[:port]") from error
+    if not name:
+        raise HostFailure(f"{text!r} is not a gateway: it names no host; expected [user@]host[:port]")
+    at = text.lower().rfind(name)
+    return Hop(text[at : at + len(name)], parts.username, port)
+
+
+def shorten(path: str) -> str:
+    """A path with ``~`` for the user's home."""
+    home = os.path.expanduser("~")
+    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
+
+
+# ---------------------------------------------------------------------- ssh -G
+
+
+def _from_ssh(hop: Hop) -> dict[str, list[str]]:
+    """What ``ssh -G`` prints: each option with its values in order."""
+    argv = ["ssh", "-G"]
+    argv += ["-l", hop.user] if hop.user else []
+    argv += ["-p", str(hop.port)] if hop.port else []
+    try:
+        done = subprocess.run(
+            [*argv, "--", hop.name], stdin=subprocess.DEVNULL, capture_output=True, timeout=_QUERY_LIMIT
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostFailure(f"ssh -G {hop.name} failed: {error}") from error
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it ended without a message"]
+        raise HostFailure(f"{_USER_FILE} can't be understood: {lines[0]}")
+    values: dict[str, list[str]] = {}
+    for line in done.stdout.decode("utf-8", "surrogateescape").splitlines():
+        key, _, text = line.partition(" ")
+        values.setdefault(key, []).append(text)
+    return values
+
+
+# ---------------------------------------------------------------------- paramiko.SSHConfig
+
+
+def _from_files(hop: Hop) -> dict[str, list[str]]:
+    own = ["Host *"] + [f"User {hop.user}"] * bool(hop.user) + [f"Port {hop.port}"] * bool(hop.port)
+    lines: list[str] = []
+    for file in (os.path.expanduser(_USER_FILE), _SYSTEM_FILE):
+        lines += ["Host *", *_lines(file, hop.name, [*own, *lines])]
+    found = _lookup([*own, *lines], hop.name)
+    return {key: value if isinstance(value, list) else [value or "none"] for key, value in found.items()}
+
+
+def _lookup(lines: list[str], name: str) -> dict[str, str | list[str]]:
+    try:
+        return dict(SSHConfig.from_text("\n".join(lines)).lookup(name))
+    except (ConfigParseError, ValueError, KeyError) as error:
+        raise HostFailure(f"{_USER_FILE} can't be understood: {error}") from error
+
+
+def _lines(path: str, name: str, before: list[str], depth: int = 0) -> Iterator[str]:
+    """The lines of a file for one host, with those of the files that it includes in their places.
+
+    An ``Include`` counts in the block where it stands: it is skipped where that does not match the host.
+    """
+    if depth > _MOST_INCLUDES:
+        raise HostFailure(f"{path}: files include each other")
+    before, block = [*before, "Host *"], "Host *"
+    for line in _read(path):
+        keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        if keyword.lower() in ("host", "match"):
+            block = line
+        if keyword.lower() != "include":
+            before.append(line)
+            yield line
+        elif "launcherprobe" in _lookup([*before, block, "LauncherProbe yes"], name):
+            for file in _included(rest, path):
+                included = ["Host *", *_lines(file, name, before, depth + 1)]
+                before += included
+                yield from included
+            before.append(block)
+            yield block
+
+
+def _read(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise HostFailure(f"{path} can't be read: {error.strerror}") from error
+
+
+def _included(patterns: str, path: str) -> Iterator[str]:
+    """The files of an ``Include``: patterns, relative to the folder of the user's or the system's file."""
+    folder = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
+    for pattern in shlex.split(patterns):
+        yield from sorted(glob.glob(os.path.join(folder, os.path.expanduser(pattern))))

@@ -155,8 +155,8 @@ def _say(way: socket.socket, direction: str, size: int) -> float:
 def carry(host: str, path: str) -> None:
     """Lead a port of a host to a socket here."""
     from launcher.job import Host
+    from launcher.transports.ssh import SshSettings
     from launcher.transports.ssh.hosts import SshHosts
-    from launcher.transports.ssh.options import SshSettings
 
     with SshHosts([Host(host)], SshSettings(), print) as fleet:
         fleet.connect()

@@ -15,8 +15,8 @@ from launcher.files.requests import parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import look
 from launcher.job import Host
-from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.settings import SshSettings
+from launcher.transports.ssh import SshSettings
+from launcher.transports.ssh.hosts import SshHosts
 
 
 def bring(job: str, text: str, *hosts: str) -> None:
@@ -34,8 +34,8 @@ def end(job: str, *hosts: str) -> None:
         finish(fleet, hosts, job, 32)
 
 
-def _connected(hosts: Sequence[str]) -> Fleet:
-    return Fleet([Host(name) for name in hosts], SshSettings(), print)
+def _connected(hosts: Sequence[str]) -> SshHosts:
+    return SshHosts([Host(name) for name in hosts], SshSettings(), print)
 
 
 if __name__ == "__main__":

@@ -102,9 +102,9 @@ def _ask(hosts: Sequence[Host], args: argparse.Namespace) -> Asked:
     remote = [host for host in hosts if not is_here(host)]
     if not remote:
         return ask_hosts(hosts, lambda _: local, is_here, args.timeout, args.python, print_notice)
-    from launcher.transport.ssh.fleet import Fleet
+    from launcher.transports.ssh.hosts import SshHosts
 
-    with Fleet(remote, ssh_settings(args), print_notice) as fleet:
+    with SshHosts(remote, ssh_settings(args), print_notice) as fleet:
         unreached = _Unreached({})
         try:
             fleet.connect()

@@ -52,14 +52,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _clean_hosts(args: argparse.Namespace) -> int:
-    from launcher.transport.ssh import lean
-
-    lean.fetch()
-    from launcher.transport.ssh.fleet import Fleet
+    from launcher.transports.ssh.hosts import SshHosts
 
     hosts = read_hosts(args.hosts)
     remote = [host for host in hosts if not is_here(host)]
-    with Fleet(remote, ssh_settings(args), print_notice) as fleet:
+    with SshHosts(remote, ssh_settings(args), print_notice) as fleet:
         fleet.connect()
         engines = Engines(hosts, RemoteCommands(hosts, fleet), print_notice)
         dead = engines.dead()

@@ -8,8 +8,8 @@ import sys
 from launcher import __version__
 from launcher.cli.parser import Once, descriptor, seconds, whole_number
 from launcher.job import MOST_TASKS
-from launcher.transport.ssh.settings import SshSettings
 from launcher.transports.docker.options import add_docker_options
+from launcher.transports.ssh import SshSettings
 
 #: Seconds: hosts are pinged every two, and a lost connection is noticed after five.
 _LEAST_LEASE = 6

@@ -18,7 +18,7 @@ from launcher.transports.base import Leased, RemoteCommand
 from launcher.transports.local import LocalHosts
 
 if TYPE_CHECKING:
-    from launcher.transport.ssh.fleet import Fleet
+    from launcher.transports.ssh.hosts import SshHosts
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
 _DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
@@ -45,13 +45,12 @@ def with_default_python(options: Options) -> Options:
 
 
 def connect_hosts(
-    stack: ExitStack, options: Options, placement: Placement, notices: Notices, ahead: bool
-) -> Fleet | None:
+    stack: ExitStack, options: Options, placement: Placement, notices: Notices
+) -> SshHosts | None:
     """Connect to all hosts of a job that are other machines.
 
     Args:
         stack: closes the connections.
-        ahead: the next thing wanted of each host is its agent: start it as soon as a host is connected.
 
     Returns:
         The connections; ``None``: all tasks run on this machine.
@@ -62,11 +61,7 @@ def connect_hosts(
     remote = [host for host in placement.hosts() if not is_here(host)]
     if not remote:
         return None
-    from launcher.transport.ssh import lean
-
-    lean.fetch()
-    from launcher.transport.ssh.fleet import Fleet
-    from launcher.transports.link import START
+    from launcher.transports.ssh.hosts import SshHosts
 
     allow_descriptors(len(remote) * (_DESCRIPTORS + (_RELAY_DESCRIPTORS if options.relay else 0)))
     used = {host.name for host in placement.hosts()}
@@ -75,7 +70,7 @@ def connect_hosts(
         count = len(placement.tasks)
         tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
         print_notice(f"no task runs on {listed(idle)}: the job has {tasks}")
-    fleet = stack.enter_context(Fleet(remote, options.ssh, notices, START if ahead else ""))
+    fleet = stack.enter_context(SshHosts(remote, options.ssh, notices))
     try:
         fleet.connect()
     except KeyboardInterrupt:

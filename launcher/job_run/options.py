@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from launcher.job import Host, JobSpec
-from launcher.transport.ssh.settings import SshSettings
 from launcher.transports.docker.options import DockerOptions
+from launcher.transports.ssh import SshSettings
 
 #: The source of what several options say together, and of roles that options make.
 COMMAND_LINE = "command line"

@@ -114,9 +114,8 @@ def _launch(
         local = [host for host in hosts if is_here(host)] if options.docker is None else []
         agents = stack.enter_context(EarlyAgents(LocalTransport(), local))
         allow_descriptors(len(placement.tasks))  # for their logs; local tasks keep the limit of the user
-        ahead = options.docker is None and staging is None
         by_ssh = options.docker is None or options.hosts_named
-        remote = connect_hosts(stack, options, placement, notices, ahead) if by_ssh else None
+        remote = connect_hosts(stack, options, placement, notices) if by_ssh else None
         commands = RemoteCommands(hosts, remote)
 
         containers = None

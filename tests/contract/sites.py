@@ -91,15 +91,15 @@ def _here(request: pytest.FixtureRequest) -> Iterator[Site]:
 def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Its connection is opened before the test and closed after it; nothing may be left there."""
     # Not on the path of the other transports.
-    from launcher.transport.ssh.fleet import Fleet
-    from launcher.transport.ssh.settings import SshSettings
     from launcher.transports.link import ReconnectingTransport
+    from launcher.transports.ssh import SshSettings
+    from launcher.transports.ssh.hosts import SshHosts
 
     lab: Lab = request.getfixturevalue("one_host")
     request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
     told: list[str] = []
     lab.heal()
-    with Fleet([lab.hosts[0].record()], SshSettings(), told.append) as fleet:
+    with SshHosts([lab.hosts[0].record()], SshSettings(), told.append) as fleet:
         fleet.connect()
         site = SshSite(ReconnectingTransport(fleet, told.append), lab.hosts[0])
         site.run(["mkdir", site.folder])

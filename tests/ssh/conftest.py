@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launcher.job import Host
+from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
-from launcher.transports.ssh.options import SshSettings
 from tests.conftest import Launch
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab

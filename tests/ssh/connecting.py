@@ -10,8 +10,8 @@ import pytest
 
 from launcher.errors import HostsError, TransportError
 from launcher.job import Host
+from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
-from launcher.transports.ssh.options import SshSettings
 from tests.ssh.errand_stubs import receive
 from tests.ssh.lab import Lab
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import select
 import time
 
-from launcher.transport.base import Errand
 from launcher.transports import bootstrap
+from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh.errand import SshErrand
 from launcher.transports.ssh.hosts import SshHosts
 
@@ -22,7 +22,7 @@ def start(hosts: SshHosts, host: str, function: str, arguments: object) -> SshEr
     return SshErrand(hosts.connection(host), python, startup)
 
 
-def receive(errand: Errand, until: int | None = None, patience: float = PATIENCE) -> bytes:
+def receive(errand: RemoteCommand, until: int | None = None, patience: float = PATIENCE) -> bytes:
     """All that comes up to the end, or so many bytes."""
     deadline = time.monotonic() + patience
     received = b""
@@ -39,7 +39,7 @@ def receive(errand: Errand, until: int | None = None, patience: float = PATIENCE
     return received
 
 
-def send(errand: Errand, data: bytes, patience: float = PATIENCE) -> bytes:
+def send(errand: RemoteCommand, data: bytes, patience: float = PATIENCE) -> bytes:
     """Send all of it; what came back meanwhile."""
     deadline = time.monotonic() + patience
     view, received = memoryview(data), b""

@@ -32,7 +32,7 @@ _PIECE = 64 * 1024
 
 
 class PretendErrand:
-    """See `launcher.transport.base.Errand`."""
+    """See `launcher.transport.base.RemoteCommand`."""
 
     def __init__(self, line: PretendLine, python: str, entry: str, arguments: object) -> None:
         self._line = line
@@ -60,11 +60,11 @@ class PretendErrand:
                     return
 
     def fileno(self) -> int:
-        """See `Errand.fileno`."""
+        """See `RemoteCommand.fileno`."""
         return self._ours.fileno()
 
     def recv(self, size: int) -> bytes | None:
-        """See `Errand.recv`."""
+        """See `RemoteCommand.recv`."""
         try:
             data = self._ours.recv(size)
         except BlockingIOError:
@@ -76,7 +76,7 @@ class PretendErrand:
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `Errand.send`."""
+        """See `RemoteCommand.send`."""
         try:
             return self._ours.send(data)
         except BlockingIOError:
@@ -85,18 +85,18 @@ class PretendErrand:
             raise ConnectionLost(f"{self._line.host}: the connection broke") from error
 
     def wait(self, seconds: float) -> int | None:
-        """See `Errand.wait`."""
+        """See `RemoteCommand.wait`."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def said(self) -> str:
-        """See `Errand.said`."""
+        """See `RemoteCommand.said`."""
         return os.pread(self._errors, _PIECE, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """See `Errand.close`."""
+        """See `RemoteCommand.close`."""
         self._ours.close()
 
     def end(self) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from launcher.errors import TransportError
 from launcher.job import Host
+from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh import hosts as hosts_module
 from launcher.transports.ssh.hosts import SshHosts
-from launcher.transports.ssh.options import SshSettings
 from tests.ssh.connecting import ONCE, QUICK, Home, refusal, until, works
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab

@@ -12,9 +12,9 @@ import pytest
 
 from launcher.errors import TransportError
 from launcher.job import Host
-from launcher.transport.base import Errand
+from launcher.transports.base import RemoteCommand
+from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
-from launcher.transports.ssh.options import SshSettings
 from tests.ssh.errand_stubs import receive, send, start
 from tests.ssh.host import PATIENCE, LabHost, until
 from tests.ssh.lab import Lab
@@ -39,7 +39,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._fleets: dict[Host, SshHosts] = {}
-        self._errands: list[Errand] = []
+        self._errands: list[RemoteCommand] = []
 
     def fleet(self, host: LabHost, python: str | None = None) -> SshHosts:
         """A fleet of this host alone."""
@@ -51,7 +51,7 @@ class Runner:
 
     def __call__(
         self, host: LabHost, function: str, arguments: object = None, python: str | None = None
-    ) -> Errand:
+    ) -> RemoteCommand:
         errand = start(self.fleet(host, python), host.name, function, arguments)
         self._errands.append(errand)
         return errand
@@ -72,7 +72,7 @@ def run() -> Iterator[Runner]:
     runner.close()
 
 
-def failure(errand: Errand) -> str:
+def failure(errand: RemoteCommand) -> str:
     """Why it can't be run."""
     with pytest.raises(TransportError) as caught:
         receive(errand)
@@ -165,7 +165,7 @@ def test_sending_never_waits_and_wakes_when_there_is_room(hosts: list[LabHost], 
     assert errand.send(b"x") == 1
 
 
-def _send_until_stuck(errand: Errand, least: int = 0) -> int:
+def _send_until_stuck(errand: RemoteCommand, least: int = 0) -> int:
     """Send until nothing more is taken for a while; how much was, which must be so much."""
     data, taken, deadline = bytes(1 << 20), 0, time.monotonic() + 60
     while True:
@@ -184,7 +184,7 @@ def _in_no_time(call: Callable[[], int]) -> int:
     return result
 
 
-def _woken(errand: Errand, seconds: float) -> bool:
+def _woken(errand: RemoteCommand, seconds: float) -> bool:
     return bool(any(select.select([], [errand], [], seconds)))
 
 

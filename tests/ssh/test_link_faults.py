@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from launcher import events
-from launcher.transport.ssh.fleet import Fleet
-from launcher.transport.ssh.settings import SshSettings
 from launcher.transports.link import ReconnectingTransport
+from launcher.transports.ssh import SshSettings
+from launcher.transports.ssh.hosts import SshHosts
 from tests.contract.driver import Driver
 from tests.ssh.host import PATIENCE, LabHost, Process, until
 from tests.ssh.lab import Lab
@@ -39,7 +39,7 @@ class Reach:
         self.host = host
         self.told: list[str] = []
         record = host.record()
-        self.fleet = Fleet([record], SshSettings(connect_timeout=3.0), self.told.append)
+        self.fleet = SshHosts([record], SshSettings(connect_timeout=3.0), self.told.append)
         self.fleet.connect()
         link = ReconnectingTransport(self.fleet, self.told.append, lease).open(record)
         self.agent = Driver(link, record.name, {})
@@ -96,7 +96,7 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
 def test_the_connection_is_killed_before_the_agent_is_asked_for(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
     record, told = hosts[0].record(), list[str]()
-    with Fleet([record], SshSettings(), told.append) as fleet:
+    with SshHosts([record], SshSettings(), told.append) as fleet:
         fleet.connect()
         assert hosts[0].kill_sshd_sessions()
         link = ReconnectingTransport(fleet, told.append).open(record)
@@ -215,13 +215,13 @@ LAUNCHER = """
 import os, sys, time
 from launcher import events
 from launcher.job import Host
-from launcher.transport.ssh.fleet import Fleet
+from launcher.transports.ssh.hosts import SshHosts
 from launcher.transports.link import ReconnectingTransport
-from launcher.transport.ssh.settings import SshSettings
+from launcher.transports.ssh import SshSettings
 from launcher.transports.link import ReconnectingTransport
 from tests.contract.driver import Driver
 host = Host(sys.argv[1])
-with Fleet([host], SshSettings(), print) as fleet:
+with SshHosts([host], SshSettings(), print) as fleet:
     fleet.connect()
     agent = Driver(ReconnectingTransport(fleet, print).open(host), host.name, {})
     agent.ready()

@@ -19,3 +19,22 @@ key exchange and before any login.
 Each command has one thread, which moves bytes between its channel and a socketpair; the caller sees only the
 socket. Nothing of ours sends in paramiko's own thread: while keys are renewed, that thread must receive.
 """
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class SshSettings(NamedTuple):
+    """Options of a launch about connecting; times in seconds."""
+
+    #: The limit of each step of a connection: TCP, the handshake, each key of the login.
+    connect_timeout: float = 10.0
+    #: Attempts per host; only failures that may pass are tried again.
+    attempts: int = 3
+    #: How many hosts are connected to at the same time.
+    fanout: int = 32
+    #: Whether the key of a host that is not in known_hosts is added to it.
+    accept_new: bool = False
+    #: How long the tasks of a host run on after its connection is lost.
+    lease: float = 60.0

@@ -18,11 +18,11 @@ from paramiko.packet import Packetizer
 
 from launcher.errors import ConnectionLost, TransportError
 from launcher.text import printable
-from launcher.transports.ssh import failures
+from launcher.transports.ssh import SshSettings, failures
 from launcher.transports.ssh.failures import HostFailure, Place
 from launcher.transports.ssh.known_hosts import KnownHosts
 from launcher.transports.ssh.login import KeyFiles, log_in
-from launcher.transports.ssh.options import HostOptions, SshSettings
+from launcher.transports.ssh.options import HostOptions
 from launcher.transports.ssh.process import MARK, SHELL_COMMAND, Completed, RemoteProcess, first_line
 
 #: Costs a tenth of the CPU of the next best key exchange, at both ends.

@@ -1,4 +1,4 @@
-"""A program of ours on a host, over its connection; see `launcher.transport.base.Errand`."""
+"""A program of ours on a host, over its connection; see `launcher.transports.base.RemoteCommand`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class SshErrand:
         self._process = connection.start_shell(bootstrap.COMMAND, startup)
 
     def fileno(self) -> int:
-        """See `Errand.fileno`; writable when `send` takes something."""
+        """See `RemoteCommand.fileno`; writable when `send` takes something."""
         return self._process.socket.fileno()
 
     def recv(self, size: int) -> bytes | None:
-        """See `Errand.recv`."""
+        """See `RemoteCommand.recv`."""
         while not self._ready:
             data = self._take(_READ_SIZE)
             if data is None:
@@ -80,7 +80,7 @@ class SshErrand:
         return TransportError(f"{self.host}: {text}")
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `Errand.send`; takes nothing before the program is up."""
+        """See `RemoteCommand.send`; takes nothing before the program is up."""
         if not self._connection.alive:
             raise ConnectionLost(self._connection.why_broken())
         try:
@@ -93,13 +93,13 @@ class SshErrand:
             return 0
 
     def wait(self, seconds: float) -> int | None:
-        """See `Errand.wait`. A program that was killed has no exit status."""
+        """See `RemoteCommand.wait`. A program that was killed has no exit status."""
         return self._process.wait(seconds)
 
     def said(self) -> str:
-        """See `Errand.said`."""
+        """See `RemoteCommand.said`."""
         return self._process.stderr()
 
     def close(self) -> None:
-        """See `Errand.close`."""
+        """See `RemoteCommand.close`."""
         self._process.close()

@@ -11,12 +11,13 @@ from launcher.errors import ConnectionLost, HostsError, TransportError
 from launcher.job import Host
 from launcher.text import listed
 from launcher.transports import bootstrap
+from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.connection import Connection, Stopped, Stopping, connect
 from launcher.transports.ssh.errand import SshErrand
 from launcher.transports.ssh.failures import HostFailure, unexpected
 from launcher.transports.ssh.known_hosts import KnownHosts
 from launcher.transports.ssh.login import KeyFiles
-from launcher.transports.ssh.options import Hop, SshSettings, host_options, parse_hop
+from launcher.transports.ssh.options import Hop, host_options, parse_hop
 from launcher.transports.ssh.relay import Relay
 
 #: Seconds until the user sees which hosts are slow, and then between two such lines.
@@ -146,7 +147,7 @@ class SshHosts:
         return connection
 
     def errand(self, host: str, entry: str, arguments: object) -> SshErrand:
-        """See `launcher.transport.base.Errands.errand`."""
+        """See `launcher.transports.base.Hosts.errand`."""
         connection, python = self.connection(host), self.python(host)
         return SshErrand(connection, python, bootstrap.startup(python, entry, arguments))
 

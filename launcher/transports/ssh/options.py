@@ -41,21 +41,6 @@ _LENIENT = ("accept-new", "no", "off", "false")
 _PLAIN = re.compile(r"[\w.:%@+,\[\]-]*")
 
 
-class SshSettings(NamedTuple):
-    """Options of a launch about connecting; times in seconds."""
-
-    #: The limit of each step of a connection: TCP, the handshake, each key of the login.
-    connect_timeout: float = 10.0
-    #: Attempts per host; only failures that may pass are tried again.
-    attempts: int = 3
-    #: How many hosts are connected to at the same time.
-    fanout: int = 32
-    #: Whether the key of a host that is not in known_hosts is added to it.
-    accept_new: bool = False
-    #: How long the tasks of a host run on after its connection is lost.
-    lease: float = 60.0
-
-
 class HostOptions(NamedTuple):
     """Everything that connecting to one host depends on."""
 

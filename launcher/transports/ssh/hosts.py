@@ -30,6 +30,8 @@ _PAUSES = (0.3, 1.0, 2.0)
 _MOST_GATEWAYS = 8
 #: Seconds for which a gateway that failed is not tried again for the next host.
 _GATEWAY_REST = 0.2
+#: Seconds for the threads of closed connections to end.
+_LAST_WAIT = 2.0
 #: What runs our programs where the hostfile names no Python.
 _PYTHON = "python3"
 
@@ -209,6 +211,9 @@ class SshHosts:
         if self._relay is not None:
             self._relay.close()
         self._dialer.close()
+        deadline = time.monotonic() + _LAST_WAIT
+        for connection in self._connections.values():
+            connection.transport.join(max(0.0, deadline - time.monotonic()))
         self._connections.clear()
 
 

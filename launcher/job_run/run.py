@@ -40,7 +40,7 @@ from launcher.transports.local import EarlyAgents, LocalTransport
 
 if TYPE_CHECKING:
     from launcher.job_run.staging import Staging
-    from launcher.transport.ssh.fleet import Fleet
+    from launcher.transports.ssh.hosts import SshHosts
 
 
 def run_job(options: Options) -> int:
@@ -172,7 +172,7 @@ def _launch(
 
 
 def _links(
-    options: Options, agents: EarlyAgents, remote: Fleet | None, job: str, notices: Notices
+    options: Options, agents: EarlyAgents, remote: SshHosts | None, job: str, notices: Notices
 ) -> Callable[[Host], Link]:
     """What opens the link to the agent of a host: the forked one here, over SSH elsewhere."""
     if remote is None:
@@ -184,7 +184,7 @@ def _links(
     return lambda host: agents.open(host) if is_here(host) else ssh.open(host)
 
 
-def _with_relay(placement: Placement, remote: Fleet, socket: str, notices: Notices) -> Placement:
+def _with_relay(placement: Placement, remote: SshHosts, socket: str, notices: Notices) -> Placement:
     """The placement whose tasks on other machines find the port that leads to this unix socket."""
     ports = remote.relay(os.path.abspath(socket), notices)
     relays = {

@@ -189,7 +189,7 @@ class FeedCall:
         return self._exhausted and not self._again
 
     def _may_begin(self, channel: WorkerChannel, number: int) -> bool:
-        """Whether a task gets a partition: it waits for rows, or has the least of all."""
+        """Whether a task gets a partition: it waits for rows, or has the fewest unread ones."""
         if self.options.in_step:
             return self._order[number : number + 1] in ([channel.task], [])
         if not self.permits(number):
@@ -197,7 +197,7 @@ class FeedCall:
         if not self._gathered():
             return channel.task not in self._begun
         others = [other for other in self._feed.channels.values() if other is not channel and other.has_room]
-        return channel.hungry or all(channel.load <= other.load for other in others)
+        return channel.hungry or all(channel.window <= other.window for other in others)
 
     def _gathered(self) -> bool:
         """Whether all tasks have opened the feed, or had the time to."""

@@ -98,8 +98,8 @@ class WorkerChannel:
         self.terminated = self.returned = False
         #: Partitions of which not all chunks are made, by number.
         self.partitions: dict[int, Partition] = {}
-        #: Bytes that the task has not consumed, and those of which it has not begun to hand out rows.
-        self.load = self.window = 0
+        #: Bytes of which the task has not begun to hand out rows.
+        self.window = 0
         self._made = 0
         self._untaken: deque[_Sent] = deque()
         self._unconsumed: deque[_Sent] = deque()
@@ -167,7 +167,7 @@ class WorkerChannel:
         found.update((id(partition), partition) for partition in self.partitions.values())
         for pending in (self._unconsumed, self._untaken, self._unanswered, self.partitions):
             pending.clear()
-        self.load = self.window = 0
+        self.window = 0
         return [partition for partition in found.values() if not partition.busy]
 
     # What the task sends.
@@ -251,10 +251,9 @@ class WorkerChannel:
         while self._untaken and self._untaken[0].number <= progress.taken:
             self.window -= self._untaken.popleft().weight
         while self._unconsumed and self._unconsumed[0].number <= progress.consumed:
-            sent = self._unconsumed.popleft()
-            self.load -= sent.weight
-            sent.partition.out -= 1
-            sent.partition.call.settle(sent.partition)
+            partition = self._unconsumed.popleft().partition
+            partition.out -= 1
+            partition.call.settle(partition)
 
     def _counted(self, rows: int) -> None:
         """The oldest chunk of code that was not counted has made so many rows."""
@@ -377,7 +376,6 @@ class WorkerChannel:
         self._made += 1
         sent = _Sent(self._made, partition, chunk.weight, None if chunk.flags & REMOTE else chunk.rows)
         partition.sent(chunk)
-        self.load += sent.weight
         self.window += sent.weight
         self._untaken.append(sent)
         self._unconsumed.append(sent)

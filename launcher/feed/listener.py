@@ -11,11 +11,10 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from launcher.feed.remote.connect import GREETING, NONCE, PROOF, keep_alive
+from launcher.feed.remote.connect import GREETING, NONCE, PROOF, keep_alive, read_exactly
 from launcher.feed.remote.frames import hang_up
 
 #: Unauthenticated peers at a time: one more, and the oldest of them is rejected (a task needs milliseconds).
@@ -45,7 +44,7 @@ class Peer(NamedTuple):
     sock: socket.socket
 
 
-class Rejected(Exception):
+class Rejected(OSError):
     """The handshake failed; the text completes "rejected a connection ..."."""
 
 
@@ -138,22 +137,20 @@ class Listener:
                 self._report(f"because more than {MOST_PENDING} were without a handshake")
 
     def _handshake(self, sock: socket.socket) -> None:
+        limit = threading.Timer(HANDSHAKE_SECONDS, hang_up, [sock])
+        limit.daemon = True
+        limit.start()
         try:
             keep_alive(sock)
-            hello = greet(sock, self._key)
-            sock.settimeout(None)
-            peer = Peer(
-                hello["task"], hello["attempt"], hello["purpose"], str(hello.get("feed", "")), hello, sock
-            )
-        except OSError:  # a task that has connected by another route sends nothing on this one
+            peer = greet(sock, self._key)
+        except OSError as error:  # a task that has connected by another route closes this one
             self._forget(sock)
             sock.close()
+            if isinstance(error, Rejected):
+                self._report(str(error))
             return
-        except Rejected as rejection:
-            self._forget(sock)
-            sock.close()
-            self._report(str(rejection))
-            return
+        finally:
+            limit.cancel()
         self._forget(sock)
         with self._delivering:
             self._on_peer(peer)
@@ -170,54 +167,31 @@ class Listener:
             self._notice(f"rejected a connection {reason} (further ones are not reported)")
 
 
-def greet(sock: socket.socket, key: bytes, seconds: float | None = None) -> Mapping[str, Any]:
+def greet(sock: socket.socket, key: bytes) -> Peer:
     """The driver's side of the handshake.
 
-    Returns:
-        The task's hello.
-
     Raises:
-        Rejected: the peer does not have the key, or sends something else.
-        OSError: it has closed the connection before it has sent anything.
+        Rejected: the peer does not have the key, or its hello is invalid.
+        OSError: the connection has ended.
     """
-    seconds = HANDSHAKE_SECONDS if seconds is None else seconds
-    deadline = time.monotonic() + seconds
     ours = os.urandom(NONCE)
-    sock.settimeout(seconds)
     sock.sendall(GREETING + ours)
-    answer = _read(sock, NONCE + PROOF, deadline, seconds)
-    theirs, proof = answer[:NONCE], answer[NONCE:]
+    theirs, proof = read_exactly(sock, NONCE), read_exactly(sock, PROOF)
     if not hmac.compare_digest(proof, hmac.digest(key, b"task" + ours + theirs, "sha256")):
         raise Rejected("with a wrong key")
     sock.sendall(hmac.digest(key, b"driver" + theirs + ours, "sha256"))
-    length = int.from_bytes(_read(sock, 4, deadline, seconds), "big")
+    length = int.from_bytes(read_exactly(sock, 4), "big")
     if not 0 < length <= MOST_HELLO:
         raise Rejected(f"with a hello of {length} bytes (at most {MOST_HELLO})")
     try:
-        hello = json.loads(_read(sock, length, deadline, seconds))
+        hello = json.loads(read_exactly(sock, length))
     except (ValueError, RecursionError) as error:
         raise Rejected("with a hello that is not JSON") from error
     if not isinstance(hello, dict) or not all(
         isinstance(hello.get(name), kind) for name, kind in _HELLO.items()
     ):
         raise Rejected("with an incomplete hello")
-    return hello
-
-
-def _read(sock: socket.socket, size: int, deadline: float, seconds: float) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        try:
-            sock.settimeout(max(0.001, deadline - time.monotonic()))
-            part = sock.recv(size - len(data))
-        except TimeoutError:
-            raise Rejected(f"without a valid handshake in {seconds:g} s") from None
-        if not part and not data and size == NONCE + PROOF:
-            raise ConnectionError("the peer closed the connection")
-        if not part:
-            raise Rejected("that ended within the handshake")
-        data += part
-    return bytes(data)
+    return Peer(hello["task"], hello["attempt"], hello["purpose"], str(hello.get("feed", "")), hello, sock)
 
 
 def _listening(family: int, address: Any) -> socket.socket:

@@ -102,10 +102,7 @@ def test_nodes_that_have_returned_before_they_are_fed():
         assert time.monotonic() - since < 50
 
 
-@pytest.mark.parametrize("imports", ["the program", "the function"])
-def test_rows_and_results_of_classes_of_a_module_of_ones_own(
-    imports: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_rows_and_results_of_classes_of_a_module_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "mine_in_rows.py").write_text(
         "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    x: int\n"
     )
@@ -115,18 +112,13 @@ def test_rows_and_results_of_classes_of_a_module_of_ones_own(
     row = mine_in_rows.Row
 
     def fun(args: Any, ctx: Any) -> None:
-        known = row
-        if args == "the function":
-            import mine_in_rows
-
-            known = mine_in_rows.Row
         feed = ctx.get_data_feed(train_mode=False)
         while not feed.should_stop():
             rows = feed.next_batch(10)
-            feed.batch_results([known(one.x if isinstance(one, known) else -1) for one in rows])
+            feed.batch_results([row(one.x if isinstance(one, row) else -1) for one in rows])
 
     try:
-        with TFCluster.run(fun, imports, 1, **FED) as cluster:
+        with TFCluster.run(fun, None, 1, **FED) as cluster:
             found = list(cluster.inference([row(number) for number in range(50)]))
     finally:
         del sys.modules["mine_in_rows"]

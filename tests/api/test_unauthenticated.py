@@ -173,8 +173,6 @@ def test_a_handshake_has_a_time_limit(lab: Lab, drip: bool, monkeypatch: pytest.
         if drip:
             sock.sendall(b"x")
         assert sock.recv(1000) == b""
-    assert soon(lambda: lab.notices)
-    assert "without a valid handshake in 0.3 s" in lab.notices[0]
 
 
 def test_a_job_with_other_connections_to_its_socket(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

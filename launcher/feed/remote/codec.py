@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Union
 from launcher.errors import FeedError
 from launcher.feed.remote.blocks import imported, is_array
 from launcher.feed.remote.own_modules import by_value as own_by_value
-from launcher.feed.remote.own_modules import class_bytes, own_class, own_names
+from launcher.feed.remote.own_modules import own_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,6 @@ _PROTOCOL = 5
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 #: How deep, and how many items of a row, are looked at to tell whether it is plain.
 _DEEP, _FAR = 3, 8
-_MAIN = frozenset(["__main__"])
 #: The error about rows that cannot be unpickled; ``{why}`` is Python's message.
 _UNREADABLE = (
     "the rows cannot be read in the task ({why}): the module of their classes must be there too; "
@@ -70,7 +69,10 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
         if arrays is None:
             arrays = _columns(block)
         if arrays is None:
-            return [_pickled(block, named)]
+            try:
+                return [_dumped(block, named, memo=not (block and _is_plain(block[0], _DEEP)))]
+            except _NOT_PLAIN as error:
+                return [by_value(block, error, named)]
         block = arrays
     buffers: list[Buffer] = []
     block = _contiguous(block)
@@ -179,21 +181,16 @@ _NOT_PLAIN = (_OfProgram, ValueError, RecursionError, pickle.PicklingError, Attr
 
 
 class _Pickler(pickle.Pickler):
-    """Carries the program's own classes as code. It is not called for texts, numbers, tuples and so on."""
+    """Refuses the program's own classes and functions; is not asked about texts, numbers, tuples and so on."""
 
-    #: Modules that are missing where the pickle goes; see `encode` for ``named``.
-    missing: frozenset[str] = _MAIN
-    named = False
+    #: Modules that are missing where the pickle goes.
+    missing = frozenset(["__main__"])
 
     def reducer_override(self, thing: Any) -> Any:
         """See `pickle.Pickler`."""
         kind = thing if isinstance(thing, (type, FunctionType)) else type(thing)
-        if kind.__module__ not in self.missing:
-            return NotImplemented
-        if self.fast or isinstance(thing, FunctionType):  # without a memo each row would carry the class
+        if kind.__module__ in self.missing:
             raise _OfProgram(f"{kind.__module__}.{kind.__qualname__} is of the program's own code")
-        if isinstance(thing, type):
-            return own_class, (thing.__module__, thing.__qualname__, class_bytes(thing, self.named))
         return NotImplemented
 
 
@@ -203,23 +200,10 @@ def _dumped(
     file = io.BytesIO()
     pickler = _Pickler(file, _PROTOCOL, buffer_callback=keep)
     pickler.fast = not memo
-    pickler.named = named
     if not named:
         pickler.missing = own_names()
     pickler.dump(thing)
     return file.getvalue()
-
-
-def _pickled(rows: list[Any], named: bool) -> Buffer:
-    """The pickle of a list. Rows that turn out not to be plain are pickled with the memo."""
-    plain = bool(rows) and _is_plain(rows[0], _DEEP)
-    try:
-        try:
-            return _dumped(rows, named, memo=not plain)
-        except _OfProgram:
-            return _dumped(rows, named)
-    except _NOT_PLAIN as error:
-        return by_value(rows, error, named)
 
 
 def _is_plain(row: Any, deep: int) -> bool:

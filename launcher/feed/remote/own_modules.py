@@ -5,24 +5,18 @@ from __future__ import annotations
 import functools
 import glob
 import os
-import pickle
 import sys
 import sysconfig
 import threading
-import weakref
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
-    from typing import Any
+    from collections.abc import Iterator
 
 #: cloudpickle has one list of such modules for the whole process; held while it is changed.
 _REGISTRY = threading.RLock()
-#: The code of classes, and classes by their code.
-_BYTES: MutableMapping[type, bytes] = weakref.WeakKeyDictionary()
-_MADE: dict[bytes, Any] = {}
 #: The number of modules when they were searched last, and the names found.
 _seen: tuple[int, frozenset[str]] = (0, frozenset())
 
@@ -42,42 +36,6 @@ def by_value() -> Iterator[None]:
         finally:
             for module in ours:
                 cloudpickle.unregister_pickle_by_value(module)
-
-
-def class_bytes(kind: type, named: bool) -> bytes:
-    """The code of a class, for `own_class`; made once.
-
-    Args:
-        named: other modules of the program's own travel as names.
-    """
-    import cloudpickle
-
-    if (data := _BYTES.get(kind)) is None:
-        with nullcontext() if named else by_value():
-            data = _BYTES[kind] = bytes(cloudpickle.dumps(kind))
-    return data
-
-
-def own_class(module: str, name: str, data: bytes) -> Any:
-    """A class of one of the program's own modules, in the process that receives it; always the same object.
-
-    It is that of the module if the module is imported there, so that ``isinstance`` works in a function that
-    has imported it; else it is made from the code.
-
-    Args:
-        name: within the module; may have dots.
-    """
-    if data not in _MADE:
-        found = _imported(module, name)
-        _MADE[data] = found if isinstance(found, type) else pickle.loads(data)
-    return _MADE[data]
-
-
-def _imported(module: str, name: str) -> object:
-    found: object = None if module == "__main__" else sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def own_names() -> frozenset[str]:

@@ -93,5 +93,5 @@ $(VENV)/.dev: $(PACKAGING) | $(VENV)/bin/python
 # Not editable: what is measured is what a user installs.
 $(BENCH)/.installed: $(PACKAGING) $(SOURCES) | $(BENCH)/bin/python
 	rm -rf build
-	$(BENCH)/bin/python $(PIP) --quiet install .
+	$(BENCH)/bin/python $(PIP) --quiet install '.[bench]'
 	@touch $@

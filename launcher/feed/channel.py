@@ -353,10 +353,10 @@ class WorkerChannel:
             if self.terminated:
                 call.give_up(partition)
                 return
-            if self._is_over:
-                call.feed_again(partition)
+            if partition.number not in self.partitions:  # it was taken away meanwhile
+                call.feed_again(partition, f"{self.task} is lost")
                 return
-            if call.over:
+            if self._is_over or call.over:
                 return
             if chunk is None:
                 partition.complete = True

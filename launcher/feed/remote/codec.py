@@ -181,7 +181,7 @@ _NOT_PLAIN = (_OfProgram, ValueError, RecursionError, pickle.PicklingError, Attr
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses the program's own classes and functions; is not asked about texts, numbers, tuples and so on."""
+    """Refuses the program's own classes and functions; not called for texts, numbers, tuples and so on."""
 
     #: Modules that are missing where the pickle goes.
     missing = frozenset(["__main__"])

@@ -127,8 +127,8 @@ class Tmux:
         """Keep the session open while the user looks at it; nothing of it is left when this returns."""
         interrupted = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
         if self.attached and not interrupted and not self._stuck:
-            self._show_end(report)
             with _until_signal() as asked:
+                self._show_end(report)
                 while self.attached and not asked:
                     time.sleep(_LOOK)
         self._run("kill-server")

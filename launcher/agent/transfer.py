@@ -218,9 +218,10 @@ class Landing:
         self._top_fd = -1
         #: The folder used last: most entries arrive in the same one as the entry before.
         self._last = ("", -1)
-        #: The file that is arriving, with its descriptor and temporary name.
-        self._file: Optional[Tuple[FileEntry, int, str]] = None
+        #: The file that is arriving, its bytes to come, its descriptor (-1: skipped) and temporary name.
+        self._file: Optional[FileEntry] = None
         self._left = 0
+        self._fd, self._new = -1, ""
 
     def put(self, entry: FileEntry) -> None:
         """Make a folder (`finish` sets its mode) or a link, or begin a file.
@@ -229,8 +230,10 @@ class Landing:
             OSError: it can't be made.
         """
         if self._file is not None:
-            raise ProtocolError(f"{entry.path!r} begins before {self._file[0].path!r} has ended")
-        if entry.kind == FOLDER:
+            raise ProtocolError(f"{entry.path!r} begins before {self._file.path!r} has ended")
+        if entry.kind == FILE:
+            self._file, self._left = entry, entry.size
+        elif entry.kind == FOLDER:
             self._folder(entry.path)
             return
         folder, name, new = self._place(entry.path)
@@ -238,8 +241,8 @@ class Landing:
             os.symlink(entry.target, new, dir_fd=folder)
             self._rename(folder, new, name)
             return
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        self._file, self._left = (entry, fd, new), entry.size
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd, self._new = os.open(new, flags, 0o600, dir_fd=folder), new
 
     def write(self, data: bytes) -> None:
         """Add bytes to the file that is arriving.
@@ -251,36 +254,42 @@ class Landing:
             raise ProtocolError("more bytes than announced")
         self._left -= len(data)
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._file[1], view) :]
+        while view and self._fd >= 0:
+            view = view[os.write(self._fd, view) :]
 
-    def end(self) -> None:
-        """The file is complete: give it its name.
+    def end(self) -> bool:
+        """The file is complete: give it its name, unless it is skipped.
+
+        Returns:
+            Whether it is there.
 
         Raises:
             OSError: it can't be renamed.
         """
         if self._file is None or self._left:
             raise ProtocolError("fewer bytes than announced")
-        entry, fd, new = self._file
+        entry, self._file = self._file, None
+        if self._fd < 0:
+            return False
         try:
-            os.fchmod(fd, entry.mode)
-            os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
+            os.fchmod(self._fd, entry.mode)
+            os.utime(self._fd, ns=(entry.mtime_ns, entry.mtime_ns))
             folder, name, _ = self._place(entry.path)
-            self._rename(folder, new, name)
+            self._rename(folder, self._new, name)
+            return True
         finally:
-            self.abandon()
+            os.close(self._fd)
+            self._fd = -1
 
-    def abandon(self) -> None:
-        """Remove what has arrived of the file that is not complete."""
-        if self._file is None:
+    def skip(self) -> None:
+        """The file that is arriving can't be written: remove it, and pass over the bytes that still come."""
+        if self._file is None or self._fd < 0:
             return
-        entry, fd, new = self._file
-        self._file = None
-        os.close(fd)
+        os.close(self._fd)
+        self._fd = -1
         try:
-            os.unlink(new, dir_fd=self._place(entry.path)[0])
-        except OSError:  # it has its name, or its folder is gone
+            os.unlink(self._new, dir_fd=self._place(self._file.path)[0])
+        except OSError:  # its folder is gone
             return
 
     def finish(self, entries: Iterable[FileEntry]) -> None:
@@ -328,7 +337,8 @@ class Landing:
 
     def close(self) -> None:
         """Remove what is half here, and let go of the folder."""
-        self.abandon()
+        self.skip()
+        self._file = None
         self._forget()
         if self._top_fd >= 0:
             os.close(self._top_fd)

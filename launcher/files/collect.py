@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.agent.transfer import FOLDER, MAX_ENTRIES, Landing, check_entry
@@ -55,46 +55,59 @@ def collect(
         fanout: how many hosts at once.
         deadline: when to give up what is not here (monotonic seconds); ``None``: never.
     """
-    hosts = list(dict.fromkeys(one.host for one in wanted))
-    meter, since, summary = Meter(hosts), time.monotonic(), ""
-    fetches = {
-        host: _Fetch(host, [one for one in wanted if one.host == host], meter, deadline) for host in hosts
-    }
+    items: dict[str, list[_Item]] = {}
+    for one in wanted:
+        items.setdefault(one.host, []).append(_Item(one))
+    meter, since, summary = Meter(items), time.monotonic(), ""
 
     def visit(host: str, cancelled: threading.Event) -> None:
-        fetch = fetches[host]
-
         def once() -> None:
-            arguments = {"job": job, "wanted": fetch.order()}
+            orders = [item.order(number) for number, item in enumerate(items[host]) if not item.done]
+            arguments = {"job": job, "wanted": orders}
             with Conversation(errands, host, "give", arguments, cancelled) as talk:
-                fetch.take_all(talk)
+                _take_all(talk, items[host], meter, deadline)
 
         try:
             persistently(errands, host, once, cancelled, meter.say)
         except TransportError as error:
-            raise TransportError("; ".join(filter(None, (str(error), fetch.missing())))) from error
+            raise TransportError(f"{error}{_missing(items[host])}") from error
         finally:
             meter.done(host)
 
     progress.begin("collecting", meter)
     try:
-        outcome = on_all(hosts, visit, fanout, progress.tick)
-        lacking = {host: text for host, text in outcome.failed.items() if fetches[host].lacks}
-        result = Collected(
-            sum(fetch.files for fetch in fetches.values()),
-            sum(fetch.size for fetch in fetches.values()),
-            (
-                *(text for fetch in fetches.values() for text in fetch.texts(fatal=False)),
-                *(text for host, text in outcome.failed.items() if host not in lacking),
-            ),
-            (*(text for fetch in fetches.values() for text in fetch.texts(fatal=True)), *lacking.values()),
-            tuple(host for host, fetch in fetches.items() if host in lacking or fetch.texts(fatal=True)),
-        )
-        into = {folder for fetch in fetches.values() for folder in fetch.into}
-        summary = _summary(result, len(hosts), into, time.monotonic() - since)
+        outcome = on_all(list(items), visit, fanout, progress.tick)
+        result = _result(items, outcome.failed)
+        into = {item.wanted.into for of_host in items.values() for item in of_host if item.came}
+        summary = _summary(result, len(items), into, time.monotonic() - since)
         return result
     finally:
         progress.end(summary)
+
+
+def _result(items: Mapping[str, Sequence[_Item]], errors: Mapping[str, str]) -> Collected:
+    """What came of it. What is spare and did not come is a remark."""
+    remarks, failures, failed = [], [], []
+    for host, of_host in items.items():
+        fatal = [text for item in of_host if not item.wanted.spare for text in item.failures]
+        remarks += [text for item in of_host for text in item.remarks]
+        remarks += [text for item in of_host if item.wanted.spare for text in item.failures]
+        failures += fatal
+        if fatal or (host in errors and any(not item.done and not item.wanted.spare for item in of_host)):
+            failed.append(host)
+    failures += [text for host, text in errors.items() if host in failed]
+    remarks += [text for host, text in errors.items() if host not in failed]
+    files = sum(len(item.came) for of_host in items.values() for item in of_host)
+    size = sum(size for of_host in items.values() for item in of_host for _, size, _ in item.came)
+    return Collected(files, size, tuple(remarks), tuple(failures), tuple(failed))
+
+
+def _missing(items: Sequence[_Item]) -> str:
+    """What was not fetched from a host, in words."""
+    left = [f"{item.wanted.path!r} of {item.wanted.task}" for item in items if not item.done]
+    files = sum(len(item.came) for item in items)
+    came = f" ({counted(files, 'file')} came)" if files else ""
+    return f"; not fetched: {listed(left)}{came}" if left else ""
 
 
 def _summary(result: Collected, hosts: int, into: Iterable[str], seconds: float) -> str:
@@ -106,138 +119,83 @@ def _summary(result: Collected, hosts: int, into: Iterable[str], seconds: float)
     return f"collected {what}{where and f' into {where}'} in {seconds:.1f} s"
 
 
-class _Fetch:
-    """What is fetched from one host, over as many connections as it takes."""
+def _take_all(talk: Conversation, items: Sequence[_Item], meter: Meter, deadline: float | None) -> None:
+    """Take what a host sends, until it says that it was all.
 
-    def __init__(self, host: str, wanted: Sequence[Wanted], meter: Meter, deadline: float | None) -> None:
-        self._host = host
-        self._wanted = wanted
-        self.meter = meter
-        self._deadline = deadline
-        #: Items of which all has come, and the files that came of each: path, size, time.
-        self._done: set[int] = set()
-        self._had: dict[int, set[tuple[str, int, int]]] = {number: set() for number in range(len(wanted))}
-        self.files = self.size = self._entries = self._remarks = 0
-        #: By item: the text, and whether it is a failure.
-        self._texts: dict[int, dict[tuple[str, bool], None]] = {number: {} for number in range(len(wanted))}
-        #: The folders here that files arrived in.
-        self.into: set[str] = set()
+    Raises:
+        TransportError: the host failed, or the connection broke.
+    """
+    for item in items:
+        item.begin_again()
+    current: _Item | None = None
+    left = 0
+    try:
+        while not isinstance(message := talk.get(), FilesDone):
+            if deadline is not None and time.monotonic() > deadline:
+                raise TransportError(f"{items[0].wanted.host}: out of time")
+            if isinstance(message, FileRemark):
+                _item(items, message.item).remark(message.text)
+            elif isinstance(message, FilesFollow):
+                if current is not None:
+                    current.complete()
+                current = _item(items, message.item)
+                meter.expect(message.size - left)
+                left = message.size
+            elif current is None:
+                raise ProtocolError(f"{type(message).__name__} at the wrong moment")
+            else:
+                if isinstance(message, FileData):
+                    left -= len(message.data)
+                    meter.move(len(message.data))
+                current.take(message)
+        for item in items:
+            item.complete()
+    except ProtocolError as error:
+        raise talk.misunderstood(error) from error
+    finally:
+        meter.expect(-left)
+        for item in items:
+            item.landing.close()
 
-    def order(self) -> list[dict[str, object]]:
-        """What is still to be fetched, for the remote command."""
-        return [
-            {"number": number, "base": one.base, "path": one.path, "had": sorted(self._had[number])}
-            for number, one in enumerate(self._wanted)
-            if number not in self._done
-        ]
 
-    def missing(self) -> str:
-        """What was not fetched, in words."""
-        left = [one for number, one in enumerate(self._wanted) if number not in self._done]
-        names = listed([f"{one.path!r} of {one.task}" for one in left])
-        came = f" ({counted(self.files, 'file')} came)" if self.files else ""
-        return f"not fetched: {names}{came}" if left else ""
-
-    @property
-    def lacks(self) -> bool:
-        """Whether something that must come has not."""
-        return any(not one.spare for number, one in enumerate(self._wanted) if number not in self._done)
-
-    def texts(self, fatal: bool) -> list[str]:
-        """Failures, or remarks; what need not come makes remarks only."""
-        return [
-            text
-            for number, texts in self._texts.items()
-            for text, failed in texts
-            if (failed and not self._wanted[number].spare) == fatal
-        ]
-
-    def take_all(self, talk: Conversation) -> None:
-        """Take what comes, until the host says that it was all.
-
-        Raises:
-            TransportError: the host failed, or the connection broke.
-        """
-        for number in self._had.keys() - self._done:
-            self._texts[number].clear()  # will be said again
-        self._remarks = 0
-        item: _Item | None = None
-        try:
-            while not isinstance(message := talk.get(), FilesDone):
-                if self._deadline is not None and time.monotonic() > self._deadline:
-                    raise TransportError(f"{self._host}: out of time")
-                if isinstance(message, FileRemark):
-                    self.say(message.item, message.text)
-                elif isinstance(message, FilesFollow):
-                    if item is not None:
-                        item.complete()
-                    item = _Item(self, self._wanted_item(message.item), message)
-                elif item is None:
-                    raise ProtocolError(f"{type(message).__name__} at the wrong moment")
-                else:
-                    item.take(message)
-            if item is not None:
-                item.complete()
-        except ProtocolError as error:
-            raise talk.misunderstood(error) from error
-        finally:
-            if item is not None:
-                item.close()
-        self._done.update(self._had)
-
-    def _wanted_item(self, number: int) -> Wanted:
-        if number not in self._had or number in self._done:
-            raise ProtocolError(f"nothing was asked for under the number {number}")
-        return self._wanted[number]
-
-    def say(self, number: int, text: str) -> None:
-        """The host says something about an item."""
-        self._remarks += 1
-        if self._remarks > _MOST_REMARKS * len(self._wanted):
-            raise ProtocolError("it sends too many remarks")
-        self._add(number, f"{self._host}: {self._wanted_item(number).task}: {text}", False)
-
-    def fail(self, number: int, path: str, error: OSError) -> None:
-        """Something can't be written here."""
-        into = self._wanted[number].into
-        self._add(number, f"{self._host}: {path!r} can't be put into {into}: {error.strerror}", True)
-
-    def _add(self, number: int, text: str, failed: bool) -> None:
-        if len(self._texts[number]) < _MOST_REMARKS:
-            self._texts[number][text[:_LONGEST_REMARK], failed] = None
-
-    def begun(self) -> None:
-        """One more entry arrives."""
-        self._entries += 1
-        if self._entries > 2 * MAX_ENTRIES:
-            raise ProtocolError("it sends too many entries")
-
-    def came(self, number: int, file: FileEntry) -> None:
-        """A file has arrived as it is."""
-        self._had[number].add((file.path, file.size, file.mtime_ns))
-        self.into.add(self._wanted[number].into)
-        self.files += 1
-        self.size += file.size
-
-    def over(self, number: int) -> None:
-        """All of an item has come."""
-        self._done.add(number)
-        self._had[number].clear()
+def _item(items: Sequence[_Item], number: int) -> _Item:
+    if not 0 <= number < len(items) or items[number].done:
+        raise ProtocolError(f"nothing was asked for under the number {number}")
+    return items[number]
 
 
 class _Item:
-    """One thing that was asked for, while it arrives."""
+    """One thing that is fetched, over as many connections as it takes."""
 
-    def __init__(self, fetch: _Fetch, wanted: Wanted, follows: FilesFollow) -> None:
-        self._fetch = fetch
-        self._number = follows.item
-        self._landing = Landing(wanted.into)
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        #: All of it is here.
+        self.done = False
+        #: Files that came as they are: path, size, time.
+        self.came: set[tuple[str, int, int]] = set()
+        #: From the host; and what can't be written here.
+        self.remarks: list[str] = []
+        self.failures: list[str] = []
+        self.landing = Landing(wanted.into)
         self._file = FileEntry("", FOLDER)
-        self._folders: list[FileEntry] = []
-        #: The file that arrives can't be written here: its bytes are passed over.
-        self._skips = False
-        self._left = max(0, follows.size)
-        fetch.meter.expect(self._left)
+        self._folders: dict[str, FileEntry] = {}
+        self._entries = 0
+
+    def order(self, number: int) -> dict[str, object]:
+        """What the remote command is asked for."""
+        wanted = self.wanted
+        return {"number": number, "base": wanted.base, "path": wanted.path, "had": sorted(self.came)}
+
+    def begin_again(self) -> None:
+        """What was said of it will be said again, if it is not complete."""
+        if not self.done:
+            self.remarks, self.failures, self._entries = [], [], 0
+
+    def remark(self, text: str) -> None:
+        """The host says something about it."""
+        if len(self.remarks) == _MOST_REMARKS:
+            raise ProtocolError("too many remarks")
+        self.remarks.append(f"{self.wanted.host}: {self.wanted.task}: {text[:_LONGEST_REMARK]}")
 
     def take(self, message: object) -> None:
         """An entry, or part of a file.
@@ -247,39 +205,35 @@ class _Item:
         """
         try:
             if isinstance(message, FileEntry):
-                self._fetch.begun()
+                self._entries += 1
+                if self._entries > 2 * MAX_ENTRIES:
+                    raise ProtocolError("too many entries")
                 check_entry(message)
-                self._file, self._skips = message, False
-                self._landing.put(message)
+                self._file = message
                 if message.kind == FOLDER:
-                    self._folders.append(message)
+                    self._folders[message.path] = message
+                self.landing.put(message)
             elif isinstance(message, FileData):
-                self._left -= len(message.data)
-                self._fetch.meter.move(len(message.data))
-                if not self._skips:
-                    self._landing.write(message.data)
+                self.landing.write(message.data)
             elif not isinstance(message, FileEnd):
                 raise ProtocolError(f"{type(message).__name__} at the wrong moment")
-            elif not self._skips:
-                self._landing.end()
-                if not message.torn:
-                    self._fetch.came(self._number, self._file)
+            elif self.landing.end() and not message.torn:
+                self.came.add((self._file.path, self._file.size, self._file.mtime_ns))
         except OSError as error:
-            self._skips = True
-            self._landing.abandon()
-            self._fetch.fail(self._number, self._file.path, error)
+            self.landing.skip()
+            self._failed(self._file.path, error)
+
+    def _failed(self, path: str, error: OSError) -> None:
+        if len(self.failures) < _MOST_REMARKS:
+            into = self.wanted.into
+            self.failures.append(f"{self.wanted.host}: {path!r} can't be put into {into}: {error.strerror}")
 
     def complete(self) -> None:
         """All of it has come."""
-        try:
-            self._landing.finish(self._folders)
-        except OSError as error:
-            self._fetch.fail(self._number, ".", error)
-        self.close()
-        self._fetch.over(self._number)
-
-    def close(self) -> None:
-        """Remove what is half here."""
-        self._landing.close()
-        self._fetch.meter.expect(-self._left)
-        self._left = 0
+        if not self.done:
+            self.done = True
+            try:
+                self.landing.finish(self._folders.values())
+            except OSError as error:
+                self._failed(".", error)
+            self.landing.close()

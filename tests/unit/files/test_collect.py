@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.transfer import FILE, FOLDER, LINK, Landing, check_entry
+from launcher.agent.transfer import FILE, FOLDER, LINK, check_entry
 from launcher.errors import ProtocolError
 from launcher.files import collect as collecting
 from launcher.files import session
@@ -139,14 +139,14 @@ def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path, monkeypatch: p
     (hosts.home("a") / "d").mkdir()
     for name in ("x", "y"):
         (hosts.home("a") / "d" / name).write_text(name)
-    whole = Landing.write
+    whole = os.write
 
-    def write(landing: Landing, data: bytes) -> None:
+    def write(fd: int, data: bytes | memoryview) -> int:
         if data == b"x":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        whole(landing, data)
+        return whole(fd, data)
 
-    monkeypatch.setattr(Landing, "write", write)
+    monkeypatch.setattr(os, "write", write)
     result = fetch(hosts, wanted("d", out))
     assert result.failures == (f"a: 'd/x' can't be put into {out}: No space left on device",)
     assert (os.listdir(out / "d"), result.failed) == (["y"], ("a",))

@@ -79,6 +79,7 @@ class TFCluster:
         handlers = Handlers(_unexpected, self._feed_connected, self._task_ended, self._job_failed)
         try:
             self._tasks = Tasks(roles, settings, work, handlers)
+            self._tasks.start()
         except BaseException:
             if self._feeder is not None:
                 self._feeder.close()

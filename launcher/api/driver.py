@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -50,7 +51,7 @@ _drivers: set[Driver] = set()
 
 
 class Driver:
-    """A `launch` in a subprocess. It stops its job and ends when this process ends, however it ends.
+    """A `launch` in a subprocess, from `start` on. It stops its job and ends when this process ends.
 
     It has a session of its own: a Ctrl-C at the terminal of this process does not reach it. A fork of this
     process does not own it: there, all methods do nothing.
@@ -63,9 +64,6 @@ class Driver:
         output: a descriptor for the output of `launch`; default: ``sys.stdout`` and ``sys.stderr``.
         on_event: is called with each event, in a thread.
         on_end: is called when the launcher has ended and all is known, in the same thread.
-
-    Raises:
-        LaunchError: `launch` can't be started.
     """
 
     def __init__(
@@ -79,6 +77,10 @@ class Driver:
         on_event: Callable[[Mapping[str, Any]], None] = lambda event: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
+        self._words = words
+        self._environ = environ
+        self._roles = roles
+        self._output = output
         self._pid = os.getpid()
         self._on_event = on_event
         self._on_end = on_end
@@ -98,19 +100,28 @@ class Driver:
         self.asked = False
         #: Set when the launcher has ended and all is known.
         self.over = threading.Event()
+        self._lifeline = -1
+
+    def start(self) -> None:
+        """Start `launch`.
+
+        Raises:
+            LaunchError: it can't be started.
+        """
         self._events, writing = os.pipe()
         reading, self._lifeline = os.pipe()
-        given = _memory(roles) if roles else -1
+        given = _memory(self._roles) if self._roles else -1
         _drivers.add(self)
         options = ["--events-fd", str(writing), "--until-eof-fd", str(reading)]
-        options += ["--roles-fd", str(given)] if roles else []
+        options += ["--roles-fd", str(given)] if self._roles else []
+        shown = subprocess.DEVNULL if self._quiet else subprocess.PIPE
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _START, _FOLDER, *options, *words],
+                [sys.executable, "-c", _START, _FOLDER, *options, *self._words],
                 stdin=subprocess.DEVNULL,
-                stdout=output if output is not None else subprocess.DEVNULL if quiet else subprocess.PIPE,
-                stderr=output if output is not None else subprocess.PIPE,
-                env=environ,
+                stdout=shown if self._output is None else self._output,
+                stderr=subprocess.PIPE if self._output is None else self._output,
+                env=self._environ,
                 pass_fds=[fd for fd in (writing, reading, given) if fd >= 0],
                 start_new_session=True,
             )
@@ -209,9 +220,7 @@ class Driver:
             self._read(handle)
         finally:
             code = self.process.wait()
-            self.exit_code = 128 - code if code < 0 else code
-            if self.report is not None:
-                self.exit_code = code = self.report.exit_code or self.exit_code
+            self.exit_code = (self.report and self.report.exit_code) or (128 - code if code < 0 else code)
             self._quiet = self._quiet or not self.events  # the exception has its words
             self._begun.set()
             for thread in self._pumps:
@@ -259,9 +268,10 @@ class Driver:
 
     def _show_errors(self, pipe: IO[bytes]) -> None:
         """What the launcher says before its job begins may be why it does not begin: an exception says it."""
+        until = time.monotonic() + _SILENCE
         for text in _texts(pipe):
             self._stderr = (self._stderr + text)[-_KEPT:]
-            self._begun.wait(_SILENCE)
+            self._begun.wait(max(0.0, until - time.monotonic()))
             if not self._quiet:
                 _print(sys.stderr, text)
 

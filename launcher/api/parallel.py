@@ -132,6 +132,7 @@ class _Search:
         handlers = Handlers(self._answer, lambda peer: peer.sock.close(), lambda end: None, self._failed)
         work = Message(MessageType.WORK, fields, [function])
         self._tasks = Tasks({"worker": {"count": slots}}, settings, work, handlers)
+        self._tasks.start()
 
     def results(self) -> list[Any]:
         """Wait for all of them.

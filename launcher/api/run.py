@@ -102,6 +102,7 @@ def run(
         raise InputError(faults)
     words, overlay = Program(words, ps, workers, chief, evaluator, roles).command_line()
     driver = Driver([*settings.words(), *words], settings.environ(), roles=overlay, quiet=quiet)
+    driver.start()
     try:
         driver.wait()
     except BaseException:

@@ -161,7 +161,7 @@ class Handlers(NamedTuple):
 
 
 class Tasks:
-    """Starts a launch; `close` must be called.
+    """The tasks of one launch.
 
     Args:
         roles: by name, what a job file says of a role, with its ``count``; those without ``command`` run the
@@ -172,7 +172,7 @@ class Tasks:
 
     Raises:
         InputError: what is asked for is wrong.
-        LaunchError: the launch can't be started.
+        LaunchError: there is no place for a socket.
     """
 
     def __init__(
@@ -205,38 +205,48 @@ class Tasks:
             for name in [f"{role}/{index}" for role, count in ours.items() for index in range(count)]
         }
         engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
-        modules()  # before anything is started: it may fail
+        modules()  # it may fail: before anything is made
+        start_text()
+        key = secrets.token_bytes(_KEY_SIZE)
         self._folder = _private_folder()
-        self._listener: Listener | None = None
         try:
-            key = secrets.token_bytes(_KEY_SIZE)
-            self._listener = listener = Listener(key, self._folder, elsewhere or bool(image), notice)
-            variables = {
-                "LAUNCH_FEED": json.dumps(listener.addresses),
-                "LAUNCH_FEED_KEY": key.hex(),
-                "LAUNCH_START": start_text(),
-            }
-            words = settings.words()
-            for name in variables:
-                words += ["-x", name]
-            words += ["--output-dirs", "--no-last-lines"]  # the exception has the last lines
-            words += ["--relay", listener.path] if elsewhere else []
-            words += ["--mount", self._folder] if image and not elsewhere and engine_here else []
-            words += [] if settings.job is None else ["--", os.fspath(settings.job)]
-            self.driver = Driver(
-                words,
-                {**settings.environ(), **variables},
-                roles=overlay,
-                quiet=settings.quiet,
-                on_event=self._take,
-                on_end=self._end,
-            )
-        except BaseException as error:
+            self._listener = Listener(key, self._folder, elsewhere or bool(image), notice)
+        except OSError as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise LaunchError(f"the job can't be started: {error}") from error
+        variables = {
+            "LAUNCH_FEED": json.dumps(self._listener.addresses),
+            "LAUNCH_FEED_KEY": key.hex(),
+            "LAUNCH_START": start_text(),
+        }
+        words = settings.words()
+        for name in variables:
+            words += ["-x", name]
+        words += ["--output-dirs", "--no-last-lines"]  # the exception has the last lines
+        words += ["--relay", self._listener.path] if elsewhere else []
+        words += ["--mount", self._folder] if image and not elsewhere and engine_here else []
+        words += [] if settings.job is None else ["--", os.fspath(settings.job)]
+        self.driver = Driver(
+            words,
+            {**settings.environ(), **variables},
+            roles=overlay,
+            quiet=settings.quiet,
+            on_event=self._take,
+            on_end=self._end,
+        )
+
+    def start(self) -> None:
+        """Start the launch; `close` must be called then.
+
+        Raises:
+            LaunchError: it can't be started.
+        """
+        try:
+            self.driver.start()
+        except BaseException:
             self._clean()
-            if isinstance(error, OSError):
-                raise LaunchError(f"the job can't be started: {error}") from error
             raise
-        listener.serve(self._connected)
+        self._listener.serve(self._connected)
 
     # ------------------------------------------------------------------ what is known
 
@@ -340,8 +350,7 @@ class Tasks:
             self.driver.over.wait(seconds)
 
     def _clean(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     # ------------------------------------------------------------------ in threads

@@ -114,6 +114,7 @@ class Cluster:
         output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         try:
             driver = Driver([*settings.words(), *words], environ, roles=overlay, output=output)
+            driver.start()
         finally:
             os.close(output)
         bound = _BOUND + (0 if timeout is None else timeout + (_GRACE if grace is None else grace))

@@ -27,7 +27,7 @@ from launcher.config.faults import Faults, quoted, read_text, shown_path
 from launcher.config.hostlist import parse_word, split_entries
 from launcher.config.inventory import Inventory, Settings, written_twice
 from launcher.config.keys import HOST, Form, Key
-from launcher.config.values import repeated
+from launcher.config.values import each_once
 from launcher.errors import Fault, HostfileError
 from launcher.job import Host
 
@@ -166,9 +166,8 @@ def _value(key: Key, text: str) -> Any:
     if key.form is Form.VALUE:
         return key.read(text)
     words = key.split(text)
-    found = tuple(key.read(word) for word in words)
-    if (again := repeated(words)) is not None:
-        raise ValueError(f"expected {quoted(again)} once")
+    found = tuple(map(key.read, words))
+    each_once(words)
     return found
 
 

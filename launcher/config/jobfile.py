@@ -14,7 +14,7 @@ from launcher.config import hostfile_yaml, schema, values
 from launcher.config.faults import Faults, quoted, read_text
 from launcher.config.hostlist import Pattern, host_name
 from launcher.config.inventory import MOST_HOSTS
-from launcher.config.keys import DOCKER, JOB, RESOURCES, ROLE
+from launcher.config.keys import DOCKER, JOB, RESOURCES, ROLE, Form, Key
 from launcher.config.records import DockerKeys, JobFile
 from launcher.config.schema import Values, entries, is_text, line_of, read_mapping, wrong_kind
 from launcher.errors import Fault, JobError
@@ -28,7 +28,7 @@ from launcher.job import (
     ProgramKind,
     Role,
 )
-from launcher.text import nearest
+from launcher.text import did_you_mean, nearest
 
 MOST_ROLES = 256
 
@@ -279,16 +279,35 @@ class _Reader:
         if not isinstance(node, yaml.MappingNode):
             wrong_kind(node, "docker", faults, "expected an image, or a mapping with image:")
             return DockerKeys()
-        keys = read_mapping(node, DOCKER, faults, roles=[word.value for word, _ in self.roles])
+        keys = read_mapping(node, DOCKER, faults)
         if "image" not in keys.nodes:
             faults.add(keys.line, "docker has no image", "expected image:")
         if keys.get("no_mount") and keys.get("read_only"):
             expected = "expected one of them: the working folder is not mounted"
             keys.add("read_only", '"no_mount" and "read_only" both', expected)
-        for name, _ in keys.get("options", ()):
+        roles = [word.value for word, _ in self.roles]
+        limits = [(key, keys.nodes[key]) for key in ("memory", "cpus") if key in keys.nodes]
+        for key, limit in limits:
+            for word, _ in entries(limit, faults) if isinstance(limit, yaml.MappingNode) and roles else ():
+                if word.value not in roles:
+                    what = f"{key}: there is no role {word.value!r}"
+                    faults.add(line_of(word), what, did_you_mean(word.value, roles))
+        settings = {name: value for name, value in keys.given.items() if name != "options"}
+        return DockerKeys(**settings, options=self._docker_options(keys), source=source)
+
+    def _docker_options(self, keys: Values) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """``options:`` of ``docker:``; the engine knows which there are."""
+        node = keys.nodes.get("options")
+        if not isinstance(node, yaml.MappingNode):
+            if node is not None:
+                wrong_kind(node, "options", self.faults, "expected a mapping, as in shm_size: 1g")
+            return ()
+        names = [word.value for word, _ in entries(node, self.faults)]
+        for name in names:
             if name.replace("-", "_") in _RESERVED_OPTIONS:
                 keys.add("options", f"option {quoted(name)}", "expected another: launch sets this one")
-        return DockerKeys(**keys.given, source=source)
+        table = {name: Key(name, "", Form.LIST, values.one_line) for name in names}
+        return tuple(read_mapping(node, table, self.faults).given.items())
 
 
 def _split_program(text: str) -> Program:

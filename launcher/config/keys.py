@@ -23,11 +23,10 @@ class Form(enum.Enum):
     LABELS = "a list of labels, one text with commas, or a mapping (``zone: a``)"
     PAIRS = "a mapping of names to texts"
     BY_ROLE = "one value for every role, or a mapping of roles to values"
-    OPTIONS = "a mapping of options to one value or a list of values"
     NODE = "more than one form: `launcher.config.jobfile` or `launcher.config.hostfile_yaml` reads it"
 
 
-VALUE, LIST, LABELS, PAIRS, BY_ROLE, OPTIONS, NODE = Form
+VALUE, LIST, LABELS, PAIRS, BY_ROLE, NODE = Form
 
 
 def alone(text: str) -> Sequence[str]:
@@ -120,7 +119,7 @@ DOCKER = _table(
     Key("pull", "When to pull it. Default: missing.", VALUE, _pull),
     _GPUS._replace(help="GPUs for each task of a role that does not say, ps excepted."),
     Key("keep", "Leave the containers when the job is over.", VALUE, flag),
-    Key("options", "Other options of docker run, without dashes: shm_size: 1g.", OPTIONS, one_line),
+    Key("options", "Other options of docker run, without dashes: shm_size: 1g.", NODE),
 )
 
 JOB = _table(

@@ -8,15 +8,14 @@ gigabytes with aliases written out is measured, not expanded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import yaml
 
 from launcher.config.faults import Faults, quoted
 from launcher.config.keys import Form, Key, Keys
-from launcher.config.values import repeated
-from launcher.text import did_you_mean
+from launcher.config.values import each_once
 
 #: Values of a file with aliases written out; of a long text every 16 characters count as one.
 MOST_NODES = 200_000
@@ -215,11 +214,7 @@ class Values:
 
 
 def read_mapping(
-    node: yaml.Node,
-    keys: Keys,
-    faults: Faults,
-    elsewhere: Callable[[str], str] = lambda key: "",
-    roles: Sequence[str] = (),
+    node: yaml.Node, keys: Keys, faults: Faults, elsewhere: Callable[[str], str] = lambda key: ""
 ) -> Values:
     """Read a mapping by its table.
 
@@ -228,7 +223,6 @@ def read_mapping(
         keys: the keys it may have; any other is a fault.
         faults: where faults go.
         elsewhere: for an unknown key, where it belongs; empty: nowhere.
-        roles: names that `Form.BY_ROLE` may have; none: they are not known.
     """
     values = Values(line_of(node), faults)
     for word, value in entries(node, faults):
@@ -238,45 +232,36 @@ def read_mapping(
             values.misspelt = True
             continue
         values.lines[name], values.nodes[name] = line_of(word), value
-        found = _READERS[keys[name].form](keys[name], value, faults, roles)
+        found = _READERS[keys[name].form](keys[name], value, faults)
         if found is not None:
             values.given[name] = found
     return values
 
 
-def _read_value(key: Key, node: yaml.Node, faults: Faults, roles: Sequence[str]) -> Any:
+def _read_value(key: Key, node: yaml.Node, faults: Faults) -> Any:
     text = text_of(node, key.name, faults)
     return None if text is None else faults.check(line_of(node), key.name, text, key.read)
 
 
-def _read_list(key: Key, node: yaml.Node, faults: Faults, roles: Sequence[str]) -> Any:
+def _read_list(key: Key, node: yaml.Node, faults: Faults) -> Any:
+    line = line_of(node)
     if isinstance(node, yaml.SequenceNode):
-        pairs = [(line_of(item), text_of(item, key.name, faults)) for item in node.value]
-        texts = [(line, text) for line, text in pairs if text is not None]
+        items = [(line_of(item), text_of(item, key.name, faults)) for item in node.value]
+    elif isinstance(node, yaml.MappingNode) and key.form is Form.LABELS:
+        items = [(line, f"{name}={value}") for name, value in _read_pairs(key, node, faults)]
     else:
         whole = text_of(node, key.name, faults)
         if whole is None:
             return None
-        line = line_of(node)
-        texts = [(line, text) for text in faults.check(line, key.name, whole, key.split) or ()]
-    found = [faults.check(line, key.name, text, key.read) for line, text in texts]
+        items = [(line, text) for text in faults.check(line, key.name, whole, key.split) or ()]
+    texts = [(at, text) for at, text in items if text is not None]
+    found = [faults.check(at, key.name, text, key.read) for at, text in texts]
     words = [text for _, text in texts]
-    if (again := repeated(words)) is not None:
-        faults.add(
-            line_of(node), f"{key.name} is {quoted(','.join(words))}", f"expected {quoted(again)} once"
-        )
+    faults.check(line, key.name, ",".join(words), lambda _: each_once(words))
     return tuple(value for value in found if value is not None)
 
 
-def _read_labels(key: Key, node: yaml.Node, faults: Faults, roles: Sequence[str]) -> Any:
-    if not isinstance(node, yaml.MappingNode):
-        return _read_list(key, node, faults, roles)
-    pairs = _read_pairs(key, node, faults, roles)
-    found = [faults.check(line_of(node), key.name, f"{name}={value}", key.read) for name, value in pairs]
-    return tuple(label for label in found if label is not None)
-
-
-def _read_pairs(key: Key, node: yaml.Node, faults: Faults, roles: Sequence[str]) -> Any:
+def _read_pairs(key: Key, node: yaml.Node, faults: Faults) -> Any:
     if not isinstance(node, yaml.MappingNode):
         wrong_kind(node, key.name, faults, "expected NAME: VALUE lines")
         return None
@@ -289,40 +274,23 @@ def _read_pairs(key: Key, node: yaml.Node, faults: Faults, roles: Sequence[str])
     return tuple(pairs)
 
 
-def _read_by_role(key: Key, node: yaml.Node, faults: Faults, roles: Sequence[str]) -> Any:
+def _read_by_role(key: Key, node: yaml.Node, faults: Faults) -> Any:
     if not isinstance(node, yaml.MappingNode):
-        found = _read_value(key, node, faults, roles)
+        found = _read_value(key, node, faults)
         return None if found is None else (("", found),)
-    limits = []
-    for word, value in entries(node, faults):
-        if roles and word.value not in roles:
-            what = f"{key.name}: there is no role {word.value!r}"
-            faults.add(line_of(word), what, did_you_mean(word.value, roles))
-        found = _read_value(key._replace(name=f"{key.name} of {word.value}"), value, faults, roles)
-        if found is not None:
-            limits.append((word.value, found))
-    return tuple(limits)
+    roles = [
+        (word.value, key._replace(name=f"{key.name} of {word.value}"), value)
+        for word, value in entries(node, faults)
+    ]
+    limits = [(role, _read_value(limit, value, faults)) for role, limit, value in roles]
+    return tuple((role, limit) for role, limit in limits if limit is not None)
 
 
-def _read_options(key: Key, node: yaml.Node, faults: Faults, roles: Sequence[str]) -> Any:
-    if not isinstance(node, yaml.MappingNode):
-        wrong_kind(node, key.name, faults, "expected a mapping, as in shm_size: 1g")
-        return None
-    names = [(word.value, key._replace(name=word.value), value) for word, value in entries(node, faults)]
-    options = [(name, _read_list(option, value, faults, roles)) for name, option, value in names]
-    return tuple((name, values) for name, values in options if values)
-
-
-def _read_node(key: Key, node: yaml.Node, faults: Faults, roles: Sequence[str]) -> Any:
-    return node
-
-
-_READERS: dict[Form, Callable[[Key, yaml.Node, Faults, Sequence[str]], Any]] = {
+_READERS: dict[Form, Callable[[Key, yaml.Node, Faults], Any]] = {
     Form.VALUE: _read_value,
     Form.LIST: _read_list,
-    Form.LABELS: _read_labels,
+    Form.LABELS: _read_list,
     Form.PAIRS: _read_pairs,
     Form.BY_ROLE: _read_by_role,
-    Form.OPTIONS: _read_options,
-    Form.NODE: _read_node,
+    Form.NODE: lambda key, node, faults: node,
 }

@@ -166,11 +166,10 @@ def gpu_words(text: str) -> Sequence[str]:
         raise ValueError(f"expected how many, from 0 to {MOST_GPUS}, or their ids, as in 0,1") from None
 
 
-def repeated(words: Sequence[str]) -> str | None:
-    """The first word that comes again, if any."""
+def each_once(words: Sequence[str]) -> None:
+    """Refuse a word that comes again."""
     seen: set[str] = set()
     for word in words:
         if word in seen:
-            return word
+            raise ValueError(f'expected "{word}" once')
         seen.add(word)
-    return None

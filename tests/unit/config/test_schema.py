@@ -30,7 +30,7 @@ KEYS = {
 def read(text: str) -> tuple[dict[str, Any], list[str]]:
     faults = Faults("f")
     node = parse_yaml(text, faults)
-    given = {} if node is None else read_mapping(node, KEYS, faults, roles=["w"]).given
+    given = {} if node is None else read_mapping(node, KEYS, faults).given
     return given, [str(fault) for fault in faults.all()]
 
 
@@ -52,15 +52,14 @@ def test_every_fault_is_at_its_line():
     text = "one: [1]\nlist: [1, [2], null]\npairs: {X: [], Y:}\nlimit: {v: x}\nones: 1\nzzz: 1"
     given, faults = read(text)
     assert given == {"list": ("1",), "pairs": (), "limit": ()}
-    assert faults[:6] == [
+    assert faults[:5] == [
         "f:1: one is a list; expected one value",
         "f:2: list is a list; expected one value",
         "f:2: list has no value; expected one value",
         'f:3: pairs "X" is a list; expected one value',
         'f:3: pairs "Y" has no value; expected one value',
-        "f:4: limit: there is no role 'v'; expected one of w",
     ]
-    assert faults[7:] == [
+    assert faults[6:] == [
         'f:5: unknown key "ones"; did you mean "one"?',
         'f:6: unknown key "zzz"; expected one of one, list, pairs, limit',
     ]

@@ -172,49 +172,50 @@ def architecture(run: Run, image: str) -> str:
     raise TransportError(f"the image {image} can't be looked for: {fault_of(result)}")
 
 
-def check_pull(image: str, policy: str) -> None:
-    """See that an image that the engine does not have may be pulled.
+def provide(
+    run: Run, image: str, policy: str, tell: Callable[[str], None], where: str, pull: Callable[[str], Result]
+) -> str:
+    """See that an engine has an image.
+
+    Args:
+        run: the engine.
+        image: as the user wrote it.
+        policy: when to pull it: ``missing``, ``always`` or ``never``.
+        tell: gets lines for the user.
+        where: follows the name of the image in these: `` on node1``.
+        pull: pulls it.
+
+    Returns:
+        The kind of machine it is for.
 
     Raises:
-        TransportError: ``--pull never``.
+        TransportError: the engine can't have it.
     """
+    found = "" if policy == "always" else architecture(run, image)
+    if found:
+        return found
     if policy == "never":
         raise TransportError(f"there is no image {image} at the engine, and --pull never forbids to fetch it")
-
-
-def pull(run: Run, image: str) -> None:
-    """Pull an image without progress.
-
-    Raises:
-        TransportError: it can't be pulled.
-    """
-    _check_pulled(image, run(["pull", "--quiet", "--", image], PULL))
-
-
-def pull_here(image: str, tell: Callable[[str], None]) -> None:
-    """Pull an image to this machine; ``docker pull`` shows its progress on stderr.
-
-    Raises:
-        TransportError: it can't be pulled.
-    """
-    tell(f"pulling the image {image}")
+    tell(f"pulling the image {image}{where}")
     began = time.monotonic()
+    result = pull(image)
+    if result.code:
+        why = fault_of(result, PULL) if result.code == LATE else result.fault
+        raise TransportError(f"the image {image} can't be pulled: {why}")
+    tell(f"pulled the image {image}{where} in {time.monotonic() - began:.0f} s")
+    return architecture(run, image)
+
+
+def pull_here(image: str) -> Result:
+    """Pull an image to this machine; ``docker pull`` shows its progress on stderr."""
     try:
         done = subprocess.run(
             ["docker", "pull", "--", image], stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE,
             timeout=PULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        _check_pulled(image, Result(LATE, "", ""))
-    else:
-        _check_pulled(image, Result(done.returncode, "", done.stderr.decode(errors="replace")))
-    tell(f"pulled the image {image} in {time.monotonic() - began:.0f} s")
-
-
-def _check_pulled(image: str, result: Result) -> None:
-    if result.code:
-        why = fault_of(result, PULL) if result.code == LATE else result.fault
-        raise TransportError(f"the image {image} can't be pulled: {why}")
+        return Result(LATE, "", "")
+    return Result(done.returncode, "", done.stderr.decode(errors="replace"))
 
 
 def mismatch(image: str, its: str, machine: str) -> str:

@@ -55,12 +55,8 @@ def ready(
     """
     with reminder(tell, "waiting for the Docker engine to respond"):
         info = engine.inspect(engine.run_here)
-        engine.sweep(engine.run_here, tell)
-        found = "" if docker.pull == "always" else engine.architecture(engine.run_here, docker.image)
-    if not found:
-        engine.check_pull(docker.image, docker.pull)
-        engine.pull_here(docker.image, tell)
-        found = engine.architecture(engine.run_here, docker.image)
+    engine.sweep(engine.run_here, tell)
+    found = engine.provide(engine.run_here, docker.image, docker.pull, tell, "", engine.pull_here)
     wrong = engine.mismatch(docker.image, found, info.architecture)
     # What a task writes to a mount belongs to the caller, who is root in the containers of a rootless engine.
     user = docker.user or ("0:0" if info.rootless else f"{os.getuid()}:{os.getgid()}")

@@ -14,7 +14,7 @@ from launcher.text import listed
 from launcher.transports.base import Hosts as Errands
 from launcher.transports.docker import engine
 from launcher.transports.docker.container import Container, Mount
-from launcher.transports.docker.engine import LATE, Info, Result, Thing
+from launcher.transports.docker.engine import LATE, Result, Thing
 from launcher.transports.docker.options import DockerOptions
 
 _T = TypeVar("_T")
@@ -51,6 +51,10 @@ class Engine(NamedTuple):
     def run(self, words: Sequence[str], seconds: float) -> Result:
         """Run ``docker`` there; see `launcher.transports.docker.engine.Run`."""
         return self.command(["docker", *words], seconds)
+
+    def pull(self, image: str) -> Result:
+        """Pull an image there."""
+        return self.run(["pull", "--quiet", "--", image], engine.PULL)
 
     def command(self, argv: Sequence[str], seconds: float) -> Result:
         """Run a command line on the host.
@@ -114,7 +118,8 @@ class Engines:
             its, container = self._engines[name], by_host[name]
             info = engine.inspect(its.run)
             engine.sweep(its.run, self._tell, f" on {name}")
-            wrong = self._provide(its, docker, info)
+            found = engine.provide(its.run, docker.image, docker.pull, self._tell, f" on {name}", its.pull)
+            wrong = engine.mismatch(docker.image, found, info.architecture)
             user, there = self._paths(its, [mount.source for mount in container.mounts])
             missing = [mount.source for mount in container.mounts if mount.source not in there]
             if missing:
@@ -134,16 +139,6 @@ class Engines:
         return self.each(
             lambda name: self._paths(self._engines[name], wanted[name])[1], "the folders to mount"
         )
-
-    def _provide(self, its: Engine, docker: DockerOptions, info: Info) -> str:
-        """See that an engine has the image; why that does not fit its machine, empty if it does."""
-        found = "" if docker.pull == "always" else engine.architecture(its.run, docker.image)
-        if not found:
-            engine.check_pull(docker.image, docker.pull)
-            self._tell(f"pulling the image {docker.image} on {its.host.name}")
-            engine.pull(its.run, docker.image)
-            found = engine.architecture(its.run, docker.image)
-        return engine.mismatch(docker.image, found, info.architecture)
 
     def _paths(self, its: Engine, paths: Sequence[str]) -> tuple[str, dict[str, str]]:
         """``UID:GID`` of the login user, and of these paths those that are there, with their full names."""

@@ -161,10 +161,9 @@ def faults(args: argparse.Namespace, docker: DockerOptions | None, machines: boo
         yield Fault("--docker", what, f"expected --docker IMAGE {docker.image}")
     if docker.no_mount and docker.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
-    for option in (
-        () if machines else (option for option, name in _REMOTE.items() if getattr(args, name, None))
-    ):
-        yield Fault(option, "this is about other machines, and --docker without --hosts uses none")
+    for option, name in () if machines else _REMOTE.items():
+        if getattr(args, name, None):
+            yield Fault(option, "this is about other machines, and --docker without --hosts uses none")
 
 
 # ---------------------------------------------------------------------- hosts
@@ -244,26 +243,19 @@ def containers(
     asked, wrong = asked_mounts(docker, here)
     wrong += _limit_faults(docker, job)
     if "/" in folders:
-        wrong.append(
-            Fault("--workdir", "the root folder can't be mounted", "expected another one, or --no-mount")
-        )
-    usual = [Mount(folder, folder, docker.read_only) for folder in folders]
-    by_target = {mount.target: mount for mount in (*usual, *asked)}
+        what = "the root folder can't be mounted"
+        wrong.append(Fault("--workdir", what, "expected another one, or --no-mount"))
     if wrong:
         raise JobError(wrong)
+    options = ((_ALIASES.get(name, name.replace("_", "-")), values) for name, values in docker.engine_options)
+    same = Container("", docker.image, job.python or "python3", tuple(asked), options=tuple(options))
+    same = with_folders(same, folders, docker.read_only)
     return [
-        Container(
-            host.name,
-            docker.image,
-            job.python or "python3",
-            tuple(by_target.values()),
-            user=docker.user or "",
+        same._replace(
+            host=host.name,
             memory=_limit(docker.memory, placement, host),
             cpus=_limit(docker.cpus, placement, host),
             gpus=tuple(gpus.get(host.name, ())),
-            options=tuple(
-                (_ALIASES.get(name, name.replace("_", "-")), values) for name, values in docker.engine_options
-            ),
         )
         for host in placement.hosts()
     ]

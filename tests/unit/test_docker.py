@@ -1,0 +1,163 @@
+"""Containers: from options to a ``docker run``, and from its end to words."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from launcher.config.records import DockerKeys
+from launcher.errors import JobError, PlacementError
+from launcher.job import Host, JobSpec, Placed, Placement, Program, Role, TaskId
+from launcher.transports.docker import engine
+from launcher.transports.docker.container import KEPT, Container, Mount, container_name, run_words
+from launcher.transports.docker.engine import Result
+from launcher.transports.docker.faults import end_fault
+from launcher.transports.docker.options import (
+    DockerOptions,
+    add_docker_options,
+    asked_mounts,
+    containers,
+    docker_options,
+    faults,
+    own_hosts,
+)
+
+RUN = Program.of(["train.py"])
+WORKER = Role("worker", 2, RUN)
+NO_KEYS = DockerKeys()
+ENGINE = "docker: Error response from daemon: "
+
+
+def options(*words: str, keys: DockerKeys = NO_KEYS) -> DockerOptions | None:
+    """What these words and ``docker:`` of a file in /job say."""
+    parser = argparse.ArgumentParser()
+    add_docker_options(parser)
+    return docker_options(parser.parse_args(words), keys, "/job")
+
+
+def test_the_command_line():
+    container = Container(
+        "worker-0", "tf:1", "python3", (Mount("/a,b", "/c", True),), "1:2", 1 << 29, 1.5, ("0", "3"),
+        (("shm-size", ("1g",)), ("add-host", ("a:1.2.3.4", "b:1.2.3.5"))),
+    )  # fmt: skip
+    words = run_words(container, "name", "net", {"l": "v"}, ["python3", "-c", "1"])
+    text = " ".join(words)
+    assert text.startswith("run --interactive --name name --network net --log-driver none --sig-proxy=false ")
+    assert "--hostname worker-0 --network-alias worker-0 --rm --label l=v --user 1:2" in text
+    assert "--memory 536870912 --memory-swap 536870912 --cpus 1.5" in text
+    assert words[words.index("--gpus") + 1] == '"device=0,3"'
+    assert words[words.index("--mount") + 1] == 'type=bind,"source=/a,b",target=/c,readonly'
+    assert text.endswith(
+        "--shm-size=1g --add-host=a:1.2.3.4 --add-host=b:1.2.3.5 --entrypoint python3 tf:1 -c 1"
+    )
+    kept = run_words(container, "name", "host", {KEPT: "1"}, ["python3"])
+    assert not {"--rm", "--hostname"} & set(kept)
+    assert container_name("job", "fe80::1") == "tf-launcher-job-fe80--1"
+
+
+@pytest.mark.parametrize(
+    ("code", "began", "stderr", "text"),
+    [
+        (0, True, "", ""),
+        (0, True, "WARNING: no swap\n", ""),
+        (0, False, "", "does not run the agent, and ended with 0"),
+        (137, True, "", "its container was killed by SIGKILL (its memory limit is 64 MiB)"),
+        (143, True, "", "its container was killed by SIGTERM"),
+        (1, True, "the agent was sent SIGTERM", "the agent ended: the agent was sent SIGTERM"),
+        (-9, True, "", "its `docker run` was killed by SIGKILL"),
+        (125, True, 'level=error msg="unexpected EOF"', "its Docker engine has gone: was it stopped? (unexp"),
+        (125, False, "unknown flag: --frob\n\nUsage: docker", "unknown flag: --frob"),
+        (127, False, ENGINE + 'exec: "python3": executable file not found in $PATH.\n',
+         "there is no python3 in the image tf:1"),
+        (125, False, ENGINE + "could not select device driver", "install the NVIDIA Container"),
+        (1, False, "exec /python3: exec format error", "is not for this kind of machine"),
+    ],
+)  # fmt: skip
+def test_how_a_container_ended(code: int, began: bool, stderr: str, text: str):
+    found = end_fault(code, Container("worker-0", "tf:1", "python3", memory=64 << 20), began, stderr)
+    assert text in found
+    assert bool(text) == bool(found)
+
+
+def test_the_command_line_comes_before_the_job_file():
+    keys = DockerKeys(
+        image="tf:1", mounts=("data:/data", "~/x"), memory=(("", 1 << 30), ("ps", 1 << 29)), user="1",
+        keep=True,
+    )  # fmt: skip
+    assert options() is None
+    assert options(keys=keys) == DockerOptions(
+        "tf:1", ("/job/data:/data", "~/x"), memory=keys.memory, user="1", keep=True, limited_roles=("", "ps")
+    )
+    both = options("--docker", "tf:2", "--memory", "2g", "--user", "3", "--mount", "/d:/data:ro", keys=keys)
+    assert both is not None
+    assert (both.image, both.memory, both.user) == ("tf:2", (("", 2 << 30),), "3")
+    assert asked_mounts(both)[0][0] == Mount("/d", "/data", True)
+
+
+@pytest.mark.parametrize("mount", [":/a", "/a:b:c:d", "/a:relative", "/a:/"])
+def test_what_is_not_a_mount(mount: str):
+    assert "this is not a mount" in asked_mounts(DockerOptions("x", mounts=(mount,)))[1][0].what
+
+
+def test_two_mounts_at_one_place():
+    wrong = asked_mounts(DockerOptions("x", mounts=("/a:/c", "/b:/c")))[1]
+    assert [fault.what for fault in wrong] == ["/a is mounted there already"]
+
+
+def test_a_program_in_place_of_the_image():
+    parser = argparse.ArgumentParser()
+    add_docker_options(parser)
+    args = parser.parse_args(["--docker", "train.py"])
+    (fault,) = faults(args, DockerOptions("train.py"), machines=False)
+    assert str(fault) == "--docker: 'train.py' is a program, not an image; expected --docker IMAGE train.py"
+
+
+def test_limits_of_a_container_are_those_of_its_tasks():
+    host = Host("node1")
+    tasks = tuple(Placed(TaskId.of("worker", index), WORKER, host) for index in range(2))
+    docker = DockerOptions(
+        "tf", memory=(("worker", 100), ("", 7)), engine_options=(("ulimits", ("core=0",)),)
+    )
+    (made,) = containers(docker, JobSpec((WORKER,)), Placement(tasks), {}, ["/work"], here=False)
+    assert made == Container(
+        "node1", "tf", "python3", (Mount("/work", "/work"),), memory=200, options=(("ulimit", ("core=0",)),)
+    )  # fmt: skip
+    with pytest.raises(JobError, match="there is no role 'boss'"):
+        containers(
+            DockerOptions("tf", cpus=(("boss", 1.0),)), JobSpec((WORKER,)), Placement(tasks), {}, [], True
+        )
+
+
+def test_containers_as_hosts():
+    roles = (WORKER._replace(gpus=1), Role("my_role", 1, RUN))
+    hosts, gpus = own_hosts(JobSpec(roles), ["4", "5"])
+    assert [host.name for host in hosts] == ["worker-0", "worker-1", "my-role-0"]
+    assert (gpus["worker-1"], hosts[1].gpus) == (("5",), ("0",))
+    with pytest.raises(PlacementError, match="ask for 2 GPUs, this machine has 1"):
+        own_hosts(JobSpec(roles), ["4"])
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (Result(0, "", ""), ""),
+        (Result(engine.LATE, "", ""), "does not respond within 30 s"),
+        (
+            Result(1, "", "Cannot connect to the Docker daemon at unix:///x."),
+            "no Docker engine responds: is it",
+        ),
+        (
+            Result(1, "", "permission denied while trying to connect"),
+            "this user may not use the Docker engine",
+        ),
+        (Result(1, "", "context not found"), "the Docker engine can't be used: context not found"),
+    ],
+)
+def test_an_engine_that_can_not_be_used(result: Result, text: str):
+    assert text in engine.fault_of(result)
+
+
+def test_images_of_other_machines():
+    assert engine.mismatch("tf", "amd64", "x86_64") == engine.mismatch("tf", "unknown", "x86_64") == ""
+    assert "tf is for arm64, the engine's machine is amd64" in engine.mismatch("tf", "arm64", "x86_64")

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from launcher.transports.docker.container import labels
 from tests.conftest import Launch
 from tests.docker.conftest import jobs
@@ -29,6 +31,17 @@ def test_a_launcher_that_is_killed(hosts: list[DockerHost], hostfile: str, launc
     since = time.monotonic()
     until(lambda: not any(one.left() for one in hosts), SOON, "all is over")
     print(f"over after {time.monotonic() - since:.1f} s")
+
+
+@pytest.mark.parametrize("seconds", [0.7, 1.1, 1.5, 1.9, 2.3])
+def test_a_launcher_that_is_killed_early(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path, seconds: float
+):
+    """While it looks at the engines, while containers are created, while they start."""
+    started = launch.start(*words(hostfile, "--workers", "4", "--no-mount", "sleep", "600"), cwd=tmp_path)
+    time.sleep(seconds)  # the moment is what is tried
+    started.kill()
+    until(lambda: not any(one.left() for one in hosts), SOON, "all is over")
 
 
 def test_a_docker_command_that_is_killed(

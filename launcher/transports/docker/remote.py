@@ -176,7 +176,7 @@ class RemoteContainers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for command in self._started.values():
+        for command in list(self._started.values()):  # a thread may still be starting one
             command.close()
 
     def start(self) -> None:

@@ -19,8 +19,8 @@ from launcher.api.options import (
 from launcher.api.remote.messages import Message, MessageType
 from launcher.api.remote.node import TRAINING, InputMode
 from launcher.api.serialize import dumps
-from launcher.api.tasks import Handlers, TaskEnd, TaskHandle, Tasks, notice
-from launcher.errors import Fault, InputError, JobFailed, LaunchError
+from launcher.api.tasks import Handlers, TaskEnd, Tasks, notice
+from launcher.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
 from launcher.job import RunPaths
 from launcher.runs.run import json_of
@@ -76,7 +76,9 @@ class TFCluster:
         work = Message(
             MessageType.WORK, {"slot": False, "fed": bool(feeds), "numbers": numbers}, pickles
         )  # fmt: skip
-        handlers = Handlers(_unexpected, self._feed_connected, self._task_ended, self._job_failed)
+        handlers = Handlers(lambda error: None)
+        if self._feeder is not None:
+            handlers = Handlers(self._feeder.fail, feed=self._feeder.add, ended=self._task_ended)
         try:
             self._tasks = Tasks(roles, settings, work, handlers)
             self._tasks.start()
@@ -350,19 +352,9 @@ class TFCluster:
 
     # ------------------------------------------------------------------ called in threads of the tasks
 
-    def _feed_connected(self, peer: Any) -> None:
-        if self._feeder is None:
-            peer.sock.close()
-        else:
-            self._feeder.add(peer)
-
     def _task_ended(self, end: TaskEnd) -> None:
         if self._feeder is not None and end.task.partition("/")[0] in TRAINING:
             self._feeder.lost(end.task, end.attempt, end.text)
-
-    def _job_failed(self, error: LaunchError) -> None:
-        if self._feeder is not None:
-            self._feeder.fail(error)
 
 
 def check_function(caller: str, map_fun: Any, tf_args: Any, faults: Sequence[Fault]) -> None:
@@ -382,10 +374,6 @@ def check_function(caller: str, map_fun: Any, tf_args: Any, faults: Sequence[Fau
         found = [first] if callable(tf_args) else [first, *found]  # else all that follows is one place off
     if found:
         raise InputError(found)
-
-
-def _unexpected(handle: TaskHandle, message: Message) -> Message:
-    return Message(MessageType.THANKS)
 
 
 def _mode_faults(driver_ps_nodes: bool, input_mode: Any) -> list[Fault]:

@@ -129,7 +129,7 @@ class _Search:
         self._given: dict[str, tuple[int | None, int | None]] = {}
         self._done = threading.Event()
         fields = {"slot": True, "instances": len(arguments)}
-        handlers = Handlers(self._answer, lambda peer: peer.sock.close(), lambda end: None, self._failed)
+        handlers = Handlers(self._failed, answer=self._answer)
         work = Message(MessageType.WORK, fields, [function])
         self._tasks = Tasks({"worker": {"count": slots}}, settings, work, handlers)
         self._tasks.start()

@@ -148,16 +148,16 @@ class Handlers(NamedTuple):
     """What is called in threads of `Tasks`.
 
     Attributes:
+        failed: the job has failed.
         answer: a slot's message is answered.
         feed: a task has connected for a feed.
         ended: a task's process has ended.
-        failed: the job has failed.
     """
 
-    answer: Callable[[TaskHandle, Message], Message]
-    feed: Callable[[Peer], None]
-    ended: Callable[[TaskEnd], None]
     failed: Callable[[LaunchError], None]
+    answer: Callable[[TaskHandle, Message], Message] = lambda handle, message: Message(MessageType.THANKS)
+    feed: Callable[[Peer], None] = lambda peer: peer.sock.close()
+    ended: Callable[[TaskEnd], None] = lambda end: None
 
 
 class Tasks:

@@ -157,10 +157,6 @@ class TFNodeContext:
             InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
                 is not a dict.
         """
-        if self.mgr is None:
-            what = "nothing feeds this node"
-            expected = "start the cluster with input_mode=InputMode.FEED"
-            raise InputError([Fault("ctx.get_data_feed", what, expected)])
         return TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
 
     def get_dataset(self, output_signature: Any, batch_size: int, qname: str = "input") -> Any:

@@ -1,14 +1,15 @@
-"""The hosts of a launch: which are this machine, and the connections to the others."""
+"""The hosts of a launch: which are this machine, the connections to the others, remarks on them."""
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import HostsError, TransportError
+from launcher.events import AgentReady, Event, TaskNotStarted
 from launcher.job import Host, Placement, is_loopback
 from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 _DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
 #: Those that are not for a host or a log.
 _OTHER_DESCRIPTORS = 256
+
+_NOT_SYNCED = "--sync DIR brings a folder to every host and runs there"
+_SYNCED = "--sync leaves out what .gitignore names"
+_PYTHON = "venv: or python: of a host names its Python"
+#: Exit codes of a task whose program is not there, or can't be run.
+_NO_PROGRAM = (126, 127)
 
 
 def is_here(host: Host) -> bool:
@@ -125,3 +132,41 @@ class RemoteCommands:
         if self._others is None:
             raise TransportError(f"{host}: there is no connection to it")
         return self._others
+
+
+class HostHints:
+    """Looks at the events of a job with other machines.
+
+    Args:
+        hosts: those that the tasks run on.
+        synced: code was brought to them.
+        check: look for what usually goes wrong between hosts.
+    """
+
+    def __init__(self, hosts: Sequence[Host], synced: bool, check: bool) -> None:
+        self._hosts = hosts
+        self._synced = synced
+        self._check = check
+        self._ready: dict[str, Mapping[str, Any]] = {}
+        self._advised = False
+
+    def observe(self, event: Event) -> str:
+        """A message for the user; empty: there is none."""
+        if isinstance(event, TaskNotStarted) and event.code in _NO_PROGRAM and not self._advised:
+            self._advised = True
+            return f"not there on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
+        if isinstance(event, AgentReady) and self._check:
+            self._ready[event.host] = event.facts
+            if len(self._ready) == len(self._hosts):
+                return "\n".join(self._findings())
+        return ""
+
+    def _findings(self) -> list[str]:
+        from launcher.checking.findings import Severity, findings_of_agents
+
+        lines = []
+        for finding in findings_of_agents(self._hosts, self._ready):
+            if finding.severity is not Severity.NOTE:
+                advice = f" ({finding.advice})" if finding.advice else ""
+                lines.append(f"{finding.severity.value}: {', '.join(finding.hosts)}: {finding.seen}{advice}")
+        return lines

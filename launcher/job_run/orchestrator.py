@@ -11,9 +11,10 @@ from typing import Any, Protocol
 from launcher import events
 from launcher.errors import ProtocolError, TransportError
 from launcher.job import TASK_MARK, Host, JobSpec, Placement, Plan
+from launcher.job_run.hosts import HostHints
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import Notices
-from launcher.job_run.planfile import write_plan
+from launcher.job_run.plan import write_plan
 from launcher.output.base import Audience, Opening, Renderer, Shown
 from launcher.output.flow import Flow
 from launcher.report import Report
@@ -93,7 +94,7 @@ class Orchestrator:
         display: shows the job.
         opening: what the display gets first.
         interrupts, notices: of this launch.
-        observe: gets each event; returns a message for the user, or an empty text.
+        hints: remarks on other machines; ``None``: there are none.
         check: let the hosts try to reach each other before a task starts.
     """
 
@@ -106,7 +107,7 @@ class Orchestrator:
         opening: Opening,
         interrupts: Interrupts,
         notices: Notices,
-        observe: Callable[[events.Event], str],
+        hints: HostHints | None,
         check: bool,
     ) -> None:
         self._job = job
@@ -116,7 +117,7 @@ class Orchestrator:
         self._opening = opening
         self._interrupts = interrupts
         self._notices = notices
-        self._observe = observe
+        self._hints = hints
         self._machine = Machine(job, placement, opening.job, check)
         self._selector = selectors.DefaultSelector()
         self._connections: dict[str, _Connection] = {}
@@ -207,9 +208,9 @@ class Orchestrator:
     def _handle(self, event: events.Event) -> None:
         """Show an event, give it to the supervisor, and execute the commands."""
         self._show(event)
-        message = self._observe(event)
-        if message:
-            self._show(events.Tell(message, urgent=True))
+        hint = "" if self._hints is None else self._hints.observe(event)
+        if hint:
+            self._show(events.Tell(hint, urgent=True))
         self._execute(self._machine.handle(event))
 
     def _execute(self, commands: Sequence[events.Command]) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from launcher import events, runs
 from launcher.errors import HostsError, JobError, LaunchError, TransportError
 from launcher.job import RELAY, Host, Placement, RunPaths
-from launcher.job_run import dryrun
 from launcher.job_run.display import JobDisplay, tmux_session
 from launcher.job_run.hosts import (
+    HostHints,
     RemoteCommands,
     allow_descriptors,
     connect_hosts,
@@ -26,6 +26,7 @@ from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.orchestrator import Orchestrator
 from launcher.job_run.output_dirs import make_output_dirs_here
+from launcher.job_run.plan import show_plan
 from launcher.job_run.programs import check_programs
 from launcher.output.base import Opening
 from launcher.output.files import write_json_for_user
@@ -92,7 +93,7 @@ def _show_plan(options: Options, placement: Placement, staging: Staging | None) 
         expected = of_image(expected)
         image = options.docker.image
         files.insert(0, f"each host starts a container of {image}, by its own engine: all runs in there")
-    return dryrun.show(options.job, expected._replace(notes=tuple(notes)), options.json, files)
+    return show_plan(options.job, expected._replace(notes=tuple(notes)), options.json, files)
 
 
 def _launch(
@@ -155,7 +156,7 @@ def _launch(
             Opening(job, placement, paths, began),
             interrupts,
             notices,
-            _no_hint if remote is None else _hints(options, hosts, check),
+            HostHints(hosts, bool(options.sync), check) if remote is not None else None,
             check,
         )
         report = orchestrator.run()
@@ -193,16 +194,6 @@ def _with_relay(placement: Placement, remote: SshHosts, socket: str, notices: No
         if placed.host.name in ports
     }
     return placement.told(relays)
-
-
-def _no_hint(_: events.Event) -> str:
-    return ""
-
-
-def _hints(options: Options, hosts: Sequence[Host], check: bool) -> Callable[[events.Event], str]:
-    from launcher.job_run.hints import HostHints
-
-    return HostHints(hosts, bool(options.sync), check).observe
 
 
 def _run_folder(options: Options, job: str, agents: EarlyAgents) -> RunPaths:

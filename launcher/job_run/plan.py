@@ -1,22 +1,82 @@
-"""``--dry-run``: the plan as it would be started: commands that can be copied, all else as comments."""
+"""The plan of a job, written: ``plan.json``, and ``--dry-run``."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 
-from launcher.job import JobSpec, Placement, Plan, TaskPlan
-from launcher.job_run.planfile import OWN_VARIABLES, plan_as_dict
+from launcher.job import OUTPUT_DIR, RELAY, JobSpec, Placement, Plan, RunPaths, TaskPlan
+from launcher.output.files import write_json
 from launcher.scheduler.plan import completed, make_plan
 from launcher.text import printable
+
+#: Version of ``plan.json``.
+PLAN_SCHEMA = 1
 
 #: Ports of a dry run are examples: real ones are taken when the job starts.
 _FIRST_PORT = 20_000
 
+#: Variables of a task that are ours, in the order shown.
+OWN_VARIABLES = (
+    "JOB_NAME",
+    "TASK_INDEX",
+    "TASK_ADDRESS",
+    "TF_CONFIG",
+    "CLUSTER_SPEC",
+    "CUDA_VISIBLE_DEVICES",
+    OUTPUT_DIR,
+    RELAY,
+)
 
-def show(job: JobSpec, placement: Placement, as_json: bool, files: Sequence[str]) -> int:
-    """Print the plan, start nothing.
+
+def write_plan(plan: Plan, paths: RunPaths, job: str) -> None:
+    """Write ``plan.json``.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    fields = plan_as_dict(plan._replace(tasks=()), job)
+    write_json(paths.plan, {**fields, "tasks": map(_task_as_dict, completed(plan))})
+
+
+def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
+    """A plan for JSON. Of the environment only what we set ourselves: the rest may be secret."""
+    tasks = [_task_as_dict(task) for task in completed(plan)]
+    command = _without_values(sys.argv)
+    return {"schema": PLAN_SCHEMA, "job": job, "command": command, "tasks": tasks, "cluster": plan.cluster}
+
+
+def _task_as_dict(task: TaskPlan) -> dict[str, object]:
+    return {
+        "task": task.task,
+        "host": task.host,
+        "address": task.address,
+        "port": task.port,
+        "argv": task.argv,
+        "workdir": task.workdir,
+        "venv": task.venv,
+        "gpus": task.gpus,
+        "env": {name: task.env[name] for name in OWN_VARIABLES if name in task.env},
+    }
+
+
+def _without_values(words: Sequence[str]) -> list[str]:
+    """The command line without the values of ``-x NAME=VALUE``: they may be secret."""
+    shown = []
+    for before, word in zip(["", *words], words, strict=False):
+        name, equals, _ = word.partition("=")
+        secret = equals and (before == "-x" or word.startswith("-x"))
+        shown.append(f"{name}=..." if secret else word)
+    return shown
+
+
+# ---------------------------------------------------------------------- dry run
+
+
+def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence[str]) -> int:
+    """Print the plan as commands that can be copied, all else as comments.
 
     Args:
         job, placement: what would run where.

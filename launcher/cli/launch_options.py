@@ -76,11 +76,22 @@ def read_options(args: argparse.Namespace) -> Options:
     given = argparse.Namespace(**{**vars(args), **of_both})
     faults += docker_settings.faults(given, docker, named or not hosts)
     if found.sync and not args.sync and not named:
-        notes.append(
-            f"{found.sources['sync']}: sync: is not used: all tasks run on this machine, in its folders"
-        )
+        where = found.sources["sync"]
+        notes.append(f"{where}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
         raise JobError(faults)
+    return _options(args, found, job, hosts, docker)._replace(notes=tuple(notes))
+
+
+def _options(
+    args: argparse.Namespace,
+    found: JobFile,
+    job: JobSpec,
+    hosts: tuple[Host, ...],
+    docker: docker_settings.DockerOptions | None,
+) -> Options:
+    """The options of a launch that have no faults."""
+    named = _names_hosts(args, found)
     of_file = args.run_dir is None and found.run_dir is not None
     return Options(
         job,
@@ -109,7 +120,6 @@ def read_options(args: argparse.Namespace) -> Options:
             "--sync" if args.sync else found.sources.get("sync", ""),
             "--collect" if args.collect else found.sources.get("collect", ""),
         ),
-        notes=tuple(notes),
     )
 
 

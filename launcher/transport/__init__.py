@@ -1,1 +1,0 @@
-"""The former transports, until containers on other machines have moved to `launcher.transports`."""

@@ -1,0 +1,102 @@
+"""Jobs through the installed command, with servers and ``~/.ssh/config`` as users have them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.ssh.host import LabHost
+from tests.ssh.lab import Lab
+from tests.ssh.test_relay import sshd_with
+
+pytestmark = pytest.mark.timeout(240)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mount namespaces")
+
+CONFIG = """\
+Host other
+  Include port.conf
+Match originalhost short exec "test -d /proc"
+  HostName {address}
+  ProxyCommand P={python}; $P '{script}' %h %p 2>/dev/null | cat
+"""
+
+
+def config(lab: Lab, launch: Launch, host: LabHost) -> Path:
+    """A ``.ssh`` whose host ``short`` needs what OpenSSH does: Match, Include within a block, a shell."""
+    folder = launch.home / ".ssh"
+    script = launch.home / "relay.py"
+    script.write_text(_RELAY)
+    (folder / "port.conf").write_text("Port 9\n")
+    text = CONFIG.format(address=host.address, python="/usr/bin/python3", script=script)
+    (folder / "config").write_text(text + "Host *\n" + (folder / "config").read_text())
+    return folder
+
+
+def test_match_include_and_a_proxy_command_with_shell_features(
+    lab: Lab, ssh_launch: Launch, hosts: list[LabHost]
+):
+    config(lab, ssh_launch, hosts[0])
+    ended = ssh_launch("--hosts", "short", "--workers", "1", "--", "true", cwd="/", timeout=60)
+    assert ended.code == 0, ended.err
+
+
+@needs_root
+def test_the_same_by_the_ssh_command(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
+    """``ssh -G`` reads the home of the account: its ``.ssh`` is another one in a mount namespace."""
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    folder = config(lab, ssh_launch, hosts[0])
+    os.makedirs(f"{home}/.ssh", 0o700, exist_ok=True)
+    script = f'mount --bind "$0" {home}/.ssh && exec "$@"'
+    started = ssh_launch.start(
+        "--hosts", "short", "--workers", "1", "--", "true", cwd="/", env={"HOME": home},
+        command=["unshare", "-m", "sh", "-c", script, str(folder), sys.executable, "-m", "launcher"],
+    )  # fmt: skip
+    ended = started.wait(60)
+    assert ended.code == 0, ended.err
+
+
+def test_keys_are_renewed_during_output_and_sync(
+    lab: Lab, ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
+):
+    (tmp_path / "data").write_bytes(os.urandom(6 << 20))
+    with sshd_with(hosts[0], "RekeyLimit 1M"):
+        words = ["--hosts", "node1", "--workers", "1", "--sync", ".", "--", "sh", "-c"]
+        ended = ssh_launch(*words, "cksum < data; seq 1000000", cwd=tmp_path, timeout=120)
+    assert ended.code == 0, ended.err
+    (path,) = ssh_launch.state.glob("*/logs/worker-0.log")
+    log = path.read_text().splitlines()
+    assert log[1:] == [str(number) for number in range(1, 1_000_001)]
+    assert log[0].split()[1] == str(6 << 20)
+
+
+def test_faults_of_all_hosts_at_once(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
+    hosts[0].new_host_key()
+    hosts[1].stop_sshd()
+    ended = ssh_launch(
+        "--hosts", "node1,node2,nobody@node3,no-such-host.invalid", "--workers", "4", "--", "true", cwd="/"
+    )
+    assert ended.code == 125
+    for text in (
+        "node1: the host key of ",
+        "refused the connection; does an ssh server run there, on this port? (3 attempts)",
+        "refused the login as nobody (tried: ~/.ssh/id_ed25519)",
+        "no-such-host.invalid: 'no-such-host.invalid' was not found (",
+    ):
+        assert text in ended.err
+
+
+_RELAY = """\
+import os, select, socket, sys
+peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+while True:
+    for ready in select.select([0, peer], [], [])[0]:
+        data = os.read(0, 65536) if ready == 0 else peer.recv(65536)
+        if not data:
+            sys.exit()
+        (peer.sendall if ready == 0 else lambda data: os.write(1, data))(data)
+"""

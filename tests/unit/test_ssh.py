@@ -1,0 +1,215 @@
+"""Hosts over SSH, as far as no host is needed: known_hosts, and what ssh_config says about a host."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from paramiko import PKey
+
+from launcher.transports.ssh.failures import HostFailure
+from launcher.transports.ssh.known_hosts import KnownHosts, fingerprint
+from launcher.transports.ssh.options import Hop, HostOptions, host_options, parse_hop
+
+
+class Key(PKey):
+    """A host key."""
+
+    def __init__(self, blob: bytes, kind: str = "ssh-ed25519") -> None:
+        self._blob, self._kind = blob, kind
+
+    def asbytes(self) -> bytes:
+        return self._blob
+
+    def get_name(self) -> str:
+        return self._kind
+
+
+KEY, OTHER = Key(b"key one"), Key(b"another key")
+
+
+def line(names: str, key: Key = KEY) -> str:
+    """A line of the file."""
+    return f"{names} {key.get_name()} {base64.b64encode(key.asbytes()).decode()} a comment\n"
+
+
+def options(path: Path, address: str = "node1", port: int = 22, hashed: bool = False) -> HostOptions:
+    """Of a host whose known_hosts is at this path."""
+    return HostOptions(address, address, port, "me", known_hosts=(str(path),), hash_known_hosts=hashed)
+
+
+def verdict(text: str, path: Path, address: str = "node1", port: int = 22) -> str:
+    """What a file with this text says about `KEY`; empty: it is the host's."""
+    path.write_text(text)
+    try:
+        KnownHosts().check(options(path, address, port), KEY, accept_new=False)
+    except HostFailure as failure:
+        return str(failure)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("names", "address", "port", "known"),
+    [
+        ("node1", "node1", 22, True),
+        ("a,Node1,b", "NODE1", 22, True),
+        ("node2", "node1", 22, False),
+        ("node*", "node17", 22, True),
+        ("node?", "node17", 22, False),
+        ("node*,!node1", "node1", 22, False),
+        ("!node1,node*", "node1", 22, False),
+        ("[node1]:2222", "node1", 2222, True),
+        ("node1", "node1", 2222, False),
+        ("[node*]:2222", "node1", 2222, True),
+        ("fe80::1", "fe80::1", 22, True),
+        ("|1|not base64|x", "node1", 22, False),
+        ("|1|ü|x", "node1", 22, False),
+        ("#node1", "node1", 22, False),
+        ("@cert-authority *", "node1", 22, False),
+    ],
+)
+def test_which_host_a_line_is_about(names: str, address: str, port: int, known: bool, tmp_path: Path):
+    said = verdict(line(names), tmp_path / "known", address, port)
+    assert (said == "") is known
+    assert known or "is not known (ssh-ed25519 SHA256:" in said
+
+
+def test_changed_and_revoked_keys_name_their_line(tmp_path: Path):
+    path = tmp_path / "known"
+    rsa = Key(b"another key", "ssh-rsa")
+    text = "# comment\n\nnonsense\nnode1 ssh-rsa A\n" + line("node1", rsa) + line("node1", OTHER)
+    assert f"{path}:6 says ssh-ed25519" in verdict(text, path)
+    assert f"{path}:1 says ssh-rsa" in verdict(line("node1", rsa), path)
+    assert verdict(line("node1", OTHER) + line("node1"), path) == ""
+    assert f"is revoked by {path}:2" in verdict(line("node1") + "@revoked " + line("*"), path)
+
+
+def test_known_algorithms_come_first(tmp_path: Path):
+    (tmp_path / "known").write_text(line("node1", Key(b"k", "ssh-rsa")))
+    found = KnownHosts().algorithms(
+        options(tmp_path / "known"), ("ssh-ed25519", "rsa-sha2-256", "rsa-sha2-512")
+    )
+    assert found == ("rsa-sha2-512", "rsa-sha2-256", "ssh-ed25519")
+
+
+def test_hashed_names_are_those_of_openssh(tmp_path: Path):
+    path, key = tmp_path / "known", tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", str(key)], check=True, timeout=50)
+    kind, encoded = key.with_suffix(".pub").read_text().split()[:2]
+    own = Key(base64.b64decode(encoded), kind)
+    path.write_text(f"node1 {kind} {encoded}\n[node1]:2222 {kind} {encoded}\n")
+    subprocess.run(["ssh-keygen", "-H", "-f", str(path)], check=True, timeout=50, capture_output=True)
+    assert "node1" not in path.read_text()
+    known = KnownHosts()
+    for port in (22, 2222):
+        known.check(options(path, "node1", port), own, accept_new=False)
+    # And OpenSSH finds what is written here.
+    known.check(options(path, "node3", hashed=True), own, accept_new=True)
+    assert "node3" not in path.read_text()
+    subprocess.run(
+        ["ssh-keygen", "-F", "node3", "-f", str(path)], check=True, timeout=50, capture_output=True
+    )
+    shown = subprocess.run(
+        ["ssh-keygen", "-lf", str(key)], check=True, timeout=50, capture_output=True, text=True
+    )
+    assert fingerprint(own.asbytes()) == shown.stdout.split()[1]
+
+
+def test_many_launches_add_each_key_once(tmp_path: Path):
+    path = tmp_path / "new/folder/known"
+    stores = [KnownHosts() for _ in range(8)]
+
+    def add(store: KnownHosts) -> None:
+        for host in range(20):
+            store.check(options(path, f"node{host}"), Key(b"key of %d" % host), accept_new=True)
+
+    threads = [threading.Thread(target=add, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+    names = sorted(line.split()[0] for line in path.read_text().splitlines())
+    assert names == sorted(f"node{host}" for host in range(20))
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+# ssh_config
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ``.ssh`` of a home that is not the account's: paramiko reads it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/agent")
+    (tmp_path / ".ssh").mkdir()
+    return tmp_path / ".ssh"
+
+
+def test_without_a_file(folder: Path):
+    found = host_options(Hop("node1"))
+    assert (found.address, found.port, found.agent) == ("node1", 22, "/agent")
+    assert found.known_hosts == (f"{folder}/known_hosts", f"{folder}/known_hosts2")
+    assert f"{folder}/id_ed25519" in found.identity_files
+
+
+def test_a_hostfile_wins_and_counts_for_the_rest(folder: Path):
+    (folder / "config").write_text(
+        "User general\nHost node1\n  Port 2222\n  ProxyCommand relay %h %p %r\n"
+        "  UserKnownHostsFile none\n  IdentityAgent none\nMatch user me\n  HostName other\n"
+    )
+    found = host_options(Hop("node1"))
+    assert (found.user, found.port, found.agent, found.known_hosts) == ("general", 2222, "", ())
+    assert host_options(Hop("node1", "me", 7)).proxy_command == "relay other 7 me"
+    with pytest.raises(HostFailure, match="shell of its ProxyCommand would interpret"):
+        host_options(Hop("node1", "$(id)"))
+
+
+def test_an_include_counts_in_its_block(folder: Path):
+    (folder / "config").write_text(
+        'Host node1\n  Include parts/*.conf "with space"\n  Port 1\nHost *\n  User all\n'
+    )
+    (folder / "parts").mkdir()
+    (folder / "parts/a.conf").write_text("Host node1\n  HostName a\nHost nodeX\n")
+    (folder / "parts/b.conf").write_text("include = parts/deeper\n")
+    (folder / "parts/deeper").write_text("Host node*\n  IdentitiesOnly yes\n")
+    (folder / "with space").write_text("HashKnownHosts yes\n")
+    one, two = host_options(Hop("node1")), host_options(Hop("node2"))
+    assert one[1:3] == ("a", 1) and one.identities_only and one.hash_known_hosts and one.user == "all"
+    assert two[1:3] == ("node2", 22) and not two.identities_only and two.user == "all"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Include config\n", "include each other"),
+        ("Host x\n  nonsense\n", "~/.ssh/config can't be understood: .*nonsense"),
+        ("Port many\n", "~/.ssh/config has a wrong value: .*many"),
+    ],
+)
+def test_what_can_not_be_understood(folder: Path, text: str, message: str):
+    (folder / "config").write_text(text)
+    with pytest.raises(HostFailure, match=message):
+        host_options(Hop("x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "hop"),
+    [
+        ("gate", Hop("gate")),
+        ("Gate.Lab", Hop("Gate.Lab")),
+        ("me@gate:2222", Hop("gate", "me", 2222)),
+        ("ssh://me@gate:2222", Hop("gate", "me", 2222)),
+        ("[fe80::1]:22", Hop("fe80::1", None, 22)),
+    ],
+)
+def test_gateways_as_they_are_written(text: str, hop: Hop):
+    assert parse_hop(text) == hop
+
+
+@pytest.mark.parametrize("text", ["me@", "gate:port", "[fe80::1"])
+def test_what_is_not_a_gateway(text: str):
+    with pytest.raises(HostFailure, match="is not a gateway"):
+        parse_hop(text)

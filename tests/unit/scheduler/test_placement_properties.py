@@ -134,15 +134,3 @@ def test_unbound_parameter_servers_keep_as_far_apart_as_slots_allow(job, hosts):
     for crowded in servers:
         for other in slots:
             assert servers[crowded] <= servers[other] + 1 or servers[other] == slots[other]
-
-
-@EXAMPLES
-@given(jobs(gpus=False, bounds=False), inventories(bounds=False))
-def test_no_host_is_overfilled_while_another_has_a_slot(job, hosts):
-    placement = attempt(job, hosts)
-    if isinstance(placement, str):
-        return
-    taken = Counter(placed.host.name for placed in placement.tasks)
-    slots = {host.name: slots_of(host)[0] for host in hosts}
-    if any(taken[name] > slots[name] for name in slots):
-        assert all(taken[name] >= slots[name] for name in slots)

@@ -120,11 +120,12 @@ def _state(record: Mapping[str, Any]) -> str:
 
 def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
     """How long it ran; a run whose launcher died: until its last event."""
-    if state is RunState.RUNNING:
-        return time.time() - run.started_at
-    ended = report.get("ended_at")
-    if isinstance(ended, (int, float)):
-        return ended - run.started_at
+    if state is RunState.RUNNING and run.owner is not None:
+        started = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")  # since boot: no clock that is set
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+    started_at, ended_at = report.get("started_at"), report.get("ended_at")
+    if isinstance(started_at, (int, float)) and isinstance(ended_at, (int, float)):
+        return ended_at - started_at
     try:
         return max(0.0, os.stat(run.paths.events).st_mtime - run.started_at)
     except OSError:

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _only_one() -> Run:
-    """The run that is running, if there is no doubt."""
+    """The run, if exactly one is running."""
     running = [run for run in all_runs() if run.state is RunState.RUNNING]
     if len(running) == 1:
         return running[0]
@@ -88,7 +88,7 @@ def _only_one() -> Run:
 
 
 def _check_record(run: Run) -> None:
-    """Whoever can write to a folder could name any process in it.
+    """Check that the record may name this process: its folder may be another user's.
 
     Raises:
         LaunchError: the record is neither ours nor of the user whose process it names.
@@ -101,10 +101,10 @@ def _check_record(run: Run) -> None:
 
 
 def _sweep(run: Run, args: argparse.Namespace) -> int:
-    """Nobody is there to be asked: end what is left, if its agent does not.
+    """The launcher is gone: end what is left of its run, if the agents do not.
 
     Raises:
-        LaunchError: that can't be done.
+        LaunchError: something is still there.
     """
     if run.state is RunState.DIED and run.agents and not run.is_ours:
         who = f"its record is user {run.written_by}'s, who can end what it may have left"
@@ -125,7 +125,7 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     if args.now and not _taken(pidfd, deadline):
         _ask(pidfd)
     if not _ended(pidfd, min(_PATIENCE, deadline - time.monotonic())):
-        print(f"waiting for {_awaited(run)}", file=sys.stderr, flush=True)
+        print(f"waiting for {_remaining(run)}", file=sys.stderr, flush=True)
     if not _ended(pidfd, deadline - time.monotonic()):
         advice = "" if args.now else "; `launch stop --now` does not wait for its --grace"
         print(f"launch: {run.job} has not ended within {args.timeout:g} s{advice}", file=sys.stderr)
@@ -135,13 +135,13 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
 
 
 def _ask(pidfd: int) -> None:
-    """SIGTERM; and SIGCONT, for a launcher that is suspended can't act on it."""
+    """Send SIGTERM; and SIGCONT, because a suspended launcher can't act on it."""
     if send(pidfd, signal.SIGTERM):
         send(pidfd, signal.SIGCONT)
 
 
 def _taken(pidfd: int, deadline: float) -> bool:
-    """Let it take the first signal; whether it has ended."""
+    """Wait until the launcher has handled the first signal; return whether it has ended."""
     wait = _BETWEEN
     while not (ended := _ended(pidfd, min(wait, deadline - time.monotonic()))):
         if time.monotonic() >= deadline or not is_pending(pidfd, signal.SIGTERM):
@@ -157,7 +157,7 @@ def _ended(pidfd: int, seconds: float) -> bool:
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
-def _awaited(run: Run) -> str:
+def _remaining(run: Run) -> str:
     """``worker/0, worker/1 and 3 more tasks``, or the launcher itself."""
     tasks = remaining(run)
     if not tasks:
@@ -167,6 +167,6 @@ def _awaited(run: Run) -> str:
 
 
 def _end(run: Run, verb: str) -> str:
-    """How it ended, as far as anybody wrote it down."""
+    """How it ended, by its report."""
     code = exit_code_of(run.report())
     return f"{verb} without a report: its launcher died" if code is None else f"{verb} with exit code {code}"

@@ -119,7 +119,8 @@ def sweep() -> None:
             continue
         here = set(uses) <= {f".used-{os.uname().nodename}"}
         if time.time() - last > (_UNUSED if here else _UNUSED_ELSEWHERE) and not _user_of(run, job):
-            remove(run)
+            with contextlib.suppress(OSError):
+                remove(run)
 
 
 def discard(job: str) -> None:
@@ -157,8 +158,9 @@ def _prune() -> None:
     with contextlib.suppress(OSError):
         for folder in sorted(os.scandir(top), key=lambda one: one.stat().st_mtime, reverse=True):
             total += Listing(f"{folder.path}/list", f"{folder.path}/tree").size
-            if total > _MOST_KEPT:
-                remove(folder.path)
+            if total > _MOST_KEPT:  # first out of reach of a run that begins now
+                os.rename(folder.path, f"{folder.path}.old")
+                remove(f"{folder.path}.old")
 
 
 class Listing:
@@ -313,11 +315,19 @@ def brought_to(path: str) -> Listing:
         return listing
     if not os.path.isdir(path):
         raise Failed(f"{path} is in the way: it is a file; give another place, or remove it")
-    if os.listdir(path) and not listing.name == _MARK:
+    if os.listdir(path) and not _is_marked(path):
         raise Failed(
             f"{path} holds files, and no sync made it, so it is not replaced; give another place, or empty it"
         )
     return listing
+
+
+def _is_marked(path: str) -> bool:
+    try:
+        with open(f"{path}/{SYNC_MARK}", "rb") as file:
+            return _MARK.encode() in file.read(200)
+    except OSError:
+        return False
 
 
 def merge(path: str, brought: Listing, gone: List[str], staged: Listing) -> None:

@@ -193,13 +193,13 @@ class Driver:
             raise LaunchError(f"the launcher (pid {self.process.pid}) survived SIGKILL")
 
     def error(self) -> LaunchError | None:
-        """Why it failed, once it has ended; ``None``: it did not."""
-        if self.exit_code == 0 or self.exit_code is None:
-            return None
+        """Why it failed, once it has ended, or why it has no report; ``None``: it succeeded."""
         report = self.report
+        if self.exit_code is None or (self.exit_code == 0 and report is not None):
+            return None
         if report is None:
             lines = [line.removeprefix("launch: ") for line in self._stderr.splitlines() if line.strip()]
-            text = "\n".join(lines[-LINES:]) or f"launch ended with {self.exit_code}"
+            text = "\n".join(lines[-LINES:]) or f"launch ran no job and ended with {self.exit_code}"
             if self.exit_code == InputError.exit_code:
                 return InputError([Fault("", text)])
             return JobFailed(text, self.run_dir, self.exit_code)

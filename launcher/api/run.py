@@ -16,7 +16,7 @@ from launcher.api.options import (
     list_faults,
     settings_faults,
 )
-from launcher.errors import Fault, InputError, JobFailed, LaunchError
+from launcher.errors import Fault, InputError
 from launcher.report import Report
 
 _RUN = "launcher.run"
@@ -108,14 +108,7 @@ def run(
     except BaseException:
         driver.end()
         raise
-    if (driver.report is None or check) and (error := driver.error() or _without_report(driver)):
+    if (driver.report is None or check) and (error := driver.error()):
         raise error
     assert driver.report is not None
     return driver.report
-
-
-def _without_report(driver: Driver) -> LaunchError | None:
-    """What only prints something (``--dry-run``) has no report."""
-    if driver.report is not None:
-        return None
-    return JobFailed("launch has run no job, so there is no report", driver.run_dir, driver.exit_code)

@@ -87,7 +87,7 @@ def test_a_program_that_is_not_there():
 
 
 def test_what_runs_no_job_has_no_report(capfd: pytest.CaptureFixture[str]):
-    with pytest.raises(JobFailed, match="launch has run no job"):
+    with pytest.raises(JobFailed, match="launch ran no job"):
         launcher.run("true", options=["--dry-run"], check=False)
     assert "worker/0" in capfd.readouterr().out
 

@@ -162,7 +162,7 @@ class Spawner:
             environment.update(_environment_of(venv, environment))
         _enter(self._home, workdir)
         if script is not None and not os.path.exists(script):
-            raise CannotStart(NOT_FOUND, f"program not found: {script!r} (looked in {os.getcwd()!r})")
+            raise _not_found(script)
         path = _find(argv[0], environment.get("PATH", os.defpath))
         reading, writing = _pipe()
         reading = self._limits.keep(reading)
@@ -243,13 +243,18 @@ def _find(name: str, path: str) -> str:
     raise CannotStart(NOT_FOUND, f"program not found: {name!r} is nowhere along PATH{hint}")
 
 
+def _not_found(name: str) -> CannotStart:
+    looked = "" if os.path.isabs(name) else f" (looked in {os.getcwd()!r})"
+    return CannotStart(NOT_FOUND, f"program not found: {name!r}{looked}")
+
+
 def _explained(error: Exception, name: str, path: str) -> CannotStart:
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.ENOENT, errno.ENOTDIR):
         if os.path.exists(path):
             why = f"{name!r} can't be run: the interpreter its first line names is missing"
             return CannotStart(NOT_RUNNABLE, why)
-        return CannotStart(NOT_FOUND, f"program not found: {name!r} (looked in {os.getcwd()!r})")
+        return _not_found(name)
     if code == errno.EACCES and os.path.isdir(path):
         return CannotStart(NOT_RUNNABLE, f"{name!r} is a folder, not a program")
     if code == errno.EACCES:

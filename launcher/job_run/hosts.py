@@ -28,6 +28,7 @@ _OTHER_DESCRIPTORS = 256
 
 _NOT_SYNCED = "--sync DIR brings a folder to every host and runs there"
 _SYNCED = "--sync leaves out what .gitignore names"
+_MOUNTED = "it sees only the folder that the tasks run in; --mount adds others"
 _PYTHON = "venv: or python: of a host names its Python"
 #: Exit codes of a task whose program is not there, or can't be run.
 _NO_PROGRAM = (126, 127)
@@ -135,18 +136,20 @@ class RemoteCommands:
 
 
 class HostHints:
-    """Looks at the events of a job with other machines.
+    """Looks at the events of a job with other machines or containers.
 
     Args:
         hosts: those that the tasks run on.
         synced: code was brought to them.
         check: look for what usually goes wrong between hosts.
+        in_containers: the tasks run in containers.
     """
 
-    def __init__(self, hosts: Sequence[Host], synced: bool, check: bool) -> None:
+    def __init__(self, hosts: Sequence[Host], synced: bool, check: bool, in_containers: bool) -> None:
         self._hosts = hosts
         self._synced = synced
         self._check = check
+        self._in_containers = in_containers
         self._ready: dict[str, Mapping[str, Any]] = {}
         self._advised = False
 
@@ -154,6 +157,8 @@ class HostHints:
         """A message for the user; empty: there is none."""
         if isinstance(event, TaskNotStarted) and event.code in _NO_PROGRAM and not self._advised:
             self._advised = True
+            if self._in_containers:
+                return f"not there in the container of {event.host}: {_MOUNTED}"
             return f"not there on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
         if isinstance(event, AgentReady) and self._check:
             self._ready[event.host] = event.facts

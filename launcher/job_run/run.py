@@ -156,7 +156,9 @@ def _launch(
             Opening(job, placement, paths, began),
             interrupts,
             notices,
-            HostHints(hosts, bool(options.sync), check) if remote is not None else None,
+            HostHints(hosts, bool(options.sync), check, options.docker is not None)
+            if remote is not None or options.docker is not None
+            else None,
             check,
         )
         report = orchestrator.run()

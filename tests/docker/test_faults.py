@@ -233,3 +233,12 @@ def test_job_files_that_can_not_be_followed(launch: Launch, tmp_path: Path, text
     ended = launch("--docker", "x", job, env={"DOCKER_HOST": "unix:///no/engine"})
     assert ended.code == 2, ended.err
     assert why in ended.err
+
+
+def test_a_program_that_is_not_mounted(docker: Engine, image: str, launch: Launch, tmp_path: Path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "program.py").touch()
+    ended = launch("--docker", image, tmp_path / "program.py", cwd=tmp_path / "work", timeout=60)
+    assert ended.code == 127
+    assert f"program not found: '{tmp_path}/program.py'\n" in ended.err
+    assert "not there in the container of worker-0: it sees only the folder that" in ended.err

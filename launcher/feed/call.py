@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from launcher.errors import FeedError, FeedTimeout
 from launcher.feed.channel import Feed, WorkerChannel
@@ -130,25 +130,24 @@ class FeedCall:
 
     # Partitions for channels.
 
-    def claim(self, channel: WorkerChannel) -> Partition | None:
-        """A partition to be fed again that this task gets; ``None``: none (see `must_fetch`)."""
-        if self._again and self._may_begin(channel, self._again[0][0]):
-            self._begun.add(channel.task)
-            return heappop(self._again)[1]
-        return None
+    def claim(self, channel: WorkerChannel) -> Partition | Literal["fetch"] | None:
+        """What this task gets next: a partition to be fed again, one to be fetched, or nothing now.
 
-    def must_fetch(self, channel: WorkerChannel) -> bool:
-        """Whether this channel is to call `fetch`: its task gets the next partition."""
-        free = not (self._exhausted or self._fetching or self._again or self.over)
-        return free and self._may_begin(channel, self._fetched)
-
-    def begin_fetching(self, channel: WorkerChannel) -> None:
-        """No other channel fetches until `fetched` is called."""
-        self._fetching = True
+        A channel that gets ``"fetch"`` calls `fetch`; no other one gets it before that has returned.
+        """
+        free = not (self._exhausted or self._fetching or self.over)
+        if not (self._again or free):
+            return None
+        if not self._may_begin(channel, self._again[0][0] if self._again else self._fetched):
+            return None
         self._begun.add(channel.task)
+        if self._again:
+            return heappop(self._again)[1]
+        self._fetching = True
+        return "fetch"
 
     def fetch(self) -> Piece | None:
-        """The next piece; without the lock, as it runs the user's code."""
+        """The next piece, for `fetched`; without the lock, as it runs the user's code."""
         return next(self._source, None)
 
     def fetched(self, piece: Piece | None) -> Partition | None:

@@ -313,12 +313,11 @@ class WorkerChannel:
             partition = self.partitions[min(permitted)]
             partition.busy = True
             return partial(self._make, call, partition)
-        if (claimed := call.claim(self)) is not None:
+        if (claimed := call.claim(self)) == "fetch":
+            return partial(self._fetch, call)
+        if isinstance(claimed, Partition):
             self.partitions[claimed.number] = claimed
             return lambda: None
-        if call.must_fetch(self):
-            call.begin_fetching(self)
-            return partial(self._fetch, call)
         pause = (call.all_given and not self.partitions) or (call.full and self.hungry)
         if pause and self._unconsumed and not self._flushed:
             self._flushed = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import FeedError
 from launcher.feed.remote.blocks import Block, join, part, size
-from launcher.feed.remote.codec import Buffer, Encoded, by_value, encode
+from launcher.feed.remote.codec import Buffer, by_value, encode
 from launcher.feed.remote.frames import check_size
 from launcher.feed.remote.messages import LAST, REMOTE
 from launcher.feed.sources import Piece
@@ -60,17 +60,17 @@ class Chunker:
                 at = stop
 
     def _encoded(self, block: Block, rows: int) -> Iterator[Chunk]:
-        encoded = Encoded(rows, encode(block))
-        fitting = rows * CHUNK // max(1, encoded.size)
-        self.rows = max(1, min(fitting, rows * _GROWTH, MOST_ROWS))
-        if rows > 1 and encoded.size > FAR_TOO_BIG:
-            del encoded
+        buffers = encode(block)
+        weight = sum([len(buffer) for buffer in buffers])
+        self.rows = max(1, min(rows * CHUNK // max(1, weight), rows * _GROWTH, MOST_ROWS))
+        if rows > 1 and weight > FAR_TOO_BIG:
+            buffers.clear()
             half = rows // 2
             yield from self._encoded(part(block, 0, half), half)
             yield from self._encoded(part(block, half, rows), rows - half)
             return
-        check_size(encoded.buffers, "a row" if rows == 1 else f"{rows} rows")
-        yield Chunk(0, rows, encoded.size, encoded.buffers)
+        check_size(buffers, "a row" if rows == 1 else f"{rows} rows")
+        yield Chunk(0, rows, weight, buffers)
 
     def _gathered(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """Small blocks together, unless they come so slowly that their rows would wait."""

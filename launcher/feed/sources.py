@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from launcher.feed.grouping import groups
 from launcher.feed.remote.blocks import Block, blocks_of, columnar, is_array, parts, refused, size
@@ -49,79 +51,17 @@ class Piece(NamedTuple):
     remote: Callable[[], Iterable[Any]] | None = None
 
 
-class Source(Protocol):
-    """Data of any kind."""
+@dataclass(frozen=True)
+class Source:
+    """Data of any kind. (The classes of `launcher.feed.files` have the same attributes.)"""
 
     #: Whether it can be read only once.
     once: bool
-
-    def pieces(self, workers: int) -> Iterator[Piece]:
-        """All of it, lazily, for so many workers."""
-
-
-class Rows:
-    """Items that are rows: those of a list are split evenly, others grouped as they come."""
-
-    def __init__(self, data: Iterable[Any], per_partition: int | None = None) -> None:
-        self._data = data
-        self._many = per_partition
-        self.once = isinstance(data, Iterator)
-
-    def pieces(self, workers: int) -> Iterator[Piece]:
-        """See `Source`."""
-        data, many = self._data, self._many
-        if isinstance(data, list | tuple | range):
-            many = many or _evenly(len(data), workers)
-            return (_listed(data, at, at + many) for at in range(0, len(data), many))
-        iterator = iter(data)
-        found = groups(iterator) if many is None else iter(lambda: list(islice(iterator, many)), [])
-        return (_listed(group, 0, len(group)) for group in found)
+    #: Gives all of it, lazily, for so many workers.
+    pieces: Callable[[int], Iterator[Piece]]
 
 
-class Partitions:
-    """Items that are partitions; taken lazily."""
-
-    def __init__(self, data: Iterable[Any]) -> None:
-        self._data = data
-        items = data if isinstance(data, list | tuple) else ()
-        self.once = isinstance(data, Iterator) or any(isinstance(item, Iterator) for item in items)
-
-    def pieces(self, workers: int) -> Iterator[Piece]:
-        """See `Source`."""
-        for item in self._data:
-            yield from (item.pieces(workers) if is_source(item) else [piece_of(item)])
-
-
-class FirstItemTells:
-    """An iterable that is not read before its first row is asked for."""
-
-    def __init__(self, data: Iterable[Any]) -> None:
-        self._data = data
-        self.once = isinstance(data, Iterator)
-
-    def pieces(self, workers: int) -> Iterator[Piece]:
-        """See `Source`."""
-        iterator = iter(self._data)
-        for first in iterator:
-            again = chain([first], iterator)
-            return (Rows(again) if is_row(first) else Partitions(again)).pieces(workers)
-        return iter(())
-
-
-class Columns:
-    """Arrays, cut into views of even size."""
-
-    once = False
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-
-    def pieces(self, workers: int) -> Iterator[Piece]:
-        """See `Source`."""
-        return map(_block, parts(self._block, _evenly(size(self._block), workers)))
-
-
-def rows(data: Iterable[Any], per_partition: int | None = None) -> Rows:
+def rows(data: Iterable[Any], per_partition: int | None = None) -> Source:
     """Each item is one row, of any type.
 
     Args:
@@ -136,17 +76,20 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> Rows:
     _check(data, "rows")
     if per_partition is not None and per_partition < 1:
         raise refused(f"per_partition={per_partition}", "a whole number from 1")
-    return Rows(data, per_partition)
+    return Source(isinstance(data, Iterator), partial(_row_pieces, data, per_partition))
 
 
-def partitions(data: Iterable[Any]) -> Partitions:
+def partitions(data: Iterable[Any]) -> Source:
     """Each item is a partition: an iterable of rows, arrays, or a callable that returns them.
 
     Raises:
         InputError: ``data`` is not iterable.
     """
     _check(data, "partitions")
-    return Partitions(data)
+    items = data if isinstance(data, list | tuple) else [data]
+    return Source(
+        any(isinstance(item, Iterator) for item in [data, *items]), partial(_partition_pieces, data)
+    )
 
 
 def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
@@ -180,26 +123,55 @@ def source_of(data: Any) -> Source:
     if is_source(data):
         return data  # type: ignore[no-any-return]
     if (block := columnar(data)) is not None:
-        return Columns(block)
+        return Source(False, partial(_column_pieces, block))
     if callable(data):
-        return Partitions([data])
+        return partitions([data])
     if isinstance(data, str | os.PathLike):
         raise refused(f"{_shown(data)} has no rows", "TextFiles(...) or its like for files; a list, arrays")
     if not _is_many(data):
         raise refused(f"{_shown(data)} has no rows", "a list, arrays, files, or partitions")
     if isinstance(data, range):
-        return Rows(data)
+        return rows(data)
     if not isinstance(data, list | tuple):
-        return FirstItemTells(data)
+        return Source(isinstance(data, Iterator), partial(_iterable_pieces, data))
     if not data or is_row(data[0]):
-        return Rows(data)
+        return rows(data)
     if is_array(data[0]) or (isinstance(data[0], list) and (not data[0] or not _is_structured(data[0][0]))):
         kind = "arrays" if is_array(data[0]) else "lists"
         raise refused(
             f"a list of {kind} can be rows, each a list or array, or partitions, each of many rows",
             "launcher.rows(data) or launcher.partitions(data)",
         )
-    return Partitions(data)
+    return partitions(data)
+
+
+def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) -> Iterator[Piece]:
+    """Items that are rows: those of a list are split evenly, others grouped as they come."""
+    if isinstance(data, list | tuple | range):
+        many = per_partition or _evenly(len(data), workers)
+        return (_listed(data, at, at + many) for at in range(0, len(data), many))
+    iterator = iter(data)
+    found = iter(lambda: list(islice(iterator, per_partition)), []) if per_partition else groups(iterator)
+    return (_listed(group, 0, len(group)) for group in found)
+
+
+def _partition_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
+    """Items that are partitions."""
+    for item in data:
+        yield from (item.pieces(workers) if is_source(item) else [piece_of(item)])
+
+
+def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
+    """Items that are rows or partitions: the first one tells."""
+    iterator = iter(data)
+    for first in iterator:
+        again = chain([first], iterator)
+        yield from _row_pieces(again, None, workers) if is_row(first) else _partition_pieces(again, workers)
+
+
+def _column_pieces(block: Block, workers: int) -> Iterator[Piece]:
+    """Arrays, cut into views of even size."""
+    return map(_block, parts(block, _evenly(size(block), workers)))
 
 
 def piece_of(item: Any) -> Piece:
@@ -221,7 +193,7 @@ def piece_of(item: Any) -> Piece:
 
 def is_source(value: Any) -> bool:
     """Whether this is a `Source`."""
-    return callable(getattr(type(value), "pieces", None)) and hasattr(value, "once")
+    return callable(getattr(value, "pieces", None)) and hasattr(value, "once")
 
 
 def is_row(item: Any) -> bool:

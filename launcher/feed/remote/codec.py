@@ -14,7 +14,7 @@ import pickle
 import sys
 from contextlib import nullcontext
 from types import FunctionType
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING, Union
 
 from launcher.errors import FeedError
 from launcher.feed.remote.blocks import imported, is_array
@@ -38,18 +38,6 @@ _UNREADABLE = (
     "the rows cannot be read in the task ({why}): the module of their classes must be there too; "
     "define them in a module that the tasks can import, or feed tuples, lists, dicts or arrays"
 )
-
-
-class Encoded(NamedTuple):
-    """Some rows, ready to be sent."""
-
-    rows: int
-    buffers: Sequence[Buffer]
-
-    @property
-    def size(self) -> int:
-        """Bytes of its buffers."""
-        return sum([len(buffer) for buffer in self.buffers])
 
 
 def encode(block: Block, named: bool = False) -> list[Buffer]:

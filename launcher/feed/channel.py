@@ -20,7 +20,7 @@ from launcher.feed.grouping import run_user_code
 from launcher.feed.partition import Chunk, Partition
 from launcher.feed.remote.codec import Buffer, decode
 from launcher.feed.remote.frames import FeedRefused, ReadAhead, hang_up, recv_frame, send_frame
-from launcher.feed.remote.messages import AT_ONCE, REMOTE, RETURNED, Kind, Progress, only, unpack_number
+from launcher.feed.remote.messages import AT_ONCE, REMOTE, RETURNED, Kind, Progress, only, unpack_counted
 
 if TYPE_CHECKING:
     from launcher.feed.call import FeedCall
@@ -225,7 +225,7 @@ class WorkerChannel:
             if kind == Kind.PROGRESS:
                 self._progressed(Progress.unpack(buffers))
             elif kind == Kind.COUNTED:
-                self._counted(unpack_number(buffers))
+                self._counted(*unpack_counted(buffers))
             elif kind == Kind.TERMINATE:
                 self.terminate(only(buffers) == RETURNED)
             else:
@@ -255,10 +255,10 @@ class WorkerChannel:
             partition.out -= 1
             partition.call.settle(partition)
 
-    def _counted(self, rows: int) -> None:
-        """The oldest chunk of code that was not counted has made so many rows."""
-        sent = next((sent for sent in self._unanswered if sent.left is None), None)
-        if sent is not None:
+    def _counted(self, chunk: int, rows: int) -> None:
+        """A chunk of code has made so many rows."""
+        sent = next((sent for sent in self._unanswered if sent.number == chunk), None)
+        if sent is not None and sent.left is None:
             sent.partition.counted(rows)
             sent.left = rows - sent.partition.answered
             sent.partition.call.settle(sent.partition)

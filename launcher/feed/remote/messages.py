@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PROGRESS = struct.Struct("<QQB")
-_NUMBER = struct.Struct("<Q")
+_COUNTED = struct.Struct("<QQ")
 
 #: Flags of a CHUNK, its first buffer: it is the last of its partition; it is code that makes the rows.
 LAST, REMOTE = 1, 2
@@ -40,7 +40,7 @@ class Kind(IntEnum):
     GONE = 6
     #: Task: how far its function is.
     PROGRESS = 7
-    #: Task: how many rows the oldest uncounted chunk of code has made.
+    #: Task: how many rows a chunk of code has made.
     COUNTED = 8
     #: Task: results, one for each row, in order.
     RESULTS = 9
@@ -68,14 +68,15 @@ class Progress(NamedTuple):
         return cls(taken, consumed, bool(hungry))
 
 
-def pack_number(value: int) -> bytes:
+def pack_counted(chunk: int, rows: int) -> bytes:
     """The buffer of a COUNTED."""
-    return _NUMBER.pack(value)
+    return _COUNTED.pack(chunk, rows)
 
 
-def unpack_number(buffers: Sequence[memoryview]) -> int:
-    """The contents of a COUNTED."""
-    return int(_unpacked(_NUMBER, buffers)[0])
+def unpack_counted(buffers: Sequence[memoryview]) -> tuple[int, int]:
+    """The contents of a COUNTED: the chunk, and its rows."""
+    chunk, rows = _unpacked(_COUNTED, buffers)
+    return chunk, rows
 
 
 def only(buffers: Sequence[memoryview]) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from launcher.feed.remote.blocks import blocks_of, part, size
 from launcher.feed.remote.codec import decode, encode
 from launcher.feed.remote.frames import check_size
-from launcher.feed.remote.messages import LAST, REMOTE, Kind, Progress, pack_number
+from launcher.feed.remote.messages import LAST, REMOTE, Kind, Progress, pack_counted
 from launcher.feed.remote.receiver import Receiver
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Reader:
         block = next(self._more, None)
         if block is None:
             self._drop()
-            self.receiver.send(self._connection, Kind.COUNTED, [pack_number(self._made)])
+            self.receiver.send(self._connection, Kind.COUNTED, [pack_counted(self._number, self._made)])
         else:
             self._block, self._at, self._size = block, 0, size(block)
             self._made += self._size

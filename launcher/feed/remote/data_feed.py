@@ -55,6 +55,7 @@ class DataFeed:
         self.qname_out = qname_out
         self.input_mapping = dict(sorted(input_mapping.items())) if input_mapping is not None else None
         self._connect = connect
+        self._closed = False
 
     def next_batch(self, batch_size: int) -> Any:
         """The next rows.
@@ -103,13 +104,16 @@ class DataFeed:
         self._reader().terminate()
 
     def close(self) -> None:
-        """End the connection. Rows that were not consumed are fed to other tasks."""
+        """End the connection, for good. Rows that were not consumed are fed to other tasks."""
+        self._closed = True
         reader = _OPENED.pop((self._connect, self.qname_in), None)
         if reader is not None:
             reader.receiver.close()
 
     def _reader(self) -> Reader:
         """The connection is made when it is needed first."""
+        if self._closed:
+            raise FeedError(f"feed {self.qname_in!r} was closed")
         key = (self._connect, self.qname_in)
         with _OPENING:
             if key not in _OPENED:

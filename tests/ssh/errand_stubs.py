@@ -7,19 +7,19 @@ import time
 
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
-from launcher.transports.ssh.errand import SshErrand
 from launcher.transports.ssh.hosts import SshHosts
+from launcher.transports.ssh.program import SshProgram
 
 _STUBS = "tests.stubs.errands"
 #: Seconds for what a host does in a moment.
 PATIENCE = 60.0
 
 
-def start(hosts: SshHosts, host: str, function: str, arguments: object) -> SshErrand:
+def start(hosts: SshHosts, host: str, function: str, arguments: object) -> SshProgram:
     """Start one of the functions there."""
     python = hosts.python(host)
     startup = bootstrap.startup(python, f"{_STUBS}:{function}", arguments, (_STUBS,))
-    return SshErrand(hosts.connection(host), python, startup)
+    return hosts.connection(host).start(python, startup)
 
 
 def receive(errand: RemoteCommand, until: int | None = None, patience: float = PATIENCE) -> bytes:

@@ -100,34 +100,6 @@ def test_it_works_whatever_the_login_shell(shell: str, hosts: list[LabHost], run
     assert errand.said() == ""
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_command_lines_arrive_unchanged_whatever_the_login_shell(
-    shell: str, hosts: list[LabHost], run: Runner
-):
-    if not os.access(shell, os.X_OK):
-        pytest.skip(f"no {shell} on this machine")
-    hosts[0].set_shell(shell)
-    hosts[0].banner("welcome")
-    connection = run.fleet(hosts[0]).connection(hosts[0].name)
-    words = ["a b", "it's", '"$HOME" `id` \\n \\', "!x ~ *", "two\nlines", "ü", "", "%d %s"]
-    done = connection.run(["printf", "<%s>", *words], 30.0)
-    assert done.stdout.decode() == "".join(f"<{word}>" for word in words)
-    assert (done.status, done.stderr) == (0, "")
-
-
-def test_a_command_with_stdin_and_a_failure(hosts: list[LabHost], run: Runner):
-    connection = run.fleet(hosts[0]).connection(hosts[0].name)
-    data = os.urandom(5 << 20)
-    assert connection.run(["sh", "-c", "cat; echo bad >&2; exit 3"], 60.0, data) == (3, data, "bad\n")
-    assert connection.run(["no-such-program"], 30.0).status == 127
-    with pytest.raises(TransportError, match=f"{hosts[0].name}: the command took longer than 0.5 s"):
-        connection.run(["sleep", "60"], 0.5)
-    with pytest.raises(TransportError, match="printed more than 1000 bytes"):
-        connection.run(["cat", "/dev/zero"], 30.0, most=1000)
-    until(lambda: "cat" not in str(hosts[0].processes()), PATIENCE, "cat ends")
-    hosts[0].run(["pkill", "sleep"])
-
-
 def test_arguments_arrive_as_json_gives_them(hosts: list[LabHost], run: Runner):
     arguments = {
         "a": [1, 2.5, None, True],

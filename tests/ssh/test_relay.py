@@ -234,6 +234,7 @@ def test_so_many_and_no_more(lab: Lab, fleet: SshHosts, echo: Echo):
     port = fleet.relay(echo.path, told.append)["node1"]
     node = lab.hosts[0]
     assert crowd_on(node, port, MOST_CONNECTIONS) == f"{MOST_CONNECTIONS} b'x'"
+    until(lambda: "ssh relay" not in str(threading.enumerate()), PATIENCE, "all of them are over")
     assert crowd_on(node, port, MOST_CONNECTIONS + 1) == f"{MOST_CONNECTIONS + 1} b''"
     until(lambda: told, PATIENCE, "it is told")
     assert told == [f"node1: more than {MOST_CONNECTIONS} connections at a time to this machine: refused"]
@@ -297,7 +298,7 @@ def test_tasks_here_go_directly(launch: Launch, echo: Echo):
     assert "<>" in launch("--relay", echo.path, "--", "sh", "-c", 'echo "<$LAUNCH_RELAY>"').out
     ended = launch("--relay", f"{echo.path}s", "true")
     assert ended.code == 2
-    assert f"--relay: '{echo.path}s' is no socket; expected the path of a unix socket" in ended.err
+    assert f"--relay: '{echo.path}s' is not a socket; expected the path of a unix socket" in ended.err
 
 
 def test_it_is_back_with_the_connection(lab: Lab, fleet: SshHosts, echo: Echo):

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 from paramiko import Channel, ChannelException, Message, SSHException, Transport
@@ -23,7 +23,7 @@ from launcher.transports.ssh.failures import HostFailure, Place
 from launcher.transports.ssh.known_hosts import KnownHosts
 from launcher.transports.ssh.login import KeyFiles, log_in
 from launcher.transports.ssh.options import HostOptions
-from launcher.transports.ssh.process import MARK, SHELL_COMMAND, Completed, RemoteProcess, first_line
+from launcher.transports.ssh.program import SshProgram
 
 #: Costs a tenth of the CPU of the next best key exchange, at both ends.
 _KEX = "curve25519-sha256@libssh.org"
@@ -71,51 +71,20 @@ class Connection:
             return f"{self.host}: the connection broke (the other side closed it)"
         return f"{self.host}: the connection broke ({failures.reason_of(error)})"
 
-    def start_shell(self, command: str, first: bytes = b"") -> RemoteProcess:
-        """Give a command to the login shell of the host; does not wait.
+    def start(self, python: str, startup: bytes) -> SshProgram:
+        """Start a program of ours on the host; does not wait.
 
         Args:
-            command: one that every login shell takes, with nothing secret in it.
-            first: the first bytes of its stdin.
+            python: what runs it.
+            startup: see `launcher.transports.bootstrap.startup`.
 
         Raises:
             TransportError: the connection is gone, or this machine has no descriptor or thread left.
         """
-        return self._start(command, first)
-
-    def start(self, argv: Sequence[str]) -> RemoteProcess:
-        """Start a program on the host; does not wait.
-
-        Args:
-            argv: looked up along the ``PATH`` of a login. It travels through the connection: no login shell
-                changes it.
-
-        Raises:
-            TransportError: as `start_shell`.
-        """
-        return self._start(SHELL_COMMAND, first_line(argv), MARK)
-
-    def run(self, argv: Sequence[str], seconds: float, stdin: bytes = b"", most: int = 16 << 20) -> Completed:
-        """Run a program on the host to its end.
-
-        Args:
-            argv: see `start`.
-            seconds: the limit.
-            stdin: what it reads.
-            most: bytes of its stdout, at most.
-
-        Raises:
-            TransportError: it could not be started, took too long, printed too much, or the connection broke.
-        """
-        return self.start(argv).communicate(stdin, seconds, most)
-
-    def _start(self, command: str, first: bytes = b"", mark: bytes = b"") -> RemoteProcess:
         if not self.alive:
             raise ConnectionLost(self.why_broken())
         try:
-            return RemoteProcess(
-                self.host, self.transport.open_session, command, self.why_broken, first, mark
-            )
+            return SshProgram(self.host, self.transport.open_session, self.why_broken, python, startup)
         except (OSError, RuntimeError) as error:
             raise TransportError(f"{self.host}: {failures.unexpected(error)}") from error
 

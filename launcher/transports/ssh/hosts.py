@@ -13,11 +13,11 @@ from launcher.text import listed
 from launcher.transports import bootstrap
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.connection import Connection, Stopped, Stopping, connect
-from launcher.transports.ssh.errand import SshErrand
 from launcher.transports.ssh.failures import HostFailure, unexpected
 from launcher.transports.ssh.known_hosts import KnownHosts
 from launcher.transports.ssh.login import KeyFiles
 from launcher.transports.ssh.options import Hop, host_options, parse_hop
+from launcher.transports.ssh.program import SshProgram
 from launcher.transports.ssh.relay import Relay
 
 #: Seconds until the user sees which hosts are slow, and then between two such lines.
@@ -55,7 +55,6 @@ class SshHosts:
         self._found: dict[str, Connection | TransportError] = {}
         self._doing: dict[str, str] = {}
         self._changed = threading.Condition()
-        self._begun = False
         self._relay: Relay | None = None
         #: When hosts were first dialled again that have not been reached since (monotonic).
         self._away_since: dict[str, float] = {}
@@ -66,18 +65,6 @@ class SshHosts:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def begin(self) -> None:
-        """Begin to connect, in threads."""
-        self._begun = True
-        self._doing = dict.fromkeys(self._hosts, "waiting for its turn")
-        to_do: queue.SimpleQueue[Host] = queue.SimpleQueue()
-        for host in self._hosts.values():
-            to_do.put(host)
-        for number in range(min(self._settings.fanout, len(self._hosts))):
-            threading.Thread(
-                target=self._dial_all, args=(to_do,), name=f"ssh dial {number}", daemon=True
-            ).start()
 
     def _dial_all(self, to_do: queue.SimpleQueue[Host]) -> None:
         while True:
@@ -102,8 +89,13 @@ class SshHosts:
         Raises:
             HostsError: some can't be connected to; it says why of each. The others stay connected.
         """
-        if not self._begun:
-            self.begin()
+        self._doing = dict.fromkeys(self._hosts, "waiting for its turn")
+        to_do: queue.SimpleQueue[Host] = queue.SimpleQueue()
+        for host in self._hosts.values():
+            to_do.put(host)
+        for number in range(min(self._settings.fanout, len(self._hosts))):
+            name = f"ssh dial {number}"
+            threading.Thread(target=self._dial_all, args=(to_do,), name=name, daemon=True).start()
         next_notice = time.monotonic() + FIRST_NOTICE
         while True:
             with self._changed:
@@ -116,15 +108,9 @@ class SshHosts:
             next_notice += NEXT_NOTICE
         for line in self._dialer.known.added:
             self._tell(line)
-        faults = []
-        for name in self._hosts:
-            found = self._found[name]
-            if isinstance(found, Connection):
-                self._connections[name] = found
-            else:
-                faults.append(str(found))
-        if faults:
-            raise HostsError(faults)
+        self._connections = {name: it for name, it in self._found.items() if isinstance(it, Connection)}
+        if len(self._connections) < len(self._hosts):
+            raise HostsError(str(self._found[name]) for name in self._hosts if name not in self._connections)
 
     def _dial(self, host: Host, attempts: int) -> Connection:
         def note(doing: str, number: int) -> None:
@@ -148,10 +134,10 @@ class SshHosts:
             raise ConnectionLost(connection.why_broken())
         return connection
 
-    def errand(self, host: str, entry: str, arguments: object) -> SshErrand:
+    def errand(self, host: str, entry: str, arguments: object) -> SshProgram:
         """See `launcher.transports.base.Hosts.errand`."""
         connection, python = self.connection(host), self.python(host)
-        return SshErrand(connection, python, bootstrap.startup(python, entry, arguments))
+        return connection.start(python, bootstrap.startup(python, entry, arguments))
 
     def python(self, host: str) -> str:
         """What runs our programs on a host.

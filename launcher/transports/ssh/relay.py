@@ -20,7 +20,7 @@ from paramiko import Channel, SSHException
 from launcher.text import listed
 from launcher.transports.ssh.connection import Connection
 from launcher.transports.ssh.failures import reason_of
-from launcher.transports.ssh.process import Pump, close_channel
+from launcher.transports.ssh.program import Pump, close_channel
 
 #: Connections through one host at a time; others are closed at once.
 MOST_CONNECTIONS = 64
@@ -62,7 +62,7 @@ class Relay:
             The ports, by host.
         """
         threads = {
-            host: _thread(partial(self._ask_first, connection)) for host, connection in connections.items()
+            host: _thread(partial(self._request, connection, 0)) for host, connection in connections.items()
         }
         began = time.monotonic()
         for limit in (_NOTICE, OPEN_LIMIT):
@@ -76,41 +76,36 @@ class Relay:
         with self._lock:
             return dict(self._ports)
 
-    def _ask_first(self, connection: Connection) -> None:
-        try:
-            port = self._ask(connection, 0)
-        except (SSHException, EOFError, OSError) as error:
-            text = f"its ssh server opens no port for its tasks: {_why(error)}"
-            self._tell_once(f"{connection.host}: {text}")
-            return
-        with self._lock:
-            self._ports[connection.host] = port
-
-    def _ask(self, connection: Connection, port: int) -> int:
-        def arrived(channel: Channel, *_: object) -> None:
-            _thread(partial(self._carry, connection.host, channel))  # paramiko's thread must not wait
-
-        return connection.transport.request_port_forward(_LOOPBACK, port, arrived)
-
     def renew(self, connection: Connection) -> None:
         """Ask a host that was connected to again for the same port. Does not wait."""
         with self._lock:
             port = self._ports.get(connection.host)
         if port is not None:
-            _thread(partial(self._ask_again, connection, port))
+            _thread(partial(self._request, connection, port))
 
-    def _ask_again(self, connection: Connection, port: int) -> None:
-        deadline = time.monotonic() + RENEW_LIMIT
+    def _request(self, connection: Connection, port: int) -> None:
+        """Ask for a port, 0: any; for one that was open before, again and again."""
+
+        def arrived(channel: Channel, *_: object) -> None:
+            _thread(partial(self._carry, host, channel))  # paramiko's thread must not wait
+
+        host, deadline = connection.host, time.monotonic() + RENEW_LIMIT
         while connection.alive and not self._closing.is_set():
             try:
-                self._ask(connection, port)
-                return
-            except (SSHException, EOFError, OSError):
+                opened = connection.transport.request_port_forward(_LOOPBACK, port, arrived)
+            except (SSHException, EOFError, OSError) as error:
+                if not port:
+                    self._tell_once(f"{host}: its ssh server opens no port for its tasks: {_why(error)}")
+                    return
                 if time.monotonic() > deadline:
                     text = f"port {port} there, which leads its tasks to this machine, can't be opened again"
-                    self._tell_once(f"{connection.host}: {text}")
+                    self._tell_once(f"{host}: {text}")
                     return
-            self._closing.wait(_RETRY)
+                self._closing.wait(_RETRY)
+                continue
+            with self._lock:
+                self._ports[host] = opened
+            return
 
     def _carry(self, host: str, channel: Channel) -> None:
         """One connection to the port, from its begin to its end."""

@@ -1,18 +1,17 @@
-"""A command on a host: its bytes through a socketpair, its stderr, its exit status."""
+"""A program of ours on a host: its bytes through a socketpair, its stderr, its exit status."""
 
 from __future__ import annotations
 
 import select
-import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from paramiko import Channel, ChannelException, SSHException
 
 from launcher.errors import ConnectionLost, TransportError
+from launcher.transports import bootstrap
 
 #: Bytes of stderr that are kept: the last ones.
 _STDERR_LIMIT = 64 * 1024
@@ -23,47 +22,22 @@ _PIECE, _PACKET, _WINDOW = 128 * 1024, 32 * 1024 - 64, 2 * 1024 * 1024
 _WINDOW_LOOK, _END_LOOK = 0.01, 0.05
 #: Seconds in which the host accepts the last bytes of a caller that has closed its end.
 _LAST_BYTES = 5.0
-#: What a login shell may print before our command runs, in bytes.
-_MOST_NOISE = 64 * 1024
-MARK = b"\n<tf-launcher command>\n"
-
-#: Runs the command in the first line of its stdin, so that nothing of it depends on the login shell: sh,
-#: bash, zsh, csh, tcsh and fish all take this as ``/bin/sh`` and one argument. The argument has no single
-#: quote, backslash, newline or ``!``, which csh and fish read in their own ways.
-SHELL_COMMAND = (
-    'exec /bin/sh -c \'IFS= read -r c; echo; echo "<tf-launcher command>"; eval "exec $(printf %b "$c")"\''
-)
+#: Seconds for the exit status of a login shell.
+_STATUS_LIMIT = 1.0
 
 
-def first_line(argv: Sequence[str]) -> bytes:
-    """The line that `SHELL_COMMAND` reads: the quoted command with its backslashes and newlines escaped."""
-    text = shlex.join(argv).replace("\\", "\\\\").replace("\n", "\\n")
-    return text.encode("utf-8", "surrogateescape") + b"\n"
+class SshProgram:
+    """A program that runs on a host; see `launcher.transports.base.RemoteCommand`. One thread uses it.
 
-
-class Completed(NamedTuple):
-    """A command that has ended."""
-
-    #: ``None``: it was killed by a signal.
-    status: int | None
-    stdout: bytes
-    stderr: str
-
-
-class RemoteProcess:
-    """A command that runs on a host. A failure to start is seen where its output is read.
+    A thread of its own opens the channel, starts the program and moves its bytes. A failure to start is seen
+    where the output is read.
 
     Args:
         host: for messages.
-        open_session: opens the channel; called by the thread of this process.
-        command: for the login shell.
+        open_session: opens the channel.
         why_broken: the message, if the connection has broken.
-        first: the first bytes of its stdin.
-        mark: what our command prints first; it and what the login shell prints before it are dropped.
-
-    Attributes:
-        socket: its stdin and stdout, without blocking. At the end of the output see `failure`, then `wait`.
-        failure: why it could not start, or that the connection broke; ``None``: neither.
+        python: what runs the program, for messages.
+        startup: see `bootstrap.startup`.
 
     Raises:
         OSError, RuntimeError: this machine has no descriptor or thread left.
@@ -73,124 +47,135 @@ class RemoteProcess:
         self,
         host: str,
         open_session: Callable[[], Channel],
-        command: str,
         why_broken: Callable[[], str],
-        first: bytes = b"",
-        mark: bytes = b"",
+        python: str,
+        startup: bytes,
     ) -> None:
-        self.failure: TransportError | None = None
-        self._host = host
-        self._why_broken = why_broken
+        self.host = host
+        self._open_session, self._why_broken = open_session, why_broken
+        self._python = python
+        self._ready = False
+        self._early = b""
+        #: Why it could not start, or that the connection broke; set before the end of the output is seen.
+        self._failure: TransportError | None = None
         self._status: int | None = None
         self._stderr = bytearray()
         self._over, self._let_go = threading.Event(), threading.Event()
-        self.socket, other = socket.socketpair()
-        self.socket.setblocking(False)
-
-        def work() -> None:
-            with other:  # closed when everything else is known
-                self._run(open_session, command, other, first, mark)
-
+        self._socket, other = socket.socketpair()
+        self._socket.setblocking(False)
         try:
-            threading.Thread(target=work, name=f"ssh {host} command", daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(other, startup), name=f"ssh {host} program", daemon=True
+            ).start()
         except RuntimeError:
-            self.socket.close()
+            self._socket.close()
             other.close()
             raise
 
-    def _run(
-        self,
-        open_session: Callable[[], Channel],
-        command: str,
-        other: socket.socket,
-        first: bytes,
-        mark: bytes,
-    ) -> None:
-        try:
-            channel = open_session()
+    # ------------------------------------------------------------------ its own thread
+
+    def _run(self, other: socket.socket, startup: bytes) -> None:
+        with other:  # closed when everything else is known
             try:
-                channel.exec_command(command)
-                complete = Pump(channel, other, self._keep_stderr, self._let_go, first, mark).run()
-                self._status = channel.exit_status if channel.exit_status >= 0 else None
+                self._exchange(other, startup)
+            except ChannelException:
+                self._failure = self._fault(
+                    "its ssh server gives no further session on this connection "
+                    "(is MaxSessions very low, or does it only forward?)"
+                )
+            except (SSHException, EOFError, OSError):
+                self._failure = ConnectionLost(self._why_broken())
             finally:
-                close_channel(channel)
-            if not complete:
-                self.failure = ConnectionLost(self._why_broken())
-        except ChannelException:
-            self.failure = TransportError(
-                f"{self._host}: its ssh server gives no further session on this connection "
-                "(is MaxSessions very low, or does it only forward?)"
-            )
-        except Noise:
-            self.failure = TransportError(f"{self._host}: {noise(_MOST_NOISE)}")
-        except (SSHException, EOFError, OSError):
-            self.failure = ConnectionLost(self._why_broken())
+                self._over.set()
+
+    def _exchange(self, other: socket.socket, startup: bytes) -> None:
+        channel = self._open_session()
+        try:
+            channel.exec_command(bootstrap.COMMAND)
+            if not Pump(channel, other, self._keep_stderr, self._let_go, startup).run():
+                self._failure = ConnectionLost(self._why_broken())
+            self._status = channel.exit_status if channel.exit_status >= 0 else None
         finally:
-            self._over.set()
+            close_channel(channel)
 
     def _keep_stderr(self, data: bytes) -> None:
         self._stderr += data
         del self._stderr[:-_STDERR_LIMIT]
 
+    # ------------------------------------------------------------------ the caller's
+
+    def fileno(self) -> int:
+        """See `RemoteCommand.fileno`; writable when `send` takes something."""
+        return self._socket.fileno()
+
+    def recv(self, size: int) -> bytes | None:
+        """See `RemoteCommand.recv`."""
+        while not self._ready:
+            data = self._receive(_PIECE)
+            if data is None:
+                return None
+            self._await_mark(data)
+        data, self._early = self._early[:size], self._early[size:]
+        return data or self._receive(size)
+
+    def _receive(self, size: int) -> bytes | None:
+        try:
+            data = self._socket.recv(size)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._fault("this program was closed") from error
+        if not data and self._failure is not None:
+            raise self._failure
+        return data
+
+    def _await_mark(self, data: bytes) -> None:
+        """Drop what the login shell prints before our program is up."""
+        self._early += data
+        found = bootstrap.find_mark(self._early)
+        if found is not None:
+            word, end = found
+            if word != bootstrap.READY:
+                raise self._fault(bootstrap.explain(word, self._python))
+            self._early, self._ready = self._early[end:], True
+        elif bootstrap.echoes(self._early):
+            raise self._fault(bootstrap.explain(bootstrap.EATEN, self._python))
+        elif len(self._early) > bootstrap.MAX_NOISE:
+            raise self._fault(
+                f"its login shell printed more than {bootstrap.MAX_NOISE // 1024} KiB before our program "
+                "could start; its start-up files must be quiet when a command is run"
+            )
+        elif not data:
+            status = self.wait(_STATUS_LIMIT)
+            text = (self.said() or self._early.decode("utf-8", "replace")).strip()
+            ended = "its login shell ended" if status is None else f"its login shell ended with {status}"
+            words = f" and printed: {text.splitlines()[-1].strip()}" if text else ""
+            raise self._fault(f"our program could not be started there: {ended}{words}")
+
+    def _fault(self, text: str) -> TransportError:
+        return TransportError(f"{self.host}: {text}")
+
+    def send(self, data: bytes | memoryview) -> int:
+        """See `RemoteCommand.send`; takes nothing before the program is up."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._socket.send(data) if self._ready else 0
+        except OSError:  # it takes nothing now, has ended, or was closed: `recv` says which
+            return 0
+
     def wait(self, seconds: float) -> int | None:
-        """The exit status; ``None``: it has not ended in time, was killed, or the connection broke."""
+        """See `RemoteCommand.wait`. A program that was killed has no exit status."""
         return self._status if self._over.wait(seconds) else None
 
-    def stderr(self) -> str:
-        """The last 64 KiB of its stderr."""
+    def said(self) -> str:
+        """See `RemoteCommand.said`."""
         return self._stderr.decode("utf-8", "replace")
 
-    def communicate(self, stdin: bytes, seconds: float, most: int) -> Completed:
-        """Write all of stdin, read all of stdout, wait for the end, and close.
-
-        Args:
-            stdin: for the command.
-            seconds: the limit.
-            most: bytes of stdout, at most.
-
-        Raises:
-            TransportError: it could not be started, took too long, printed too much, or the connection broke.
-        """
-        deadline = time.monotonic() + seconds
-        rest, stdout, poll = memoryview(stdin), bytearray(), select.poll()
-        with self.socket:
-            while True:
-                poll.register(self.socket, select.POLLIN | select.POLLOUT * bool(rest))
-                if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                    raise TransportError(f"{self._host}: the command took longer than {seconds:g} s there")
-                rest = rest[_send(self.socket, rest) :]
-                if not rest:
-                    _shut(self.socket)
-                try:
-                    data = self.socket.recv(_PIECE)
-                except BlockingIOError:
-                    continue
-                stdout += data
-                if len(stdout) > most:
-                    raise TransportError(f"{self._host}: the command printed more than {most} bytes there")
-                if not data:
-                    break
-            self._over.wait(max(0.0, deadline - time.monotonic()))
-        if self.failure is not None:
-            raise self.failure
-        return Completed(self._status, bytes(stdout), self.stderr())
-
     def close(self) -> None:
-        """Let go: the command sees the end of its stdin."""
+        """See `RemoteCommand.close`."""
         self._let_go.set()
-        self.socket.close()
-
-
-class Noise(Exception):
-    """The login shell prints without end."""
-
-
-def noise(most: int) -> str:
-    """What to tell the user about it."""
-    return (
-        f"its login shell printed more than {most // 1024} KiB before our program could start; its start-up "
-        "files must be quiet when a command is run"
-    )
+        self._socket.close()
 
 
 class Pump:
@@ -204,7 +189,6 @@ class Pump:
         stderr: gets what the command prints there.
         let_go: set when nobody waits for the exit status.
         first: sent before the bytes of the socket.
-        mark: output up to and including it is dropped; empty: none is.
     """
 
     def __init__(
@@ -214,14 +198,11 @@ class Pump:
         stderr: Callable[[bytes], None],
         let_go: threading.Event,
         first: bytes = b"",
-        mark: bytes = b"",
     ) -> None:
         self._channel = channel
         self._here = here
         self._stderr = stderr
         self._let_go = let_go
-        self._mark = mark
-        self._noise = b""
         self._inward, self._outward = memoryview(b""), memoryview(first)
         self._host_ended = self._caller_ended = False
         #: When the caller closed its end (monotonic).
@@ -238,7 +219,6 @@ class Pump:
 
         Raises:
             SSHException, EOFError, OSError: the connection broke.
-            Noise: there is no mark in the first 64 KiB.
         """
         while True:
             closed = self._channel.closed  # asked before what is left: nothing comes after it
@@ -259,26 +239,13 @@ class Pump:
         if channel.recv_stderr_ready():
             self._stderr(channel.recv_stderr(_WINDOW))
         if not self._inward and channel.recv_ready():
-            self._inward = memoryview(self._without_noise(channel.recv(_PIECE)))
+            self._inward = memoryview(channel.recv(_PIECE))
         elif not self._inward and ended and not self._host_ended:
-            self._inward, self._noise = memoryview(self._noise), b""  # no mark: the login shell says why
             self._host_ended = True
         if self._inward:
             self._inward = self._inward[_send(self._here, self._inward) :]
         if self._host_ended and not self._inward:
             _shut(self._here)
-
-    def _without_noise(self, data: bytes) -> bytes:
-        if not self._mark:
-            return data
-        self._noise += data
-        before, mark, after = self._noise.partition(self._mark)
-        if len(before) > _MOST_NOISE:
-            raise Noise
-        if not mark:
-            return b""
-        self._mark = self._noise = b""
-        return after
 
     def _from_caller(self) -> None:
         channel = self._channel

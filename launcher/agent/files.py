@@ -226,7 +226,7 @@ def give(arguments: Any) -> int:
     """Remote command: send what was asked for.
 
     Args:
-        arguments: ``{"job": JOB, "wanted": [{"number": N, "base": FOLDER, "path": PATH, "had": [[path, size,
+        arguments: ``{"job": JOB, "items": [{"number": N, "base": FOLDER, "path": PATH, "had": [[path, size,
             mtime_ns]]}]}``; ``had`` names files that came before, over a connection that broke.
 
     A tree is sent as it is, with links as links; only what the user named may be a link to what is meant.
@@ -238,15 +238,15 @@ def _give(pipe: _Pipe, arguments: Any) -> List[str]:
     run = trees.run_folder(str(arguments["job"]))
     if os.path.isdir(run):
         trees.used(run)
-    for wanted in arguments["wanted"]:
-        _give_one(pipe, wanted)
+    for item in arguments["items"]:
+        _give_one(pipe, item)
     return []
 
 
-def _give_one(pipe: _Pipe, wanted: Dict[str, Any]) -> None:
-    number, path = int(wanted["number"]), str(wanted["path"])
-    base = trees.resolved(str(wanted["base"]))
-    had = frozenset(map(tuple, wanted["had"]))
+def _give_one(pipe: _Pipe, item: Dict[str, Any]) -> None:
+    number, path = int(item["number"]), str(item["path"])
+    base = trees.resolved(str(item["base"]))
+    had = frozenset(map(tuple, item["had"]))
     remarks: List[str] = []
 
     def remark(text: str) -> None:

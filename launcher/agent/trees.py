@@ -212,7 +212,7 @@ class Listing:
         self._changed_at.pop(entry.path, None)
 
     def discard(self, path: str) -> None:
-        """An entry is not wanted any more: remove it from the tree, too."""
+        """Remove an entry, also from the tree."""
         if self.entries.pop(path, None) is not None:
             _remove_one(f"{self.root}/{path}")
 
@@ -349,9 +349,9 @@ def merge(path: str, brought: Listing, gone: List[str], staged: Listing) -> None
         raise Failed(f"{path} is in use by {user}; wait for its end, or give another place")
     os.makedirs(path, mode=0o777, exist_ok=True)
     removed = [name for name in gone if name not in staged.entries]
-    wanted = {name: entry for name, entry in brought.entries.items() if name not in removed}
-    wanted.update(staged.entries)
-    folders = sorted(entry for entry in wanted.values() if entry.kind == FOLDER)
+    after = {name: entry for name, entry in brought.entries.items() if name not in removed}
+    after.update(staged.entries)
+    folders = sorted(entry for entry in after.values() if entry.kind == FOLDER)
     for entry in folders:
         with contextlib.suppress(OSError):
             os.chmod(f"{path}/{entry.path}", entry.mode | 0o700)
@@ -374,7 +374,7 @@ def merge(path: str, brought: Listing, gone: List[str], staged: Listing) -> None
         os.chmod(f"{path}/{entry.path}", entry.mode)
     for entry in staged.entries.values():
         brought.add(entry)
-    brought.entries, brought.name = wanted, _MARK
+    brought.entries, brought.name = after, _MARK
     brought.save()
 
 
@@ -461,8 +461,8 @@ def worded(error: OSError) -> str:
         return f"disk full: {_FULL[error.errno]} at {path}{left}"
     where = _existing(path)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        whose = "the home " if where == os.path.expanduser("~") else ""
-        return f"{whose}{where} is not writable: {error.strerror} ({path})"
+        home = "the home " if where == os.path.expanduser("~") else ""
+        return f"{home}{where} is not writable: {error.strerror} ({path})"
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         return f"{where} is in the way: it is not a folder ({path})"
     if error.errno in (errno.EXDEV, errno.EBUSY):

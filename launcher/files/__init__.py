@@ -11,7 +11,7 @@ The remote commands at the other end are in `launcher.agent.files`, the messages
 `walk.look`                                        look at the folders, before any host is connected
 `sync.sync`                                        bring them to all hosts; returns where the tasks run
 `sync.make_outputs`                                make a folder for each task (``--output-dirs``)
-`requests.wanted_of`                               what to fetch for each task
+`requests.items_of`                               what to fetch for each task
 `collect.collect`                                  fetch it
 `sync.finish`                                      remove the run's folders from the hosts
 `progress.shown`                                   the bar, or the lines, for a stream

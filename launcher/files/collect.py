@@ -11,7 +11,7 @@ from typing import NamedTuple
 from launcher.agent.transfer import FOLDER, MAX_ENTRIES, Landing, check_entry
 from launcher.errors import ProtocolError, TransportError
 from launcher.files.progress import Meter, Progress, shortened
-from launcher.files.requests import Wanted
+from launcher.files.requests import Item
 from launcher.files.session import Conversation, on_all, persistently
 from launcher.protocol import FileData, FileEnd, FileEntry, FileRemark, FilesDone, FilesFollow
 from launcher.text import byte_size, counted, listed
@@ -30,70 +30,70 @@ class Collected(NamedTuple):
     remarks: tuple[str, ...]
     #: What kept things that are there from being fetched, a line each, host first.
     failures: tuple[str, ...]
-    #: The hosts whose failures these are.
+    #: The hosts that have a failure.
     failed: tuple[str, ...] = ()
 
 
 def collect(
     errands: Leased,
-    wanted: Sequence[Wanted],
+    items: Sequence[Item],
     job: str,
     progress: Progress,
     fanout: int,
     deadline: float | None = None,
 ) -> Collected:
-    """Fetch all that is wanted, from all hosts at once.
+    """Fetch items from all hosts at once.
 
     What can be had is fetched, whatever fails. A file that is on its way when a connection breaks comes
     again from its beginning over the next one; what arrived before does not.
 
     Args:
         errands: on all hosts.
-        wanted: what to fetch.
+        items: what to fetch.
         job: the run.
         progress: shows it.
         fanout: how many hosts at once.
         deadline: when to give up what is not here (monotonic seconds); ``None``: never.
     """
-    items: dict[str, list[_Item]] = {}
-    for one in wanted:
-        items.setdefault(one.host, []).append(_Item(one))
-    meter, since, summary = Meter(items), time.monotonic(), ""
+    by_host: dict[str, list[_Arriving]] = {}
+    for item in items:
+        by_host.setdefault(item.host, []).append(_Arriving(item))
+    meter, since, summary = Meter(by_host), time.monotonic(), ""
 
     def visit(host: str, cancelled: threading.Event) -> None:
         def once() -> None:
-            orders = [item.order(number) for number, item in enumerate(items[host]) if not item.done]
-            arguments = {"job": job, "wanted": orders}
+            orders = [item.order(number) for number, item in enumerate(by_host[host]) if not item.done]
+            arguments = {"job": job, "items": orders}
             with Conversation(errands, host, "give", arguments, cancelled) as talk:
-                _take_all(talk, items[host], meter, deadline)
+                _take_all(talk, by_host[host], meter, deadline)
 
         try:
             persistently(errands, host, once, cancelled, meter.say)
         except TransportError as error:
-            raise TransportError(f"{error}{_missing(items[host])}") from error
+            raise TransportError(f"{error}{_missing(by_host[host])}") from error
         finally:
             meter.done(host)
 
     progress.begin("collecting", meter)
     try:
-        outcome = on_all(list(items), visit, fanout, progress.tick)
-        result = _result(items, outcome.failed)
-        into = {item.wanted.into for of_host in items.values() for item in of_host if item.came}
-        summary = _summary(result, len(items), into, time.monotonic() - since)
+        outcome = on_all(list(by_host), visit, fanout, progress.tick)
+        result = _result(by_host, outcome.failed)
+        into = {item.item.into for of_host in by_host.values() for item in of_host if item.came}
+        summary = _summary(result, len(by_host), into, time.monotonic() - since)
         return result
     finally:
         progress.end(summary)
 
 
-def _result(items: Mapping[str, Sequence[_Item]], errors: Mapping[str, str]) -> Collected:
+def _result(items: Mapping[str, Sequence[_Arriving]], errors: Mapping[str, str]) -> Collected:
     """What came of it. What is spare and did not come is a remark."""
     remarks, failures, failed = [], [], []
     for host, of_host in items.items():
-        fatal = [text for item in of_host if not item.wanted.spare for text in item.failures]
+        fatal = [text for item in of_host if not item.item.spare for text in item.failures]
         remarks += [text for item in of_host for text in item.remarks]
-        remarks += [text for item in of_host if item.wanted.spare for text in item.failures]
+        remarks += [text for item in of_host if item.item.spare for text in item.failures]
         failures += fatal
-        if fatal or (host in errors and any(not item.done and not item.wanted.spare for item in of_host)):
+        if fatal or (host in errors and any(not item.done and not item.item.spare for item in of_host)):
             failed.append(host)
     failures += [text for host, text in errors.items() if host in failed]
     remarks += [text for host, text in errors.items() if host not in failed]
@@ -102,9 +102,9 @@ def _result(items: Mapping[str, Sequence[_Item]], errors: Mapping[str, str]) -> 
     return Collected(files, size, tuple(remarks), tuple(failures), tuple(failed))
 
 
-def _missing(items: Sequence[_Item]) -> str:
+def _missing(items: Sequence[_Arriving]) -> str:
     """What was not fetched from a host, in words."""
-    left = [f"{item.wanted.path!r} of {item.wanted.task}" for item in items if not item.done]
+    left = [f"{item.item.path!r} of {item.item.task}" for item in items if not item.done]
     files = sum(len(item.came) for item in items)
     came = f" ({counted(files, 'file')} came)" if files else ""
     return f"; not fetched: {listed(left)}{came}" if left else ""
@@ -119,7 +119,7 @@ def _summary(result: Collected, hosts: int, into: Iterable[str], seconds: float)
     return f"collected {what}{where and f' into {where}'} in {seconds:.1f} s"
 
 
-def _take_all(talk: Conversation, items: Sequence[_Item], meter: Meter, deadline: float | None) -> None:
+def _take_all(talk: Conversation, items: Sequence[_Arriving], meter: Meter, deadline: float | None) -> None:
     """Take what a host sends, until it says that it was all.
 
     Raises:
@@ -127,12 +127,12 @@ def _take_all(talk: Conversation, items: Sequence[_Item], meter: Meter, deadline
     """
     for item in items:
         item.begin_again()
-    current: _Item | None = None
+    current: _Arriving | None = None
     left = 0
     try:
         while not isinstance(message := talk.get(), FilesDone):
             if deadline is not None and time.monotonic() > deadline:
-                raise TransportError(f"{items[0].wanted.host}: out of time")
+                raise TransportError(f"{items[0].item.host}: out of time")
             if isinstance(message, FileRemark):
                 _item(items, message.item).remark(message.text)
             elif isinstance(message, FilesFollow):
@@ -158,17 +158,17 @@ def _take_all(talk: Conversation, items: Sequence[_Item], meter: Meter, deadline
             item.landing.close()
 
 
-def _item(items: Sequence[_Item], number: int) -> _Item:
+def _item(items: Sequence[_Arriving], number: int) -> _Arriving:
     if not 0 <= number < len(items) or items[number].done:
         raise ProtocolError(f"nothing was asked for under the number {number}")
     return items[number]
 
 
-class _Item:
+class _Arriving:
     """One thing that is fetched, over as many connections as it takes."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, item: Item) -> None:
+        self.item = item
         #: All of it is here.
         self.done = False
         #: Files that came as they are: path, size, time.
@@ -176,18 +176,17 @@ class _Item:
         #: From the host; and what can't be written here.
         self.remarks: list[str] = []
         self.failures: list[str] = []
-        self.landing = Landing(wanted.into)
+        self.landing = Landing(item.into)
         self._file = FileEntry("", FOLDER)
         self._folders: dict[str, FileEntry] = {}
         self._entries = 0
 
     def order(self, number: int) -> dict[str, object]:
         """What the remote command is asked for."""
-        wanted = self.wanted
-        return {"number": number, "base": wanted.base, "path": wanted.path, "had": sorted(self.came)}
+        return {"number": number, "base": self.item.base, "path": self.item.path, "had": sorted(self.came)}
 
     def begin_again(self) -> None:
-        """What was said of it will be said again, if it is not complete."""
+        """The remarks on it come again, if it is not complete."""
         if not self.done:
             self.remarks, self.failures, self._entries = [], [], 0
 
@@ -195,7 +194,7 @@ class _Item:
         """The host says something about it."""
         if len(self.remarks) == _MOST_REMARKS:
             raise ProtocolError("too many remarks")
-        self.remarks.append(f"{self.wanted.host}: {self.wanted.task}: {text[:_LONGEST_REMARK]}")
+        self.remarks.append(f"{self.item.host}: {self.item.task}: {text[:_LONGEST_REMARK]}")
 
     def take(self, message: object) -> None:
         """An entry, or part of a file.
@@ -225,8 +224,8 @@ class _Item:
 
     def _failed(self, path: str, error: OSError) -> None:
         if len(self.failures) < _MOST_REMARKS:
-            into = self.wanted.into
-            self.failures.append(f"{self.wanted.host}: {path!r} can't be put into {into}: {error.strerror}")
+            into = self.item.into
+            self.failures.append(f"{self.item.host}: {path!r} can't be put into {into}: {error.strerror}")
 
     def complete(self) -> None:
         """All of it has come."""

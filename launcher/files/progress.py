@@ -54,7 +54,7 @@ class Meter:
             self._news.append(text)
 
     def news(self) -> list[str]:
-        """What was said since the last call."""
+        """The texts since the last call."""
         with self._lock:
             news, self._news = self._news, []
             return news

@@ -113,10 +113,10 @@ def _collision(first: SyncRequest, second: SyncRequest) -> Fault | None:
     )
 
 
-class Wanted(NamedTuple):
+class Item(NamedTuple):
     """One thing to be fetched for one task."""
 
-    #: Its name, or another name for whom it is fetched; for messages.
+    #: The name of the task, for messages.
     task: str
     host: str
     #: The folder on the host that ``path`` is relative to; empty: the home.
@@ -159,7 +159,7 @@ class CollectRequest(NamedTuple):
         return cls(text, role, None if number is None else int(number), path, into)
 
     def concerns(self, task: TaskId) -> bool:
-        """Whether it is wanted from this task."""
+        """Whether this task has it."""
         return (not self.role or task.role == self.role) and (
             self.number is None or task.index == self.number
         )
@@ -216,12 +216,12 @@ def _nobody(request: CollectRequest, roles: Mapping[str, int]) -> Fault | None:
     return Fault(_COLLECT, f"{text!r}: this job has no {role}/{number}", f"expected {role}/0{last}")
 
 
-def wanted_of(
+def items_of(
     requests: Iterable[CollectRequest],
     tasks: Sequence[tuple[TaskId, str, str]],
     run_dir: str,
     filled: Callable[[str, TaskId], str],
-) -> list[Wanted]:
+) -> list[Item]:
     """What is to be fetched, task by task.
 
     Args:
@@ -231,7 +231,7 @@ def wanted_of(
         filled: fills ``{job_name}``, ``{task_index}`` and so on in a path.
     """
     return [
-        Wanted(task, host, base, filled(request.path, task), request.folder(task, run_dir))
+        Item(task, host, base, filled(request.path, task), request.folder(task, run_dir))
         for request in requests
         for task, host, base in tasks
         if request.concerns(task)

@@ -143,7 +143,7 @@ class Conversation(FileStream):
         if status is None and not lines:
             return ConnectionLost(f"{self._host}: the connection broke")
         how = "it was killed" if status is None else f"it ended with {status}"
-        last = f"; it said: {lines[-1]}" if lines else ""
+        last = f"; its last line: {lines[-1]}" if lines else ""
         return TransportError(f"{self._host}: the copying there ended too early: {how}{last}")
 
     def __enter__(self) -> Conversation:

@@ -10,7 +10,7 @@ from launcher.agent.transfer import OUTPUTS
 from launcher.errors import LaunchError
 from launcher.files.collect import collect
 from launcher.files.progress import Progress, shortened, shown
-from launcher.files.requests import Wanted, parse_collects, parse_syncs, wanted_of
+from launcher.files.requests import Item, items_of, parse_collects, parse_syncs
 from launcher.files.sync import finish, make_outputs, sync
 from launcher.files.walk import Packed, left_out, look
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
@@ -166,7 +166,7 @@ class Staging:
         if plan is None or not (self._collects or self._output_hosts):
             return True
         self._complete = False  # until it is: Ctrl-C may come
-        wanted = self._wanted_of(plan, paths)
+        wanted = self._items_of(plan, paths)
         folders = ((one.host, _run_folder(one.base, self._job)) for one in wanted)
         self._run_folders.update((host, folder) for host, folder in folders if folder)
         try:
@@ -182,14 +182,14 @@ class Staging:
         self._complete = not done.failures
         return self._complete
 
-    def _wanted_of(self, plan: Plan, paths: RunPaths) -> list[Wanted]:
+    def _items_of(self, plan: Plan, paths: RunPaths) -> list[Item]:
         tasks = [(task.task, task.host, task.workdir or "") for task in plan.tasks]
         sidecars = {str(placed.task) for placed in self._placement.tasks if placed.role.sidecar}
-        wanted = wanted_of(self._collects, tasks, paths.root, _filled)
+        wanted = items_of(self._collects, tasks, paths.root, _filled)
         for task in plan.tasks:
             folder = task.env.get(OUTPUT_DIR)
             if folder and task.host in self._output_hosts:
-                one = Wanted(task.task, task.host, folder, ".", paths.output(task.task))
+                one = Item(task.task, task.host, folder, ".", paths.output(task.task))
                 wanted.append(one._replace(spare=task.task in sidecars))
         return wanted
 

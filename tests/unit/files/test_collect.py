@@ -16,7 +16,7 @@ from launcher.files import collect as collecting
 from launcher.files import session
 from launcher.files.collect import Collected, collect
 from launcher.files.progress import Progress
-from launcher.files.requests import Wanted
+from launcher.files.requests import Item
 from launcher.protocol import FileEntry
 from tests.unit.files.hosts import LocalErrand, LocalHosts, quietly, snapshot
 
@@ -27,12 +27,12 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def fetch(hosts: LocalHosts, *wanted: Wanted) -> Collected:
+def fetch(hosts: LocalHosts, *wanted: Item) -> Collected:
     return collect(hosts, wanted, "job1", Progress(), 8)
 
 
-def wanted(path: str, into: Path, host: str = "a", base: str = "", task: str = "worker/0") -> Wanted:
-    return Wanted(task, host, base, path, str(into))
+def wanted(path: str, into: Path, host: str = "a", base: str = "", task: str = "worker/0") -> Item:
+    return Item(task, host, base, path, str(into))
 
 
 def test_a_tree_arrives_as_it_is(hosts: LocalHosts, folder: Path, out: Path):

@@ -10,11 +10,11 @@ import pytest
 from launcher.errors import JobError
 from launcher.files.requests import (
     CollectRequest,
+    Item,
     SyncRequest,
-    Wanted,
+    items_of,
     parse_collects,
     parse_syncs,
-    wanted_of,
 )
 from launcher.job import TaskId
 from tests.unit.files.hosts import away_from
@@ -147,7 +147,7 @@ def test_where_it_was_written(tmp_path: Path):
         parse_collects(["ps/1=x"], {"ps": 1}, "job.yaml:4")
 
 
-def test_what_is_wanted_of_whom(tmp_path: Path):
+def test_what_is_items_of_whom(tmp_path: Path):
     tasks = [
         (TaskId("ps/0"), "a", "/work"),
         (TaskId("worker/0"), "a", "/work"),
@@ -155,13 +155,13 @@ def test_what_is_wanted_of_whom(tmp_path: Path):
     ]
     requests = parse_collects(["log.{i}", "worker=ckpt:out", "worker/1=model:best"], {"ps": 1, "worker": 2})
     with away_from(tmp_path):
-        wanted = wanted_of(requests, tasks, "/run", lambda path, task: path.replace("{i}", str(task.index)))
+        wanted = items_of(requests, tasks, "/run", lambda path, task: path.replace("{i}", str(task.index)))
         here = os.getcwd()
     assert wanted == [
-        Wanted("ps/0", "a", "/work", "log.0", "/run/collected/ps-0"),
-        Wanted("worker/0", "a", "/work", "log.0", "/run/collected/worker-0"),
-        Wanted("worker/1", "b", "", "log.1", "/run/collected/worker-1"),
-        Wanted("worker/0", "a", "/work", "ckpt", f"{here}/out/worker-0"),
-        Wanted("worker/1", "b", "", "ckpt", f"{here}/out/worker-1"),
-        Wanted("worker/1", "b", "", "model", f"{here}/best"),
+        Item("ps/0", "a", "/work", "log.0", "/run/collected/ps-0"),
+        Item("worker/0", "a", "/work", "log.0", "/run/collected/worker-0"),
+        Item("worker/1", "b", "", "log.1", "/run/collected/worker-1"),
+        Item("worker/0", "a", "/work", "ckpt", f"{here}/out/worker-0"),
+        Item("worker/1", "b", "", "ckpt", f"{here}/out/worker-1"),
+        Item("worker/1", "b", "", "model", f"{here}/best"),
     ]

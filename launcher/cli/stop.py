@@ -28,14 +28,13 @@ launch stop --now latest      without waiting for its --grace
 The exit code is 0 when the run has ended (also if it had before), 124 when it has not within
 --timeout, 2 when there is no such run, 125 when it can't be stopped from here."""
 
-#: Seconds between the two signals that together mean "at once": one alone would do for both if
-#: the launcher got them at the same time.
+#: Seconds between the two signals that together mean "at once": the kernel merges equal pending signals.
 _BETWEEN = 0.25
 
-#: Seconds between two looks at a launcher that has not had the time to take the first.
+#: Seconds between two looks at whether the launcher has handled the first signal.
 _LOOK = 0.05
 
-#: Seconds after which we say whom we wait for.
+#: Seconds until a message names what we wait for.
 _PATIENCE = 2.0
 
 #: Seconds for the agents of a launcher that was killed to end its tasks, and themselves.
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Stop the run and say how it ended.
 
     Raises:
-        InputError: there is no such run, or it has to be said which.
+        InputError: there is no such run, or the word may mean several.
         LaunchError: it is another machine's, or another user's.
     """
     found = find(args.run_id) if args.run_id else _only_one()
@@ -107,8 +106,8 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
         LaunchError: something is still there.
     """
     if run.state is RunState.DIED and run.agents and not run.is_ours:
-        who = f"its record is user {run.written_by}'s, who can end what it may have left"
-        raise LaunchError(f"the launcher of {run.job} died, and {who}")
+        text = f"its record belongs to user {run.written_by}, who can end what it may have left"
+        raise LaunchError(f"the launcher of {run.job} died; {text}")
     swept = sweep_died([run], 0.0 if args.now else min(_ALONE, args.timeout))
     if swept.left:
         raise LaunchError(swept.text)

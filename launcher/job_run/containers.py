@@ -88,7 +88,7 @@ class ContainersHere:
     Args:
         options, docker, made: the launch, and its containers.
         job: its name.
-        notices: tell the user.
+        notices: messages for the user.
     """
 
     def __init__(

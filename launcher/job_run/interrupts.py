@@ -129,7 +129,7 @@ def stop_at_end_of_file(fd: int) -> None:
     The kernel sends the signal, so this works before and while the job runs, and needs no thread.
 
     Args:
-        fd: the reading end of a pipe to which nobody writes.
+        fd: the reading end of a pipe to which nothing is written.
     """
     os.set_inheritable(fd, False)
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())

@@ -52,7 +52,7 @@ def check_programs(options: Options, placement: Placement) -> None:
 
 
 def _together(missing: Sequence[_Missing]) -> LaunchError:
-    """One error for all, a line each; what several roles share is said once."""
+    """One error for all, a line each; roles with the same fault share a line."""
     roles: dict[tuple[str, str], dict[str, str]] = {}
     for one in missing:
         role = one.task.partition("/")[0]

@@ -17,6 +17,17 @@ def test_a_tilde_is_the_home_of_whoever_runs_the_tasks(launch: Launch):
     assert f"| {launch.home}/work" in ended.out
 
 
+def test_a_python_below_the_home_is_that_of_its_environment(launch: Launch):
+    """A virtual environment's Python finds its packages by the path that it was started with."""
+    folder = launch.home / "venv"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).parent}\n")
+    (launch.home / "where.py").write_text("import sys\nprint(sys.prefix)\n")
+    ended = launch("--workdir", "~", "--python", "~/venv/bin/python", "where.py")
+    assert f"| {folder}" in ended.out, ended.out + ended.err
+
+
 def test_the_command_line_wins_over_what_files_say_of_hosts_and_roles(launch: Launch, tmp_path: Path):
     (tmp_path / "hosts.yaml").write_text("hosts:\n  - {name: localhost, env: {BATCH: '32', HOST: '1'}}\n")
     words = ["-x", "BATCH=64", "--", "sh", "-c", "echo $BATCH $HOST"]

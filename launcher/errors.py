@@ -12,7 +12,6 @@
     ├── TransportError              125  a host or its agent can't be had
     │   ├── HostsError                   some of several hosts; a line for each
     │   └── ConnectionLost               the connection to a host broke: another may be had
-    ├── WireError                   125  the two ends of a link do not understand each other
     ├── ProtocolError               125  a host sent what the protocol does not allow
     ├── JobFailed                   125  of the Python API: the job has failed
     │   └── TaskFailed                   because this task did: its exit status, last lines and traceback
@@ -116,10 +115,6 @@ class HostsError(TransportError):
 
 class ConnectionLost(TransportError):
     """The connection to a host broke, or fell silent; it is not said that another can't be had."""
-
-
-class WireError(LaunchError):
-    """A frame that can't be understood."""
 
 
 class ProtocolError(LaunchError):

@@ -28,9 +28,9 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from launcher.agent.environments import entered
 from launcher.agent.hostfacts import host_facts
 from launcher.agent.ports import PortKeeper, in_both_worlds
+from launcher.agent.spawn import entered
 from launcher.job import TaskId
 
 Json = Dict[str, Any]

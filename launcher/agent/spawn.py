@@ -193,7 +193,7 @@ def _enter(home: int, workdir: Optional[str]) -> None:
 
 def _environment_of(venv: str, environment: Mapping[str, str]) -> Dict[str, str]:
     try:
-        return _entered(environment, venv)
+        return entered(environment, venv)
     except OSError as error:
         why = f"there is no virtual or conda environment {venv!r} (or no bin/python in it)"
         raise CannotStart(NOT_FOUND, why) from error
@@ -271,7 +271,7 @@ def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def _entered(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
+def entered(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
     """The variables that ``activate`` of a virtual or conda environment would set.
 
     Args:

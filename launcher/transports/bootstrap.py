@@ -41,10 +41,6 @@ AGENT_MODULES = (
     "launcher.protocol",
     "launcher.scheduler.cluster_spec",
     "launcher.agent",
-    "launcher.model",
-    "launcher.processes",
-    "launcher.stream",
-    "launcher.wire",
 )
 _FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 #: The zip's bytes depend on the sources alone.

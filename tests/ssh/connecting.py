@@ -46,7 +46,7 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
         fleet.connect()
         for host in hosts:
             assert fleet.is_alive(host.name)
-            errand = fleet.errand(host.name, "launcher.processes.kernel:descendants_of", 1)
+            errand = fleet.errand(host.name, "launcher.agent.processes:descendants_of", 1)
             receive(errand)
             assert errand.wait(30) is not None, errand.said()
             errand.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.environments import entered
+from launcher.agent.spawn import entered
 
 
 def environment(folder: Path) -> Path:

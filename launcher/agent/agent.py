@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import sys
 import time
 from typing import Callable, Dict, List, Optional, Sequence
 
@@ -24,6 +23,7 @@ from launcher.agent.output import Outputs
 from launcher.agent.ports import PortKeeper, explain_refusal
 from launcher.agent.spawn import CannotStart, Limits, Spawner
 from launcher.agent.stopping import SIGKILL, Stopping, Task
+from launcher.agent.watchdog import TOLD
 from launcher.job import TaskId
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
 
@@ -75,7 +75,7 @@ class Agent:
         self._spawner = Spawner(self._limits)
         self._cluster: Optional[ClusterSpec] = None
         self._closing = False
-        self._cut_short = False
+        self._cut_short = self._told = False
         self._ending_until: Optional[float] = None
         self._commands: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._hold_ports,
@@ -99,7 +99,7 @@ class Agent:
         """Serve until told to close, or until the launcher is gone; nothing is left then.
 
         Returns:
-            Exit code: 0 if that is what ended it, and nothing else did.
+            Exit code: 0 if that is what ended it; else `TOLD`, or 1 if the launcher does not know why.
         """
         self._listen()
         self._send(events.AgentReady("", events.now(), os.getpid(), hostfacts.host_facts()))
@@ -112,7 +112,7 @@ class Agent:
             until = time.monotonic() + FAREWELL
             while not self._connection.done and not (self._connection.is_pipe and time.monotonic() >= until):
                 self._turn(0.05)
-        return 1 if self._cut_short else 0
+        return (TOLD if self._told else 1) if self._cut_short else 0
 
     def _turn(self, longest: Optional[float] = None) -> None:
         """Wait for something to happen, and act on it; what tasks print comes last."""
@@ -179,9 +179,7 @@ class Agent:
         """Something else ends the agent: the launcher sees the end of the connection, and of no task."""
         if not self._cut_short:
             self._cut_short = True
-            if self._connection.is_pipe:
-                print(why, file=sys.stderr, flush=True)
-            self._connection.refuse(why)
+            self._told = self._connection.refuse(why)
             self._end_all()
 
     def _on_watchdog(self) -> None:
@@ -235,7 +233,7 @@ class Agent:
 
     def _on_signal(self) -> None:
         if signal.SIGTERM in _drain(self._wake):
-            self._cut("it was sent SIGTERM")
+            self._cut("the agent ended: it was sent SIGTERM")
         self._look_at_ended()
 
     def _look_at_ended(self) -> None:

@@ -130,26 +130,28 @@ class Connection:
             self.end_of_input()
             return
         self._heard_at = time.monotonic()
-        try:
-            messages = self.channel.receive(data)
-        except ProtocolError as error:
-            self.failed(error)
-            return
+        messages = self.channel.receive(data)
         for message in messages:
             self.take(message)
         self.channel.took(len(messages), self._heard_at)
         if not self._full:
             self.flush()
 
-    def refuse(self, why: str) -> None:
-        """Tell the launcher why the agent ends without closing, then end the connection."""
+    def refuse(self, why: str) -> bool:
+        """Tell the launcher why the agent ends without closing, then end the connection.
+
+        Returns:
+            Whether the launcher was told.
+        """
         self.flush()
+        told = self.writing >= 0 and not self._full
         try:
-            if self.writing >= 0 and not self._full:
+            if told:
                 os.write(self.writing, b"".join(encode(Refused(why))))
-        except OSError:  # it is broken: the launcher finds out by itself
-            pass
+        except OSError:  # it is broken
+            told = False
         self.give_up()
+        return told
 
     def end_of_input(self) -> None:
         """The launcher has closed its end."""
@@ -159,10 +161,6 @@ class Connection:
     def ended(self) -> None:
         """The connection has closed."""
         raise NotImplementedError
-
-    def failed(self, error: ProtocolError) -> None:
-        """What came is not ours."""
-        raise error
 
     def next_due(self) -> Optional[float]:
         """When `on_time` is due (monotonic); ``None``: never."""
@@ -280,8 +278,9 @@ class SocketConnection(Connection):
         self.attach(os.dup(peer.fileno()), peer.detach())
         try:
             self.channel.greeted(hello)
-        except ProtocolError as error:
-            self.failed(error)
+        except ProtocolError:
+            self.detach()
+            self.ended()
             return
         self.flush()
 
@@ -310,11 +309,6 @@ class SocketConnection(Connection):
         alive = now - self._heard_at < ALIVE
         grace = min(max(CLOSED_GRACE, self.channel.grace), self._lease)
         self._until = now + grace if alive else self._heard_at + self._lease
-
-    def failed(self, error: ProtocolError) -> None:
-        """See `Connection.failed`."""
-        self.detach()
-        self.ended()
 
     def next_due(self) -> Optional[float]:
         """See `Connection.next_due`."""

@@ -25,6 +25,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from typing import Any, Callable, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
@@ -38,13 +39,15 @@ from launcher.agent.connection import (
 from launcher.agent.connection import (
     connect as connect_to,
 )
-from launcher.agent.watchdog import Deadline, watch
+from launcher.agent.watchdog import TOLD, Deadline, watch
 from launcher.protocol import Refused, encode
 
-#: Seconds to kill what earlier runs left.
-_SWEEPING = 2.0
+#: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
+_SWEEPING, _KILLING = 2.0, 5.0
 #: Seconds for an agent to accept a connection.
 _ACCEPTING = 10.0
+#: Seconds between two attempts to ask a watchdog.
+_AGAIN = 0.1
 _READ = 256 * 1024
 _STANDARD = (0, 1, 2)
 
@@ -151,8 +154,10 @@ def _serve(
     try:
         return agent.run()
     except Exception as error:
-        connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
-        raise
+        if not connection.refuse(f"the agent failed: {type(error).__name__}: {error}"):
+            raise
+        sys.excepthook(*sys.exc_info())
+        return TOLD
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:
@@ -173,42 +178,57 @@ def connect(arguments: Mapping[str, Any]) -> int:
     When the agent closes the connection, its watchdog may know why: it is asked once.
 
     Args:
-        arguments: ``token``; ``age``: seconds since the agent was started.
+        arguments: ``token``, ``agent``; ``age``: seconds since the agent was started.
     """
     token, age = str(arguments["token"]), float(arguments.get("age", 0.0))
     agent = connect_to(token, _ACCEPTING)
     if agent is None:
+        sweep.sweep(int(arguments["agent"]), _KILLING)
         _write(1, b"".join(encode(Refused(_no_agent(age)))))
         return 1
-    threading.Thread(target=_pump_down, args=(agent, token), daemon=True).start()
+    closed = threading.Event()
+    down = threading.Thread(target=_pump_down, args=(agent, arguments, closed), daemon=True)
+    down.start()
     try:
         while data := os.read(0, _READ):
             agent.sendall(data)
-        agent.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass
+        closed.wait(_ACCEPTING)
+    if closed.is_set():  # by the agent: `_pump_down` finds out why, and ends what it left
+        down.join(2 * _ACCEPTING)
     os._exit(0)
 
 
-def _pump_down(agent: socket.socket, token: str) -> None:
+def _pump_down(agent: socket.socket, arguments: Mapping[str, Any], closed: threading.Event) -> None:
+    number = int(arguments["agent"])
     try:
         _copy(agent)
-        again = connect_to(token, _ACCEPTING)
-        if again is not None:
-            _copy(again)
-        else:
-            _write(1, b"".join(encode(Refused("its agent and its watchdog were killed"))))
+        closed.set()
+        # A watchdog that is ending, too, accepts and then says nothing.
+        while (again := connect_to(str(arguments["token"]), _ACCEPTING)) is not None:
+            if _copy(again):
+                os._exit(0)
+            time.sleep(_AGAIN)
+        until = time.monotonic() + _ACCEPTING
+        while sweep.is_looked_after(number) and time.monotonic() < until:
+            time.sleep(_AGAIN)
+        sweep.sweep(number, _KILLING)
+        _write(1, b"".join(encode(Refused("its agent and its watchdog were killed"))))
     except OSError:
         pass
     os._exit(0)
 
 
-def _copy(agent: socket.socket) -> None:
+def _copy(agent: socket.socket) -> int:
+    """Pass on what comes until the connection ends; the number of bytes."""
+    size = 0
     try:
         while data := agent.recv(_READ):
             _write(1, data)
-    except ConnectionError:
-        return
+            size += len(data)
+    except ConnectionResetError:
+        pass
+    return size
 
 
 def _write(fd: int, data: bytes) -> None:

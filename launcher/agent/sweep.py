@@ -47,6 +47,11 @@ def sweep(agent: int, seconds: float) -> List[int]:
     return _kill_all(lambda: tagged().get(agent, []), seconds)
 
 
+def is_looked_after(agent: int) -> bool:
+    """Whether this agent, or its watchdog, runs."""
+    return any(ordinal_of(tag_of(process.pid)) == 0 for process in tagged().get(agent, []))
+
+
 def sweep_lost(seconds: float) -> List[int]:
     """Kill what agents of this user started whose agent and watchdog are gone; see `sweep`."""
     return _kill_all(lost, seconds)

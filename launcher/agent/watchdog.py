@@ -23,6 +23,8 @@ from launcher.agent.connection import accept
 from launcher.protocol import Refused, encode
 from launcher.text import signal_name
 
+#: Exit code of an agent whose launcher knows why it ended.
+TOLD = 3
 #: Seconds to keep killing before giving up on what can't be killed.
 KILLING = 5.0
 #: Seconds an agent has to end everything, and itself, once its launcher is gone: its tasks get one of them.
@@ -91,7 +93,7 @@ def watch(
         _pass_on_sigterm(pid)
     status = _await(pid, starters, deadline)
     left = processes.kill_descendants(KILLING, _reap)
-    if status != 0 and listener is not None:
+    if status != 0 and listener is not None and status >> 8 != TOLD:
         _refuse(listener, _how(status))
     os._exit(0 if status == 0 and not left else 1)
 
@@ -119,15 +121,15 @@ def _refuse(listener: socket.socket, why: str) -> None:
         select.select([listener], [], [], left)
         peer = accept(listener)
         if peer is not None:
+            peer.settimeout(1.0)
             try:
                 peer.sendall(b"".join(encode(Refused(why))))
-                peer.settimeout(1.0)
+                peer.shutdown(socket.SHUT_WR)
                 while peer.recv(4096):  # so that closing does not destroy the answer
                     pass
-            except OSError:
-                continue
-            finally:
-                peer.close()
+            except OSError:  # it has gone
+                pass
+            peer.close()
             return
 
 

@@ -163,8 +163,9 @@ class LocalLink(PipeLink):
             return ""
         if os.WIFSIGNALED(status):
             return f"its watchdog was killed by {signal_name(os.WTERMSIG(status))}"
-        last = printed.splitlines()[-1] if printed else self._refusal
-        return f"the agent ended: {last or 'it was killed'}"
+        if not printed and self._refusal:
+            return self._refusal
+        return f"the agent ended: {printed.splitlines()[-1] if printed else 'it was killed'}"
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`; watchdog and agent are one group, what they started carries the tag."""

@@ -33,9 +33,10 @@ class Site(Protocol):
     transport: Transport
     #: Whether the kernel's log numbers its processes as they do themselves.
     kernel_pids: bool
-    #: What is killed with the guardian, in words; and what is said when the guardian gets SIGTERM.
-    guardian: str
-    guardian_asked: str
+    #: What is said when the watchdog is killed, when agent and watchdog are, and when it gets SIGTERM.
+    watchdog_killed: str
+    both_killed: str
+    watchdog_asked: str
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> bytes:
         """Run a command there to its end, and return what it printed.
@@ -51,8 +52,8 @@ class LocalSite:
     host = Host("here")
     python = sys.executable
     kernel_pids = True
-    guardian = "watchdog"
-    guardian_asked = "its watchdog was killed by SIGTERM"
+    watchdog_killed = both_killed = "its watchdog was killed by SIGKILL"
+    watchdog_asked = "its watchdog was killed by SIGTERM"
 
     def __init__(self, transport: Transport, folder: Path) -> None:
         self.transport = transport
@@ -67,8 +68,8 @@ class SshSite:
     """A host of the lab, entered beside its sshd: what is seen there owes nothing to the transport."""
 
     kernel_pids = False
-    guardian = "watchdog"
-    guardian_asked = "its watchdog was killed by SIGTERM"
+    watchdog_killed = watchdog_asked = "its watchdog was killed"
+    both_killed = "its agent and its watchdog were killed"
 
     def __init__(self, transport: Transport, host: LabHost) -> None:
         self.transport = transport

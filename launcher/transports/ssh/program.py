@@ -123,6 +123,8 @@ class SshProgram:
             data = self._socket.recv(size)
         except BlockingIOError:
             return None
+        except ConnectionResetError:  # it ended, and has not read all of its stdin
+            data = b""
         except OSError as error:
             raise self._fault("this program was closed") from error
         if not data and self._failure is not None:

@@ -356,7 +356,8 @@ class ReconnectingLink(threading.Thread):
                 self._note_return()
             for message in messages:
                 if isinstance(message, Refused):
-                    return "" if self._closed_there else self._with_suspension(message.why)
+                    why = "it was killed" if self._held or self._killed else message.why
+                    return "" if self._closed_there else self._with_suspension(why)
             self._deliver(messages, len(data))
         return None
 

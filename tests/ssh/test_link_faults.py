@@ -265,7 +265,7 @@ def test_somebody_on_the_host_is_killed(reach: Callable[..., Reach], names: tupl
     here.gone()
 
 
-def test_agent_and_watchdog_are_killed_and_what_they_leave_is_ended_and_nothing_else(reach: Callable[..., Reach]):
+def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach: Callable[..., Reach]):
     first = reach()
     first.agent.started("worker/0", ["sh", "-c", "setsid sleep 601 & echo up; sleep 602"])
     first.agent.prints("worker/0", b"up")

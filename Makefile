@@ -31,7 +31,8 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 	@echo "next: . $(VENV)/bin/activate; launch --help"
 
 test: packages lint types  ## install what is missing; ruff, mypy, import-linter and all tests
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -p no:cacheprovider -m forks tests/contract
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" $(PYTEST_ARGS)
 
 test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (at most 90 s)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not slow and not tmux" $(FAST) $(PYTEST_ARGS)

@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What lives as long as the session must be there before a test looks at what it leaves."""
     left_out = [] if ASKED_FOR else [item for item in items if _is_too_much(item)]
     for item in items:
+        if item.path.parent == Path(__file__).parent and "[local" in item.name:
+            item.add_marker(pytest.mark.forks)
         if isinstance(item, pytest.Function) and _is_in_docker(item):
             item.fixturenames = ["real_engine", *item.fixturenames]
             if item.get_closest_marker("timeout") is None:  # the first waits for an engine or an image

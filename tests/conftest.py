@@ -122,18 +122,16 @@ def _files() -> Iterator[str]:
         yield f"open file {fd} -> {target}"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Say which tests share a process when several run side by side (pytest-xdist).
 
     All that use the Docker engine do, and the tests of one file that share hosts.
     """
-    for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        if folder == "docker" or "[docker" in item.name:
-            item.add_marker(pytest.mark.xdist_group("docker"))
-        elif folder not in ("unit", "histories", "local"):
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+    folder = item.path.relative_to(TESTS).parts[0]
+    if folder == "docker" or "[docker" in item.name or "in_containers" in item.name:
+        item.add_marker(pytest.mark.xdist_group("docker"))
+    elif folder not in ("unit", "histories", "local"):
+        item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @pytest.fixture(autouse=True)

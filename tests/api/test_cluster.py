@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 
 from launcher import InputError, InputMode, JobFailed, LaunchError, TaskFailed, TFCluster
@@ -284,6 +285,8 @@ def test_a_program_that_is_killed_leaves_nothing_though_its_fork_lives(tmp_path:
     started.kill()
     runs = tmp_path / "home" / "state" / "tf-launcher" / "runs"
     assert soon(lambda: list(runs.glob("*/report.json")), 4)
+    path = str(tmp_path / "program.py")  # the fork ends by itself, some seconds later
+    soon(lambda: not any(path in (p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])), 20)
 
 
 def test_files_beside_the_program_replace_no_module_of_the_launcher(tmp_path: Path, launch: Any):

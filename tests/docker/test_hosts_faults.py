@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def test_a_container_that_is_killed(hosts: list[DockerHost], hostfile: str, laun
     hosts[1].engine.docker("kill", hosts[1].containers()[0])
     ended = started.wait(30)
     assert ended.code == 125
-    assert "host node2 is lost: its container was killed by SIGKILL" in ended.err
+    # The agent may see the end of its parent, the watchdog, before it is killed too.
+    assert re.search(r"host node2 is lost: its (container was killed by|watchdog was killed)", ended.err)
 
 
 def test_a_task_that_exceeds_its_memory(

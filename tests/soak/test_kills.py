@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, Started
+from tests.docker.conftest import alive, jobs
 from tests.docker.engine import Engine
 from tests.local.seeing import Family, named, soon, stub
 from tests.ssh.host import LabHost
@@ -114,12 +115,10 @@ def test_in_containers(
         started.kill()
     else:
         started.until(lambda it: it.out.count("| up") == 2, 60)
-        running = docker.lines("ps", "--filter", "label=tf-launcher.job", "--format", "{{.ID}}")
-        docker.tried("kill", running[0])
+        docker.tried("kill", alive(docker, jobs(launch)[0])[0])
     ended = started.wait(60)
     assert ended.code in ({-9} if victim == "launcher" else {130} if moment == "stop" else {125, 137}), (
         ended.err
     )
-    filters = ("ps", "--filter", "label=tf-launcher.job", "--format", "{{.Names}}")
-    soon(lambda: not docker.lines(*filters), CONTAINERS, "containers are left")
+    soon(lambda: not any(alive(docker, job) for job in jobs(launch)), CONTAINERS, "containers are left")
     assert launch("clean", timeout=60).code == 0

@@ -203,6 +203,8 @@ class ContainerLink(PipeLink):
             except subprocess.TimeoutExpired:
                 return None
             self._ended = end_fault(code, self._container, self._arrival.ready, self._said())
+            if self._refusal and self._ended.startswith("the agent ended: "):
+                self._ended = self._refusal
         return self._ended
 
     def kill(self, seconds: float) -> str | None:

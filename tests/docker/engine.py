@@ -238,7 +238,11 @@ def _alive(pid: int) -> bool:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         pass
-    return os.path.exists(f"/proc/{pid}")
+    try:  # as the child of another test process it stays a zombie until that ends
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in (b"Z", b"X")
 
 
 def _until(condition: Callable[[], object], seconds: float) -> None:

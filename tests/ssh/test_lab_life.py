@@ -133,7 +133,7 @@ def test_a_lab_of_somebody_else_than_root(hosts: list[LabHost]):
     with open(hosts[0].folder / "etc/passwd", "a") as accounts:
         accounts.write("dev:x:12345:12345:dev:/:/bin/bash\n")
     code = hosts[0].folder / "tmp/code"
-    for name in ("launcher/__init__.py", "launcher/model", "tests/ssh"):
+    for name in ("launcher/__init__.py", "launcher/job.py", "tests/ssh"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         if (TOP / name).is_dir():
             # Others may be compiling their modules: what Python writes meanwhile comes and goes.

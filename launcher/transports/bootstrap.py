@@ -145,15 +145,14 @@ def zipped(modules: tuple[str, ...]) -> bytes:
             name = f"{name}/{parent}"
         files.update(_sources(os.path.join(_FOLDER, name), name))
     buffer = io.BytesIO()
+    archive = zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED)
     try:
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name in sorted(files):
-                with open(files[name], "rb") as file:
-                    archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), file.read(), zipfile.ZIP_DEFLATED)
-    except ValueError as error:  # by closing the zip, where a signal has interrupted the writing
-        if isinstance(error.__context__, (KeyboardInterrupt, SystemExit)):
-            raise error.__context__ from None
-        raise
+        for name in sorted(files):
+            with open(files[name], "rb") as file:
+                archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), file.read(), zipfile.ZIP_DEFLATED)
+        archive.close()
+    finally:
+        archive.fp = None  # else closing it raises, where a signal has interrupted the writing
     return buffer.getvalue()
 
 

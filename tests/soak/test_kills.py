@@ -59,21 +59,29 @@ def codes(victim: str, moment: str) -> set[int]:
 @victims
 def test_here(launch: Launch, family: Family, victim: str, moment: str, turn: int):
     words = stub("family", "ignore", "child", "setsid", "cleared", "sleep")
+    if victim == "task":
+        words = ["sh", "-c", SCRIPT]
     started = launch.start("--workers", "3", "--grace", "1", "--", *words)
-    until_moment(started, moment, lambda: family.ready() == 3)
+    until_moment(
+        started, moment, lambda: started.out.count("| up") == 3 if victim == "task" else family.ready() == 3
+    )
     if victim == "launcher":
         started.kill()
+    elif victim == "task":
+        started.until(lambda it: it.out.count("| up") == 3, 60)
+        kill(int(started.out.partition("| up ")[2].split()[0]))
     else:
-        name = {"agent": "launch-agent", "watchdog": "launch-watchdog", "task": "python"}[victim]
-        pids = soon(lambda: [pid for pid in family.alive() if named({pid}, name) and pid != started.pid], 20)
-        try:
-            os.kill(random.choice(pids), signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it has just ended by itself
-    ended = started.wait(30)
-    if not (victim == "task" and moment != "stop"):  # the killed process may be a child of a task
-        assert ended.code in codes(victim, moment), ended.err
+        kill(soon(lambda: named(family.alive(), f"launch-{victim}"), 20)[0])
+    assert started.wait(30).code in codes(victim, moment)
     family.gone(HERE)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, unless it has just ended by itself."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
 
 
 @repeated

@@ -111,7 +111,7 @@ class _Connections:
         self.failed: dict[str, str] = {}
         for host in hosts:
             try:
-                self._errands[host.name] = errands(host).errand(host.name, _ENTRY, {})
+                self._errands[host.name] = errands(host).run(host.name, _ENTRY, {})
             except TransportError as error:
                 self._fail(host.name, error)
 
@@ -170,7 +170,7 @@ def _exchange(errand: Errand, question: Mapping[str, Any], until: float) -> _Ans
         if data:
             answer += data
         elif data == b"" or len(answer) > _LONGEST:
-            lines = errand.said().strip().splitlines() or ["it does not say why"]
+            lines = errand.stderr().strip().splitlines() or ["it does not say why"]
             raise TransportError(f"the check there ended: {lines[-1]}")
         elif time.monotonic() > until:
             raise TransportError("no answer in time")

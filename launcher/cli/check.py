@@ -91,7 +91,7 @@ class _Unreached:
     def __init__(self, why: Mapping[str, str]) -> None:
         self.why = why
 
-    def errand(self, host: str, entry: str, arguments: object) -> Errand:
+    def run(self, host: str, entry: str, arguments: object) -> Errand:
         """Raise the reason."""
         raise TransportError(f"{host}: {self.why[host]}")
 

@@ -60,7 +60,7 @@ class Conversation(FileStream):
         self._lost_at = time.monotonic() + _FIRST_SIGN
         self._pulse_at = time.monotonic() + _PULSE
         self._stuck_at = time.monotonic() + _STUCK
-        self._errand = errands.errand(host, f"launcher.agent.files:{entry}", arguments)
+        self._errand = errands.run(host, f"launcher.agent.files:{entry}", arguments)
         #: Bytes sent and received so far.
         self.sent = self.received = 0
 
@@ -139,7 +139,7 @@ class Conversation(FileStream):
 
     def _ended(self) -> TransportError:
         status = self._errand.wait(2.0)
-        lines = self._errand.said().strip().splitlines()
+        lines = self._errand.stderr().strip().splitlines()
         if status is None and not lines:
             return ConnectionLost(f"{self._host}: the connection broke")
         how = "it was killed" if status is None else f"it ended with {status}"
@@ -187,7 +187,7 @@ def _connect_again(
     say(f"{host}: connection lost ({why}); trying again for {until - since:.0f} s")
     while not cancelled.is_set():
         try:
-            errands.redial(host)
+            errands.reconnect(host)
         except TransportError as error:
             if time.monotonic() + _REDIAL >= until:
                 tried = f"and not back after {time.monotonic() - since:.0f} s"

@@ -115,13 +115,13 @@ class RemoteCommands:
         self._local = LocalHosts()
         self._others = others
 
-    def errand(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `launcher.transports.base.Hosts`."""
-        return self._on(host).errand(host, entry, arguments)
+        return self._on(host).run(host, entry, arguments)
 
-    def redial(self, host: str) -> None:
+    def reconnect(self, host: str) -> None:
         """See `launcher.transports.base.Leased`."""
-        self._on(host).redial(host)
+        self._on(host).reconnect(host)
 
     def patience(self, host: str) -> float:
         """See `launcher.transports.base.Leased`."""

@@ -88,7 +88,7 @@ class RemoteCommand(Protocol):
     def wait(self, seconds: float) -> int | None:
         """Its exit status, after its end; ``None``: not in time, or not known."""
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         """What it printed to stderr, the last 64 KiB."""
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class RemoteCommand(Protocol):
 class Hosts(Protocol):
     """Runs programs of ours on hosts, over connections that are there already."""
 
-    def errand(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """Start a program on a host.
 
         Args:
@@ -114,7 +114,7 @@ class Hosts(Protocol):
 class Reconnecting(Hosts, Protocol):
     """The same, by connections that can be made again."""
 
-    def redial(self, host: str) -> None:
+    def reconnect(self, host: str) -> None:
         """Connect to a host anew: programs to come use the new connection. Blocks for a bounded time.
 
         Raises:

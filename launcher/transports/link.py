@@ -192,7 +192,7 @@ class ReconnectingLink(threading.Thread):
         """See `Link.flush`: the thread does it."""
 
     def command(self, entry: str, arguments: object) -> LinkCommand:
-        """Start a remote command: a program of ours in a child of the agent; see `Hosts.errand`."""
+        """Start a remote command: a program of ours in a child of the agent; see `Hosts.run`."""
         with self._lock:
             self._numbers += 1
             command = LinkCommand(self, self._numbers)
@@ -246,7 +246,7 @@ class ReconnectingLink(threading.Thread):
     def _kill_there(self, until: float) -> bool:
         """Whether nothing is left of it for certain."""
         try:
-            program = self._hosts.errand(self._host, KILL, {"agent": self._arguments["agent"]})
+            program = self._hosts.run(self._host, KILL, {"agent": self._arguments["agent"]})
         except TransportError:
             return False
         try:
@@ -286,7 +286,7 @@ class ReconnectingLink(threading.Thread):
 
     def _run(self) -> str:
         try:
-            self._use(self._hosts.errand(self._host, self._entries[0], self._next_arguments()))
+            self._use(self._hosts.run(self._host, self._entries[0], self._next_arguments()))
         except TransportError as error:
             if not self._may_try_again(error):
                 return self._bare(error)
@@ -454,9 +454,9 @@ class ReconnectingLink(threading.Thread):
     def _dial(self, arguments: dict[str, Any]) -> None:
         """In a thread of its own: connect again."""
         try:
-            self._hosts.redial(self._host)
+            self._hosts.reconnect(self._host)
             entry = self._entries[1 if self._met else 0]
-            self._dialled.append(self._hosts.errand(self._host, entry, arguments))
+            self._dialled.append(self._hosts.run(self._host, entry, arguments))
         except TransportError as error:
             self._dialled.append(error)
         if self.over.is_set():
@@ -518,7 +518,7 @@ class ReconnectingLink(threading.Thread):
         return {**self._arguments, "age": time.monotonic() - self._began}
 
     def _why_ended(self, program: RemoteCommand) -> str:
-        lines = program.said().strip().splitlines()
+        lines = program.stderr().strip().splitlines()
         if self._met:
             return lines[-1] if lines else "it was closed"
         return f"the agent can't be started: {lines[-1] if lines else 'it was killed'}"
@@ -615,8 +615,8 @@ class LinkCommand:
         status = self._status
         return status if status is not None and status >= 0 else None
 
-    def said(self) -> str:
-        """See `RemoteCommand.said`; known after its end."""
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`; known after its end."""
         return self._stderr
 
     def close(self) -> None:

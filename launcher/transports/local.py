@@ -315,8 +315,8 @@ class LocalHosts:
     """Runs programs of ours in child processes here, whatever the host is called; see
     `launcher.transports.base.Hosts`."""
 
-    def errand(self, host: str, entry: str, arguments: object) -> LocalCommand:
-        """See `Hosts.errand`."""
+    def run(self, host: str, entry: str, arguments: object) -> LocalCommand:
+        """See `Hosts.run`."""
         argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, entry]
         ours, its = socket.socketpair()
         said = tempfile.TemporaryFile()  # noqa: SIM115 - the errand closes it
@@ -331,7 +331,7 @@ class LocalHosts:
             raise TransportError(f"{host}: {entry} can't be started: {error.strerror}") from error
         return LocalCommand(host, process, ours, said, arguments)
 
-    def redial(self, host: str) -> None:
+    def reconnect(self, host: str) -> None:
         """There is no connection that could break."""
         raise TransportError(f"{host}: nothing connects to this machine")
 
@@ -360,7 +360,7 @@ class LocalCommand:
             line.sendall(json.dumps(arguments).encode("ascii") + b"\n")
         except TimeoutError:  # it has a part of them, and would wait for the rest
             process.kill()
-        except OSError:  # it has ended already: `recv` and `said` tell
+        except OSError:  # it has ended already: `recv` and `stderr` tell
             pass
         line.setblocking(False)
 
@@ -384,7 +384,7 @@ class LocalCommand:
         except BlockingIOError:
             return 0
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise TransportError(f"{self._host}: the program there has ended: {self.said()}") from error
+            raise TransportError(f"{self._host}: the program there has ended: {self.stderr()}") from error
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`."""
@@ -394,8 +394,8 @@ class LocalCommand:
             return None
         return status if status >= 0 else None
 
-    def said(self) -> str:
-        """See `RemoteCommand.said`."""
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
         fd = self._said.fileno()
         start = max(0, os.fstat(fd).st_size - _STDERR_LIMIT)
         return os.pread(fd, _STDERR_LIMIT, start).decode("utf-8", "replace")

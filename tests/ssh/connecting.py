@@ -46,9 +46,9 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
         fleet.connect()
         for host in hosts:
             assert fleet.is_alive(host.name)
-            errand = fleet.errand(host.name, "launcher.agent.processes:descendants_of", 1)
+            errand = fleet.run(host.name, "launcher.agent.processes:descendants_of", 1)
             receive(errand)
-            assert errand.wait(30) is not None, errand.said()
+            assert errand.wait(30) is not None, errand.stderr()
             errand.close()
     return told
 

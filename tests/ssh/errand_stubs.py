@@ -34,7 +34,7 @@ def receive(errand: RemoteCommand, until: int | None = None, patience: float = P
             received += data
             continue
         left = deadline - time.monotonic()
-        assert left > 0, f"not in time; it sent {received[-1000:]!r} and said {errand.said()!r}"
+        assert left > 0, f"not in time; it sent {received[-1000:]!r} and said {errand.stderr()!r}"
         select.select([errand], [], [], left)
     return received
 
@@ -46,7 +46,7 @@ def send(errand: RemoteCommand, data: bytes, patience: float = PATIENCE) -> byte
     while view:
         sent = errand.send(view)
         view = view[sent:]
-        assert time.monotonic() < deadline, f"not in time; it said {errand.said()!r}"
+        assert time.monotonic() < deadline, f"not in time; it said {errand.stderr()!r}"
         if not sent:
             # No short time-out: the descriptor becomes ready when more can be sent.
             select.select([errand], [errand] if received else [], [], patience)

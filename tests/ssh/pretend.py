@@ -91,8 +91,8 @@ class PretendErrand:
         except subprocess.TimeoutExpired:
             return None
 
-    def said(self) -> str:
-        """See `RemoteCommand.said`."""
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
         return os.pread(self._errors, _PIECE, 0).decode(errors="replace")
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class PretendLine:
 
 
 class PretendFleet:
-    """See `launcher.transport.ssh.redial.Dialling`; one host."""
+    """See `launcher.transport.ssh.reconnect.Dialling`; one host."""
 
     def __init__(self, host: str = "node1", python: str = sys.executable) -> None:
         self.host = host
@@ -149,15 +149,15 @@ class PretendFleet:
         self.takes = 0.0
         self._silent = False
 
-    def errand(self, host: str, entry: str, arguments: object) -> PretendErrand:
-        """See `Errands.errand`."""
+    def run(self, host: str, entry: str, arguments: object) -> PretendErrand:
+        """See `Errands.run`."""
         if self.line.is_cut:
             raise ConnectionLost(f"{host}: the connection broke")
         self.errands.append(PretendErrand(self.line, self.python, entry, arguments))
         return self.errands[-1]
 
-    def redial(self, host: str) -> None:
-        """See `Dialling.redial`."""
+    def reconnect(self, host: str) -> None:
+        """See `Dialling.reconnect`."""
         self.dialled += 1
         if not self.reachable:
             time.sleep(0.05)

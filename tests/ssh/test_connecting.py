@@ -232,8 +232,8 @@ def test_connecting_anew_fails_with_the_same_words(home: Home, hosts: list[LabHo
         fleet.connect()
         hosts[0].stop_sshd()
         with pytest.raises(TransportError, match="node1: .* refused the connection"):
-            fleet.redial(hosts[0].name)
+            fleet.reconnect(hosts[0].name)
         assert not fleet.is_alive(hosts[0].name)
         hosts[0].start_sshd()
-        fleet.redial(hosts[0].name)
+        fleet.reconnect(hosts[0].name)
         assert fleet.is_alive(hosts[0].name)

@@ -97,7 +97,7 @@ def test_it_works_whatever_the_login_shell(shell: str, hosts: list[LabHost], run
     errand = run(hosts[0], "echo")
     received = send(errand, every_byte)
     assert received + receive(errand, len(every_byte) - len(received)) == every_byte
-    assert errand.said() == ""
+    assert errand.stderr() == ""
 
 
 def test_arguments_arrive_as_json_gives_them(hosts: list[LabHost], run: Runner):
@@ -129,7 +129,7 @@ def test_its_exit_status_and_last_words(hosts: list[LabHost], run: Runner):
     errand = run(hosts[0], "ends", {"status": 7, "said": "disk full\n"})
     assert receive(errand) == b""
     assert errand.wait(30) == 7
-    assert errand.said() == "disk full\n"
+    assert errand.stderr() == "disk full\n"
 
 
 def test_one_that_is_killed_has_no_status(hosts: list[LabHost], run: Runner):
@@ -142,13 +142,13 @@ def test_a_fault_of_ours_shows_its_traceback(hosts: list[LabHost], run: Runner):
     errand = run(hosts[0], "breaks")
     assert receive(errand) == b""
     assert errand.wait(30) == 1
-    assert "RuntimeError: an errand that is broken" in errand.said()
+    assert "RuntimeError: an errand that is broken" in errand.stderr()
 
 
 def test_stderr_is_read_on_and_its_end_is_kept(hosts: list[LabHost], run: Runner):
     errand = run(hosts[0], "floods", 8 << 20)
     assert receive(errand) == b"ok"
-    said = errand.said()
+    said = errand.stderr()
     assert len(said) == 64 * 1024
     assert said.endswith("xxx\nthe last words\n")
 
@@ -309,8 +309,8 @@ def test_a_connection_that_breaks(hosts: list[LabHost], run: Runner):
     with pytest.raises(TransportError, match=f"{hosts[0].name}: the connection broke"):
         errand.send(b"x")
     with pytest.raises(TransportError, match=f"{hosts[0].name}: the connection broke"):
-        fleet.errand(hosts[0].name, "errands:echo", None)
-    fleet.redial(hosts[0].name)
+        fleet.run(hosts[0].name, "errands:echo", None)
+    fleet.reconnect(hosts[0].name)
     assert fleet.is_alive(hosts[0].name)
     assert receive(run(hosts[0], "shown", 1)) == b"1"
 
@@ -329,4 +329,4 @@ def test_a_host_that_is_cut_off_makes_nobody_wait(hosts: list[LabHost], run: Run
 
 def test_a_fleet_knows_only_its_hosts(hosts: list[LabHost], run: Runner):
     with pytest.raises(TransportError, match="nobody: there is no connection to it"):
-        run.fleet(hosts[0]).errand("nobody", "errands:echo", None)
+        run.fleet(hosts[0]).run("nobody", "errands:echo", None)

@@ -113,7 +113,7 @@ def test_watchdog_and_agent_can_be_recognised(here: Reach):
     here.gone()
     assert here.told == []
     assert here.fleet.errands[0].wait(PATIENCE) == 0
-    assert here.fleet.errands[0].said() == ""
+    assert here.fleet.errands[0].stderr() == ""
 
 
 def test_a_connection_that_breaks_again_and_again(opened: Callable[..., Reach]):
@@ -335,7 +335,7 @@ def test_it_can_not_be_killed_where_it_can_not_be_reached(here: Reach):
 
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
     """The answer to the first request was lost; the agent is there once."""
-    errand = here.fleet.errand("node1", links.START, here.link._arguments)
+    errand = here.fleet.run("node1", links.START, here.link._arguments)
     channel = Channel(lambda: Decoder(True, "node1"), here.link._arguments["token"], greets=True)
     channel.connect(0, time.monotonic())
     assert errand.send(b"".join(channel.output(time.monotonic())))
@@ -408,7 +408,7 @@ def test_remote_commands_over_a_connection_that_breaks(here: Reach):
             here.fleet.cut()
     assert bytes(echoed) == data
     assert second.wait(PATIENCE) == 3
-    assert second.said() == "last words"
+    assert second.stderr() == "last words"
     assert second.recv(10) == b""
     first.close()
     second.close()
@@ -425,7 +425,7 @@ def test_a_remote_command_that_is_closed_ends(here: Reach):
     here.agent.until(lambda: len(here.alive()) < len(names))
     broken = here.link.command("tests.stubs.errands:breaks", None)
     assert broken.wait(PATIENCE) == 1
-    assert "RuntimeError: an errand that is broken" in broken.said()
+    assert "RuntimeError: an errand that is broken" in broken.stderr()
     killed = here.link.command("tests.stubs.errands:killed", None)
     assert killed.wait(PATIENCE) is None
     broken.close()

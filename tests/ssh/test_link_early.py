@@ -25,12 +25,12 @@ class Breaking(PretendFleet):
         super().__init__()
         self.breaks = breaks
 
-    def errand(self, host: str, entry: str, arguments: object) -> PretendErrand:
-        """See `Errands.errand`."""
+    def run(self, host: str, entry: str, arguments: object) -> PretendErrand:
+        """See `Errands.run`."""
         if not self.breaks:
-            return super().errand(host, entry, arguments)
+            return super().run(host, entry, arguments)
         self.breaks -= 1
-        errand = super().errand(host, "builtins:len", arguments)
+        errand = super().run(host, "builtins:len", arguments)
         self.line.is_cut = True
         return errand
 

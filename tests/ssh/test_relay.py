@@ -254,7 +254,7 @@ def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshHosts, echo: Echo):
     """While channels are opened and closed: then only the keys may be spoken of."""
     echo.endless = True
     with sshd_with(lab.hosts[0], "RekeyLimit 1M"):
-        fleet.redial("node1")
+        fleet.reconnect("node1")
         port = fleet.relay(echo.path, print)["node1"]
         transport = fleet.connection("node1").transport
         seen = {transport.H}
@@ -271,7 +271,7 @@ def test_the_cipher_that_costs_least(lab: Lab, fleet: SshHosts):
     ciphers = {fleet.connection(host.name).transport.local_cipher for host in lab.hosts}
     assert ciphers == {"aes128-gcm@openssh.com"}
     with sshd_with(lab.hosts[1], "Ciphers aes256-ctr"):
-        fleet.redial("node2")
+        fleet.reconnect("node2")
         assert fleet.connection("node2").transport.local_cipher == "aes256-ctr"
 
 
@@ -306,7 +306,7 @@ def test_it_is_back_with_the_connection(lab: Lab, fleet: SshHosts, echo: Echo):
     node = lab.hosts[0]
     port = fleet.relay(echo.path, print)[node.name]
     for _ in range(2):
-        fleet.redial(node.name)
+        fleet.reconnect(node.name)
         # Who came to the old server process is never answered.
         until(lambda: crowd_on(node, port, 1, 5.0) == "1 b'x'", 60, "it is led here again")
 

@@ -63,7 +63,7 @@ class Engine(NamedTuple):
             TransportError: the host can't be reached.
         """
         arguments = {"argv": list(argv), "env": self.env, "seconds": seconds}
-        errand = self.errands.errand(self.host.name, ENTRY, arguments)
+        errand = self.errands.run(self.host.name, ENTRY, arguments)
         until = time.monotonic() + seconds + _REPORT
         try:
             out = b""
@@ -75,7 +75,7 @@ class Engine(NamedTuple):
                 if data is None:
                     select.select([errand.fileno()], [], [], left)
             code = errand.wait(max(0.0, until - time.monotonic()))
-            return Result(LATE if code is None else code, out.decode(errors="replace"), errand.said())
+            return Result(LATE if code is None else code, out.decode(errors="replace"), errand.stderr())
         finally:
             errand.close()
 

@@ -95,7 +95,7 @@ class DockerCommand:
         code = self._command.wait(_STATUS)
         if code is None:
             return "" if self._arrival.ready else "its `docker` command was killed"
-        return end_fault(code, self._container, self._arrival.ready, self._command.said())
+        return end_fault(code, self._container, self._arrival.ready, self._command.stderr())
 
     def fileno(self) -> int:
         """See `RemoteCommand.fileno`."""
@@ -107,7 +107,7 @@ class DockerCommand:
             if not self._advance():
                 return None
         except TransportError:
-            if self._is_run or not _GONE.search(self._command.said()):
+            if self._is_run or not _GONE.search(self._command.stderr()):
                 raise
             return self._refuse("its container ended while the connection was down")
         if self._early:
@@ -132,9 +132,9 @@ class DockerCommand:
         """See `RemoteCommand.wait`."""
         return self._command.wait(seconds)
 
-    def said(self) -> str:
-        """See `RemoteCommand.said`."""
-        return self._command.said()
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
+        return self._command.stderr()
 
     def close(self) -> None:
         """See `RemoteCommand.close`."""
@@ -201,7 +201,7 @@ class RemoteContainers:
 
     def _docker(self, host: str, words: Sequence[str]) -> RemoteCommand:
         env = self._engines.env(host)
-        return self._hosts.errand(host, _BECOME, {"argv": ["docker", *words], "env": env})
+        return self._hosts.run(host, _BECOME, {"argv": ["docker", *words], "env": env})
 
     def open(self, host: Host) -> ReconnectingLink:
         """See `launcher.transports.base.Transport.open`: the agent is up already."""
@@ -212,8 +212,8 @@ class RemoteContainers:
 
     # ------------------------------------------------------------------ for links: programs in the containers
 
-    def errand(self, host: str, entry: str, arguments: object) -> RemoteCommand:
-        """See `launcher.transports.base.Hosts.errand`: start the agent, connect to it, or end it."""
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `launcher.transports.base.Hosts.run`: start the agent, connect to it, or end it."""
         container, name = self._containers[host], container_name(self._job, host)
         if entry == KILL:
             return self._docker(host, ["rm", "--force", "--volumes", name])
@@ -223,6 +223,6 @@ class RemoteContainers:
         program = bootstrap.program(CONNECT, arguments)
         return DockerCommand(self._docker(host, words), container, program, is_run=False)
 
-    def redial(self, host: str) -> None:
-        """See `launcher.transports.base.Reconnecting.redial`."""
-        self._hosts.redial(host)
+    def reconnect(self, host: str) -> None:
+        """See `launcher.transports.base.Reconnecting.reconnect`."""
+        self._hosts.reconnect(host)

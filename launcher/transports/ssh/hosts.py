@@ -58,7 +58,7 @@ class SshHosts:
         self._relay: Relay | None = None
         #: When hosts were first dialled again that have not been reached since (monotonic).
         self._away_since: dict[str, float] = {}
-        self._redialling = {name: threading.Lock() for name in self._hosts}
+        self._reconnecting = {name: threading.Lock() for name in self._hosts}
 
     def __enter__(self) -> SshHosts:
         return self
@@ -134,8 +134,8 @@ class SshHosts:
             raise ConnectionLost(connection.why_broken())
         return connection
 
-    def errand(self, host: str, entry: str, arguments: object) -> SshProgram:
-        """See `launcher.transports.base.Hosts.errand`."""
+    def run(self, host: str, entry: str, arguments: object) -> SshProgram:
+        """See `launcher.transports.base.Hosts.run`."""
         connection, python = self.connection(host), self.python(host)
         return connection.start(python, bootstrap.startup(python, entry, arguments))
 
@@ -153,7 +153,7 @@ class SshHosts:
         connection = self._connections.get(host)
         return connection is not None and connection.alive
 
-    def redial(self, host: str) -> None:
+    def reconnect(self, host: str) -> None:
         """Connect again, once; the old connection is closed. Any thread may.
 
         Two threads that miss the same connection get the same new one.
@@ -162,7 +162,7 @@ class SshHosts:
             TransportError: it can't be connected to now.
         """
         missed = self._connections.get(host)
-        with self._redialling[host]:
+        with self._reconnecting[host]:
             if self._connections.get(host) is not missed and self.is_alive(host):
                 return
             old = self._connections.pop(host, None)

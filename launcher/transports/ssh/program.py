@@ -149,7 +149,7 @@ class SshProgram:
             )
         elif not data:
             status = self.wait(_STATUS_LIMIT)
-            text = (self.said() or self._early.decode("utf-8", "replace")).strip()
+            text = (self.stderr() or self._early.decode("utf-8", "replace")).strip()
             ended = "its login shell ended" if status is None else f"its login shell ended with {status}"
             words = f" and printed: {text.splitlines()[-1].strip()}" if text else ""
             raise self._fault(f"our program could not be started there: {ended}{words}")
@@ -170,8 +170,8 @@ class SshProgram:
         """See `RemoteCommand.wait`. A program that was killed has no exit status."""
         return self._status if self._over.wait(seconds) else None
 
-    def said(self) -> str:
-        """See `RemoteCommand.said`."""
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
         return self._stderr.decode("utf-8", "replace")
 
     def close(self) -> None:

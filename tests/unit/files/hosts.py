@@ -85,7 +85,7 @@ class LocalErrand:
         except subprocess.TimeoutExpired:
             return None
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace")
 
@@ -114,7 +114,7 @@ class LocalHosts:
         self.nobody = 0
         self.errands: list[LocalErrand] = []
         #: Hosts that were connected to anew, and those that can't be.
-        self.redialled: list[str] = []
+        self.reconnected: list[str] = []
         self.away: set[str] = set()
         self._lock = threading.Lock()
 
@@ -129,7 +129,7 @@ class LocalHosts:
     def cache(self, host: str) -> Path:
         return self.home(host) / ".cache/tf-launcher"
 
-    def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
+    def run(self, host: str, entry: str, arguments: object) -> LocalErrand:
         told = [str(ROOT), entry, json.dumps(arguments), str(self.nobody)]
         argv = [self.python, "-I", "-S", "-B", "-c", _RUN, *told]
         environment = {
@@ -143,9 +143,9 @@ class LocalHosts:
             self.errands.append(errand)
         return errand
 
-    def redial(self, host: str) -> None:
+    def reconnect(self, host: str) -> None:
         """See `Errands`."""
-        self.redialled.append(host)
+        self.reconnected.append(host)
         if host in self.away:
             raise TransportError(f"{host}: no route to it")
 

@@ -180,8 +180,8 @@ class Broken(LocalHosts):
         super().__init__(folder)
         self._after = list(after)
 
-    def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
-        errand = super().errand(host, entry, arguments)
+    def run(self, host: str, entry: str, arguments: object) -> LocalErrand:
+        errand = super().run(host, entry, arguments)
         if host == "a" and self._after:
             errand.breaks_after = self._after.pop(0)
         return errand
@@ -196,7 +196,7 @@ def test_what_is_fetched_goes_on_over_another_connection(folder: Path, out: Path
     result = fetch(
         hosts, wanted("nowhere", out), wanted("project", out, base=str(folder.parent)), wanted("x*", out)
     )
-    assert hosts.redialled == ["a"]
+    assert hosts.reconnected == ["a"]
     assert snapshot(out / "project") == snapshot(folder)
     assert (result.files, result.failures, len(result.remarks)) == (14, (), 2)
     assert hosts.errands[1].received < 5_300_000, "what had arrived came again"
@@ -285,7 +285,7 @@ def test_a_host_that_lies_harms_nothing_here(
     monkeypatch.setattr(collecting, "MAX_ENTRIES", 200)
 
     class Liars(LocalHosts):
-        def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
+        def run(self, host: str, entry: str, arguments: object) -> LocalErrand:
             argv = ["python3", "-c", LIE.format(root=str(Path(__file__).resolve().parents[3]), code=code)]
             errand = LocalErrand(argv, dict(os.environ), None)
             close: Callable[[], None] = errand.close

@@ -164,7 +164,7 @@ def test_a_sync_goes_on_over_another_connection(hosts: LocalHosts, folder: Path,
     said: list[str] = []
     result = sync(hosts, ("a",), packed, "job1", quietly(said), 8)
     assert snapshot(Path(result.workdirs["a"])) == snapshot(folder)
-    assert hosts.redialled == ["a"]
+    assert hosts.reconnected == ["a"]
     assert result.sent == hosts.sent < 3_500_000 + 5_200_000, "what had arrived came again"
     assert said[0] == "a: connection lost (the connection broke); trying again for 5 s"
     assert said[1].startswith("a: connected again after ")
@@ -225,8 +225,8 @@ class Meddler(LocalHosts):
         super().__init__(folder)
         self._meddle = meddle
 
-    def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
-        errand = super().errand(host, entry, arguments)
+    def run(self, host: str, entry: str, arguments: object) -> LocalErrand:
+        errand = super().run(host, entry, arguments)
         send = errand.send
 
         def meddle(data: bytes | memoryview) -> int:
@@ -441,7 +441,7 @@ def test_hosts_that_do_something_else(
     monkeypatch.setattr(session, "_LEAST_PATIENCE", 0.1)
 
     class Others(LocalHosts):
-        def errand(self, host: str, entry: str, arguments: object) -> LocalErrand:
+        def run(self, host: str, entry: str, arguments: object) -> LocalErrand:
             errand = LocalErrand(["python3", "-c", f"import sys; {code}"], dict(os.environ), None)
             self.errands.append(errand)
             return errand

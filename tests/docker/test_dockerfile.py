@@ -19,21 +19,21 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.tensorflow,
     pytest.mark.timeout(450, func_only=True),
-    # Before the first test, for all of the module: no test's time goes to it, and what is open is no test's.
-    pytest.mark.usefixtures("plain_image"),
+    # Built before the first test: it does not count as time of a test.
+    pytest.mark.usefixtures("tf_image"),
 ]
 
 #: Seconds for TensorFlow to be fetched and installed, once for an engine.
 _BUILD = 900.0
-#: Seconds for another test session to be through with this module: two images, and three tests with them.
+#: Seconds for another test session to be through with this module: an image, and two tests with it.
 _TURN = 3600.0
 MNIST = "examples/mnist_dist/mnist_dist.py"
 
 
-def built(engine: Engine, name: str, *options: str) -> str:
-    """An image of the repository; the one of this name that was there before goes."""
+def built(engine: Engine, name: str) -> str:
+    """Build the image of the repository; an older one of this name is removed."""
     before = engine.tried("image", "inspect", "-f", "{{.Id}}", name).stdout.decode().strip()
-    engine.docker("build", "-q", "--force-rm", "-t", name, *options, str(ROOT), timeout=_BUILD)
+    engine.docker("build", "-q", "--force-rm", "-t", name, str(ROOT), timeout=_BUILD)
     if before and before != engine.docker("image", "inspect", "-f", "{{.Id}}", name):
         engine.tried("rmi", before)
     return name
@@ -41,7 +41,7 @@ def built(engine: Engine, name: str, *options: str) -> str:
 
 @pytest.fixture(scope="module")
 def names(real_engine: Engine) -> Iterator[None]:
-    """The images of these names are one test session's at a time: each builds its own."""
+    """Only one test session builds and uses the image at a time."""
     with open(CACHE / "images.lock", "w") as lock:
         take(lock, fcntl.LOCK_EX, time.monotonic() + _TURN)
         yield
@@ -53,20 +53,8 @@ def tf_image(real_engine: Engine, names: None) -> str:
     return built(real_engine, "tf-launcher-test")
 
 
-@pytest.fixture(scope="module")
-def plain_image(real_engine: Engine, tf_image: str) -> str:
-    """Python and TensorFlow, and nothing of ours: a stage on the way to the other."""
-    name = built(real_engine, "tf-launcher-test-plain", "--target", "tensorflow")
-    code = "import importlib.util as u, sys; sys.exit(u.find_spec('launcher') is not None)"
-    real_engine.docker("run", "--rm", name, "python3", "-c", code)
-    return name
-
-
-@pytest.mark.parametrize("name", ["tf_image", "plain_image"])
-def test_mnist_in_four_containers(docker: Engine, launch: Launch, name: str, request: pytest.FixtureRequest):
-    """In what `docker build` makes, and in an image that has nothing of ours in it."""
-    image = request.getfixturevalue(name)
-    words = ["--docker", image, "--ps", "2", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
+def test_mnist_in_four_containers(docker: Engine, launch: Launch, tf_image: str):
+    words = ["--docker", tf_image, "--ps", "2", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
     ended = launch(*words, MNIST, cwd=ROOT, timeout=400)
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
     reached = dict(re.findall(r"^(worker/\d) \| .*accuracy:? ([01]\.\d+)", ended.out, re.MULTILINE))

@@ -56,12 +56,6 @@ def test_the_classic_program_with_its_flags(launch: Launch, family: Family):
     family.gone(1.0)
 
 
-def test_the_same_with_placeholders(launch: Launch, family: Family):
-    flags = ["--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}", "--job_name={job_name}"]
-    _trained(launch, *JOB, str(EXAMPLES / "mnist_dist.py"), *flags, "--task_index={task_index}")
-    family.gone(1.0)
-
-
 def test_the_synchronous_one_by_tf_config(launch: Launch, family: Family):
     _trained(launch, *JOB, str(EXAMPLES / "mnist_sync.py"))
     family.gone(1.0)

@@ -6,8 +6,8 @@
 ``do``       answer
 ===========  ================================================================================================
 ``clock``    ``at``: the clock of this host, seconds since the epoch
-``host``     ``facts`` (see `host_report`) and ``names``: what each of the request's ``names`` resolves to
-``listen``   ``port``: held and served as the port of a task is; ``why``: the error if there is none
+``look``     ``facts`` (see `_facts`), ``names`` (see `_resolve`), ``port``: held and served as the port of a
+             task is, 0 if there is none, and ``why``
 ``connect``  ``pairs``: ``result`` and ``why`` of a connection to each of the request's ``peers``
 ===========  ================================================================================================
 """
@@ -25,8 +25,9 @@ import subprocess
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.agent.hostfacts import host_facts
 from launcher.agent.ports import PortKeeper, in_both_worlds
@@ -65,27 +66,23 @@ print("\\n{_MARK}" + json.dumps(found))
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
 #: Connections at a time, of either side.
 _AT_ONCE = 16
-#: Bytes of a command's output.
-_OUTPUT = 64 * 1024
 #: Bytes of a line of the dialog between two hosts, and seconds it may take.
 _LINE, _DIALOG = 256, 10.0
 #: Bytes that are written to find out whether a disk is full.
 _WRITTEN = 64 * 1024
-#: Process groups of the commands that run.
-_running: Set[int] = set()
-_lock = threading.Lock()
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EADDRNOTAVAIL)
 
 
 def main(_: object) -> int:
-    """Answer requests until stdin ends."""
+    """Answer requests until stdin ends; that kills this process and the commands it runs."""
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
     steps: Dict[str, Callable[[Json], Json]] = {
         "clock": lambda _: {"at": time.time()},
-        "host": lambda request: {"facts": host_report(request), "names": _resolved(request)},
-        "listen": _listen,
+        "look": lambda request: {"facts": _facts(request), "names": _names(request), **_listen(request)},
         "connect": _connect,
     }
-    requests: "queue.Queue[Json]" = queue.Queue()
+    requests: "queue.SimpleQueue[Json]" = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
     while True:
         request = requests.get()
@@ -94,18 +91,14 @@ def main(_: object) -> int:
             answer = answer[os.write(1, answer) :]
 
 
-def _read(requests: "queue.Queue[Json]") -> None:
-    """Read requests; at the end of stdin end the commands that run, then this process."""
+def _read(requests: "queue.SimpleQueue[Json]") -> None:
     with os.fdopen(0, "rb", closefd=False) as lines:
         for line in lines:
             requests.put(json.loads(line))
-    with _lock:
-        for pid in _running:
-            os.killpg(pid, signal.SIGKILL)
-        os._exit(0)
+    os.killpg(0, signal.SIGKILL)
 
 
-def host_report(request: Mapping[str, Any]) -> Json:
+def _facts(request: Mapping[str, Any]) -> Json:
     """What the host has.
 
     Args:
@@ -122,8 +115,9 @@ def host_report(request: Mapping[str, Any]) -> Json:
     paths = {"home": os.path.expanduser("~"), "tmp": tempfile.gettempdir()}
     if request["workdir"] is not None:
         paths["workdir"] = os.path.abspath(os.path.expanduser(request["workdir"]))
+    looks = [partial(_folder, path) for path in paths.values()]
     gpus, python, *folders = _together(
-        [partial(_gpus, seconds, env), partial(_task_python, request, env), *_looks(paths)], seconds + 1.0
+        [partial(_gpus, seconds, env), partial(_task_python, request, env), *looks], seconds + 1.0
     )
     silent = "its file system does not answer"
     return {
@@ -142,67 +136,35 @@ def host_report(request: Mapping[str, Any]) -> Json:
 def _together(jobs: Sequence[Callable[[], Any]], seconds: float) -> List[Any]:
     """The results of the jobs, in their order; ``None`` for a job that is not done in time.
 
-    A name service or a file server that never answers can't be interrupted: its thread is a daemon.
+    A thread that waits for a name service or a file server can't be interrupted: it stays behind.
     """
-    results: List[Any] = [None] * len(jobs)
-    waiting: "queue.Queue[int]" = queue.Queue()
-    for index in range(len(jobs)):
-        waiting.put(index)
-    deadline = time.monotonic() + seconds
-
-    def work() -> None:
-        while time.monotonic() < deadline:
-            try:
-                index = waiting.get_nowait()
-            except queue.Empty:
-                return
-            results[index] = jobs[index]()
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(jobs)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return list(results)
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    futures = [pool.submit(job) for job in jobs]
+    done = wait(futures, seconds).done
+    for future in futures:
+        future.cancel()
+    pool.shutdown(wait=False)
+    return [future.result() if future in done else None for future in futures]
 
 
 def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[str, str]:
     """Run a command in the root folder: ``ok``, ``missing``, ``failed`` or ``slow``, and its output."""
     try:
-        with _lock:
-            process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env=dict(env),
-                start_new_session=True,
-            )
-            _running.add(process.pid)
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=dict(env),
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return "slow", ""
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
         return "missing" if missing else "failed", getattr(error, "strerror", None) or str(error)
-    timer = threading.Timer(seconds, _kill, (process.pid,))
-    timer.start()
-    assert process.stdout is not None
-    with process.stdout:
-        output = process.stdout.read(_OUTPUT)
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    with _lock:
-        _running.discard(process.pid)
-        process.wait()
-    late = timer.finished.is_set()
-    timer.cancel()
-    state = "slow" if late else "failed" if process.returncode else "ok"
-    return state, output.decode("utf-8", "replace").strip()
-
-
-def _kill(pid: int) -> None:
-    """Kill the process group of a command that is not reaped yet: its number is still its own."""
-    with _lock:
-        if pid in _running:
-            os.killpg(pid, signal.SIGKILL)
+    return "failed" if done.returncode else "ok", done.stdout.decode("utf-8", "replace").strip()
 
 
 def _available_memory() -> Optional[int]:
@@ -213,10 +175,6 @@ def _available_memory() -> Optional[int]:
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
-
-
-def _looks(paths: Mapping[str, str]) -> List[Callable[[], Any]]:
-    return [partial(_folder, path) for path in paths.values()]
 
 
 def _folder(path: str) -> Json:
@@ -252,11 +210,11 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
         ``distribution``, and the version or ``None`` of ``tensorflow``, ``keras``, ``tf_keras``, ``numpy``.
     """
     asked = request["python"] or "python3"
+    missing = {"asked": asked, "path": "", "state": "missing"}
     try:
         env = env if request["venv"] is None else {**env, **entered(env, request["venv"])}
     except OSError:
-        why = f"there is no environment {request['venv']!r}"
-        return {"asked": asked, "path": "", "state": "missing", "output": why}
+        return {**missing, "output": f"there is no environment {request['venv']!r}"}
     path: Optional[str]
     if "/" in asked:
         folder = os.path.expanduser(request["workdir"] or ".")
@@ -264,7 +222,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
     else:
         path = shutil.which(asked, path=env.get("PATH", os.defpath))
     if path is None:
-        return {"asked": asked, "path": "", "state": "missing", "output": "it is not in PATH"}
+        return {**missing, "output": "it is not in PATH"}
     state, output = _run([path, "-B", "-c", _QUESTION], request["seconds"], env)
     answer = {"asked": asked, "path": path, "state": state, "output": "" if state == "ok" else output[-500:]}
     if state == "ok":
@@ -273,8 +231,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
     return answer
 
 
-def _resolved(request: Mapping[str, Any]) -> Dict[str, Json]:
-    """For each name ``found`` addresses, ``why`` there are none, and the ``seconds`` it took."""
+def _names(request: Mapping[str, Any]) -> Dict[str, Json]:
     names = request["names"]
     results = _together([partial(_resolve, name) for name in names], request["seconds"])
     slow = {"found": [], "why": "no answer in time", "seconds": request["seconds"]}
@@ -282,6 +239,7 @@ def _resolved(request: Mapping[str, Any]) -> Dict[str, Json]:
 
 
 def _resolve(name: str) -> Json:
+    """Of a name the ``found`` addresses, ``why`` there are none, and the ``seconds`` it took."""
     started = time.monotonic()
     found: List[str] = []
     why = ""
@@ -316,9 +274,9 @@ def _listen(request: Json) -> Json:
     except OSError as error:
         keeper.release_all()
         return {"port": 0, "why": error.strerror or str(error)}
-    words = [request[name].encode("ascii") + b"\n" for name in ("challenge", "token")]
+    secrets = [request[name].encode("ascii") + b"\n" for name in ("challenge", "token")]
     for _ in range(_AT_ONCE):
-        threading.Thread(target=_serve, args=(server, *words), daemon=True).start()
+        threading.Thread(target=_serve, args=(server, *secrets), daemon=True).start()
     return {"port": port, "why": ""}
 
 
@@ -358,36 +316,30 @@ def _reach(peer: Mapping[str, Any], challenge: str, seconds: float) -> Json:
     """What becomes of one connection."""
     connected = False
     try:
-        with socket.create_connection((_bare(peer["address"]), peer["port"]), seconds) as line:
+        with socket.create_connection((_bare(peer["address"]), peer["port"]), seconds) as connection:
             connected = True
-            line.sendall(challenge.encode("ascii") + b"\n")
-            answer = _line(line)
+            connection.sendall(challenge.encode("ascii") + b"\n")
+            answer = _line(connection)
     except socket.timeout:
         why = "the connection is accepted, then nothing comes" if connected else ""
         return {"result": "timed out", "why": why}
     except (OSError, UnicodeError) as error:
-        return {"result": _result_of(error, connected), "why": _reason(error)}
+        return _failed(error, connected)
     if answer != peer["token"].encode("ascii") + b"\n":
-        return {"result": "somebody else", "why": "another program answers there"}
+        return {"result": "another program", "why": "another program answers there"}
     return {"result": "ok", "why": ""}
 
 
-def _result_of(error: Exception, connected: bool) -> str:
-    code = getattr(error, "errno", None)
+def _failed(error: Exception, connected: bool) -> Json:
+    code, why = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
     if connected:
-        return "cut off"
+        return {"result": "cut off", "why": why}
     if isinstance(error, (socket.gaierror, UnicodeError)):
-        return "unknown name"
-    if isinstance(error, ConnectionRefusedError):
-        return "refused"
+        return {"result": "unknown name", "why": why}
     if code == errno.ETIMEDOUT:
-        return "timed out"
-    return "no route" if code in _NO_ROUTE else "failed"
-
-
-def _reason(error: Exception) -> str:
-    if getattr(error, "errno", None) == errno.EINVAL:  # what a blackhole route gives
-        return "its routing table forbids it"
-    if getattr(error, "errno", None) == errno.ETIMEDOUT:
-        return ""
-    return getattr(error, "strerror", None) or str(error)
+        return {"result": "timed out", "why": ""}
+    if isinstance(error, ConnectionRefusedError):
+        return {"result": "refused", "why": why}
+    if code == errno.EINVAL:  # what a blackhole route gives
+        why = "its routing table forbids it"
+    return {"result": "no route" if code in _NO_ROUTE else "failed", "why": why}

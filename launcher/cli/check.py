@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+import secrets
+import select
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
-from launcher.checking.ask import Asked, ask_hosts
-from launcher.checking.findings import Finding, HostReport, Offset, Severity, findings
+from launcher.checking import Finding, HostReport, Offset, Pair, Severity, findings
 from launcher.cli.options import add_ssh_options, ssh_settings
 from launcher.cli.parser import seconds
 from launcher.cli.tables import print_table
@@ -18,8 +22,9 @@ from launcher.errors import Fault, HostsError, JobError, TransportError
 from launcher.job import Host
 from launcher.job_run.hosts import is_here
 from launcher.job_run.notices import print_notice
+from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import byte_size, counted, duration, listed, printable
-from launcher.transports.base import RemoteCommand as Errand
+from launcher.transports.base import RemoteCommand, for_each
 from launcher.transports.local import LocalHosts
 
 SUMMARY = "look at hosts, and at the network between them, for what breaks jobs"
@@ -36,6 +41,15 @@ _COLUMNS = (
     "not checked",
 )  # fmt: skip
 _TIMEOUT = 20.0
+_ENTRY = "launcher.agent.checks:main"
+#: How often a clock is read; the quickest answer counts.
+_CLOCKS = 5
+#: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
+_CONNECT, _MARGIN = 5.0, 5.0
+#: Seconds between two looks at a host that takes no bytes, and bytes of an answer.
+_LOOK, _LONGEST = 0.05, 4 << 20
+#: Up to this number of hosts every pair is tried; of more hosts each tries the next ones in the list.
+_ALL_PAIRS, _NEXT = 32, 16
 #: Up to this number of hosts a table shows all connections; of more only those that fail, up to a limit.
 _MATRIX, _MOST_ROWS = 8, 40
 
@@ -85,40 +99,151 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-class _Unreached:
-    """Stands for the errands of hosts that can't be reached."""
+class Asked(NamedTuple):
+    """The answers of the hosts."""
 
-    def __init__(self, why: Mapping[str, str]) -> None:
-        self.why = why
-
-    def run(self, host: str, entry: str, arguments: object) -> Errand:
-        """Raise the reason."""
-        raise TransportError(f"{host}: {self.why[host]}")
+    reports: tuple[HostReport, ...]
+    pairs: tuple[Pair, ...]
+    #: Host -> why it could not be checked.
+    failed: Mapping[str, str]
 
 
 def _ask(hosts: Sequence[Host], args: argparse.Namespace) -> Asked:
-    """Ask the hosts: this machine directly, others over SSH."""
-    local = LocalHosts()
-    remote = [host for host in hosts if not is_here(host)]
-    if not remote:
-        return ask_hosts(hosts, lambda _: local, is_here, args.timeout, args.python, print_notice)
-    from launcher.transports.ssh.hosts import SshHosts
+    """Ask the hosts: this machine directly, others over SSH. Those that can't be reached fail alone."""
+    local, remote, unreached = LocalHosts(), [host for host in hosts if not is_here(host)], {}
+    with ExitStack() as stack:
+        if remote:
+            from launcher.transports.ssh.hosts import SshHosts
 
-    with SshHosts(remote, ssh_settings(args), print_notice) as fleet:
-        unreached = _Unreached({})
-        try:
-            fleet.connect()
-        except HostsError as error:  # the others are checked all the same
-            faults = [fault.partition(": ") for fault in error.faults]
-            unreached = _Unreached({host: reason for host, _, reason in faults})
-        return ask_hosts(
-            hosts,
-            lambda host: local if is_here(host) else unreached if host.name in unreached.why else fleet,
-            is_here,
-            args.timeout,
-            args.python,
-            print_notice,
+            fleet = stack.enter_context(SshHosts(remote, ssh_settings(args), print_notice))
+            try:
+                fleet.connect()
+            except HostsError as error:
+                unreached = {host: why for host, _, why in (fault.partition(": ") for fault in error.faults)}
+
+        def start(host: Host) -> RemoteCommand:
+            if host.name in unreached:
+                raise TransportError(unreached[host.name])
+            command = (local if is_here(host) else fleet).run(host.name, _ENTRY, {})
+            stack.callback(command.close)
+            return command
+
+        return _Check(hosts, start, args).result()
+
+
+class _Check:
+    """The questions to the hosts, over one remote command each.
+
+    Args:
+        hosts: the inventory.
+        start: starts the remote command of a host.
+        args: ``timeout``: seconds a host may take for a question; ``python``: the Python of ``.py`` programs
+            where the host names none; empty: here ours, else ``python3``.
+    """
+
+    def __init__(
+        self, hosts: Sequence[Host], start: Callable[[Host], RemoteCommand], args: argparse.Namespace
+    ) -> None:
+        self._hosts = {host.name: host for host in hosts}
+        self._start, self._timeout, self._python = start, args.timeout, args.python
+        self._commands: dict[str, RemoteCommand] = {}
+        self._challenge = secrets.token_hex(16)
+        self._tokens = {host.name: secrets.token_hex(16) for host in hosts}
+        self._ports: dict[str, int] = {}
+
+    def result(self) -> Asked:
+        """Ask the hosts about themselves, then let them connect to each other."""
+        reports, failed = for_each(self._hosts, self._look, print_notice, "the check of the host")
+        targets = self._targets()
+        answers, late = for_each(
+            targets, lambda name: self._connect(name, targets[name]), print_notice, "connections to others"
         )
+        pairs = [
+            Pair(source, target, str(result["result"]), str(result["why"]))
+            for source, names in targets.items()
+            for target, result in zip(
+                names, answers.get(source) or [{"result": "not tried", "why": ""}] * len(names), strict=True
+            )
+        ]
+        return Asked(tuple(reports.values()), tuple(pairs), {**failed, **late})
+
+    def _look(self, name: str) -> HostReport:
+        host = self._hosts[name]
+        command = self._commands[name] = self._start(host)
+        offset = min((_offset(command, self._timeout) for _ in range(_CLOCKS)), key=lambda it: it.uncertainty)
+        usual = self._python or (sys.executable if is_here(host) else DEFAULT_PYTHON)
+        request = {
+            "do": "look",
+            "names": [other.shown_address for other in self._hosts.values()],
+            "python": host.python or (VENV_PYTHON if host.venv else usual),
+            "workdir": host.workdir,
+            "venv": host.venv,
+            "env": dict(host.env),
+            "seconds": self._timeout,
+            "challenge": self._challenge,
+            "token": self._tokens[name],
+        }
+        answer = _exchange(command, request, 2 * self._timeout)
+        if not answer["port"]:
+            raise TransportError(f"it has no port to listen on: {answer['why']}")
+        self._ports[name] = answer["port"]
+        return HostReport(host, answer["facts"], offset, answer["names"])
+
+    def _targets(self) -> dict[str, list[str]]:
+        """The hosts that each host connects to, itself among them."""
+        names = [name for name in self._hosts if name in self._ports]
+        if len(names) <= _ALL_PAIRS:
+            return dict.fromkeys(names, names)
+        twice = [*names, *names]
+        return {name: twice[index : index + 1 + _NEXT] for index, name in enumerate(names)}
+
+    def _connect(self, name: str, targets: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+        each = min(_CONNECT, self._timeout)
+        peers = [
+            {"address": self._hosts[it].shown_address, "port": self._ports[it], "token": self._tokens[it]}
+            for it in targets
+        ]
+        request = {"do": "connect", "challenge": self._challenge, "seconds": each, "peers": peers}
+        pairs: Sequence[Mapping[str, Any]] = _exchange(self._commands[name], request, 3 * each + 1.0)["pairs"]
+        return pairs
+
+
+def _offset(command: RemoteCommand, timeout: float) -> Offset:
+    asked = time.time()
+    answer = _exchange(command, {"do": "clock"}, timeout)
+    came = time.time()
+    return Offset(float(answer["at"]) - (asked + came) / 2, max(0.0, came - asked) / 2)
+
+
+def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    """Send a request and wait for its answer.
+
+    Raises:
+        TransportError: there is none in time, or it is not one.
+    """
+    until = time.monotonic() + timeout + _MARGIN
+    to_send, answer = memoryview(json.dumps(request).encode("ascii") + b"\n"), b""
+    poll = select.poll()
+    poll.register(command.fileno(), select.POLLIN)
+    while not answer.endswith(b"\n"):
+        to_send = to_send[command.send(to_send) :] if to_send else to_send
+        data = command.recv(1 << 16)
+        if data and len(answer) < _LONGEST:
+            answer += data
+        elif data is not None:
+            lines = command.stderr().strip().splitlines() or ["it does not say why"]
+            raise TransportError(f"the check there ended: {lines[-1]}")
+        elif time.monotonic() > until:
+            raise TransportError("no answer in time")
+        else:
+            poll.poll((_LOOK if to_send else max(0.0, until - time.monotonic())) * 1000 + 1)
+    try:
+        fields = json.loads(answer)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise TransportError(f"the check there sent something else: {answer[:200]!r}")
+    return fields
 
 
 # ---------------------------------------------------------------------- output
@@ -171,10 +296,8 @@ def _row(host: Host, report: HostReport | None, failed: str) -> list[str]:
     ]
 
 
-def _clock(offset: Offset | None) -> str:
+def _clock(offset: Offset) -> str:
     """``+3 ms``; ``same`` where the difference is less than the doubt of the measurement."""
-    if offset is None:
-        return ""
     if abs(offset.seconds) <= offset.uncertainty:
         return "same"
     size = abs(offset.seconds)
@@ -215,7 +338,7 @@ def _host_as_json(host: Host, report: HostReport | None, failed: str | None) -> 
         "name": host.name,
         "address": host.shown_address,
         "error": failed,
-        "clock": report.offset._asdict() if report is not None and report.offset is not None else None,
+        "clock": None if report is None else report.offset._asdict(),
         "facts": None if report is None else report.facts,
         "names": None if report is None else report.names,
     }

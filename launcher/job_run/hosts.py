@@ -167,7 +167,7 @@ class HostHints:
         return ""
 
     def _findings(self) -> list[str]:
-        from launcher.checking.findings import Severity, findings_of_agents
+        from launcher.checking import Severity, findings_of_agents
 
         lines = []
         for finding in findings_of_agents(self._hosts, self._ready):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Protocol, TypeVar
 
+from launcher.errors import TransportError
 from launcher.events import Command
 from launcher.job import Host
 from launcher.protocol import Message
+from launcher.text import listed
+
+_T = TypeVar("_T")
+#: Seconds until the user sees which hosts are slow, and between two such lines.
+_FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0
 
 
 class Link(Protocol):
@@ -127,3 +134,37 @@ class Leased(Reconnecting, Protocol):
 
     def patience(self, host: str) -> float:
         """Seconds for which it is worth trying to reach a host that does not answer now."""
+
+
+def for_each(
+    hosts: Iterable[str], function: Callable[[str], _T], notice: Callable[[str], None], step: str
+) -> tuple[dict[str, _T], dict[str, str]]:
+    """Call a function for all hosts at once, in threads.
+
+    Args:
+        hosts: their names.
+        function: gets the name of a host; limits its time itself.
+        notice: gets a line for the user while some take long.
+        step: what they do, for that line.
+
+    Returns:
+        The result for each host; and for each host where it raised a `TransportError`, the reason.
+    """
+    names = list(hosts)
+    pool = ThreadPoolExecutor(len(names) or 1, "host")
+    try:
+        futures = {name: pool.submit(function, name) for name in names}
+        seconds = _FIRST_NOTICE
+        while wait(futures.values(), seconds).not_done:
+            notice(f"waiting for {listed([name for name in names if not futures[name].done()])}: {step}")
+            seconds = _NEXT_NOTICE
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    results: dict[str, _T] = {}
+    failed: dict[str, str] = {}
+    for name, future in futures.items():
+        try:
+            results[name] = future.result()
+        except TransportError as error:
+            failed[name] = str(error).removeprefix(f"{name}: ")
+    return results, failed

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.checking.findings import HostReport, Offset, Pair, Severity, findings, findings_of_agents
+from launcher.checking import HostReport, Offset, Pair, Severity, findings, findings_of_agents
 from launcher.job import Host
 
 GPU = {"index": "0", "uuid": "GPU-12ab", "name": "A100"}

@@ -1,4 +1,4 @@
-"""The findings of a check: what is wrong with a set of hosts, from what they report. Pure."""
+"""The findings of ``launch check``: what is wrong with a set of hosts, from what they report. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ _ODD_CLOCK, _WRONG_CLOCK = 1.0, 30.0
 #: Bytes of disk and memory below which a job probably fails; seconds after which a name server is slow.
 _LITTLE_DISK, _LITTLE_MEMORY, _SLOW_NAME = 1_000_000_000, 1_000_000_000, 2.0
 _WRITE = "write an address that all hosts can use as `address:` into the hostfile"
-_SAME = "install the same version on all hosts"
 _ADVICE = {
     "refused": "a firewall rejects it, or the address leads to another machine: look at both",
     "timed out": "a firewall drops it, or there is no route: tasks use ports of the range in "
     "/proc/sys/net/ipv4/ip_local_port_range, so open that between the hosts",
     "no route": "look at `ip route` there; `address:` in the hostfile may name a better address",
     "unknown name": "write an address it can resolve as `address:` into the hostfile",
-    "somebody else": "the address leads to another machine or a proxy: write the right one as `address:` "
+    "another program": "the address leads to another machine or a proxy: write the right one as `address:` "
     "into the hostfile",
     "cut off": "something on the way ends the connections: a firewall, or a proxy",
 }
@@ -70,9 +69,9 @@ class HostReport(NamedTuple):
     """What a host reports of itself."""
 
     host: Host
-    #: See `launcher.agent.checks.host_report`.
+    #: See `launcher.agent.checks`.
     facts: Mapping[str, Any]
-    offset: Offset | None = None
+    offset: Offset
     #: Of the address of each host: ``found`` addresses, ``why`` there are none, ``seconds``.
     names: Mapping[str, Mapping[str, Any]] = {}
 
@@ -103,10 +102,10 @@ def findings(
         pairs: the connections between them.
     """
     found = [*_inventory(hosts), *_machines(hosts, {report.host.name: report.facts for report in reports})]
-    found += [*_names(reports), *_pairs(pairs, reports, hosts), *_versions(reports)]
-    found += _clocks({report.host.name: report.offset for report in reports if report.offset is not None})
+    found += [*_pairs(pairs, reports, hosts), *_versions(reports)]
+    found += _clocks({report.host.name: report.offset for report in reports})
     for report in reports:
-        found += [*_resources(report), *_gpus(report)]
+        found += [*_names(report, reports), *_resources(report), *_gpus(report)]
     return _merged(found, hosts)
 
 
@@ -145,55 +144,45 @@ def _merged(found: Iterable[Finding], hosts: Sequence[Host]) -> tuple[Finding, .
 # ---------------------------------------------------------------------- addresses and names
 
 
-def plain_address(text: str) -> str:
-    """An address in its usual form, ``fd00::1``; a name in lower case."""
+def _as_address(text: str) -> str:
+    """A numeric address in its usual form, ``fd00::1``; empty: it is a name."""
     try:
         return str(ip_address(text.strip("[]")))
     except ValueError:
-        return text.lower()
+        return ""
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text.strip("[]"))
-    except ValueError:
-        return False
-    return True
-
-
-def _addresses(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(plain_address(str(address)) for address in facts.get("addresses", ()))
+def _addresses(facts: Mapping[str, Any]) -> set[str]:
+    return {_as_address(str(address)) for address in facts.get("addresses", ())}
 
 
 def _inventory(hosts: Sequence[Host]) -> Iterator[Finding]:
     """Addresses that are wrong whatever the hosts are; a list of this machine alone is right."""
     own = [host for host in hosts if is_loopback(host.shown_address)]
     for host in own if len(own) < len(hosts) else ():
-        seen = f"other hosts are told to connect to {host.shown_address}, which is themselves"
+        seen = f"other hosts connect to {host.shown_address}, which is themselves"
         yield Finding(Severity.PROBLEM, "address", (host.name,), seen, _WRITE)
     by_address: dict[str, list[str]] = defaultdict(list)
     for host in hosts:
-        by_address[plain_address(host.shown_address)].append(host.name)
+        by_address[_as_address(host.shown_address) or host.shown_address.lower()].append(host.name)
     for address, names in by_address.items():
         if len(names) > 1:
-            seen = f"have the same address {address}"
-            yield Finding(
-                Severity.PROBLEM, "address", tuple(names), seen, "one of them is wrong, or too many"
-            )
+            seen, advice = f"have the same address {address}", "one of them is wrong, or too many"
+            yield Finding(Severity.PROBLEM, "address", tuple(names), seen, advice)
 
 
 def _machines(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """Two names of one machine, and a numeric address that belongs to another host."""
-    machines: dict[tuple[object, tuple[str, ...]], list[str]] = defaultdict(list)
+    machines: dict[tuple[object, frozenset[str]], list[str]] = defaultdict(list)
     for name, of_host in facts.items():
-        machines[of_host["hostname"], _addresses(of_host)].append(name)
+        machines[of_host["hostname"], frozenset(_addresses(of_host))].append(name)
     for (hostname, addresses), names in machines.items():
         if len(names) > 1 and addresses and not all(map(is_loopback, names)):
             seen = f"are one machine, which calls itself {hostname}"
             yield Finding(Severity.NOTE, "same-machine", tuple(names), seen)
     for host in hosts:
-        address = plain_address(host.shown_address)
-        if host.name not in facts or not _is_address(address) or address in _addresses(facts[host.name]):
+        address = _as_address(host.shown_address)
+        if host.name not in facts or not address or address in _addresses(facts[host.name]):
             continue
         for other, of_other in facts.items():
             if address in _addresses(of_other):
@@ -201,63 +190,51 @@ def _machines(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> 
                 yield Finding(Severity.PROBLEM, "address", (host.name,), seen, _WRITE)
 
 
-def _names(reports: Sequence[HostReport]) -> Iterator[Finding]:
-    """What the address of each host means on each host."""
-    for report in reports:
-        for target in reports:
-            name = target.host.shown_address
-            seen = report.names.get(name)
-            if seen is None or _is_address(name) or (len(reports) > 1 and is_loopback(name)):
-                continue
-            yield from _name(report, target, seen, reports)
-
-
-def _name(
-    report: HostReport, target: HostReport, seen: Mapping[str, Any], reports: Sequence[HostReport]
-) -> Iterator[Finding]:
-    name, here = target.host.shown_address, (report.host.name,)
-    found = [plain_address(str(address)) for address in seen["found"]]
-    loopback = [address for address in found if is_loopback(address)]
-    advice = f"correct /etc/hosts there, or {_WRITE}"
-    if not found:
-        yield Finding(Severity.PROBLEM, "name", here, f"{name} can't be resolved: {seen['why']}", advice)
-    elif loopback and report is not target:
-        text = f"{name} means {loopback[0]} there, the host itself"
-        yield Finding(Severity.PROBLEM, "name", here, text, advice)
-    elif not loopback and not set(found) & set(_addresses(target.facts)):
-        for other in reports:
-            if other is not target and set(found) & set(_addresses(other.facts)):
-                text = f"{name} means {found[0]} there, which is {other.host.name}"
-                yield Finding(Severity.PROBLEM, "name", here, text, advice)
-    if found and seen["seconds"] > _SLOW_NAME:
-        text = f"looking up {name} takes {duration(seen['seconds'])}"
-        advice = "a name server in /etc/resolv.conf there does not answer"
-        yield Finding(Severity.WARNING, "name-slow", here, text, advice)
+def _names(report: HostReport, reports: Sequence[HostReport]) -> Iterator[Finding]:
+    """What the address of each host means on one host."""
+    here, advice = (report.host.name,), f"correct /etc/hosts there, or {_WRITE}"
+    for target in reports:
+        name = target.host.shown_address
+        seen = report.names.get(name)
+        if seen is None or _as_address(name) or (len(reports) > 1 and is_loopback(name)):
+            continue
+        found = [_as_address(str(address)) for address in seen["found"]]
+        loopback = [address for address in found if is_loopback(address)]
+        texts = []
+        if not found:
+            texts = [f"{name} can't be resolved: {seen['why']}"]
+        elif loopback and report is not target:
+            texts = [f"{name} means {loopback[0]} there, the host itself"]
+        elif not loopback and not set(found) & _addresses(target.facts):
+            others = (other for other in reports if set(found) & _addresses(other.facts))
+            texts = [f"{name} means {found[0]} there, which is {other.host.name}" for other in others]
+        for text in texts:
+            yield Finding(Severity.PROBLEM, "name", here, text, advice)
+        if found and seen["seconds"] > _SLOW_NAME:
+            text = f"looking up {name} takes {duration(seen['seconds'])}"
+            slow = "a name server in /etc/resolv.conf there does not answer"
+            yield Finding(Severity.WARNING, "name-slow", here, text, slow)
 
 
 def _pairs(pairs: Sequence[Pair], reports: Sequence[HostReport], hosts: Sequence[Host]) -> Iterator[Finding]:
     """One finding for each host and way of failing. An unknown name has a finding of its own."""
     addresses = {host.name: host.shown_address for host in hosts}
-    unknown = {
-        (report.host.name, name)
-        for report in reports
-        for name, seen in report.names.items()
-        if not seen["found"]
-    }
+    names = {report.host.name: report.names for report in reports}
     failed: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for pair in pairs:
-        named = pair.result == "unknown name" and (pair.source, addresses[pair.target]) in unknown
+        name = names.get(pair.source, {}).get(addresses[pair.target])
+        named = pair.result == "unknown name" and name is not None and not name["found"]
         if pair.result not in ("ok", "not tried") and not named:
             failed[pair.source, pair.result, pair.why].append(pair.target)
     for (source, result, why), targets in failed.items():
         others = [pair.target for pair in pairs if pair.source == source and pair.target != source]
         if targets == [source]:
-            whom = f"itself at {addresses[source]}"
+            text = f"itself at {addresses[source]}"
         elif len(others) > 1 and set(others) <= set(targets):
-            whom = f"any of the {len(others)} others"
+            text = f"any of the {len(others)} others"
         else:
-            whom = listed(targets)
-        seen = f"can't reach {whom}: {result}{f' ({why})' if why else ''}"
+            text = listed(targets)
+        seen = f"can't reach {text}: {result}{f' ({why})' if why else ''}"
         yield Finding(Severity.PROBLEM, "unreachable", (source,), seen, _ADVICE.get(result, ""))
 
 
@@ -276,14 +253,25 @@ def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
             advice = "write the right one as `python:` or `venv:` into the hostfile"
             yield Finding(Severity.PROBLEM, "python", (report.host.name,), seen, advice)
     yield from _python_versions({report.host.name: report.version("version") or "" for report in usable})
-    yield from _tensorflow_versions(usable)
-    with_tensorflow = [report for report in usable if report.version("tensorflow")]
-    for package, severity in (("keras", Severity.WARNING), ("numpy", Severity.NOTE)):
-        versions = {report.host.name: report.version(package) or "none" for report in with_tensorflow}
+    having = [report for report in usable if report.version("tensorflow")]
+    missing = [report for report in usable if report not in having]
+    if missing:
+        paths = sorted({str(report.facts["task_python"]["path"]) for report in missing})
+        seen = f"{listed(paths)} does not have TensorFlow{' (others have it)' if having else ''}"
+        advice = "`pip install tensorflow` there, or write `python:` or `venv:` into the hostfile"
+        names = tuple(report.host.name for report in missing)
+        yield Finding(Severity.WARNING, "tensorflow-missing", names, seen, advice)
+    for package, label in (("tensorflow", "TensorFlow"), ("keras", "keras"), ("numpy", "numpy")):
+        versions = {report.host.name: report.version(package) or "none" for report in having}
         for other, names, usual in _odd_ones(versions):
-            seen = f"{package} {other}, the others have {usual}"
-            yield Finding(severity, f"{package}-differs", names, seen, _SAME)
-    for report in with_tensorflow:
+            seen = f"{label} {other}, the others have {usual}"
+            severity = Severity.NOTE if package == "numpy" else Severity.WARNING
+            if package == "tensorflow" and _minor(other) != _minor(usual):
+                severity = Severity.PROBLEM
+                seen += ": they may not understand each other's graphs and messages"
+            advice = "install the same version on all hosts"
+            yield Finding(severity, f"{package}-differs", names, seen, advice)
+    for report in having:
         yield from _keras(report)
 
 
@@ -293,24 +281,6 @@ def _python_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
         advice = "one may not read what another pickles; one `python:` or `venv:` for all avoids it"
         seen = f"Python {other}, the others have {usual}"
         yield Finding(Severity.WARNING, "python-differs", names, seen, advice)
-
-
-def _tensorflow_versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
-    versions = {report.host.name: report.version("tensorflow") for report in reports}
-    found = {name: version for name, version in versions.items() if version is not None}
-    missing = [report for report in reports if report.host.name not in found]
-    if missing:
-        paths = sorted({str(report.facts["task_python"]["path"]) for report in missing})
-        seen = f"{listed(paths)} does not have TensorFlow{' (others have it)' if found else ''}"
-        advice = "`pip install tensorflow` there, or write `python:` or `venv:` into the hostfile"
-        names = tuple(report.host.name for report in missing)
-        yield Finding(Severity.WARNING, "tensorflow-missing", names, seen, advice)
-    for other, names, usual in _odd_ones(found):
-        seen = f"TensorFlow {other}, the others have {usual}"
-        same_minor = _minor(other) == _minor(usual)
-        severity = Severity.WARNING if same_minor else Severity.PROBLEM
-        seen += "" if same_minor else ": they may not understand each other's graphs and messages"
-        yield Finding(severity, "tensorflow-differs", names, seen, _SAME)
 
 
 def _keras(report: HostReport) -> Iterator[Finding]:

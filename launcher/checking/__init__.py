@@ -1,1 +1,0 @@
-"""`launch check`: asks the hosts, and says what would break a job."""

@@ -9,17 +9,17 @@
     │   └── PlacementError               the tasks do not fit the hosts
     ├── ProgramError                127  the program to run is not there
     ├── NotRunnableError            126  the program to run is there, and can't be run
-    ├── TransportError              125  a host or its agent can't be had
+    ├── TransportError              125  a host or its agent can't be reached
     │   ├── HostsError                   some of several hosts; a line for each
-    │   └── ConnectionLost               the connection to a host broke: another may be had
+    │   └── ConnectionLost               the connection to a host broke: a new one may work
     ├── ProtocolError               125  a host sent what the protocol does not allow
     ├── JobFailed                   125  of the Python API: the job has failed
     │   └── TaskFailed                   because this task did: its exit status, last lines and traceback
-    └── FeedError                   125  of the Python API: rows can't be brought to the tasks
+    └── FeedError                   125  of the Python API: rows can't be sent to the tasks
         └── FeedTimeout                  a task takes none of them
 
-A task's failure is not an error of `launch`: it is a fact, and ends in the report. To a program that drives a
-job through the Python API it is an exception.
+A task's failure is not an error of `launch`: it is an event, and goes to the report. For a program
+that drives a job through the Python API it is an exception.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class NotRunnableError(LaunchError):
 
 
 class TransportError(LaunchError):
-    """A host, or the agent on it, can't be had."""
+    """A host, or the agent on it, can't be reached."""
 
 
 class HostsError(TransportError):
-    """Some of the hosts can't be had: all of them at once.
+    """Some of the hosts can't be reached: all of them at once.
 
     Args:
         faults: one line for each, beginning with its name; at least one.
@@ -114,7 +114,7 @@ class HostsError(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """The connection to a host broke, or fell silent; it is not said that another can't be had."""
+    """The connection to a host broke, or is silent. A new connection may work."""
 
 
 class ProtocolError(LaunchError):
@@ -189,7 +189,7 @@ class TaskFailed(JobFailed):
 
 
 class FeedError(LaunchError):
-    """Rows can't be brought to the tasks, or results back; the message says why."""
+    """Rows can't be sent to the tasks, or results back; the message gives the reason."""
 
 
 class FeedTimeout(FeedError):
@@ -205,8 +205,8 @@ class FeedTimeout(FeedError):
         self.task = task
         self.seconds = seconds
         self.last_lines = tuple(last_lines)
-        who = f"{task} {'have' if ',' in task else 'has'}"
-        text = f"{who} taken no rows for {seconds:g} s, and there are some (feed_timeout= allows longer)"
+        verb = "have" if "," in task else "has"
+        text = f"{task} {verb} taken no rows for {seconds:g} s, though some wait (feed_timeout= allows longer)"
         shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
         super().__init__("\n".join([text, *shown]))
 

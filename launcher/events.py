@@ -17,13 +17,13 @@ _BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 def now() -> float:
     """The time of an event: seconds since the epoch, as the system's clock said when this process started.
 
-    It goes on evenly when the system's clock is set, so that differences are durations.
+    Setting the system's clock does not change it, so that differences are durations.
     """
     return _BOOTED_AT + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class AgentReady(NamedTuple):
-    """The agent of a host runs; ``facts`` tells about the host (see ``launcher.agent.hostfacts``)."""
+    """The agent of a host runs; ``facts`` describes the host (see ``launcher.agent.hostfacts``)."""
 
     host: str
     at: float
@@ -32,7 +32,7 @@ class AgentReady(NamedTuple):
 
 
 class HostGpus(NamedTuple):
-    """What ``nvidia-smi`` says of the host, a line a GPU: ``index, name, memory``; comes when it is done."""
+    """The output of ``nvidia-smi`` on the host, a line for each GPU: ``index, name, memory``."""
 
     host: str
     at: float
@@ -48,7 +48,7 @@ class PortsHeld(NamedTuple):
 
 
 class PortsRefused(NamedTuple):
-    """The host has no port to give; ``why`` is for the user."""
+    """The host has no free port; ``why`` is the reason, for the user."""
 
     host: str
     at: float
@@ -74,7 +74,7 @@ class TaskStarted(NamedTuple):
 
 
 class TaskNotStarted(NamedTuple):
-    """It could not be started: ``code`` is 127 (not found), 126 (not runnable) or 125 (the host's fault)."""
+    """The task could not be started: ``code`` is 127 (not found), 126 (not runnable) or 125 (host fault)."""
 
     host: str
     at: float
@@ -94,7 +94,7 @@ class TaskOutput(NamedTuple):
 
 
 class TaskSignalled(NamedTuple):
-    """A rung of the stop ladder: this signal went to so many processes of the task."""
+    """A step of the stop sequence: this signal was sent to so many processes of the task."""
 
     host: str
     at: float
@@ -105,7 +105,7 @@ class TaskSignalled(NamedTuple):
 
 
 class TaskExited(NamedTuple):
-    """The task's own process is over; what it left behind may not be yet."""
+    """The task's own process has ended; processes that it left behind may still run."""
 
     host: str
     at: float
@@ -117,12 +117,12 @@ class TaskExited(NamedTuple):
     #: Largest resident size of one of its processes, in bytes, and CPU seconds of all that it waited for.
     peak_rss: int
     cpu_s: float
-    #: What the kernel says of an out-of-memory kill; empty: nothing.
+    #: The kernel's message about an out-of-memory kill; empty: none.
     oom: str = ""
 
 
 class TaskGone(NamedTuple):
-    """Every process of the task is over and its output complete; its port is free again."""
+    """Every process of the task has ended, and its output is complete."""
 
     host: str
     at: float
@@ -135,7 +135,7 @@ class TaskGone(NamedTuple):
 
 
 class AgentLost(NamedTuple):
-    """The link to an agent ended without its saying so; ``why`` is for the user."""
+    """The link to an agent ended without `AgentClosed`; ``why`` is the reason, for the user."""
 
     host: str
     at: float
@@ -143,14 +143,14 @@ class AgentLost(NamedTuple):
 
 
 class AgentClosed(NamedTuple):
-    """The agent was told to close, left nothing behind and ended."""
+    """The agent got `CloseAgent`, left nothing behind and ended."""
 
     host: str
     at: float
 
 
 class StopAsked(NamedTuple):
-    """Somebody wants the job to end: ``signal`` is what they sent, ``who`` how to name it."""
+    """The user asks for the end of the job: ``signal`` is the signal, ``who`` its name for messages."""
 
     at: float
     signal: int
@@ -183,8 +183,8 @@ Event = Union[
 ]
 
 
-#: A stop ladder: ``(signal, seconds)`` rungs. Each signal goes to every process of the task; what
-#: is alive after so many seconds gets the next. After the last rung it is reported as unkillable.
+#: A stop sequence: ``(signal, seconds)`` steps. Each signal goes to every process of the task. A process
+#: that is alive after so many seconds gets the next signal. After the last step it is reported as unkillable.
 Ladder = Tuple[Tuple[int, float], ...]
 
 
@@ -196,7 +196,7 @@ class HoldPorts(NamedTuple):
 
 
 class TryPeers(NamedTuple):
-    """To an agent: see whether these addresses (``host:port``, held by other agents) can be reached."""
+    """To an agent: try whether these addresses (``host:port``, held by other agents) can be reached."""
 
     host: str
     addresses: Tuple[str, ...]
@@ -224,15 +224,15 @@ class StartTask(NamedTuple):
     ladder: Ladder
     #: The virtual or conda environment it runs in.
     venv: Optional[str] = None
-    #: The file that its Python runs: looked for first, so that a missing one is told as such.
+    #: The file that its Python runs: checked first, so that a missing file is reported as such.
     script: Optional[str] = None
-    #: More words, with placeholders that the agent fills in; and whether the classic flags follow.
+    #: More arguments, with placeholders that the agent fills in; and whether the classic flags follow.
     args: Tuple[str, ...] = ()
     flags: bool = False
 
 
 class StopTasks(NamedTuple):
-    """To an agent: end these tasks, all together. A second order replaces the first's ladder."""
+    """To an agent: end these tasks, all together. A second command replaces the first one's sequence."""
 
     host: str
     tasks: Tuple[TaskId, ...]
@@ -259,52 +259,52 @@ class ReleasePorts(NamedTuple):
 
 
 class HoldOutput(NamedTuple):
-    """To an agent: keep what tasks print, for its reader is slow, until told otherwise; not the facts."""
+    """To an agent: keep the output of tasks until ``on`` is false (its reader is slow); events still come."""
 
     host: str
     on: bool
 
 
 class CloseAgent(NamedTuple):
-    """To an agent: nothing more will come; leave nothing and end."""
+    """To an agent: no command follows; leave nothing behind and end."""
 
     host: str
 
 
 class HangUp(NamedTuple):
-    """To the launcher: close the link to this host's agent, which ends everything there, if it lives."""
+    """To the launcher: close the link to this host's agent, which ends everything there if it still runs."""
 
     host: str
 
 
 class MakePlan(NamedTuple):
-    """To the launcher: every port is held, so make the plan; ``ports`` says which is whose."""
+    """To the launcher: every port is held, so make the plan; ``ports`` has the port of each task."""
 
     ports: Mapping[TaskId, int]
 
 
 class SetTimer(NamedTuple):
-    """To the launcher: report ``TimeUp(timer)`` in so many seconds; setting it again moves it."""
+    """To the launcher: report ``TimeUp(timer)`` in so many seconds; a second one replaces the first."""
 
     timer: str
     seconds: float
 
 
 class CancelTimer(NamedTuple):
-    """To the launcher: forget this timer."""
+    """To the launcher: remove this timer."""
 
     timer: str
 
 
 class Tell(NamedTuple):
-    """To the launcher: tell the user, one line. ``urgent`` is shown even with ``--quiet``."""
+    """To the launcher: show the user one line. ``urgent``: even with ``--quiet``."""
 
     text: str
     urgent: bool = False
 
 
 class Finish(NamedTuple):
-    """To the launcher: the job is over, nothing is running any more."""
+    """To the launcher: the job has ended, and no process of it runs."""
 
     exit_code: int
 

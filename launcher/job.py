@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 #: The variable that marks every process of a task, in its environment: ``JOB:ROLE/INDEX``.
 TASK_MARK = "TF_LAUNCHER_TASK"
-#: Where a task finds the folder for what it makes, if it has one.
+#: The variable with the output folder of a task, if it has one.
 OUTPUT_DIR = "OUTPUT_DIR"
-#: Where a task on another machine finds what leads to a program on the launcher's: ``host:port`` there.
+#: The variable with the ``host:port`` on a task's host that leads to a socket on the launcher's machine.
 RELAY = "LAUNCH_RELAY"
-#: What each task finds in its environment, and nobody else can set.
+#: Variables that each task gets from the launcher; users can't set them.
 RESERVED_VARIABLES = ("TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", TASK_MARK)
 
 
@@ -39,13 +39,13 @@ class TaskId(str):
         return self.rpartition("/")[0]
 
     @property
-    def index(self) -> int:  # type: ignore[override]  # nobody looks for a letter in a task's name
+    def index(self) -> int:  # type: ignore[override]  # str.index is of no use for the name of a task
         """The index within the role, from 0."""
         return int(self.rpartition("/")[2])
 
     @property
     def file_stem(self) -> str:
-        """The name with a dash, ``worker-0``: what its log file is called."""
+        """The name with a dash, ``worker-0``: the name of its log file without suffix."""
         return self.replace("/", "-")
 
     def names(self, host: str) -> bool:
@@ -56,12 +56,12 @@ class TaskId(str):
 class Host(NamedTuple):
     """One machine of the inventory, as the user wrote it.
 
-    ``None`` (or an empty tuple) always means "not said", never "none".
+    ``None`` (or an empty tuple) always means "not given", never "none".
     """
 
     #: How to reach it: the name or address exactly as written.
     name: str
-    #: What other tasks are told to connect to; ``None``: the name.
+    #: The address that other tasks connect to; ``None``: the name.
     address: str | None = None
     #: Login user and port of its ssh server.
     user: str | None = None
@@ -98,7 +98,7 @@ class Host(NamedTuple):
         return f"[{name}]:{port}" if ":" in name and not name.startswith("[") else f"{name}:{port}"
 
 
-#: Names that mean the machine itself, whoever says them.
+#: Names that mean the machine itself, on each machine.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 

@@ -5,47 +5,16 @@ Python 3.8 and the standard library only: this module also runs on the hosts.
 
 from __future__ import annotations
 
+import signal
 from typing import Iterable, Optional, Sequence
 
-#: signal(7), x86 and ARM; others are called by their number.
-SIGNALS = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    4: "SIGILL",
-    5: "SIGTRAP",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    10: "SIGUSR1",
-    11: "SIGSEGV",
-    12: "SIGUSR2",
-    13: "SIGPIPE",
-    14: "SIGALRM",
-    15: "SIGTERM",
-    16: "SIGSTKFLT",
-    17: "SIGCHLD",
-    18: "SIGCONT",
-    19: "SIGSTOP",
-    20: "SIGTSTP",
-    21: "SIGTTIN",
-    22: "SIGTTOU",
-    23: "SIGURG",
-    24: "SIGXCPU",
-    25: "SIGXFSZ",
-    26: "SIGVTALRM",
-    27: "SIGPROF",
-    28: "SIGWINCH",
-    29: "SIGIO",
-    30: "SIGPWR",
-    31: "SIGSYS",
-}
+#: Numbers of signals that have a name on this system.
+KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
 
 
 def signal_name(number: int) -> str:
     """``SIGKILL`` for 9; ``signal 40`` where it has no name."""
-    return SIGNALS.get(number, f"signal {number}")
+    return f"signal {number}" if number not in KNOWN_SIGNALS else signal.Signals(number).name
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from launcher.report import ExitStatus, Reason
 from launcher.supervisor.stopping import SIGKILL
-from launcher.text import SIGNALS, counted, duration, listed, signal_name
+from launcher.text import KNOWN_SIGNALS, counted, duration, listed, signal_name
 
 _SIGNAL_HINTS = {
     4: "it used an instruction that this CPU does not have: perhaps it was built for another CPU",
@@ -94,7 +94,7 @@ def exit_hint(status: ExitStatus, oom: str) -> str:
     if status.code in (126, 127):
         return "126 and 127 are what a shell returns when a program can't be run or found: see its last lines"
     number = (status.code or 0) - 128
-    if number in SIGNALS:
+    if number in KNOWN_SIGNALS:
         return f"{status.code} is what a shell returns when its program was killed by {signal_name(number)}"
     return ""
 

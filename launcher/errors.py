@@ -206,7 +206,7 @@ class FeedTimeout(FeedError):
         self.seconds = seconds
         self.last_lines = tuple(last_lines)
         verb = "have" if "," in task else "has"
-        text = f"{task} {verb} taken no rows for {seconds:g} s, though some wait (feed_timeout= allows longer)"
+        text = f"{task} {verb} taken no rows for {seconds:g} s, some wait (feed_timeout= allows longer)"
         shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
         super().__init__("\n".join([text, *shown]))
 

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     with _scratch() as scratch, _clean_environment():
         contenders = all_contenders(args.launch, args.before)
         print(_machine(), *map(_introduction, contenders), sep="\n", flush=True)
-        setting = Setting(contenders, args.rounds, args.quick, scratch, [], args.launch)
+        setting = Setting(contenders, args.rounds, args.quick, scratch, [], args.launch, args.before)
         if contenders[0].missing:
             setting.faults.append(f"launch: {contenders[0].missing}")
             args.only = []

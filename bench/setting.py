@@ -20,6 +20,8 @@ class Setting(NamedTuple):
     faults: list[str]
     #: The launch to measure.
     launch: str = "launch"
+    #: Another launch to measure beside it.
+    before: str | None = None
 
     @property
     def present(self) -> list[Contender]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from bench import output, processes, tables
 from bench.setting import Setting
-from bench.ssh_peers import LAUNCH, SshPeer, all_peers
+from bench.ssh_peers import BEFORE, LAUNCH, SshPeer, all_peers
 from tests.ssh.lab import Lab
 
 _COUNTS = (4, 16, 32)
@@ -24,7 +25,8 @@ _LINES, _FEW_LINES = 100_000, 10_000
 _HOSTS = 4
 _CODE = 7
 _NODE = rb"node(?P<named>\d+)"
-_PREFIXES = {LAUNCH: _NODE + rb" +worker/\d+ *\| ", "pdsh": _NODE + b": ", "clush": _NODE + b": "}
+_OF_LAUNCH = _NODE + rb" +worker/\d+ *\| "
+_PREFIXES = {LAUNCH: _OF_LAUNCH, BEFORE: _OF_LAUNCH, "pdsh": _NODE + b": ", "clush": _NODE + b": "}
 
 
 class Run(NamedTuple):
@@ -40,7 +42,7 @@ def measure(setting: Setting) -> None:
     if os.geteuid() != 0:
         print("\nssh: MISSING: its hosts are network namespaces, which only root can make")
         return
-    found = all_peers(str(setting.launch))
+    found = all_peers(setting.launch, setting.before)
     for one in found:
         print(f"  {one.name}: {one.missing and 'MISSING: ' + one.missing or one.version}")
     root = Path(__file__).resolve().parent.parent
@@ -48,6 +50,7 @@ def measure(setting: Setting) -> None:
         _start_up(setting, lab, found)
         _output(setting, lab, found)
         _failure(setting, lab, found[0])
+        _killed(setting, lab, [one for one in found if one.name in (LAUNCH, BEFORE, "mpirun")])
 
 
 def _run(lab: Lab, argv: Sequence[str], output: Path | None = None) -> Run:
@@ -171,15 +174,53 @@ def _failure(setting: Setting, lab: Lab, launch: SshPeer) -> None:
         tables.show("ssh failure: a task of one of 4 hosts exits 7", head, [row])
 
 
-def _await_tasks(script: str) -> tuple[int, list[int]]:
-    """The pids, as this machine numbers them, of the task that will fail and of the others."""
+# ---------------------------------------------------------------------- killed
+
+
+def _killed(setting: Setting, lab: Lab, found: Sequence[SshPeer]) -> None:
+    """From SIGKILL of the client to the end of all tasks on all hosts."""
+    hosts = [host.name for host in lab.hosts[:_HOSTS]]
+    rows = []
+    for peer in found:
+        seconds, left = [], 0
+        for _ in range(0 if peer.missing else min(setting.rounds, 5)):
+            process = subprocess.Popen(
+                peer.command(str(lab.ssh_config), hosts, ["sleep", "300.25"]),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+                env={**os.environ, **lab.environment()}, start_new_session=True,
+            )  # fmt: skip
+            ends = processes.Ends(_await("sleep", "300.25", count=_HOSTS))
+            began = time.monotonic_ns()
+            process.kill()
+            ends.wait(30)
+            remaining = ends.left
+            ends.close()
+            processes.finish(process)
+            for pid in remaining:
+                os.kill(pid, signal.SIGKILL)
+            left = max(left, len(remaining))
+            seconds.append((max(ends.at.values(), default=began) - began) / 1e9)
+            if peer.name == LAUNCH and remaining:
+                setting.faults.append(f"launch: a killed launcher left {remaining} over ssh")
+        times = tables.times(seconds) if seconds else "MISSING"
+        rows.append([peer.name, times, str(left), str(len(seconds))])
+    head = ["seconds: median (min)", "all tasks gone", "left after 30 s", "runs"]
+    tables.show(f"ssh: SIGKILL of the client, {_HOSTS} hosts", head, rows)
+
+
+def _await(*argv: str, count: int) -> list[int]:
+    """The pids, as this machine numbers them, of so many processes with this command line."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        words = {pid: processes.command(pid) for pid in pids}
-        failing = [pid for pid, argv in words.items() if argv == ["sh", "-c", script]]
-        others = [pid for pid, argv in words.items() if argv == ["sleep", "300.25"]]
-        if len(failing) == 1 and len(others) == _HOSTS - 1:
-            return failing[0], others
+        found = [pid for pid in pids if processes.command(pid) == list(argv)]
+        if len(found) == count:
+            return found
         time.sleep(0.02)
     raise TimeoutError("the tasks did not come up")
+
+
+def _await_tasks(script: str) -> tuple[int, list[int]]:
+    """The pids of the task that will fail, and of the others."""
+    others = _await("sleep", "300.25", count=_HOSTS - 1)
+    return _await("sh", "-c", script, count=1)[0], others

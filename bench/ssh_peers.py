@@ -1,4 +1,4 @@
-"""Who else runs a command on many hosts over SSH, and what each one's command line is."""
+"""Programs that run a command on many hosts over SSH, and their command lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from bench import peers
 
 _LOOP = str(Path(__file__).resolve().parent / "programs" / "paramiko_loop.py")
-LAUNCH = "launch"
+LAUNCH, BEFORE = "launch", "before"
 
 
 class SshPeer(NamedTuple):
@@ -25,10 +25,16 @@ class SshPeer(NamedTuple):
     missing: str = ""
 
 
-def all_peers(launch: str) -> list[SshPeer]:
-    """Every one, the missing ones too; ``launch`` is the path of the launch to measure."""
+def all_peers(launch: str, before: str | None = None) -> list[SshPeer]:
+    """Every one, the missing ones too.
+
+    Args:
+        launch: path of the launch to measure.
+        before: path of another launch.
+    """
     return [
         _found(LAUNCH, launch, ["--version"], _launch),
+        *([] if before is None else [_found(BEFORE, before, ["--version"], _launch)]),
         _found("paramiko, one by one", sys.executable, ["--version"], _paramiko("loop")),
         _found("paramiko, threads", sys.executable, ["--version"], _paramiko("threads")),
         _found("parallel-ssh", "parallel-ssh", ["--version"], _parallel_ssh),

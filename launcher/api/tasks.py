@@ -22,7 +22,7 @@ from launcher.api.remote import start
 from launcher.api.remote.messages import Message, MessageType, receive, send
 from launcher.api.serialize import modules, start_text
 from launcher.config.hostfile import read_hosts
-from launcher.config.records import JobFile
+from launcher.config.jobfile import JobFile
 from launcher.errors import JobError, JobFailed, LaunchError, TaskFailed
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote.frames import hang_up
@@ -197,7 +197,7 @@ class Tasks:
         file = _job_file(settings, overlay)
         self._goes_on = (settings.on_failure or file.job.policy.on_failure.value) == OnFailure.CONTINUE.value
         elsewhere = _is_elsewhere(settings, file)
-        image = settings.docker or file.docker.image
+        image = settings.docker or file.sections.get("docker")
         fields = {**work.fields, "path": [] if elsewhere or image else list(sys.path)}
         work = work._replace(fields=fields)
         self.handles = {
@@ -476,8 +476,9 @@ def _job_file(settings: Settings, roles: Mapping[str, Any]) -> JobFile:
         return JobFile(JobSpec(()))
     path = os.fspath(settings.job)
     from launcher.config.jobfile import read_job_file  # PyYAML takes 30 ms to import
+    from launcher.transports import sections
 
-    found, faults = read_job_file(path, roles)
+    found, faults = read_job_file(path, roles, sections())
     if faults:
         raise JobError(faults)
     return found

@@ -14,16 +14,16 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from launcher.checking import Finding, HostReport, Offset, Pair, Severity, findings
-from launcher.cli.options import add_ssh_options, ssh_settings
-from launcher.cli.parser import seconds
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts, this_machine
+from launcher.config.values import argument, positive_duration
 from launcher.errors import Fault, HostsError, JobError, TransportError
 from launcher.job import Host
 from launcher.job_run.hosts import is_here
 from launcher.job_run.notices import print_notice
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import byte_size, counted, duration, listed, printable
+from launcher.transports import ssh
 from launcher.transports.base import RemoteCommand, for_each
 from launcher.transports.local import LocalHosts
 
@@ -69,12 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=seconds,
+        type=argument(positive_duration),
         default=_TIMEOUT,
         metavar="S",
         help="for each question to a host (default: 20)",
     )
-    add_ssh_options(parser)
+    ssh.add_connecting(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -115,7 +115,7 @@ def _ask(hosts: Sequence[Host], args: argparse.Namespace) -> Asked:
         if remote:
             from launcher.transports.ssh.hosts import SshHosts
 
-            fleet = stack.enter_context(SshHosts(remote, ssh_settings(args), print_notice))
+            fleet = stack.enter_context(SshHosts(remote, ssh.settings(args), print_notice))
             try:
                 fleet.connect()
             except HostsError as error:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from launcher.cli.options import add_ssh_options, ssh_settings
 from launcher.config.hostfile import read_hosts
 from launcher.errors import HostsError, LaunchError
 from launcher.job_run.hosts import RemoteCommands, is_here
 from launcher.job_run.notices import print_notice
+from launcher.transports import ssh
 from launcher.transports.docker import engine
 from launcher.transports.docker.here import reminder
 from launcher.transports.docker.hosts import Engines
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hosts", metavar="X", help="at the engines of these hosts: a hostfile, or host,... (default: here)"
     )
-    add_ssh_options(parser)
+    ssh.add_connecting(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +56,7 @@ def _clean_hosts(args: argparse.Namespace) -> int:
 
     hosts = read_hosts(args.hosts)
     remote = [host for host in hosts if not is_here(host)]
-    with SshHosts(remote, ssh_settings(args), print_notice) as fleet:
+    with SshHosts(remote, ssh.settings(args), print_notice) as fleet:
         fleet.connect()
         engines = Engines(hosts, RemoteCommands(hosts, fleet), print_notice)
         dead = engines.dead()

@@ -10,101 +10,88 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.cli.options import add_options, ssh_settings
-from launcher.cli.parser import Parser
+from launcher import transports
 from launcher.config.hostfile import read_hosts, this_machine
+from launcher.config.jobfile import JobFile, parse_job, read_job_file
 from launcher.config.options import carried, drained
-from launcher.config.records import JobFile
 from launcher.config.values import duration
 from launcher.errors import Fault, InputError, JobError
 from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Program, Role
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.scheduler.plan import check_program_args
-from launcher.transports.docker import options as docker_settings
 
 #: Options that describe the shape of a launch.
 _SHAPING = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
-#: Options about other machines. Not ``--relay``: programs always give it, they can't know where a job file
-#: has its hosts.
-_OF_HOSTS = ("--sync", "--lease", "--fanout", "--connect-timeout", "--accept-new-host-keys", "--no-check")
+#: Options about other machines. Not ``--relay``: the Python API always gives it, and does not know where a
+#: job file has its hosts.
+_OF_HOSTS = ("sync", "lease", "fanout", "connect_timeout", "accept_new_host_keys", "no_check")
 
 
-def read_options(args: argparse.Namespace) -> Options:
+def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) -> Options:
     """Make the options of a launch.
 
     Args:
         args: the parsed command line.
+        words: the program and its arguments; or the job file and options, which ``args`` has.
+        job_file: the path of the job file; empty: there is none.
 
     Raises:
         InputError: it asks for something that can't be done; all faults at once.
     """
     try:
-        os.getcwd()
+        folder = os.getcwd()
     except OSError as error:
         expected = "expected to be in a folder that exists"
         raise JobError([Fault("", "the current folder is gone", expected)]) from error
     faults: list[Fault] = []
     notes: list[str] = []
-    words = _program_words(args)
-    found = JobFile(JobSpec(()))
-    folder, readable = os.getcwd(), True
-    if (words and words[0].endswith((".yaml", ".yml"))) or args.roles_fd is not None:
-        path, *rest = words or [""]
-        if rest:  # options may follow a job file: there is no program whose arguments they could be
-            parser = Parser(prog="launch JOB.yaml")
-            add_options(parser)
-            parser.parse_args(rest, namespace=args)
-        found, readable = _read_job_file(path, args.roles_fd, faults)
-        folder = os.path.dirname(os.path.abspath(path))
-        job = _recounted(found.job, args, faults) if readable else JobSpec(())
-        notes += found.notes
+    file, readable = JobFile(), True
+    if job_file or args.roles_fd is not None:
+        file, readable = _read_job_file(job_file, args.roles_fd, faults)
+        folder = os.path.dirname(os.path.abspath(job_file))
+        job = _recounted(file.job, args, faults) if readable else JobSpec(())
+        notes += file.notes
     else:
         job = _job_of_words(args, words, faults)
         notes += _misplaced(args, words)
     job = _with_options(job, args, faults, notes)
+    named = args.hosts is not None or file.names_hosts
     # Hosts have faults of their own; a job file that is wrong may not name the ones it means.
-    hosts = _hosts(args, found, faults) if readable or _names_hosts(args, found) else ()
+    hosts = _hosts(args, file, faults) if readable or named else ()
     try:
         check_program_args(job)
     except InputError as error:
         faults += error.faults
-    docker = docker_settings.docker_options(args, found.docker, folder)
-    named = _names_hosts(args, found)
     faults += _path_faults(args)
-    faults += _conflicts(args, docker is None and not named and bool(hosts))
-    of_both = {"sync": args.sync or found.sync, "collect": args.collect or found.collect}
-    given = argparse.Namespace(**{**vars(args), **of_both})
-    faults += docker_settings.faults(given, docker, named or not hosts)
-    if found.sync and not args.sync and not named:
-        where = found.sources["sync"]
+    faults += _conflicts(args, named or not hosts)
+    settings = {}
+    for name, module in zip(transports.TRANSPORTS, transports.modules(), strict=True):
+        settings[name] = module.settings(args, file.sections.get(name), folder)
+        faults += module.faults(args, settings[name])
+    if settings["docker"] is not None and not named and hosts and (args.collect or file.collect):
+        expected = "expected --hosts, or --output-dirs"
+        faults.append(Fault("--collect", "containers of this machine have no files to copy", expected))
+    if file.sync and not args.sync and not named:
+        where = file.sources["sync"]
         notes.append(f"{where}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
         raise JobError(faults)
-    return _options(args, found, job, hosts, docker)._replace(notes=tuple(notes))
-
-
-def _options(
-    args: argparse.Namespace,
-    found: JobFile,
-    job: JobSpec,
-    hosts: tuple[Host, ...],
-    docker: docker_settings.DockerOptions | None,
-) -> Options:
-    """The options of a launch that have no faults."""
-    named = _names_hosts(args, found)
-    of_file = args.run_dir is None and found.run_dir is not None
+    sources = {
+        name: f"--{name.replace('_', '-')}" if getattr(args, name) else file.sources.get(name, "")
+        for name in Sources._fields
+    }
     return Options(
         job,
         hosts,
         hosts_text=args.hosts,
         hosts_named=named,
-        ssh=ssh_settings(args),
+        ssh=settings["ssh"],
         check=not args.no_check,
         relay=args.relay,
-        docker=docker,
-        sync=tuple(args.sync or (found.sync if named else ())),
-        collect=tuple(args.collect or found.collect),
-        run_dir=found.run_dir if of_file else args.run_dir,
+        docker=settings["docker"],
+        sync=tuple(args.sync or (file.sync if named else ())),
+        collect=tuple(args.collect or file.collect),
+        run_dir=file.run_dir if args.run_dir is None else args.run_dir,
         report=args.report,
         show=args.show,
         quiet=args.quiet,
@@ -113,17 +100,12 @@ def _options(
         last_lines=not args.no_last_lines,
         dry_run=args.dry_run,
         events_fd=args.events_fd,
-        sources=Sources(
-            "--workdir" if args.workdir else found.sources.get("workdir", ""),
-            "--python" if args.python else found.sources.get("python", ""),
-            found.sources["run_dir"] if of_file else "--run-dir",
-            "--sync" if args.sync else found.sources.get("sync", ""),
-            "--collect" if args.collect else found.sources.get("collect", ""),
-        ),
+        sources=Sources(**sources),
+        notes=tuple(notes),
     )
 
 
-def _program_words(args: argparse.Namespace) -> list[str]:
+def program_words(args: argparse.Namespace) -> list[str]:
     """The program and its arguments."""
     if args.module is not None:
         return ["-m", *args.module, *args.program]  # argparse ends the former at a "--"
@@ -155,18 +137,13 @@ def _job_of_words(args: argparse.Namespace, words: Sequence[str], faults: list[F
     except ValueError as error:
         faults.append(Fault("", str(error), "launch --help shows how"))
         return JobSpec(())
-    counts = {
-        "chief": int(args.chief),
-        "worker": args.workers,
-        "ps": args.ps,
-        "evaluator": int(args.evaluator),
-    }
+    counts = {"chief": args.chief, "worker": args.workers, "ps": args.ps, "evaluator": args.evaluator}
     if not any(counts.values()) and args.workers is None and args.ps is None:
         counts["worker"] = 1
     roles = tuple(
         Role(
             name,
-            count,
+            int(count),
             program,
             gpus=None if name == "ps" else args.gpus,
             service=name in SERVICE_ROLES,
@@ -185,17 +162,16 @@ def _read_job_file(path: str, roles_fd: int | None, faults: list[Fault]) -> tupl
     """The job file, and whether it is right; an empty path: there are only the roles of ``--roles-fd``."""
     roles: Mapping[str, Any] = {}
     if roles_fd is not None:
-        with open(roles_fd, encoding="utf-8") as file:
-            roles = json.load(file)
-    from launcher.config.jobfile import parse_job, read_job_file  # PyYAML takes 30 ms to import
-
+        with open(roles_fd, encoding="utf-8") as stream:
+            roles = json.load(stream)
+    sections = transports.sections()
     try:
-        found, wrong = read_job_file(path, roles) if path else parse_job("", COMMAND_LINE, roles)
+        read = read_job_file(path, roles, sections) if path else parse_job("", COMMAND_LINE, roles, sections)
     except InputError as error:
         faults += error.faults
-        return JobFile(JobSpec(())), False
-    faults += wrong
-    return found, not wrong
+        return JobFile(), False
+    faults += read[1]
+    return read[0], not read[1]
 
 
 def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
@@ -255,38 +231,26 @@ def _absolute(path: str) -> str:
     return path if path.startswith("~") else os.path.abspath(path)
 
 
-# ---------------------------------------------------------------------- the hosts
+# ---------------------------------------------------------------------- hosts and faults
 
 
-def _names_hosts(args: argparse.Namespace, found: JobFile) -> bool:
-    return args.hosts is not None or found.hosts is not None or found.hosts_ref is not None
-
-
-def _hosts(args: argparse.Namespace, found: JobFile, faults: list[Fault]) -> tuple[Host, ...]:
+def _hosts(args: argparse.Namespace, file: JobFile, faults: list[Fault]) -> tuple[Host, ...]:
     """Those of ``--hosts``, else of the job file or the hostfile it names, else this machine."""
-    text, source = args.hosts, ""
-    if text is None and found.hosts is not None:
-        return found.hosts
-    if text is None and found.hosts_ref is not None:
-        text, source = found.hosts_ref, found.sources["hosts"]
+    if args.hosts is None and file.hosts is not None:
+        return file.hosts
+    text = file.hosts_ref if args.hosts is None else args.hosts
     if text is None:
         return (this_machine(os.environ),)
     try:
         return read_hosts(text)
     except InputError as error:
-        faults += [_in_file(fault, source) for fault in error.faults] if source else error.faults
+        for fault in error.faults:
+            if args.hosts is None and not fault.where.rpartition(":")[2].isdigit():
+                # Not of a line of a hostfile: then the line of the job file is the place.
+                what = fault.what if fault.where in ("", "--hosts") else f"{fault.where}: {fault.what}"
+                fault = fault._replace(where=file.sources["hosts"], what=what)
+            faults.append(fault)
         return ()
-
-
-def _in_file(fault: Fault, source: str) -> Fault:
-    """A fault of what a job file has at ``hosts:``, with that line; one within a hostfile has its own."""
-    if fault.where.rpartition(":")[2].isdigit():
-        return fault
-    what = fault.what if fault.where in ("", "--hosts") else f"{fault.where}: {fault.what}"
-    return fault._replace(where=source, what=what)
-
-
-# ---------------------------------------------------------------------- faults
 
 
 def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
@@ -303,12 +267,13 @@ def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
         yield Fault("--report", f"{report!r}: there is no such folder")
 
 
-def _conflicts(args: argparse.Namespace, only_here: bool) -> Iterator[Fault]:
+def _conflicts(args: argparse.Namespace, other_machines: bool) -> Iterator[Fault]:
     """Options that contradict each other, or have nothing to act on: none is ignored in silence."""
-    for option in ("quiet", "show", "tmux"):
-        if args.json and getattr(args, option) and not args.dry_run:
+    for name in ("quiet", "show", "tmux"):
+        if args.json and getattr(args, name) and not args.dry_run:
             expected = "expected one of them: --json prints everything, for programs"
-            yield Fault(COMMAND_LINE, f"--json and --{option} both", expected)
-    for option in _OF_HOSTS:
-        if only_here and getattr(args, option[2:].replace("-", "_")):
+            yield Fault(COMMAND_LINE, f"--json and --{name} both", expected)
+    for name in _OF_HOSTS:
+        if not other_machines and getattr(args, name):
+            option = f"--{name.replace('_', '-')}"
             yield Fault(option, "this is about other machines, and none is named", "expected --hosts")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from launcher.cli.completion import completes, runs_and_tasks
-from launcher.cli.parser import whole_number
+from launcher.config.values import argument, whole
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.job import TaskId
 from launcher.output.lines import LineCutter, labels
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     completes(words, runs_and_tasks)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
-    lines = whole_number(0, 10**12, " (of lines)")
+    lines = argument(whole(0, 10**12))
     parser.add_argument("-n", "--lines", metavar="N", type=lines, help="only the last N lines of each task")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from launcher.config import values
 from launcher.text import nearest
 
 #: How argparse begins its message about arguments that no option takes.
@@ -87,33 +86,6 @@ class Once(argparse.Action):
         if getattr(namespace, self.dest) not in (None, value):
             raise argparse.ArgumentError(self, "expected once; several hosts are host,host,...")
         setattr(namespace, self.dest, value)
-
-
-def duration(text: str) -> float:
-    """Seconds, or ``10s``, ``5m``, ``2h``."""
-    try:
-        return values.duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: {error}") from None
-
-
-def seconds(text: str) -> float:
-    """A duration above 0."""
-    found = duration(text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected more than no time at all")
-    return found
-
-
-def whole_number(least: int, most: int, of: str = "") -> Callable[[str], int]:
-    """The type of an option that takes a whole number between two."""
-
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least} to {most}{of}")
-        return int(text)
-
-    return read
 
 
 def descriptor(text: str) -> int:

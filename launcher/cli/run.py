@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from launcher.cli.launch_options import read_options
-from launcher.cli.options import add_options
+from launcher import __version__, transports
+from launcher.cli.launch_options import program_words, read_options
+from launcher.cli.parser import Once, Parser, descriptor
+from launcher.config.values import argument, whole
+from launcher.job import MOST_TASKS
 from launcher.job_run.interrupts import stop_at_end_of_file
 from launcher.job_run.run import run_job
 
@@ -49,4 +53,100 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.until_eof_fd is not None:
         stop_at_end_of_file(args.until_eof_fd)
-    return run_job(read_options(args))
+    words = program_words(args)
+    job_file = words[0] if words and words[0].endswith((".yaml", ".yml")) else ""
+    if job_file and words[1:]:  # options may follow a job file: it has no arguments
+        parser = Parser(prog="launch JOB.yaml")
+        add_options(parser)
+        parser.parse_args(words[1:], namespace=args)
+    return run_job(read_options(args, words, job_file))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a launch, without the program."""
+    count = argument(whole(0, MOST_TASKS))
+    tasks = parser.add_argument_group("tasks")
+    tasks.add_argument("--ps", type=count, metavar="N", help="parameter servers")
+    tasks.add_argument("--workers", type=count, metavar="N", help="workers (1, if no task is asked for)")
+    tasks.add_argument("--chief", action="store_true", help="a chief")
+    tasks.add_argument("--evaluator", action="store_true", help="an evaluator")
+    tasks.add_argument("--gpus", type=count, metavar="N", help="GPUs per task (ps tasks get none)")
+    tasks.add_argument(
+        "--hosts", action=Once, metavar="X", help="a hostfile, or host[:slots],... (default: this machine)"
+    )
+
+    program = parser.add_argument_group("program")
+    program.add_argument(
+        "--flags", action="store_true", help="append --ps_hosts= --worker_hosts= --job_name= --task_index="
+    )
+    program.add_argument(
+        "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
+        help="environment for the tasks; NAME alone and PRE* carry what is set here; repeatable",
+    )  # fmt: skip
+    program.add_argument(
+        "--python", metavar="PATH", help="the Python of .py programs and modules (default: launch's own)"
+    )
+    program.add_argument("--workdir", metavar="DIR", help="where the tasks run (default: here)")
+
+    others = parser.add_argument_group("other machines")
+    others.add_argument(
+        "--sync", action="append", default=[], metavar="DIR[:REMOTE]",
+        help="bring this folder to every host and run there; repeatable",
+    )  # fmt: skip
+    others.add_argument(
+        "--collect", action="append", default=[], metavar="[TASK=]PATH[:DIR]",
+        help="copy PATH from the tasks back here when the job ends; repeatable",
+    )  # fmt: skip
+    others.add_argument(
+        "--no-check", action="store_true", help="do not try whether the hosts reach each other"
+    )
+    others.add_argument(
+        "--relay", metavar="SOCKET",
+        help="forward a port on each host to this unix socket here; tasks find its address in LAUNCH_RELAY",
+    )  # fmt: skip
+    for module in transports.modules():
+        module.add_options(parser)
+
+    end = parser.add_argument_group("how it ends")
+    end.add_argument(
+        "--on-failure", choices=("stop", "continue"),
+        help="what one failed task means for the others (default: stop)",
+    )  # fmt: skip
+    end.add_argument(
+        "--grace", metavar="S", help="from SIGTERM to harder signals: seconds, or 10s, 5m, 0 (default: 10)"
+    )
+    end.add_argument(
+        "--drain", action="append", default=[], metavar="[ROLE=]S",
+        help="time for workers and evaluator, or a role, to end by themselves when the job is done: 60s, 5m "
+        "(default: 0); repeatable",
+    )  # fmt: skip
+    end.add_argument("--timeout", metavar="S", help="limit for the job: seconds, or 90s, 5m, 2h; 0: none")
+
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--run-dir", metavar="DIR", help="where this run's files go (default: below the XDG state folder)"
+    )
+    output.add_argument(
+        "--output-dirs", action="store_true",
+        help="a folder for each task, named in its OUTPUT_DIR; all are in this run's output/ at the end",
+    )  # fmt: skip
+    output.add_argument("--report", metavar="FILE", help="write the machine-readable report here too")
+    output.add_argument(
+        "--show", metavar="TASKS", help="show only these tasks' output: worker,ps/0,worker/2-5"
+    )
+    output.add_argument("-q", "--quiet", action="store_true", help="show failures only")
+    output.add_argument(
+        "--no-last-lines", action="store_true", help="leave the failed task's last lines out of the error"
+    )
+    output.add_argument("--json", action="store_true", help="events and output as JSON lines on stdout")
+    output.add_argument(
+        "--tmux", action="store_true", help="a tmux pane for each task; closing the session ends the job"
+    )
+    output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
+    version = f"launch {__version__}, Python {sys.version.split()[0]}"
+    output.add_argument("--version", action="version", version=version)
+    # For programs that start `launch`: launcher.output.eventpipe, launcher.config.jobfile,
+    # launcher.job_run.interrupts.
+    output.add_argument("--events-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
+    output.add_argument("--roles-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
+    output.add_argument("--until-eof-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)

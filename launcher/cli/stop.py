@@ -10,7 +10,7 @@ import sys
 import time
 
 from launcher.cli.completion import completes, unfinished_runs
-from launcher.cli.parser import duration
+from launcher.config.values import argument, duration
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import attach, is_pending, send
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=which), unfinished_runs)
     parser.add_argument("--now", action="store_true", help="kill its tasks at once")
     parser.add_argument(
-        "--timeout", metavar="S", type=duration, default=60.0,
+        "--timeout", metavar="S", type=argument(duration), default=60.0,
         help="how long to wait for its end: seconds, or 90s, 5m (default: 60)",
     )  # fmt: skip
 

@@ -5,105 +5,36 @@ Names end up on ssh's command line and in folder names, so no name begins with `
 
 from __future__ import annotations
 
-import ipaddress
-import itertools
-import math
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from launcher.config.values import MOST_SLOTS, slots, user_name
 
-#: A pattern with more characters stands for names that are too long, or for too many.
-_LONGEST_PATTERN = 20_000
-_LONGEST_NAME = 253
-
-#: A comma that separates entries, or a whole pair of brackets, whose commas do not.
-_SPLIT = re.compile(r"\[[^\]]*\]?|(,)")
-_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
-_SPAN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", re.DOTALL)
-_ZONED = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9][A-Za-z0-9_.-]*)?")
-_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_NAME_CHARS = re.compile("[A-Za-z0-9_.-]*")
-_LIKE_IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
-
+#: Hosts of one launch.
+MOST_HOSTS = 4096
+#: Characters of an entry, and of a name.
+_LONGEST_ENTRY, _LONGEST_NAME = 2000, 253
+#: An address in brackets, which has a colon, perhaps with slots behind it.
+_BRACKETED = r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?"
 _A_NAME = "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
 
 
-#: The numbers from the first to the second, both included, filled with zeros up to the width.
-Span = tuple[int, int, int]
-
-
-class Pattern(NamedTuple):
-    """A name with any number of ranges in it: each part is text, or the spans in one pair of brackets."""
-
-    parts: tuple[str | tuple[Span, ...], ...]
-
-    @property
-    def size(self) -> int:
-        """The number of names; ``[1-999999999]`` is only counted."""
-        spans = [part for part in self.parts if not isinstance(part, str)]
-        return math.prod(sum(high - low + 1 for low, high, _ in part) for part in spans)
-
-    def names(self) -> Iterator[str]:
-        """The names, the last range varying fastest. Look at ``size`` first."""
-        choices = ([part] if isinstance(part, str) else _numbers(part) for part in self.parts)
-        return map("".join, itertools.product(*choices))
-
-
-def _numbers(spans: tuple[Span, ...]) -> Iterator[str]:
-    return (f"{n:0{width}}" for low, high, width in spans for n in range(low, high + 1))
-
-
-def parse_pattern(text: str) -> Pattern:
-    """The pattern that ``text`` writes; text without brackets is a pattern of one name.
-
-    Raises:
-        ValueError: brackets that do not match, or hold no ascending numbers.
-    """
-    if len(text) > _LONGEST_PATTERN:
-        raise ValueError(f"expected at most {_LONGEST_NAME} characters in a host's name")
-    parts: list[str | tuple[Span, ...]] = []
-    position = 0
-    while position < len(text):
-        piece = _PIECE.match(text, position)
-        if piece is None:
-            raise ValueError("expected brackets in pairs, as in node[01-16]")
-        parts.append(piece[2] if piece[1] is None else tuple(map(_span, piece[1].split(","))))
-        position = piece.end()
-    return Pattern(tuple(parts))
-
-
-def _span(text: str) -> Span:
-    match = _SPAN.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("expected numbers in the brackets, as in node[01-16] or node[1,3,5-7]")
-    low, high = match[1], match[2] or match[1]
-    if int(low) > int(high):
-        raise ValueError(f"expected a range that goes up, as in [{high}-{low}]")
-    padded = [len(digits) > 1 and digits.startswith("0") for digits in (low, high)]
-    if len(low) != len(high) and any(padded):
-        raise ValueError("expected both ends of a range with the same number of digits, as in [001-100]")
-    return int(low), int(high), len(low) if padded[0] else 1
-
-
-class Word(NamedTuple):
+class Entry(NamedTuple):
     """One entry of a host list: a host or a range of hosts, perhaps with user and slots."""
 
-    pattern: Pattern
+    names: tuple[str, ...]
     user: str | None = None
     slots: int | None = None
 
 
 def split_entries(text: str) -> list[str]:
     """Cut at the commas that are not in brackets, and strip the entries."""
-    cuts = [match.start() for match in _SPLIT.finditer(text) if match[1]]
+    cuts = [match.start() for match in re.finditer(r"\[[^\]]*\]?|(,)", text) if match[1]]
     starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(text)]
     return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
 
 
-def parse_word(text: str, bare_ipv6: bool = False) -> Word:
+def parse_entry(text: str, bare_ipv6: bool = False) -> Entry:
     """Read ``[user@]host[:slots]``.
 
     Args:
@@ -115,7 +46,8 @@ def parse_word(text: str, bare_ipv6: bool = False) -> Word:
         ValueError: with what was expected.
     """
     user, at, rest = text.rpartition("@")
-    bracketed = _BRACKETED.fullmatch(rest)
+    bracketed = re.fullmatch(_BRACKETED, rest, re.DOTALL)
+    number: str | None
     if bare_ipv6 and _is_ipv6(rest):
         host, number = rest, None
     elif bracketed:
@@ -125,58 +57,84 @@ def parse_word(text: str, bare_ipv6: bool = False) -> Word:
     else:
         host, colon, after = rest.partition(":")
         number = after if colon else None
-    pattern, name = _parse_host(host), user_name(user) if at else None
+    names, login = _host_names(host), user_name(user) if at else None
     try:
-        return Word(pattern, name, None if number is None else slots(number))
+        return Entry(names, login, None if number is None else slots(number))
     except ValueError:
         raise ValueError(f'expected slots from 1 to {MOST_SLOTS} after the ":"') from None
 
 
-def parse_address(text: str) -> Pattern:
-    """A host alone, ranges allowed, an IPv6 address with or without its brackets.
+def parse_address(text: str) -> tuple[str, ...]:
+    """The names of a host alone, ranges written out, an IPv6 address with or without its brackets.
 
     Raises:
         ValueError: with what was expected.
     """
-    bracketed = _BRACKETED.fullmatch(text)
-    return _parse_host(bracketed[1] if bracketed and bracketed[2] is None else text)
+    bracketed = re.fullmatch(_BRACKETED, text, re.DOTALL)
+    return _host_names(bracketed[1] if bracketed and bracketed[2] is None else text)
 
 
-def _parse_host(text: str) -> Pattern:
+def _host_names(text: str) -> tuple[str, ...]:
     if text.startswith("^"):
         raise ValueError('expected a host to use; leave excluded hosts ("^host") out of the list')
     if ":" in text:
         if not _is_ipv6(text):
             raise ValueError('expected a name without ":", or an IPv6 address as in fe80::1%eth0')
-        return Pattern((text,))
-    pattern = parse_pattern(text)
-    literals = [part for part in pattern.parts if isinstance(part, str)]
-    if not pattern.parts or not all(map(_NAME_CHARS.fullmatch, literals)) or text[0] in "-.":
-        raise ValueError(_A_NAME)
-    return pattern
+        return (text,)
+    names = expand(text)
+    for name in names:
+        if re.fullmatch(r"[0-9]+(\.[0-9]+){3}", name) and not all(int(n) < 256 for n in name.split(".")):
+            raise ValueError("expected an IPv4 address, four numbers from 0 to 255")
+        if not re.fullmatch("[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+            raise ValueError(_A_NAME)
+        if len(name) > _LONGEST_NAME:
+            raise ValueError(f"expected at most {_LONGEST_NAME} characters in a host's name")
+    return tuple(names)
 
 
-def host_name(text: str) -> str:
-    """One name out of a pattern.
+def expand(text: str) -> list[str]:
+    """The names that ``n[01-16]x[1,3]`` stands for, the last range varying fastest.
 
     Raises:
-        ValueError: it is not a name, is too long, or looks like an IPv4 address and is not one.
+        ValueError: brackets that do not match or hold no ascending numbers, or too many names.
     """
-    if _LIKE_IPV4.fullmatch(text):
-        try:
-            ipaddress.IPv4Address(text)
-        except ValueError:
-            raise ValueError("expected an IPv4 address, four numbers from 0 to 255") from None
-    if not _NAME.fullmatch(text) and not _is_ipv6(text):
-        raise ValueError(_A_NAME)
-    if len(text) > _LONGEST_NAME:
+    if len(text) > _LONGEST_ENTRY:
         raise ValueError(f"expected at most {_LONGEST_NAME} characters in a host's name")
-    return text
+    names, position = [""], 0
+    while position < len(text):
+        piece = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)").match(text, position)
+        if piece is None:
+            raise ValueError("expected brackets in pairs, as in node[01-16]")
+        numbers = [piece[2]] if piece[1] is None else [n for span in piece[1].split(",") for n in _span(span)]
+        if len(names) * len(numbers) > MOST_HOSTS:
+            raise ValueError(f"expected at most {MOST_HOSTS} hosts")
+        names = [name + number for name in names for number in numbers]
+        position = piece.end()
+    return names
+
+
+def _span(text: str) -> list[str]:
+    """The numbers of ``7`` or ``01-16``."""
+    match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", text.strip())
+    if match is None:
+        raise ValueError("expected numbers in the brackets, as in node[01-16] or node[1,3,5-7]")
+    low, high = match[1], match[2] or match[1]
+    if int(low) > int(high):
+        raise ValueError(f"expected a range that goes up, as in [{high}-{low}]")
+    padded = [len(digits) > 1 and digits.startswith("0") for digits in (low, high)]
+    if len(low) != len(high) and any(padded):
+        raise ValueError("expected both ends of a range with the same number of digits, as in [001-100]")
+    if int(high) - int(low) >= MOST_HOSTS:
+        raise ValueError(f"expected at most {MOST_HOSTS} hosts")
+    width = len(low) if padded[0] else 1
+    return [f"{number:0{width}}" for number in range(int(low), int(high) + 1)]
 
 
 def _is_ipv6(text: str) -> bool:
     """Whether ``text`` is an IPv6 address, without brackets, perhaps with a zone."""
-    if ":" not in text or not _ZONED.fullmatch(text):
+    import ipaddress
+
+    if not re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9][A-Za-z0-9_.-]*)?", text):
         return False
     try:
         ipaddress.IPv6Address(text)

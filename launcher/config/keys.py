@@ -1,59 +1,17 @@
-"""The table of all keys: of job files, roles, ``docker:``, hostfiles and hosts.
+"""The tables of keys: of job files, roles, hostfiles and hosts. A transport has its own in its module.
 
 The descriptions are for users: the reference documentation is made of them.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
-
 from launcher.config import values
 from launcher.config.hostlist import parse_address, split_entries
+from launcher.config.schema import Form, Key, table
 from launcher.config.values import comma_separated, duration, flag, one_line
 from launcher.job import MOST_TASKS, OnFailure
 
-
-class Form(enum.Enum):
-    """What may stand at a key."""
-
-    VALUE = "one value"
-    LIST = "a list of values, or one text that stands for several"
-    LABELS = "a list of labels, one text with commas, or a mapping (``zone: a``)"
-    PAIRS = "a mapping of names to texts"
-    BY_ROLE = "one value for every role, or a mapping of roles to values"
-    NODE = "more than one form: `launcher.config.jobfile` or `launcher.config.hostfile_yaml` reads it"
-
-
-VALUE, LIST, LABELS, PAIRS, BY_ROLE, NODE = Form
-
-
-def alone(text: str) -> Sequence[str]:
-    """A text that stands for itself: a path may hold commas and blanks."""
-    return (text,)
-
-
-class Key(NamedTuple):
-    """One key of a mapping."""
-
-    name: str
-    help: str
-    form: Form = VALUE
-    #: Makes a value of one text (of ``PAIRS``: of the name), or raises ``ValueError`` with what it expected.
-    read: Callable[[str], Any] = str
-    #: What one text stands for, where a list may stand.
-    split: Callable[[str], Sequence[str]] = alone
-
-
-Keys = dict[str, Key]
-
-
-def _table(*keys: Key) -> Keys:
-    return {key.name: key for key in keys}
-
-
-_pull = values.one_of("missing", "always", "never")
+VALUE, LIST, LABELS, PAIRS, _, NODE = Form
 
 
 def _on_failure(text: str) -> OnFailure:
@@ -70,7 +28,7 @@ _COMMAND = Key("command", "What tasks run: a list of words, or a text that is sp
 _PROGRAM = Key("program", "The same as command.", NODE)
 
 #: One host of a hostfile. Plain lines have all but ``name`` and ``env``.
-HOST = _table(
+HOST = table(
     Key("name", "The name or address that ssh connects to, perhaps with ranges: node[01-16]."),
     Key("address", "The address for other tasks. Default: the name.", VALUE, parse_address),
     Key("user", "The login user. Default: as ssh has it.", VALUE, values.user_name),
@@ -86,13 +44,13 @@ HOST = _table(
     _ENV,
 )
 HOST_DEFAULTS = {name: key for name, key in HOST.items() if name not in ("name", "address")}
-HOSTFILE = _table(
+HOSTFILE = table(
     Key("hosts", "The hosts: names, or mappings with what is known of them.", NODE),
     Key("defaults", "Settings of all hosts that do not say otherwise; env is merged.", NODE),
 )
 
-RESOURCES = _table(_GPUS)
-ROLE = _table(
+RESOURCES = table(_GPUS)
+ROLE = table(
     Key("count", "The number of tasks. Default: 1.", VALUE, values.whole(0, MOST_TASKS)),
     _COMMAND,
     _PROGRAM,
@@ -108,21 +66,7 @@ ROLE = _table(
     _WORKDIR,
 )
 
-DOCKER = _table(
-    Key("image", "The image of the containers.", VALUE, values.image),
-    Key("mounts", "Folders of the host in the container, SRC:DST or SRC:DST:ro.", LIST, one_line),
-    Key("no_mount", "Do not mount the working folder.", VALUE, flag),
-    Key("read_only", "Mount the working folder read-only.", VALUE, flag),
-    Key("memory", "The memory limit of each container: 512m, 2g.", BY_ROLE, values.memory),
-    Key("cpus", "The CPU limit of each container.", BY_ROLE, values.cpus),
-    Key("user", "The user of the tasks, UID:GID. Default: you.", VALUE, one_line),
-    Key("pull", "When to pull it. Default: missing.", VALUE, _pull),
-    _GPUS._replace(help="GPUs for each task of a role that does not say, ps excepted."),
-    Key("keep", "Leave the containers when the job is over.", VALUE, flag),
-    Key("options", "Other options of docker run, without dashes: shm_size: 1g.", NODE),
-)
-
-JOB = _table(
+JOB = table(
     _COMMAND,
     _PROGRAM,
     Key("roles", "The roles: a number of tasks, or a mapping.", NODE),
@@ -138,5 +82,4 @@ JOB = _table(
     Key("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", VALUE, flag),
     Key("sync", "Folders of this machine that the hosts get before the job starts.", LIST, one_line),
     Key("collect", "Paths that are copied from the hosts when the job ends.", LIST, one_line),
-    Key("docker", "An image, or a mapping: each task runs in a container.", NODE),
 )

@@ -1,49 +1,93 @@
-"""YAML -> values, by the tables of `launcher.config.keys`.
+"""Text with lines -> values, by the tables of `launcher.config.keys`.
 
-``yaml.compose`` gives nodes that know their line, and constructs nothing: a tag runs no code, a value stays
-the text that was written (a host may be called ``no``). Aliases stay references, so a file that would be
-gigabytes with aliases written out is measured, not expanded.
+A `Node` is a value as it was written, and its line. YAML is read without constructing anything: a tag runs no
+code, a value stays the text that was written (a host may be called ``no``). Aliases are refused: written out,
+they could be gigabytes.
 """
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
-
-import yaml
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from launcher.config.faults import Faults, quoted
-from launcher.config.keys import Form, Key, Keys
 from launcher.config.values import each_once
 
-#: Values of a file with aliases written out; of a long text every 16 characters count as one.
-MOST_NODES = 200_000
-_TEXT_OF_A_NODE = 16
-
 _CORE = "tag:yaml.org,2002:"
-_NULL, MAPPING = _CORE + "null", _CORE + "map"
-_KNOWN = ("str", "int", "float", "bool", "null", "seq", "map", "timestamp", "merge", "value")
+_KNOWN = ("str", "int", "float", "bool", "null", "seq", "map", "timestamp", "value")
 _TAGS = frozenset(["!", *(_CORE + name for name in _KNOWN)])
-_LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 #: No program can get these in an argument or its environment.
-_UNFIT = re.compile("[\x00\ud800-\udfff]")
+_UNFIT = "[\x00\ud800-\udfff]"
 
 
-class _Refused(Exception):
-    """The file can't be read further: ``(line, what, expected)``."""
+class Node(NamedTuple):
+    """A value as it was written: a text, ``None``, a list of nodes, or a dict of nodes."""
+
+    value: Any
+    #: Its line, from 1, and that of its key; 0: it is not from a file.
+    line: int = 0
+    key_line: int = 0
 
 
-def parse_yaml(text: str, faults: Faults) -> yaml.Node | None:
-    """The document in ``text``, or ``None`` and at least one fault. Anchors, aliases and ``<<`` work."""
+class Form(enum.Enum):
+    """What may stand at a key."""
+
+    VALUE = "one value"
+    LIST = "a list of values, or one text that stands for several"
+    LABELS = "a list of labels, one text with commas, or a mapping (``zone: a``)"
+    PAIRS = "a mapping of names to texts"
+    BY_ROLE = "one value for every role, or a mapping of roles to values"
+    NODE = "more than one form: the reader of the whole mapping reads it"
+
+
+def alone(text: str) -> Sequence[str]:
+    """A text that stands for itself: a path may hold commas and blanks."""
+    return (text,)
+
+
+class Key(NamedTuple):
+    """One key of a mapping."""
+
+    name: str
+    #: For users: the reference documentation is made of it.
+    help: str
+    form: Form = Form.VALUE
+    #: Makes a value of one text (of ``PAIRS``: of the name), or raises ``ValueError`` with what it expected.
+    read: Callable[[str], Any] = str
+    #: What one text stands for, where a list may stand.
+    split: Callable[[str], Sequence[str]] = alone
+
+
+Keys = dict[str, Key]
+
+
+class Section(NamedTuple):
+    """A key of job files that a transport reads."""
+
+    help: str
+    #: Makes the transport's settings of the node, the names of the file's roles, and a place for faults.
+    read: Callable[[Node, Sequence[str], Faults], Any]
+
+
+def table(*keys: Key) -> Keys:
+    """Keys by name."""
+    return {key.name: key for key in keys}
+
+
+# ---------------------------------------------------------------------- YAML
+
+
+def parse_yaml(text: str, faults: Faults) -> Node | None:
+    """The document in ``text``; ``None``: there is at least one fault."""
+    import yaml  # 30 ms
+
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is None:
-            return yaml.ScalarNode(_NULL, "", yaml.Mark("", 0, 0, 0, "", 0))
-        _measure(root, {}, faults)
-        return root
-    except _Refused as refused:
-        faults.add(*refused.args)
+        before = len(faults)
+        node = Node(None, 1, 1) if root is None else _node(root, 0, faults, set())
+        return node if len(faults) == before else None
     except RecursionError:
         faults.add(0, "nested too deep", "expected a few levels")
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\UFFFFFFFF" is a ValueError
@@ -51,36 +95,44 @@ def parse_yaml(text: str, faults: Faults) -> yaml.Node | None:
     return None
 
 
-def _measure(node: yaml.Node, sizes: dict[int, int], faults: Faults) -> int:
-    """The number of values below a node, aliases written out; checks tags and characters on the way."""
-    size = sizes.get(id(node))
-    if size == 0:
-        raise _Refused(line_of(node), f"{kind(node)} contains itself by an alias")
-    if size is not None:
-        return size
-    sizes[id(node)], size = 0, 1
+def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
+    line = int(node.start_mark.line) + 1
+    made = Node(None, line, key_line or line)
+    if id(node) in seen:
+        faults.add(line, "an alias (*NAME) stands for this value", "expected it written out at each place")
+        return made
+    seen.add(id(node))
     if node.tag not in _TAGS:
-        what = f"tag {quoted(node.tag.replace(_CORE, '!!'))}"
-        faults.add(line_of(node), what, "expected a value without a tag")
-    if isinstance(node, yaml.ScalarNode):
-        size += len(node.value) // _TEXT_OF_A_NODE
-        if _UNFIT.search(node.value):
-            faults.add(line_of(node), f"{quoted(node.value)} holds a NUL or half a character")
-    else:
-        for child in node.value:
-            for each in child if isinstance(child, tuple) else (child,):
-                size += _measure(each, sizes, faults)
-    if size > MOST_NODES:
-        expected = f"expected at most {MOST_NODES} values, aliases written out"
-        raise _Refused(line_of(node), "too much in one file", expected)
-    sizes[id(node)] = size
-    return size
+        tag = quoted(node.tag.replace(_CORE, "!!"))
+        faults.add(line, f"tag {tag}", "expected a value without a tag")
+    if node.id == "sequence":
+        return made._replace(value=[_node(item, 0, faults, seen) for item in node.value])
+    if node.id == "scalar":
+        if re.search(_UNFIT, node.value):
+            faults.add(line, f"{quoted(node.value)} holds a NUL or half a character")
+        return made if node.tag == f"{_CORE}null" else made._replace(value=str(node.value))
+    found: dict[str, Node] = {}
+    for key, value in node.value:
+        at = int(key.start_mark.line) + 1
+        if key.id != "scalar":
+            faults.add(at, "a key is a list or a mapping", "expected a word")
+        elif key.value in found:
+            what = f"key {quoted(key.value)} was already written at line {found[key.value].key_line}"
+            faults.add(at, what, "expected each key once")
+        else:
+            found[key.value] = _node(value, at, faults, seen)
+    return made._replace(value=found)
 
 
 def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
-    lines = _LINE_END.split(text)
+    """Add a fault at the line where the part begins that could not be read to its end."""
+    lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a number out of bounds"
-    line = min(_line_of_error(text, error), len(lines))
+    mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
+    if context is not None and not str(getattr(error, "context", "")).startswith("while parsing a block"):
+        mark = context
+    before = text.count("\n", 0, getattr(error, "position", 0))  # of a character that YAML can't have
+    line = min(1 + (int(mark.line) if mark else before), len(lines))
     shown = lines[line - 1].strip(" ")
     hint = 'expected quotes around text with brackets, as in "[fe80::1]:2"' if "[" in shown else ""
     if r"character '\t'" in problem:
@@ -88,111 +140,45 @@ def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
     faults.add(line, f"{quoted(shown)} is not YAML: {problem}", hint)
 
 
-def _line_of_error(text: str, error: Exception) -> int:
-    """The line (from 1) where the part begins that could not be read to its end."""
-    if isinstance(error, yaml.reader.ReaderError):
-        return 1 + len(_LINE_END.findall(text, 0, error.position))
-    mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
-    if mark is not None and context is not None:
-        # A block goes on to the fault, unless the text ends in it.
-        block = str(getattr(error, "context", "")).startswith("while parsing a block")
-        mark = mark if block and mark.index < len(text.rstrip()) else context
-    return 1 if mark is None else 1 + int(mark.line)
-
-
-# ---------------------------------------------------------------------- nodes
-
-
-def line_of(node: yaml.Node) -> int:
-    """The line of a node, from 1; 0: it is not from a file."""
-    return 0 if node.start_mark is None else int(node.start_mark.line) + 1
-
-
-def kind(node: yaml.Node) -> str:
-    """What a node is called in a fault: ``a list``."""
-    if isinstance(node, yaml.ScalarNode):
-        return "text"
-    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
-
-
-def is_text(node: yaml.Node | None) -> bool:
-    """Whether a node is one value; ``key:``, ``~`` and ``null`` have no value, ``""`` has."""
-    return isinstance(node, yaml.ScalarNode) and node.tag != _NULL
-
-
-def text_of(node: yaml.Node, label: str, faults: Faults) -> str | None:
-    """The text of a value; for a list, a mapping or nothing a fault, and ``None``."""
-    if is_text(node):
-        return str(node.value)
-    wrong_kind(node, label, faults, "expected one value")
-    return None
-
-
-def wrong_kind(node: yaml.Node, label: str, faults: Faults, expected: str) -> None:
-    """Add the fault that a node is of the wrong kind."""
-    if is_text(node):
-        what = f"{label} is {quoted(node.value)}"
-    elif isinstance(node, yaml.ScalarNode):
-        what = f"{label} has no value"
-    else:
-        what = f"{label} is {kind(node)}"
-    faults.add(line_of(node), what, expected)
-
-
-def node_of(value: Any) -> yaml.Node:
+def node_of(value: Any) -> Node:
     """A value of JSON as a node without a line."""
     if isinstance(value, dict):
-        return yaml.MappingNode(
-            _CORE + "map", [(node_of(str(key)), node_of(each)) for key, each in value.items()]
-        )
+        return Node({str(key): node_of(each) for key, each in value.items()})
     if isinstance(value, list):
-        return yaml.SequenceNode(_CORE + "seq", [node_of(each) for each in value])
-    if value is None:
-        return yaml.ScalarNode(_NULL, "")
-    return yaml.ScalarNode(_CORE + "str", str(value).lower() if isinstance(value, bool) else str(value))
-
-
-def entries(node: yaml.Node, faults: Faults) -> list[tuple[yaml.Node, yaml.Node]]:
-    """The entries of a mapping, merged ones (``<<``) last; keys are text, and none comes twice."""
-    found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-    merged: list[tuple[yaml.Node, yaml.Node]] = []
-    for key, value in node.value:
-        if key.tag == _CORE + "merge":
-            merged += _merged(value, faults)
-        elif not isinstance(key, yaml.ScalarNode):
-            faults.add(line_of(key), f"a key is {kind(key)}", "expected a word")
-        elif key.value in found:
-            what = f"key {quoted(key.value)} was already written at line {line_of(found[key.value][0])}"
-            faults.add(line_of(key), what, "expected each key once")
-        else:
-            found[key.value] = (key, value)
-    for key, value in merged:
-        found.setdefault(key.value, (key, value))
-    return list(found.values())
-
-
-def _merged(value: yaml.Node, faults: Faults) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    for node in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-        if isinstance(node, yaml.MappingNode):
-            yield from entries(node, faults)
-        else:
-            faults.add(line_of(node), f"<< is {kind(node)}", "expected a mapping, as in <<: *name")
+        return Node([node_of(each) for each in value])
+    return Node(None if value is None else str(value).lower() if isinstance(value, bool) else str(value))
 
 
 # ---------------------------------------------------------------------- values by key
 
 
+def text_of(node: Node, label: str, faults: Faults) -> str | None:
+    """The text of a value; for a list, a mapping or nothing a fault, and ``None``."""
+    if isinstance(node.value, str):
+        return node.value
+    wrong_kind(node, label, faults, "expected one value")
+    return None
+
+
+def wrong_kind(node: Node, label: str, faults: Faults, expected: str) -> None:
+    """Add the fault that a node is of the wrong kind."""
+    what = "is a mapping" if isinstance(node.value, dict) else "is a list"
+    if node.value is None:
+        what = "has no value"
+    elif isinstance(node.value, str):
+        what = f"is {quoted(node.value)}"
+    faults.add(node.line, f"{label} {what}", expected)
+
+
 class Values:
-    """What a mapping says, by the table of its keys. A faulty value is written, but not given."""
+    """The values of a mapping, by its table. A faulty value is in ``nodes``, but not in ``given``."""
 
     def __init__(self, line: int, faults: Faults) -> None:
         self.line = line
         self.faults = faults
-        #: Values by key.
+        #: Values by key, and what was written there.
         self.given: dict[str, Any] = {}
-        #: Where each key is written, and what stands there.
-        self.lines: dict[str, int] = {}
-        self.nodes: dict[str, yaml.Node] = {}
+        self.nodes: dict[str, Node] = {}
         #: Whether a key is unknown: it may be a misspelt one that another fault would call missing.
         self.misspelt = False
 
@@ -206,7 +192,7 @@ class Values:
 
     def line_of(self, key: str) -> int:
         """The line of a key; the line of the mapping if it is not written."""
-        return self.lines.get(key, self.line)
+        return self.nodes[key].key_line if key in self.nodes else self.line
 
     def add(self, key: str, what: str, expected: str) -> None:
         """Add a fault at the line of a key."""
@@ -214,7 +200,7 @@ class Values:
 
 
 def read_mapping(
-    node: yaml.Node, keys: Keys, faults: Faults, elsewhere: Callable[[str], str] = lambda key: ""
+    node: Node, keys: Keys, faults: Faults, elsewhere: Callable[[str], str] = lambda key: ""
 ) -> Values:
     """Read a mapping by its table.
 
@@ -224,73 +210,56 @@ def read_mapping(
         faults: where faults go.
         elsewhere: for an unknown key, where it belongs; empty: nowhere.
     """
-    values = Values(line_of(node), faults)
-    for word, value in entries(node, faults):
-        name = word.value
+    values = Values(node.line, faults)
+    for name, value in node.value.items():
         if name not in keys:
-            faults.unknown(line_of(word), name, tuple(keys), elsewhere(name))
+            faults.unknown(value.key_line, name, tuple(keys), elsewhere(name))
             values.misspelt = True
             continue
-        values.lines[name], values.nodes[name] = line_of(word), value
-        found = _READERS[keys[name].form](keys[name], value, faults)
+        values.nodes[name] = value
+        found = _read(keys[name], value, faults)
         if found is not None:
             values.given[name] = found
     return values
 
 
-def _read_value(key: Key, node: yaml.Node, faults: Faults) -> Any:
-    text = text_of(node, key.name, faults)
-    return None if text is None else faults.check(line_of(node), key.name, text, key.read)
+def _read(key: Key, node: Node, faults: Faults) -> Any:
+    """The value of a key; ``None``: it has a fault."""
+    if key.form is Form.NODE:
+        return node
+    if key.form in (Form.LIST, Form.LABELS):
+        return _read_list(key, node, faults)
+    if not isinstance(node.value, dict):
+        if key.form is Form.PAIRS:
+            return wrong_kind(node, key.name, faults, "expected NAME: VALUE lines")
+        text = text_of(node, key.name, faults)
+        found = None if text is None else faults.check(node.line, key.name, text, key.read)
+        return (("", found),) if key.form is Form.BY_ROLE and found is not None else found
+    if key.form is Form.VALUE:
+        return text_of(node, key.name, faults)
+    pairs = []
+    for name, value in node.value.items():
+        if key.form is Form.BY_ROLE:
+            pairs.append((name, _read(Key(f"{key.name} of {name}", "", read=key.read), value, faults)))
+        else:
+            known = faults.check(value.key_line, f"a name in {key.name}", name, key.read)
+            pairs.append((known, text_of(value, f"{key.name} {quoted(name)}", faults)))
+    return tuple(pair for pair in pairs if None not in pair)
 
 
-def _read_list(key: Key, node: yaml.Node, faults: Faults) -> Any:
-    line = line_of(node)
-    if isinstance(node, yaml.SequenceNode):
-        items = [(line_of(item), text_of(item, key.name, faults)) for item in node.value]
-    elif isinstance(node, yaml.MappingNode) and key.form is Form.LABELS:
-        items = [(line, f"{name}={value}") for name, value in _read_pairs(key, node, faults)]
-    else:
+def _read_list(key: Key, node: Node, faults: Faults) -> tuple[Any, ...] | None:
+    items = node.value
+    if isinstance(items, dict) and key.form is Form.LABELS:
+        named = [(name, text_of(value, key.name, faults)) for name, value in items.items()]
+        items = [Node(f"{name}={text}", node.line) for name, text in named if text is not None]
+    elif not isinstance(items, list):
         whole = text_of(node, key.name, faults)
         if whole is None:
             return None
-        items = [(line, text) for text in faults.check(line, key.name, whole, key.split) or ()]
-    texts = [(at, text) for at, text in items if text is not None]
-    found = [faults.check(at, key.name, text, key.read) for at, text in texts]
+        items = [Node(text, node.line) for text in faults.check(node.line, key.name, whole, key.split) or ()]
+    texts = [(item.line, text) for item in items if (text := text_of(item, key.name, faults)) is not None]
+    found = [faults.check(line, key.name, text, key.read) for line, text in texts]
     words = [text for _, text in texts]
-    faults.check(line, key.name, ",".join(words), lambda _: each_once(words))
+    if None not in found:
+        faults.check(node.line, key.name, ",".join(words), lambda _: each_once(words))
     return tuple(value for value in found if value is not None)
-
-
-def _read_pairs(key: Key, node: yaml.Node, faults: Faults) -> Any:
-    if not isinstance(node, yaml.MappingNode):
-        wrong_kind(node, key.name, faults, "expected NAME: VALUE lines")
-        return None
-    pairs = []
-    for word, value in entries(node, faults):
-        name = faults.check(line_of(word), f"a name in {key.name}", word.value, key.read)
-        text = text_of(value, f"{key.name} {quoted(word.value)}", faults)
-        if name is not None and text is not None:
-            pairs.append((name, text))
-    return tuple(pairs)
-
-
-def _read_by_role(key: Key, node: yaml.Node, faults: Faults) -> Any:
-    if not isinstance(node, yaml.MappingNode):
-        found = _read_value(key, node, faults)
-        return None if found is None else (("", found),)
-    roles = [
-        (word.value, key._replace(name=f"{key.name} of {word.value}"), value)
-        for word, value in entries(node, faults)
-    ]
-    limits = [(role, _read_value(limit, value, faults)) for role, limit, value in roles]
-    return tuple((role, limit) for role, limit in limits if limit is not None)
-
-
-_READERS: dict[Form, Callable[[Key, yaml.Node, Faults], Any]] = {
-    Form.VALUE: _read_value,
-    Form.LIST: _read_list,
-    Form.LABELS: _read_list,
-    Form.PAIRS: _read_pairs,
-    Form.BY_ROLE: _read_by_role,
-    Form.NODE: lambda key, node, faults: node,
-}

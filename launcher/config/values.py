@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from launcher.job import RESERVED_VARIABLES
 
@@ -14,24 +16,30 @@ MOST_DAYS = 10_000
 #: The smallest memory limit that a container engine takes.
 LEAST_MEMORY = 6 << 20
 
-#: Control characters and halves of surrogate pairs.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-_WHOLE = re.compile("0|[1-9][0-9]{0,17}")
+_T = TypeVar("_T")
+
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
-Reader = Callable[[str], object]
+
+def argument(read: Callable[[str], _T]) -> Callable[[str], _T]:
+    """The same reader as the ``type`` of an option of argparse."""
+
+    def argument_type(text: str) -> _T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+    return argument_type
 
 
 def matching(pattern: str, expected: str) -> Callable[[str], str]:
     """A reader of texts that match a pattern as a whole."""
-    compiled = re.compile(pattern)
 
     def read(text: str) -> str:
-        if compiled.fullmatch(text):
+        if re.fullmatch(pattern, text):
             return text
         raise ValueError(expected)
 
@@ -42,7 +50,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     """A reader of whole numbers, both bounds included. ``010`` is refused: YAML says 8, people say 10."""
 
     def read(text: str) -> int:
-        if _WHOLE.fullmatch(text) and low <= int(text) <= high:
+        if re.fullmatch("0|[1-9][0-9]{0,17}", text) and low <= int(text) <= high:
             return int(text)
         raise ValueError(f"expected a whole number from {low} to {high}")
 
@@ -52,8 +60,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 def one_of(*words: str) -> Callable[[str], str]:
     """A reader of one of some words."""
     *first, last = words
-    expected = f"expected {', '.join(first)} or {last}"
-    return matching("|".join(words), expected)
+    return matching("|".join(words), f"expected {', '.join(first)} or {last}")
 
 
 label = matching(
@@ -83,7 +90,7 @@ def flag(text: str) -> bool:
 
 def one_line(text: str) -> str:
     """Text of one line, such as a path: not empty, no control characters."""
-    if not text or _UNPRINTABLE.search(text):
+    if not text or re.search("[\x00-\x1f\x7f\ud800-\udfff]", text):
         raise ValueError("expected text of one line")
     return text
 
@@ -97,7 +104,7 @@ def program_path(text: str) -> str:
 
 def image(text: str) -> str:
     """The name of a container image."""
-    if one_line(text).startswith("-") or " " in text:
+    if one_line(text).startswith("-") or " " in text or text.lower() in _FLAGS:
         raise ValueError("expected the name of an image")
     return text
 
@@ -118,7 +125,7 @@ def slots(text: str) -> int:
 
 def duration(text: str) -> float:
     """Seconds: ``90``, ``10s``, ``1.5m``, ``2h``, ``1d``, as ``timeout`` (coreutils) takes it."""
-    match = _DURATION.fullmatch(text)
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smhd]?)", text)
     if match is None:
         raise ValueError("expected seconds, or a number and s, m, h or d, as in 90 or 5m")
     seconds = float(match[1]) * _SECONDS[match[2]]
@@ -127,9 +134,17 @@ def duration(text: str) -> float:
     return seconds
 
 
+def positive_duration(text: str) -> float:
+    """A duration above 0."""
+    seconds = duration(text)
+    if not seconds:
+        raise ValueError("expected more than no time at all")
+    return seconds
+
+
 def memory(text: str) -> int:
     """Bytes of a container's memory: ``512m``, ``2g``, ``1.5GiB``, as ``docker run --memory`` takes it."""
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", text, re.IGNORECASE)
     if match is None:
         raise ValueError("expected a size such as 512m or 2g")
     size = int(float(match[1]) * (1 << _POWERS[match[2].lower()]))

@@ -42,7 +42,12 @@ def place_containers(options: Options, docker: DockerOptions) -> tuple[Options, 
     job = options.job
     python = job.python if options.sources.python else DEFAULT_PYTHON
     workdir = None if docker.no_mount and not options.sources.workdir else job.workdir
-    job = job._replace(python=python, workdir=workdir)
+    given = (role.gpus is not None or role.name == "ps" or role.sidecar for role in job.roles)
+    roles = (
+        role if known else role._replace(gpus=docker.gpus)
+        for role, known in zip(job.roles, given, strict=True)
+    )
+    job = job._replace(python=python, workdir=workdir, roles=tuple(roles))
     if options.hosts_named:
         hosts = tuple(map(renumbered, options.hosts))
         placement = place(job, hosts)

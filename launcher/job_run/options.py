@@ -17,9 +17,9 @@ class Sources(NamedTuple):
 
     workdir: str = ""
     python: str = ""
-    run_dir: str = "--run-dir"
-    sync: str = "--sync"
-    collect: str = "--collect"
+    run_dir: str = ""
+    sync: str = ""
+    collect: str = ""
 
 
 class Options(NamedTuple):

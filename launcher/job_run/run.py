@@ -207,7 +207,7 @@ def _run_folder(options: Options, job: str, agents: EarlyAgents) -> RunPaths:
     try:
         return runs.create(options.run_dir, job, agents.agents)
     except JobError as error:
-        if options.sources.run_dir == "--run-dir":
+        if options.sources.run_dir in ("", "--run-dir"):
             raise
         advice = "expected a new or an empty folder: remove it, or give this run another with --run-dir"
         where = options.sources.run_dir

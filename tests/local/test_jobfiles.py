@@ -70,10 +70,10 @@ def test_a_folder_with_the_name_of_a_host(launch: Launch, folder: Path):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("docker: true", ':3: docker is "true"; expected an image'),
+        ("docker: true", ':3: docker is "true"; expected the name of an image'),
         ("hosts: [h1:0]", ':3: host is "h1:0"; expected slots'),
         ("env: {TF_CONFIG: x}", ':3: a name in env is "TF_CONFIG"'),
-        ("a: &a [x, x]\nb: &b [*a, *a, *a]\nenv: &c [*c]", ":5: a list contains itself by an alias"),
+        ("env: &a {X: 1}\nhosts: *a", ":3: an alias (*NAME) stands for this value"),
     ],
 )
 def test_refused(launch: Launch, folder: Path, text: str, fault: str):

@@ -6,7 +6,6 @@ import argparse
 
 import pytest
 
-from launcher.config.records import DockerKeys
 from launcher.errors import JobError, PlacementError
 from launcher.job import Host, JobSpec, Placed, Placement, Program, Role, TaskId
 from launcher.transports.docker import engine
@@ -15,25 +14,24 @@ from launcher.transports.docker.engine import Result
 from launcher.transports.docker.faults import end_fault
 from launcher.transports.docker.options import (
     DockerOptions,
-    add_docker_options,
+    add_options,
     asked_mounts,
     containers,
-    docker_options,
     faults,
     own_hosts,
+    settings,
 )
 
 RUN = Program.of(["train.py"])
 WORKER = Role("worker", 2, RUN)
-NO_KEYS = DockerKeys()
 ENGINE = "docker: Error response from daemon: "
 
 
-def options(*words: str, keys: DockerKeys = NO_KEYS) -> DockerOptions | None:
+def options(*words: str, file: DockerOptions | None = None) -> DockerOptions | None:
     """What these words and ``docker:`` of a file in /job say."""
     parser = argparse.ArgumentParser()
-    add_docker_options(parser)
-    return docker_options(parser.parse_args(words), keys, "/job")
+    add_options(parser)
+    return settings(parser.parse_args(words), file, "/job")
 
 
 def test_the_command_line():
@@ -81,15 +79,12 @@ def test_how_a_container_ended(code: int, began: bool, stderr: str, text: str):
 
 
 def test_the_command_line_comes_before_the_job_file():
-    keys = DockerKeys(
-        image="tf:1", mounts=("data:/data", "~/x"), memory=(("", 1 << 30), ("ps", 1 << 29)), user="1",
-        keep=True,
-    )  # fmt: skip
-    assert options() is None
-    assert options(keys=keys) == DockerOptions(
-        "tf:1", ("/job/data:/data", "~/x"), memory=keys.memory, user="1", keep=True, limited_roles=("", "ps")
+    file = DockerOptions(
+        "tf:1", ("data:/data", "~/x"), memory=(("", 1 << 30), ("ps", 1 << 29)), user="1", keep=True
     )
-    both = options("--docker", "tf:2", "--memory", "2g", "--user", "3", "--mount", "/d:/data:ro", keys=keys)
+    assert options() is None
+    assert options(file=file) == file._replace(file_mounts=("/job/data:/data", "~/x"))
+    both = options("--docker", "tf:2", "--memory", "2g", "--user", "3", "--mount", "/d:/data:ro", file=file)
     assert both is not None
     assert (both.image, both.memory, both.user) == ("tf:2", (("", 2 << 30),), "3")
     assert asked_mounts(both)[0][0] == Mount("/d", "/data", True)
@@ -107,9 +102,9 @@ def test_two_mounts_at_one_place():
 
 def test_a_program_in_place_of_the_image():
     parser = argparse.ArgumentParser()
-    add_docker_options(parser)
+    add_options(parser)
     args = parser.parse_args(["--docker", "train.py"])
-    (fault,) = faults(args, DockerOptions("train.py"), machines=False)
+    (fault,) = faults(args, DockerOptions("train.py"))
     assert str(fault) == "--docker: 'train.py' is a program, not an image; expected --docker IMAGE train.py"
 
 

@@ -7,18 +7,23 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from launcher.config.records import DockerKeys
-from launcher.config.values import cpus, memory
+from launcher.config import values
+from launcher.config.faults import Faults, quoted
+from launcher.config.keys import RESOURCES
+from launcher.config.schema import Form, Key, Node, read_mapping, table, wrong_kind
 from launcher.errors import Fault, JobError, PlacementError
 from launcher.job import OUTPUT_DIR, Host, JobSpec, Placement, Role
-from launcher.text import counted
+from launcher.text import counted, did_you_mean
 from launcher.transports.docker.container import Container, Mount
 
 _N = TypeVar("_N", int, float)
 
-_PULL = ("missing", "always", "never")
 #: Names in ``options:`` of a job file that are not those of ``docker run`` with underscores.
 _ALIASES = {"devices": "device", "extra_hosts": "add-host", "ulimits": "ulimit"}
+#: Options of ``docker run`` that launch sets itself.
+_RESERVED = (
+    "detach", "entrypoint", "interactive", "label", "log_driver", "name", "network", "rm", "sig_proxy",
+)  # fmt: skip
 #: Endings of programs: no image has such a name.
 _PROGRAMS = (".py", ".sh", ".yaml", ".yml")
 
@@ -26,7 +31,7 @@ _PROGRAMS = (".py", ".sh", ".yaml", ".yml")
 class DockerOptions(NamedTuple):
     """What the command line and the job file say of containers."""
 
-    image: str
+    image: str = ""
     #: ``SRC[:DST][:ro]`` each; those of the command line replace those of the job file with the same target.
     file_mounts: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
@@ -38,6 +43,8 @@ class DockerOptions(NamedTuple):
     user: str | None = None
     #: ``missing``, ``always`` or ``never``.
     pull: str = "missing"
+    #: For each task of a role that does not say, ps and sidecars excepted.
+    gpus: int | None = None
     keep: bool = False
     #: ``options:`` of the job file: an option of ``docker run``, with underscores for dashes -> values.
     engine_options: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -45,23 +52,60 @@ class DockerOptions(NamedTuple):
     limited_roles: tuple[str, ...] = ()
 
 
-#: Options of containers: the option, and its field.
-_OURS = {
-    "--mount": "mount", "--no-mount": "no_mount", "--read-only": "read_only", "--memory": "memory",
-    "--cpus": "cpus", "--user": "user", "--pull": "pull", "--keep": "keep",
-}  # fmt: skip
+_pull = values.one_of("missing", "always", "never")
 
-#: Options about other machines, and their name in the parsed arguments. Not ``--relay``: the Python API
-#: always gives it, and does not know where a job file has its hosts.
-_REMOTE = {
-    "--sync": "sync", "--collect": "collect", "--lease": "lease", "--fanout": "fanout",
-    "--connect-timeout": "connect_timeout", "--accept-new-host-keys": "accept_new_host_keys",
-    "--no-check": "no_check",
-}  # fmt: skip
+#: The keys of ``docker:`` in a job file.
+DOCKER = table(
+    Key("image", "The image of the containers.", Form.VALUE, values.image),
+    Key("mounts", "Folders of the host in the container, SRC:DST or SRC:DST:ro.", Form.LIST, values.one_line),
+    Key("no_mount", "Do not mount the working folder.", Form.VALUE, values.flag),
+    Key("read_only", "Mount the working folder read-only.", Form.VALUE, values.flag),
+    Key("memory", "The memory limit of each container: 512m, 2g.", Form.BY_ROLE, values.memory),
+    Key("cpus", "The CPU limit of each container.", Form.BY_ROLE, values.cpus),
+    Key("user", "The user of the tasks, UID:GID. Default: you.", Form.VALUE, values.one_line),
+    Key("pull", "When to pull it. Default: missing.", Form.VALUE, _pull),
+    RESOURCES["gpus"]._replace(help="GPUs for each task of a role that does not say, ps excepted."),
+    Key("keep", "Leave the containers when the job is over.", Form.VALUE, values.flag),
+    Key("options", "Other options of docker run, without dashes: shm_size: 1g.", Form.NODE),
+)
 
 
-def add_docker_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options about containers; `from_arguments` reads them."""
+def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOptions:
+    """``docker:`` of a job file, an image or a mapping."""
+    if isinstance(node.value, str):
+        return DockerOptions(faults.check(node.line, "docker", node.value, values.image) or "")
+    if not isinstance(node.value, dict):
+        wrong_kind(node, "docker", faults, "expected an image, or a mapping with image:")
+        return DockerOptions()
+    keys = read_mapping(node, DOCKER, faults)
+    if "image" not in keys.nodes:
+        faults.add(keys.line, "docker has no image", "expected image:")
+    if keys.get("no_mount") and keys.get("read_only"):
+        expected = "expected one of them: the working folder is not mounted"
+        keys.add("read_only", '"no_mount" and "read_only" both', expected)
+    limited = tuple(role for key in ("memory", "cpus") for role, _ in keys.get(key, ()) if role)
+    for key in ("memory", "cpus"):
+        for role, _ in keys.get(key, ()):
+            if role and roles and role not in roles:
+                keys.add(key, f"{key}: there is no role {role!r}", did_you_mean(role, roles))
+    options = keys.nodes.get("options", Node({}))
+    if not isinstance(options.value, dict):
+        wrong_kind(options, "options", faults, "expected a mapping, as in shm_size: 1g")
+        options = Node({})
+    for name in options.value:
+        if name.replace("-", "_") in _RESERVED:
+            keys.add("options", f"option {quoted(name)}", "expected another: launch sets this one")
+    names = table(*(Key(name, "", Form.LIST, values.one_line) for name in options.value))
+    return DockerOptions(
+        file_mounts=keys.get("mounts", ()),
+        engine_options=tuple(read_mapping(options, names, faults).given.items()),
+        limited_roles=limited,
+        **keys.some("image", "no_mount", "read_only", "memory", "cpus", "user", "pull", "gpus", "keep"),
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options about containers; `settings` reads them."""
     group = parser.add_argument_group("containers")
     group.add_argument(
         "--docker", metavar="IMAGE",
@@ -74,65 +118,59 @@ def add_docker_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-mount", action="store_true", help="do not mount the working folder")
     group.add_argument("--read-only", action="store_true", help="mount the working folder read-only")
     group.add_argument(
-        "--memory", action="append", default=[], type=role_memory, metavar="[ROLE=]SIZE",
+        "--memory", action="append", default=[], type=_of_role(values.memory), metavar="[ROLE=]SIZE",
         help="a limit for each container: 512m, 2g; repeatable",
     )  # fmt: skip
     group.add_argument(
-        "--cpus", action="append", default=[], type=role_cpus, metavar="[ROLE=]N",
+        "--cpus", action="append", default=[], type=_of_role(values.cpus), metavar="[ROLE=]N",
         help="a limit for each container: 1.5; repeatable",
     )  # fmt: skip
     group.add_argument("--user", metavar="UID[:GID]", help="the user the tasks run as (default: you)")
-    group.add_argument("--pull", choices=_PULL, help="when to pull the image (default: missing)")
+    group.add_argument(
+        "--pull", choices=("missing", "always", "never"), help="when to pull the image (default: missing)"
+    )
     group.add_argument(
         "--keep", action="store_true", help="leave the containers for a look; `launch clean` removes them"
     )
 
 
-def docker_options(args: argparse.Namespace, keys: DockerKeys, folder: str) -> DockerOptions | None:
-    """What the parsed options and ``docker:`` of a job file say together; the command line wins.
+def _of_role(read: Callable[[str], _N]) -> Callable[[str], tuple[str, _N]]:
+    """The type of an option: ``worker=2g``, or ``2g`` for every role (an empty name)."""
+
+    def role_and_limit(text: str) -> tuple[str, _N]:
+        role, _, word = text.rpartition("=")
+        return role, read(word)
+
+    return values.argument(role_and_limit)
+
+
+def settings(args: argparse.Namespace, file: DockerOptions | None, folder: str) -> DockerOptions | None:
+    """The parsed options and ``docker:`` of a job file together; the command line wins.
 
     Args:
-        args: has what `add_docker_options` added.
-        keys: the job file's; empty: there is none.
+        args: has what `add_options` added.
+        file: the job file's settings; ``None``: there are none.
         folder: the job file's folder: its mounts are relative to it.
 
     Returns:
         ``None``: no containers.
     """
-    if args.docker is None and not keys.image:
+    if args.docker is None and file is None:
         return None
-    return DockerOptions(
-        keys.image if args.docker is None else args.docker,
-        tuple(word if word.startswith(("~", ":")) else os.path.join(folder, word) for word in keys.mounts),
-        tuple(args.mount),
-        args.no_mount or (keys.no_mount and not args.read_only),
-        args.read_only or (keys.read_only and not args.no_mount),
-        _with_limits(keys.memory, args.memory),
-        _with_limits(keys.cpus, args.cpus),
-        args.user or keys.user,
-        args.pull or keys.pull or "missing",
-        args.keep or keys.keep,
-        keys.options,
-        tuple(role for role, _ in (*keys.memory, *keys.cpus)),
+    file = file or DockerOptions()
+    mounts = [word if word[:1] in ("~", ":") else os.path.join(folder, word) for word in file.file_mounts]
+    return file._replace(
+        image=file.image if args.docker is None else args.docker,
+        file_mounts=tuple(mounts),
+        mounts=tuple(args.mount),
+        no_mount=args.no_mount or (file.no_mount and not args.read_only),
+        read_only=args.read_only or (file.read_only and not args.no_mount),
+        memory=_with_limits(file.memory, args.memory),
+        cpus=_with_limits(file.cpus, args.cpus),
+        user=args.user or file.user,
+        pull=args.pull or file.pull,
+        keep=args.keep or file.keep,
     )
-
-
-def role_memory(text: str) -> tuple[str, int]:
-    """``worker=2g``, or ``2g`` for every role (an empty name), in bytes."""
-    return _of_role(text, memory)
-
-
-def role_cpus(text: str) -> tuple[str, float]:
-    """``worker=1.5``, or ``1.5`` for every role (an empty name)."""
-    return _of_role(text, cpus)
-
-
-def _of_role(text: str, read: Callable[[str], _N]) -> tuple[str, _N]:
-    role, _, word = text.rpartition("=")
-    try:
-        return role, read(word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
 
 def _with_limits(
@@ -142,17 +180,18 @@ def _with_limits(
     return tuple(given) if any(not role for role, _ in given) else of_file + tuple(given)
 
 
-def faults(args: argparse.Namespace, docker: DockerOptions | None, machines: bool) -> Iterator[Fault]:
+def faults(args: argparse.Namespace, docker: DockerOptions | None) -> Iterator[Fault]:
     """Options about containers that can't be followed: none is ignored in silence.
 
     Args:
         args: the parsed options.
-        docker: what they and the job file say together.
-        machines: hosts are named: containers run there, not at the engine of this machine.
+        docker: they and the job file together.
     """
     if docker is None:
-        for option in (option for option, name in _OURS.items() if getattr(args, name)):
-            yield Fault(option, "there is no container to use it for", "expected --docker IMAGE")
+        for name in ("mount", "no_mount", "read_only", "memory", "cpus", "user", "pull", "keep"):
+            if getattr(args, name):
+                option = f"--{name.replace('_', '-')}"
+                yield Fault(option, "there is no container to use it for", "expected --docker IMAGE")
         return
     if not docker.image or docker.image.startswith("-"):
         yield Fault("--docker", f"{docker.image!r} is no name of an image")
@@ -161,9 +200,6 @@ def faults(args: argparse.Namespace, docker: DockerOptions | None, machines: boo
         yield Fault("--docker", what, f"expected --docker IMAGE {docker.image}")
     if docker.no_mount and docker.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
-    for option, name in () if machines else _REMOTE.items():
-        if getattr(args, name, None):
-            yield Fault(option, "this is about other machines, and --docker without --hosts uses none")
 
 
 # ---------------------------------------------------------------------- hosts
@@ -247,7 +283,7 @@ def containers(
         wrong.append(Fault("--workdir", what, "expected another one, or --no-mount"))
     if wrong:
         raise JobError(wrong)
-    options = ((_ALIASES.get(name, name.replace("_", "-")), values) for name, values in docker.engine_options)
+    options = ((_ALIASES.get(name, name.replace("_", "-")), texts) for name, texts in docker.engine_options)
     same = Container("", docker.image, job.python or "python3", tuple(asked), options=tuple(options))
     same = with_folders(same, folders, docker.read_only)
     return [

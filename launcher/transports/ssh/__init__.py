@@ -22,7 +22,20 @@ socket. Nothing of ours sends in paramiko's own thread: while keys are renewed, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import argparse
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from launcher.config import values
+from launcher.config.schema import Section
+from launcher.errors import Fault
+
+KEYS: dict[str, Section] = {}
+
+#: Seconds: hosts are pinged every two, and a lost connection is noticed after five.
+_LEAST_LEASE = 6
+#: Hosts that may be connected to at a time.
+_MOST_AT_ONCE = 1024
 
 
 class SshSettings(NamedTuple):
@@ -38,3 +51,48 @@ class SshSettings(NamedTuple):
     accept_new: bool = False
     #: How long the tasks of a host run on after its connection is lost.
     lease: float = 60.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a launch on other machines; `settings` reads them."""
+    group = parser.add_argument_group("connections to other machines")
+    group.add_argument(
+        "--lease", type=values.argument(_lease), metavar="S",
+        help=f"how long tasks outlive a lost connection, at least {_LEAST_LEASE} s (default: 60)",
+    )  # fmt: skip
+    add_connecting(group)
+
+
+def add_connecting(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options of connecting to hosts, the same for every command; `settings` reads them."""
+    parser.add_argument(
+        "--accept-new-host-keys", action="store_true", help="trust hosts that were never connected to before"
+    )
+    parser.add_argument(
+        "--connect-timeout", type=values.argument(values.positive_duration), metavar="S",
+        help="for each step of connecting to a host (default: 10)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fanout", type=values.argument(values.whole(1, _MOST_AT_ONCE)), metavar="N",
+        help="hosts to connect to at the same time (default: 32)",
+    )  # fmt: skip
+
+
+def settings(args: argparse.Namespace, section: Any = None, folder: str = "") -> SshSettings:
+    """The settings that these options ask for."""
+    given = {name: getattr(args, name, None) for name in ("connect_timeout", "fanout", "lease")}
+    made = SshSettings(accept_new=args.accept_new_host_keys)
+    return made._replace(**{name: value for name, value in given.items() if value is not None})
+
+
+def faults(args: argparse.Namespace, settings: SshSettings) -> Iterator[Fault]:
+    """Options that can't be followed: there are none."""
+    return iter(())
+
+
+def _lease(text: str) -> float:
+    """Seconds; a shorter lease would be over before a lost connection is noticed."""
+    seconds = values.positive_duration(text)
+    if seconds < _LEAST_LEASE:
+        raise ValueError(f"expected {_LEAST_LEASE} seconds or more")
+    return seconds

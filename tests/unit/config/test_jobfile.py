@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.config import values
-from launcher.config.jobfile import parse_job
-from launcher.config.records import DockerKeys, JobFile
+from launcher.config.jobfile import JobFile, parse_job
 from launcher.job import Host, JobSpec, OnFailure, Policy, Program, ProgramKind, Role
+from launcher.transports import sections
+from launcher.transports.docker.options import DockerOptions
 
 TRAIN = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "0.1 x"))
 
@@ -65,14 +66,14 @@ docker:
 
 
 def parsed(text: str) -> JobFile:
-    found, faults = parse_job(text, "j")
+    found, faults = parse_job(text, "j", {}, sections())
     assert faults == ()
     return found
 
 
 def test_everything():
     roles = (
-        Role("chief", 1, TRAIN, gpus=1, source="j:4", program_source="j:2"),
+        Role("chief", 1, TRAIN, source="j:4", program_source="j:2"),
         Role("ps", 2, TRAIN, service=True, source="j:5", program_source="j:2"),
         Role(
             "worker", 4, TRAIN, env=(("W", "no"),), gpus=1, hosts=("n1", "n2", "m"), labels=("fast", "zone=a"),
@@ -84,11 +85,11 @@ def test_everything():
         ),
     )  # fmt: skip
     policy = Policy(OnFailure.CONTINUE, 90.0, 7200.0, "2h")
-    docker = DockerKeys(
+    docker = DockerOptions(
         "tf:1", ("../data:/data:ro", "~/x"), read_only=True,
         memory=(("worker", 2 << 30), ("ps", 512 << 20), ("evaluator", 1 << 30)), cpus=(("", 1.5),),
-        user="1000:1000", pull="always", gpus=1, keep=True, source="j:33",
-        options=(("shm_size", ("1g",)), ("ulimits", ("memlock=-1", "nofile=1:2")), ("init", ("true",))),
+        user="1000:1000", pull="always", gpus=1, keep=True, limited_roles=("worker", "ps", "evaluator"),
+        engine_options=(("shm_size", ("1g",)), ("ulimits", ("memlock=-1", "nofile=1:2")), ("init", ("true",))),
     )  # fmt: skip
     found = parsed(FULL)
     assert found == JobFile(
@@ -97,7 +98,7 @@ def test_everything():
         run_dir="out",
         sync=(".", "lib:/opt/lib"),
         collect=("model",),
-        docker=docker,
+        sections={"docker": docker},
         sources=found.sources,
     )
     assert (found.sources["workdir"], found.sources["hosts"], found.sources["docker"]) == (
@@ -118,7 +119,6 @@ def test_paths_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch):
     )
     assert [role.workdir for role in found.job.roles] == [None, None, "/w", None]
     assert (found.sync, found.collect) == (("/proj/.", "/proj/lib:/opt/lib"), ("model",))
-    assert found.docker.mounts == ("/proj/../data:/data:ro", "~/x")
     assert found.hosts_ref == "lab.yaml", "there is no such file: it may be a host list"
 
 
@@ -126,11 +126,10 @@ def test_short_forms():
     program = Program(ProgramKind.EXECUTABLE, "hostname")
     job = JobSpec((Role("worker", 1, program, source="j:2", program_source="j:1"),))
     found = parsed("\ufeffcommand: hostname\nroles: {worker: 1}")
-    assert (found.job, found.docker, found.hosts, found.notes) == (job, DockerKeys(), None, ())
+    assert (found.job, found.sections, found.hosts, found.notes) == (job, {}, None, ())
     for written in ("lab.yaml", "h1:2,h2", "no"):
         assert parsed(f"program: a\nroles: {{worker: 1}}\nhosts: {written}").hosts_ref == written
-    assert parsed("program: a\nroles: {worker: 1}\ndocker: tf").docker == DockerKeys("tf", source="j:3")
-    assert parsed("program: a\nroles: {worker: 1}\ndocker: 'on'").docker.image == "on"
+    assert parsed("program: a\nroles: {worker: 1}\ndocker: tf").sections == {"docker": DockerOptions("tf")}
 
 
 @pytest.mark.parametrize(
@@ -231,11 +230,11 @@ FAULTS = [
         "program: a\nroles:\n  w:\n    gpus: 1\n    resources:\n      gpus: 2\n    hosts: h,n[3-1],10.0.0.300\n    service: 1",
         'j:6: "gpus" and "resources: gpus" both; expected one of them',
         'j:7: hosts is "n[3-1]"; expected a range that goes up, as in [1-3]',
-        'j:7: host is "10.0.0.300"; expected an IPv4 address, four numbers from 0 to 255',
+        'j:7: hosts is "10.0.0.300"; expected an IPv4 address, four numbers from 0 to 255',
         'j:8: service is "1"; expected true or false',
     ),
-    ("program: a\nroles: {w: {hosts: 'n[1-9999]'}}", "j:2: 9999 hosts for a role; expected at most 4096"),
-    (START + "hosts: {a: 1}", "j:3: hosts is a mapping; expected a list of hosts, or the path of a hostfile"),
+    ("program: a\nroles: {w: {hosts: 'n[1-9999]'}}", 'j:2: hosts is "n[1-9999]"; expected at most 4096 hosts'),
+    (START + "hosts: {a: 1}", "j:3: hosts is a mapping; expected a list of hosts"),
     (START + "hosts:", "j:3: hosts has no value; expected a list of hosts"),
     (START + "hosts:\n- a\n- {name: a}", 'j:5: host "a" was already written at j:4; expected each host once'),
     (
@@ -259,7 +258,7 @@ FAULTS = [
     ("program: a\nroles:\n worker:\n  drain: 5\n ps: {drain: 5}\n chief: 0", 'j:4: "drain" for "worker"; expected a chief, or a service: without a chief the job waits for this role anyway'),
     # docker
     (START + "docker: [tf]", "j:3: docker is a list; expected an image, or a mapping with image:"),
-    (START + "docker: true", 'j:3: docker is "true"; expected an image, or a mapping with image:'),
+    (START + "docker: true", 'j:3: docker is "true"; expected the name of an image'),
     (START + "docker: -x", 'j:3: docker is "-x"; expected the name of an image'),
     (START + "docker: {}", "j:3: docker has no image; expected image:"),
     (START + DOCKER + "pull: often}", 'j:3: pull is "often"; expected missing, always or never'),
@@ -276,7 +275,7 @@ FAULTS = [
 @pytest.mark.parametrize("case", FAULTS, ids=lambda case: case[0][-30:])
 def test_faults(case: tuple[str, ...]):
     text, *expected = case
-    assert [str(fault) for fault in parse_job(text, "j")[1]] == expected
+    assert [str(fault) for fault in parse_job(text, "j", {}, sections())[1]] == expected
 
 
 GOOD: dict[Callable[[str], object], dict[str, object]] = {
@@ -329,7 +328,7 @@ pieces = st.lists(st.sampled_from(PIECES), max_size=16).map("".join)
     )
 )
 def test_any_text_is_a_job_or_has_faults(text: str):
-    found, faults = parse_job(text, "j")
+    found, faults = parse_job(text, "j", {}, sections())
     "\n".join(map(str, faults)).encode()
     if not faults:
         assert found.job.roles

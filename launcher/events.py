@@ -266,9 +266,11 @@ class HoldOutput(NamedTuple):
 
 
 class CloseAgent(NamedTuple):
-    """To an agent: no command follows; leave nothing behind and end."""
+    """To an agent: end every task and all that is left of them, then end."""
 
     host: str
+    #: Do not end yet: run remote commands until the next CloseAgent.
+    stays: bool = False
 
 
 class HangUp(NamedTuple):

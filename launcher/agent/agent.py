@@ -74,7 +74,7 @@ class Agent:
         self._exits = Exits(self._limits.keep)
         self._spawner = Spawner(self._limits)
         self._cluster: Optional[ClusterSpec] = None
-        self._closing = False
+        self._closing = self._stays = False
         self._cut_short = self._told = False
         self._ending_until: Optional[float] = None
         self._commands: Dict[type, Callable[..., None]] = {
@@ -86,7 +86,7 @@ class Agent:
             events.StopTasks: self._stop,
             events.SignalTask: self._signal,
             events.HoldOutput: lambda command: connection.hold(command.on),
-            events.CloseAgent: lambda _: self._end_all(),
+            events.CloseAgent: self._close,
             protocol.RunCommand: self._children.run,
             protocol.CommandInput: self._children.take_input,
             protocol.CommandCredit: self._children.take_credit,
@@ -103,16 +103,21 @@ class Agent:
         """
         self._listen()
         self._send(events.AgentReady("", events.now(), os.getpid(), hostfacts.host_facts()))
-        while not (self._closing and not self._tasks):
-            self._turn()
-        self._end_strays()
-        if not self._cut_short:
+        while True:
+            while not (self._closing and not self._tasks):
+                self._turn()
+            self._end_strays()
+            if self._cut_short:
+                return TOLD if self._told else 1
             self._connection.hold(False)
             self._send(events.AgentClosed("", events.now()), bulk=True)
-            until = time.monotonic() + FAREWELL
-            while not self._connection.done and not (self._connection.is_pipe and time.monotonic() >= until):
-                self._turn(0.05)
-        return (TOLD if self._told else 1) if self._cut_short else 0
+            if not self._stays:
+                break
+            self._closing, self._ending_until = False, None
+        until = time.monotonic() + FAREWELL
+        while not self._connection.done and not (self._connection.is_pipe and time.monotonic() >= until):
+            self._turn(0.05)
+        return 0
 
     def _turn(self, longest: Optional[float] = None) -> None:
         """Wait for something to happen, and act on it; what tasks print comes last."""
@@ -162,7 +167,12 @@ class Agent:
     def _take(self, message: protocol.Message) -> None:
         self._commands[type(message)](message)
 
+    def _close(self, command: events.CloseAgent) -> None:
+        self._stays = command.stays
+        self._end_all()
+
     def _launcher_gone(self) -> None:
+        self._stays = False
         self._outputs.hurry()
         self._connection.hold(False)
         self._end_all()
@@ -178,7 +188,7 @@ class Agent:
     def _cut(self, why: str) -> None:
         """Something else ends the agent: the launcher sees the end of the connection, and of no task."""
         if not self._cut_short:
-            self._cut_short = True
+            self._cut_short, self._stays = True, False
             self._told = self._connection.refuse(why)
             self._end_all()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from launcher.config.hostfile import read_hosts
 from launcher.errors import HostsError, LaunchError
-from launcher.job_run.hosts import RemoteCommands, is_here
+from launcher.job_run.hosts import Programs, is_here
 from launcher.job_run.notices import print_notice
 from launcher.transports import ssh
 from launcher.transports.docker import engine
@@ -58,7 +58,7 @@ def _clean_hosts(args: argparse.Namespace) -> int:
     remote = [host for host in hosts if not is_here(host)]
     with SshHosts(remote, ssh.settings(args), print_notice) as fleet:
         fleet.connect()
-        engines = Engines(hosts, RemoteCommands(hosts, fleet), print_notice)
+        engines = Engines(hosts, Programs(hosts, fleet), print_notice)
         dead = engines.dead()
         faults = [] if args.dry_run else engines.remove(dead)
     found = [(f"{it.kind} {it.name} on {host}", host) for host, things in dead.items() for it in things]

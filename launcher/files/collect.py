@@ -12,10 +12,10 @@ from launcher.agent.transfer import FOLDER, MAX_ENTRIES, Landing, check_entry
 from launcher.errors import ProtocolError, TransportError
 from launcher.files.progress import Meter, Progress, shortened
 from launcher.files.requests import Item
-from launcher.files.session import Conversation, on_all, persistently
+from launcher.files.session import Conversation, on_all
 from launcher.protocol import FileData, FileEnd, FileEntry, FileRemark, FilesDone, FilesFollow
 from launcher.text import byte_size, counted, listed
-from launcher.transports.base import Leased
+from launcher.transports.base import Hosts
 
 #: Remarks of a host about one thing, and failures here, and how long each may be.
 _MOST_REMARKS, _LONGEST_REMARK = 25, 2000
@@ -35,7 +35,7 @@ class Collected(NamedTuple):
 
 
 def collect(
-    errands: Leased,
+    commands: Hosts,
     items: Sequence[Item],
     job: str,
     progress: Progress,
@@ -44,11 +44,10 @@ def collect(
 ) -> Collected:
     """Fetch items from all hosts at once.
 
-    What can be had is fetched, whatever fails. A file that is on its way when a connection breaks comes
-    again from its beginning over the next one; what arrived before does not.
+    What can be had is fetched, whatever fails.
 
     Args:
-        errands: on all hosts.
+        commands: on all hosts.
         items: what to fetch.
         job: the run.
         progress: shows it.
@@ -61,14 +60,10 @@ def collect(
     meter, since, summary = Meter(by_host), time.monotonic(), ""
 
     def visit(host: str, cancelled: threading.Event) -> None:
-        def once() -> None:
-            orders = [item.order(number) for number, item in enumerate(by_host[host]) if not item.done]
-            arguments = {"job": job, "items": orders}
-            with Conversation(errands, host, "give", arguments, cancelled) as talk:
-                _take_all(talk, by_host[host], meter, deadline)
-
+        arguments = {"job": job, "items": [item.order(number) for number, item in enumerate(by_host[host])]}
         try:
-            persistently(errands, host, once, cancelled, meter.say)
+            with Conversation(commands, host, "give", arguments, cancelled) as talk:
+                _take_all(talk, by_host[host], meter, deadline)
         except TransportError as error:
             raise TransportError(f"{error}{_missing(by_host[host])}") from error
         finally:

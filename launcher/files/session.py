@@ -1,4 +1,4 @@
-"""Conversations with the remote commands that copy files: a thread a host, time limits, reconnecting."""
+"""Conversations with the remote commands that copy files: a thread a host, time limits."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from launcher.agent.transfer import FileStream
-from launcher.errors import ConnectionLost, ProtocolError, TransportError
+from launcher.errors import ProtocolError, TransportError
 from launcher.protocol import FilesAlive, FilesFailed
-from launcher.text import nothing_started
-from launcher.transports.base import Leased
+from launcher.transports.base import Hosts
 
 T = TypeVar("T")
 
-#: Seconds without anything from a command that says every second that it is at work; and for its first sign.
-_LOST, _FIRST_SIGN = 10.0, 20.0
 #: Seconds without any progress; a host waits up to 600 s for another launch.
 _STUCK = 660.0
 #: Messages that wait here while something is sent, at most.
@@ -26,11 +23,7 @@ _MOST_WAITING = 50_000
 _PULSE = 5.0
 #: Seconds between two looks at whether the copying was cancelled, and between two tries to send.
 _LOOK, _SEND_AGAIN = 0.05, 0.005
-#: Seconds between two tries to connect; seconds that are tried at least.
-_REDIAL, _LEAST_PATIENCE = 0.5, 5.0
 _TICK = 0.1
-#: Connections to one host that may break, after which it is given up.
-_MOST_BREAKS = 20
 
 
 class Cancelled(Exception):
@@ -41,26 +34,24 @@ class Conversation(FileStream):
     """Messages to and from one remote command. A context manager.
 
     Raises, in each method:
-        ConnectionLost: the connection broke, or is silent; names the host.
-        TransportError: the host failed; names it.
+        TransportError: the host failed, or is lost; names it.
         Cancelled: see ``cancelled``.
 
     Args:
-        errands: runs the command.
+        commands: runs the command.
         host, entry, arguments: where, which, with what.
         cancelled: is set to end it.
     """
 
     def __init__(
-        self, errands: Leased, host: str, entry: str, arguments: object, cancelled: threading.Event
+        self, commands: Hosts, host: str, entry: str, arguments: object, cancelled: threading.Event
     ) -> None:
         super().__init__(host)
         self._host = host
         self._cancelled = cancelled
-        self._lost_at = time.monotonic() + _FIRST_SIGN
         self._pulse_at = time.monotonic() + _PULSE
         self._stuck_at = time.monotonic() + _STUCK
-        self._errand = errands.run(host, f"launcher.agent.files:{entry}", arguments)
+        self._command = commands.run(host, f"launcher.agent.files:{entry}", arguments)
         #: Bytes sent and received so far.
         self.sent = self.received = 0
 
@@ -82,7 +73,7 @@ class Conversation(FileStream):
         view = memoryview(data)
         while view:
             try:
-                count = self._errand.send(view)
+                count = self._command.send(view)
                 view = view[count:]
                 self.sent += count
                 if count:
@@ -110,19 +101,15 @@ class Conversation(FileStream):
         if self._cancelled.is_set():
             raise Cancelled
         poll = select.poll()
-        poll.register(self._errand.fileno(), select.POLLIN)
+        poll.register(self._command.fileno(), select.POLLIN)
         poll.poll(seconds * 1000)
-        data = self._errand.recv(256 * 1024)
+        data = self._command.recv(256 * 1024)
         now = time.monotonic()
         if data == b"":
             raise self._ended()
         if data is not None:
             self.received += len(data)
-            self._lost_at = now + _LOST
             self._take(data)
-        elif now >= self._lost_at:
-            why = f"no answer for {_LOST:.0f} s" if self.received else nothing_started(_FIRST_SIGN)
-            raise ConnectionLost(f"{self._host}: {why}")
         elif now >= self._stuck_at:
             raise TransportError(f"{self._host}: nothing moved for {_STUCK:.0f} s while files were copied")
 
@@ -138,10 +125,8 @@ class Conversation(FileStream):
             raise self.misunderstood("it sends and does not read")
 
     def _ended(self) -> TransportError:
-        status = self._errand.wait(2.0)
-        lines = self._errand.stderr().strip().splitlines()
-        if status is None and not lines:
-            return ConnectionLost(f"{self._host}: the connection broke")
+        status = self._command.wait(2.0)
+        lines = self._command.stderr().strip().splitlines()
         how = "it was killed" if status is None else f"it ended with {status}"
         last = f"; its last line: {lines[-1]}" if lines else ""
         return TransportError(f"{self._host}: the copying there ended too early: {how}{last}")
@@ -150,54 +135,7 @@ class Conversation(FileStream):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._errand.close()
-
-
-def persistently(
-    errands: Leased,
-    host: str,
-    visit: Callable[[], T],
-    cancelled: threading.Event,
-    say: Callable[[str], None],
-) -> T:
-    """Visit a host, and again on a new connection when one breaks.
-
-    Args:
-        errands, host: where.
-        visit: goes on where the one before was cut off; raises ConnectionLost if it is, too.
-        cancelled: is set to end it.
-        say: gets a line for the user when the connection is lost, and when it is back.
-
-    Raises:
-        TransportError: the host failed, or does not come back; names it.
-    """
-    for _ in range(_MOST_BREAKS):
-        try:
-            return visit()
-        except ConnectionLost as error:
-            _connect_again(errands, host, _bare(host, error), cancelled, say)
-    raise TransportError(f"{host}: the connection broke {_MOST_BREAKS} times")
-
-
-def _connect_again(
-    errands: Leased, host: str, why: str, cancelled: threading.Event, say: Callable[[str], None]
-) -> None:
-    since = time.monotonic()
-    until = since + max(errands.patience(host), _LEAST_PATIENCE)
-    say(f"{host}: connection lost ({why}); trying again for {until - since:.0f} s")
-    while not cancelled.is_set():
-        try:
-            errands.reconnect(host)
-        except TransportError as error:
-            if time.monotonic() + _REDIAL >= until:
-                tried = f"and not back after {time.monotonic() - since:.0f} s"
-                text = f"{host}: the connection was lost ({why}), {tried}: {_bare(host, error)}"
-                raise TransportError(text) from error
-            cancelled.wait(_REDIAL)
-            continue
-        say(f"{host}: connected again after {time.monotonic() - since:.0f} s")
-        return
-    raise Cancelled
+        self._command.close()
 
 
 def _bare(host: str, error: object) -> str:

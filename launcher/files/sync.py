@@ -13,11 +13,11 @@ from launcher.agent.transfer import FILE, FOLDER, MAX_ENTRIES, send_entries
 from launcher.errors import HostsError
 from launcher.files.progress import Meter, Progress
 from launcher.files.requests import SyncRequest
-from launcher.files.session import Conversation, on_all, persistently
+from launcher.files.session import Conversation, on_all
 from launcher.files.walk import Packed, Tree, left_out
 from launcher.protocol import FileEntry, FileGone, FileHad, FilesDone, FilesFollow, FilesListed
 from launcher.text import byte_size, counted, listed
-from launcher.transports.base import Leased
+from launcher.transports.base import Hosts
 
 
 class SyncResult(NamedTuple):
@@ -36,7 +36,7 @@ class SyncResult(NamedTuple):
 
 
 def sync(
-    errands: Leased,
+    commands: Hosts,
     hosts: Sequence[str],
     packed: Packed,
     job: str,
@@ -47,7 +47,7 @@ def sync(
     """Bring folders to all hosts, put them in their places.
 
     Args:
-        errands: on all hosts.
+        commands: on all hosts.
         hosts, packed, job: what goes where, for which run.
         progress: shows it.
         fanout: how many hosts at once.
@@ -64,16 +64,11 @@ def sync(
         problems.add((path, why))
 
     def visit(host: str, cancelled: threading.Event) -> list[str]:
-        def once() -> list[str]:
-            arguments = {"job": job, "trees": [_order(tree.request) for tree in packed.trees]}
-            with Conversation(errands, host, "receive", arguments, cancelled) as talk:
-                try:
-                    return _serve(talk, packed, meter, problem)
-                finally:
-                    sent.append(talk.sent)
-
+        arguments = {"job": job, "trees": [_order(tree.request) for tree in packed.trees]}
         try:
-            paths = persistently(errands, host, once, cancelled, meter.say)
+            with Conversation(commands, host, "receive", arguments, cancelled) as talk:
+                paths = _serve(talk, packed, meter, problem)
+                sent.append(talk.sent)
         finally:
             meter.done(host)
         arrived(host)
@@ -172,12 +167,12 @@ def _summary(result: SyncResult, hosts: int) -> str:
 
 
 def make_outputs(
-    errands: Leased, names: Mapping[str, Sequence[str]], job: str, fanout: int, for_all: bool
+    commands: Hosts, names: Mapping[str, Sequence[str]], job: str, fanout: int, for_all: bool
 ) -> dict[str, list[str]]:
     """Make a folder for what each task makes, on its host.
 
     Args:
-        errands: on all hosts.
+        commands: on all hosts.
         names: of the folders, by host.
         job: the run.
         fanout: how many hosts at once.
@@ -192,7 +187,7 @@ def make_outputs(
 
     def visit(host: str, cancelled: threading.Event) -> list[str]:
         arguments = {"job": job, "names": list(names[host]), "mode": 0o777 if for_all else 0o700}
-        return _ask(errands, host, "make_outputs", arguments, cancelled)
+        return _ask(commands, host, "make_outputs", arguments, cancelled)
 
     outcome = on_all(list(names), visit, fanout)
     if outcome.failed:
@@ -200,7 +195,7 @@ def make_outputs(
     return outcome.done
 
 
-def finish(errands: Leased, hosts: Sequence[str], job: str, fanout: int) -> dict[str, str]:
+def finish(commands: Hosts, hosts: Sequence[str], job: str, fanout: int) -> dict[str, str]:
     """Remove the folders of a run from all hosts.
 
     Returns:
@@ -208,15 +203,15 @@ def finish(errands: Leased, hosts: Sequence[str], job: str, fanout: int) -> dict
     """
 
     def visit(host: str, cancelled: threading.Event) -> list[str]:
-        return _ask(errands, host, "finish", {"job": job}, cancelled)
+        return _ask(commands, host, "finish", {"job": job}, cancelled)
 
     return on_all(hosts, visit, fanout).failed
 
 
 def _ask(
-    errands: Leased, host: str, entry: str, arguments: Mapping[str, object], cancelled: threading.Event
+    commands: Hosts, host: str, entry: str, arguments: Mapping[str, object], cancelled: threading.Event
 ) -> list[str]:
-    with Conversation(errands, host, entry, arguments, cancelled) as talk:
+    with Conversation(commands, host, entry, arguments, cancelled) as talk:
         message = talk.get()
         if not isinstance(message, FilesDone):
             raise talk.misunderstood(f"{type(message).__name__} at the wrong moment")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from launcher.job import Host, Placed, Placement, RunPaths
-from launcher.job_run.hosts import RemoteCommands
+from launcher.job_run.hosts import Programs, RemoteCommands
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
@@ -68,6 +68,7 @@ def connect_engines(
     job: str,
     notices: Notices,
     commands: RemoteCommands,
+    programs: Programs,
     hosts: Sequence[Host],
 ) -> ContainersHere | ContainersOnHosts:
     """Connect to the engine of this machine, or to those of the hosts that the options name.
@@ -77,7 +78,7 @@ def connect_engines(
     """
     assert options.docker is not None
     if options.hosts_named:
-        return ContainersOnHosts(options, options.docker, made, job, notices, commands, hosts)
+        return ContainersOnHosts(options, options.docker, made, job, notices, commands, programs, hosts)
     return ContainersHere(options, options.docker, made, job, notices)
 
 
@@ -142,7 +143,8 @@ class ContainersOnHosts:
 
     Args:
         options, docker, made, job, notices: as for `ContainersHere`.
-        commands: runs programs of ours on the hosts.
+        commands: run the engines' commands on the hosts.
+        programs: run the containers' agents.
         hosts: those that the tasks run on.
     """
 
@@ -154,13 +156,14 @@ class ContainersOnHosts:
         job: str,
         notices: Notices,
         commands: RemoteCommands,
+        programs: Programs,
         hosts: Sequence[Host],
     ) -> None:
         self._options = options
         self._docker = docker
         self._job = job
         self._notices = notices
-        self._commands = commands
+        self._programs = programs
         self._hosts = {host.name: host for host in hosts}
         self._engines = Engines(hosts, commands, notices)
         self._made = self._engines.ready(made, docker)
@@ -178,7 +181,7 @@ class ContainersOnHosts:
         marks = labels(self._job, docker.keep)
         lease = self._options.ssh.lease
         started = RemoteContainers(
-            self._engines, self._commands, self._job, made, marks, lease, self._notices
+            self._engines, self._programs, self._job, made, marks, lease, self._notices
         )
         stack.enter_context(started).start()
         tasks = tuple(_settled(placed, self._workdir(placed), there) for placed in placement.tasks)

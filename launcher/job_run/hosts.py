@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.text import listed
-from launcher.transports.base import Leased, RemoteCommand
-from launcher.transports.local import LocalHosts
+from launcher.transports.base import Connections, Link, RemoteCommand, Transport
+from launcher.transports.link import ReconnectingLink
+from launcher.transports.local import LocalHosts, LocalLink
 
 if TYPE_CHECKING:
     from launcher.transports.ssh.hosts import SshHosts
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 _DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
 #: Those that are not for a host or a log.
 _OTHER_DESCRIPTORS = 256
+
+#: Seconds for agents that are not needed, or not any more, to end.
+_LAST_WAIT = 10.0
 
 _NOT_SYNCED = "--sync DIR brings a folder to every host and runs there"
 _SYNCED = "--sync leaves out what .gitignore names"
@@ -102,15 +107,15 @@ def allow_descriptors(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
-class RemoteCommands:
-    """Runs programs of ours on any host of a launch, this machine or another one.
+class Programs:
+    """Runs programs of ours on any host of a launch, this machine or another one, directly.
 
     Args:
         hosts: all of them.
         others: the connections to other machines; ``None``: there are none.
     """
 
-    def __init__(self, hosts: Sequence[Host], others: Leased | None) -> None:
+    def __init__(self, hosts: Sequence[Host], others: Connections | None) -> None:
         self._here = frozenset(host.name for host in hosts if is_here(host))
         self._local = LocalHosts()
         self._others = others
@@ -120,19 +125,85 @@ class RemoteCommands:
         return self._on(host).run(host, entry, arguments)
 
     def reconnect(self, host: str) -> None:
-        """See `launcher.transports.base.Leased`."""
+        """See `launcher.transports.base.Connections`."""
         self._on(host).reconnect(host)
 
-    def patience(self, host: str) -> float:
-        """See `launcher.transports.base.Leased`."""
-        return self._on(host).patience(host)
-
-    def _on(self, host: str) -> Leased:
+    def _on(self, host: str) -> Connections:
         if host in self._here:
             return self._local
         if self._others is None:
             raise TransportError(f"{host}: there is no connection to it")
         return self._others
+
+
+class HostLinks:
+    """Links to the agents of hosts, opened before the job needs them.
+
+    A local agent starts while the launcher gets ready. A remote one runs commands before and after the job.
+    """
+
+    def __init__(self) -> None:
+        self._links: dict[str, Link | TransportError] = {}
+
+    def start(self, transport: Transport, hosts: Iterable[Host]) -> None:
+        """Open a link to each of these hosts."""
+        for host in hosts:
+            try:
+                self._links[host.name] = transport.open(host)
+            except TransportError as error:
+                self._links[host.name] = error
+
+    def open(self, host: Host) -> Link:
+        """The link to a host for the job; see `Transport.open`."""
+        link = self._links[host.name]
+        if isinstance(link, TransportError):
+            raise link
+        if not link.stays:
+            del self._links[host.name]
+        return link
+
+    def staying(self, host: str) -> ReconnectingLink | None:
+        """The link that runs the remote commands of a host; ``None``: its agent has ended, or there is none.
+
+        Raises:
+            TransportError: it could not be opened.
+        """
+        link = self._links.get(host)
+        if isinstance(link, TransportError):
+            raise link
+        return link if isinstance(link, ReconnectingLink) and not link.over.is_set() else None
+
+    @property
+    def agents(self) -> list[tuple[int, int]]:
+        """Number and watchdog's pid of the local agents that the job has not taken yet."""
+        return [(link.number, link.pid) for link in self._links.values() if isinstance(link, LocalLink)]
+
+    def close(self) -> None:
+        """End the agents whose links the job has not taken, and those that stay."""
+        links = [link for link in self._links.values() if not isinstance(link, TransportError)]
+        self._links.clear()
+        for link in links:
+            link.hang_up()
+        deadline = time.monotonic() + _LAST_WAIT
+        for link in links:
+            link.wait(max(0.0, deadline - time.monotonic()))
+            link.close()
+
+
+class RemoteCommands:
+    """Runs remote commands over the links to hosts; directly where there is none.
+
+    Args:
+        links, programs: those of the launch.
+    """
+
+    def __init__(self, links: HostLinks, programs: Programs) -> None:
+        self._links, self._programs = links, programs
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `launcher.transports.base.Hosts`."""
+        link = self._links.staying(host)
+        return self._programs.run(host, entry, arguments) if link is None else link.command(entry, arguments)
 
 
 class HostHints:

@@ -47,6 +47,8 @@ class _Connection:
         self.host = host
         self.link = link
         self.closed = False
+        #: The job is over there; the link is left to its owner.
+        self.stays = False
         #: The selector watches `Link.writing`.
         self.watched = -1
         #: Seconds that the host's clock is behind ours, by the quickest event so far.
@@ -239,9 +241,7 @@ class Orchestrator:
             return
         connection = _Connection(host.name, link)
         self._connections[host.name] = connection
-        link.tasks = frozenset(
-            placed.task for placed in self._placement.tasks if placed.host.name == host.name
-        )
+        link.tasks.update(placed.task for placed in self._placement.tasks if placed.host.name == host.name)
         self._selector.register(link, selectors.EVENT_READ, lambda: self._receive(connection))
 
     def _receive(self, connection: _Connection) -> None:
@@ -260,7 +260,7 @@ class Orchestrator:
         for message in messages:
             self._handle(connection.dated(message))
             if isinstance(message, events.AgentClosed):
-                self._close(connection)
+                self._close(connection, connection.link.stays)
 
     def _report_lost_agents(self) -> None:
         now = time.monotonic()
@@ -270,13 +270,16 @@ class Orchestrator:
                 self._lost.remove(lost)
                 self._handle(events.AgentLost(lost.connection.host, lost.at, reason))
 
-    def _close(self, connection: _Connection) -> None:
+    def _close(self, connection: _Connection, stays: bool = False) -> None:
         if not connection.closed:
-            connection.closed = True
+            connection.closed, connection.stays = True, stays
             self._selector.unregister(connection.link)
             if connection.watched >= 0:
                 self._selector.unregister(connection.watched)
-            connection.link.hang_up()
+            if stays:
+                connection.link.tasks.clear()
+            else:
+                connection.link.hang_up()
 
     def _watch_writing(self, connection: _Connection) -> None:
         """Wait for the link to take bytes again, while some are unsent."""
@@ -293,9 +296,9 @@ class Orchestrator:
 
     def _close_connections(self) -> None:
         """Close all, and wait for the last process of ours on this machine."""
-        connections = self._connections.values()
-        for connection in connections:
+        for connection in self._connections.values():
             self._close(connection)
+        connections = [connection for connection in self._connections.values() if not connection.stays]
         deadline = time.monotonic() + (_HURRIED_WAIT if self._machine.hurried else _LAST_WAIT)
         late = [connection for connection in connections if connection.link.wait(_left(deadline)) is None]
         deadline = time.monotonic() + (_HURRIED_KILL if self._machine.hurried else _LAST_WAIT)

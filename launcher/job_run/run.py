@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from launcher import events, runs
 from launcher.errors import HostsError, JobError, LaunchError, TransportError
-from launcher.job import RELAY, Host, Placement, RunPaths
+from launcher.job import RELAY, Placement, RunPaths
 from launcher.job_run.display import JobDisplay, tmux_session
 from launcher.job_run.hosts import (
     HostHints,
+    HostLinks,
+    Programs,
     RemoteCommands,
     allow_descriptors,
     connect_hosts,
@@ -35,9 +37,9 @@ from launcher.output.selection import Selection, parse_selection
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.scheduler.placement import place
 from launcher.text import counted
-from launcher.transports.base import Link
 from launcher.transports.docker.container import Container
-from launcher.transports.local import EarlyAgents, LocalTransport
+from launcher.transports.link import ReconnectingTransport
+from launcher.transports.local import LocalTransport
 
 if TYPE_CHECKING:
     from launcher.job_run.staging import Staging
@@ -113,27 +115,38 @@ def _launch(
             notices(text)
         # Forked first: a process with threads, as SSH and Docker need them, can't be forked.
         local = [host for host in hosts if is_here(host)] if options.docker is None else []
-        agents = stack.enter_context(EarlyAgents(LocalTransport(), local))
+        links = HostLinks()
+        stack.callback(links.close)
+        links.start(LocalTransport(), local)
         allow_descriptors(len(placement.tasks))  # for their logs; local tasks keep the limit of the user
         by_ssh = options.docker is None or options.hosts_named
         remote = connect_hosts(stack, options, placement, notices) if by_ssh else None
-        commands = RemoteCommands(hosts, remote)
+        programs = Programs(hosts, remote)
+        commands = RemoteCommands(links, programs)
+        if remote is not None:
+            brought = job if options.sync or options.job.output_dirs else ""
+            stays = staging is not None or options.docker is not None
+            # The links to the agents in containers report a lost connection, too.
+            notify = notices if options.docker is None else lambda _: None
+            ssh = ReconnectingTransport(remote, notify, options.ssh.lease, brought, stays)
+            stack.callback(links.close)  # before the connections
+            links.start(ssh, [host for host in hosts if not is_here(host)])
 
         containers = None
         if options.docker is not None:
             from launcher.job_run.containers import connect_engines
 
-            containers = connect_engines(options, made, job, notices, commands, hosts)
+            containers = connect_engines(options, made, job, notices, commands, programs, hosts)
         if staging is not None:
             stack.enter_context(staging.on_hosts(commands, job, interrupts))
             placement = staging.send()
 
         tmux = tmux_session(job) if options.tmux else None
-        paths = _run_folder(options, job, agents)
+        paths = _run_folder(options, job, links)
         if containers is not None:
             placement, open_link = containers.start(stack, placement, paths, interrupts)
         else:
-            open_link = _links(options, agents, remote, job, notices)
+            open_link = links.open
         if options.job.output_dirs and (containers is None or options.hosts_named):
             placement = make_output_dirs_here(placement, paths)
         if remote is not None and options.relay is not None:
@@ -174,19 +187,6 @@ def _launch(
     return code or (0 if complete else LaunchError.exit_code)
 
 
-def _links(
-    options: Options, agents: EarlyAgents, remote: SshHosts | None, job: str, notices: Notices
-) -> Callable[[Host], Link]:
-    """What opens the link to the agent of a host: the forked one here, over SSH elsewhere."""
-    if remote is None:
-        return agents.open
-    from launcher.transports.link import ReconnectingTransport
-
-    brought = job if options.sync or options.job.output_dirs else ""
-    ssh = ReconnectingTransport(remote, notices, options.ssh.lease, brought)
-    return lambda host: agents.open(host) if is_here(host) else ssh.open(host)
-
-
 def _with_relay(placement: Placement, remote: SshHosts, socket: str, notices: Notices) -> Placement:
     """The placement whose tasks on other machines find the port that leads to this unix socket."""
     ports = remote.relay(os.path.abspath(socket), notices)
@@ -198,14 +198,14 @@ def _with_relay(placement: Placement, remote: SshHosts, socket: str, notices: No
     return placement.told(relays)
 
 
-def _run_folder(options: Options, job: str, agents: EarlyAgents) -> RunPaths:
+def _run_folder(options: Options, job: str, links: HostLinks) -> RunPaths:
     """Make the folder of the run.
 
     Raises:
         JobError: it is in use; a job file that names one names the same for each of its runs.
     """
     try:
-        return runs.create(options.run_dir, job, agents.agents)
+        return runs.create(options.run_dir, job, links.agents)
     except JobError as error:
         if options.sources.run_dir in ("", "--run-dir"):
             raise

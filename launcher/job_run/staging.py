@@ -20,7 +20,7 @@ from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.output_dirs import with_output_dirs
 from launcher.text import byte_size, counted, listed
-from launcher.transports.base import Leased
+from launcher.transports.base import Hosts
 
 #: Stands for the name of the run in a dry run.
 _JOB = "JOB"
@@ -64,7 +64,7 @@ class Staging:
         #: Host -> folder of this run, as far as something was to be collected from it.
         self._run_folders: dict[str, str] = {}
         #: Set by `on_hosts`.
-        self._commands: Leased
+        self._commands: Hosts
         self._job = ""
         self._interrupts: Interrupts
 
@@ -76,7 +76,7 @@ class Staging:
     # ------------------------------------------------------------------ before the job
 
     @contextmanager
-    def on_hosts(self, commands: Leased, job: str, interrupts: Interrupts) -> Iterator[None]:
+    def on_hosts(self, commands: Hosts, job: str, interrupts: Interrupts) -> Iterator[None]:
         """The launch itself; at its end the folders of the run are removed from the hosts.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol, TypeVar
 
@@ -22,8 +22,11 @@ class Link(Protocol):
 
     #: Its events are dated by this machine's clock.
     same_clock: bool
-    #: The tasks of its host, the only ones its messages may name; ``None``: any.
-    tasks: Collection[str] | None
+    #: The agent stays for remote commands when the job is over, until `hang_up`.
+    stays: bool
+    #: The tasks of its host: its messages may name no other.
+    tasks: set[str]
+
     @property
     def writing(self) -> int:
         """For select: writable when `flush` can send what waits; -1: nothing waits."""
@@ -103,7 +106,7 @@ class RemoteCommand(Protocol):
 
 
 class Hosts(Protocol):
-    """Runs programs of ours on hosts, over connections that are there already."""
+    """Runs programs of ours on hosts."""
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """Start a program on a host.
@@ -118,8 +121,8 @@ class Hosts(Protocol):
         """
 
 
-class Reconnecting(Hosts, Protocol):
-    """The same, by connections that can be made again."""
+class Connections(Hosts, Protocol):
+    """The same, directly over the connection to a host, which may break. Links use it."""
 
     def reconnect(self, host: str) -> None:
         """Connect to a host anew: programs to come use the new connection. Blocks for a bounded time.
@@ -127,13 +130,6 @@ class Reconnecting(Hosts, Protocol):
         Raises:
             TransportError: the host can't be reached.
         """
-
-
-class Leased(Reconnecting, Protocol):
-    """The same, to hosts whose lease limits how long a lost connection may stay away."""
-
-    def patience(self, host: str) -> float:
-        """Seconds for which it is worth trying to reach a host that does not answer now."""
 
 
 def for_each(

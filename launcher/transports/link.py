@@ -12,7 +12,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from launcher.agent.processes import new_agent_number
@@ -34,7 +34,7 @@ from launcher.protocol import (
     RunCommand,
 )
 from launcher.text import nothing_started
-from launcher.transports.base import Reconnecting, RemoteCommand
+from launcher.transports.base import Connections, RemoteCommand
 
 #: Entries of programs on the host.
 START, CONNECT, KILL = "launcher.agent.main:start", "launcher.agent.main:connect", "launcher.agent.sweep:kill"
@@ -53,7 +53,7 @@ PATIENCE = 1.0
 LAST_WORD, CLOSING, NOTICE = 1.0, 10.0, 1.0
 #: Seconds in which a connection that was lost may well be back.
 HOPE = 3.0
-#: Bytes of messages that nobody has taken yet: more than an honest agent sends.
+#: Bytes of messages that wait for the reader, at most: an honest agent sends less.
 _MOST_WAITING = 2 * WINDOW
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
 _GRACE = 6.0
@@ -103,7 +103,7 @@ class ReconnectingLink(threading.Thread):
         hosts: starts programs there.
         arguments: those of `launcher.agent.main`: ``host``, ``agent``, ``lease``, ``token`` and more.
         tell: gets a line for the user when the connection is lost, and when it is back; called by the thread.
-        start, connect: entries: of the first program, and of those that connect to the agent again.
+        stays: see `Link`.
 
     Raises:
         OSError, RuntimeError: there is no descriptor, or no thread, left.
@@ -116,19 +116,18 @@ class ReconnectingLink(threading.Thread):
     def __init__(
         self,
         host: str,
-        hosts: Reconnecting,
+        hosts: Connections,
         arguments: dict[str, Any],
         tell: Callable[[str], None],
-        start: str = "",
-        connect: str = CONNECT,
+        stays: bool = False,
     ) -> None:
         super().__init__(name=f"link {host}", daemon=True)
         now = time.monotonic()
         self._host, self._hosts, self._tell = host, hosts, tell
         self._lease = float(arguments["lease"])
         self._arguments = {**arguments, "lease": max(self._lease - HEAD_START, self._lease * LEAST_SHARE)}
-        self._entries = start or START, connect
-        self.tasks: Collection[str] | None = None
+        self.stays = stays
+        self.tasks: set[str] = set()
         #: Guards the channel, the inbox and the commands.
         self._lock = threading.Lock()
         self._channel = Channel(lambda: Decoder(True, host, self.tasks), str(arguments["token"]), greets=True)
@@ -184,6 +183,8 @@ class ReconnectingLink(threading.Thread):
 
     def send(self, command: Command | Message) -> None:
         """See `Link.send`."""
+        if self.stays and isinstance(command, CloseAgent) and not self._hung_up:
+            command = command._replace(stays=True)
         with self._lock:
             self._channel.send(command)
         self._wake.ring()
@@ -286,7 +287,7 @@ class ReconnectingLink(threading.Thread):
 
     def _run(self) -> str:
         try:
-            self._use(self._hosts.run(self._host, self._entries[0], self._next_arguments()))
+            self._use(self._hosts.run(self._host, START, self._next_arguments()))
         except TransportError as error:
             if not self._may_try_again(error):
                 return self._bare(error)
@@ -370,14 +371,15 @@ class ReconnectingLink(threading.Thread):
                 if command is not None:
                     command.take(message)
             others = messages if not own else [m for m in messages if not isinstance(m, _OF_COMMANDS)]
-            self._closed_there = self._closed_there or any(isinstance(m, AgentClosed) for m in others)
+            if self._hung_up or not self.stays:
+                self._closed_there = self._closed_there or any(isinstance(m, AgentClosed) for m in others)
             now = time.monotonic()
             if self._discards:
                 self._channel.took(len(messages), now, at_once=self._closed_there)
                 return
             self._channel.took(len(own), now)
             self._inbox += others
-            self._waiting += size
+            self._waiting += size if others else 0
             if self._waiting > _MOST_WAITING:
                 raise ProtocolError("its agent sends more than was acknowledged")
         if others:
@@ -410,7 +412,7 @@ class ReconnectingLink(threading.Thread):
                 self._channel.took(len(self._inbox), now, at_once=self._closed_there)
                 self._inbox.clear()
         if now >= self._heard_at + self._lease:
-            tasks = "; its agent ends the tasks there by itself" if self._met else ""
+            tasks = "; its agent ends the tasks there by itself" if self._met and self.tasks else ""
             return self._with_suspension(f"no answer for {self._lease:.0f} s: {self._why_not}{tasks}")
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
             return "" if self._closed_there else "nobody waited for its end"
@@ -455,7 +457,7 @@ class ReconnectingLink(threading.Thread):
         """In a thread of its own: connect again."""
         try:
             self._hosts.reconnect(self._host)
-            entry = self._entries[1 if self._met else 0]
+            entry = CONNECT if self._met else START
             self._dialled.append(self._hosts.run(self._host, entry, arguments))
         except TransportError as error:
             self._dialled.append(error)
@@ -504,7 +506,7 @@ class ReconnectingLink(threading.Thread):
         if self._lost_at is None and not self._closed_there:
             self._lost_at = time.monotonic()
             left = self._heard_at + self._lease - self._lost_at
-            tasks = "its tasks go on, trying again" if self._met else "trying again"
+            tasks = "its tasks go on, trying again" if self._met and self.tasks else "trying again"
             self._report(f"connection lost ({why}); {tasks} for {left:.0f} s")
 
     def _silent_at(self) -> float:
@@ -632,13 +634,19 @@ class ReconnectingTransport:
         hosts: starts programs there.
         tell: gets a line for the user when a connection is lost or back; called by other threads.
         lease: seconds that the tasks of a host outlive a lost connection.
-        job: the run whose files were brought to the hosts; empty: none were.
+        job: the run whose files are brought to the hosts; empty: none are.
+        stays: see `Link`.
     """
 
     def __init__(
-        self, hosts: Reconnecting, tell: Callable[[str], None], lease: float = 60.0, job: str = ""
+        self,
+        hosts: Connections,
+        tell: Callable[[str], None],
+        lease: float = 60.0,
+        job: str = "",
+        stays: bool = False,
     ) -> None:
-        self._hosts, self._tell, self._lease = hosts, tell, lease
+        self._hosts, self._tell, self._lease, self._stays = hosts, tell, lease, stays
         self._job = {"job": job} if job else {}
 
     def open(self, host: Host) -> ReconnectingLink:
@@ -651,6 +659,6 @@ class ReconnectingTransport:
             **self._job,
         }
         try:
-            return ReconnectingLink(host.name, self._hosts, arguments, self._tell)
+            return ReconnectingLink(host.name, self._hosts, arguments, self._tell, self._stays)
         except (OSError, RuntimeError) as error:
             raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error

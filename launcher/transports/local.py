@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import IO, NoReturn
 
 from launcher.agent import main, processes, sweep
@@ -26,7 +26,6 @@ from launcher.events import Command
 from launcher.job import Host
 from launcher.protocol import Channel, Decoder, Message, Refused
 from launcher.text import signal_name
-from launcher.transports.base import Link, Transport
 
 #: Bytes a pipe of a link holds: output comes in big pieces.
 _PIPE_SIZE = 1024 * 1024
@@ -50,8 +49,6 @@ _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspat
 _ARRIVAL = 60.0
 #: Seconds for a program to end after the end of its stdin; then it is killed.
 _FAREWELL = 5.0
-#: Seconds for an agent that was started early and is not needed: it has nothing to end.
-_LAST_WAIT = 10.0
 
 
 class PipeLink:
@@ -63,9 +60,10 @@ class PipeLink:
     """
 
     same_clock = True
+    stays = False
 
     def __init__(self, host: str, reading: int, writing: int) -> None:
-        self.tasks: Collection[str] | None = None
+        self.tasks: set[str] = set()
         self._channel = Channel(lambda: Decoder(True, host, self.tasks))
         self._reading, self._input = reading, writing
         #: Why the agent ended, if it said so.
@@ -257,60 +255,6 @@ def _become_agent(host: str, number: int, streams: Sequence[int]) -> NoReturn:
             os._exit(1)
 
 
-class EarlyAgents:
-    """Opens links at once and hands them out later: agents start while the launcher gets ready.
-
-    A transport of its own. As a context it ends the agents that were never asked for.
-
-    Args:
-        transport: opens them.
-        hosts: on which.
-    """
-
-    def __init__(self, transport: Transport, hosts: Iterable[Host]) -> None:
-        self._opened: dict[str, Link | TransportError] = {}
-        try:
-            for host in hosts:
-                self._opened[host.name] = _opened(transport, host)
-        except BaseException:
-            self._end()
-            raise
-
-    def open(self, host: Host) -> Link:
-        """The link to ``host``; see `Transport.open`."""
-        found = self._opened.pop(host.name)
-        if isinstance(found, TransportError):
-            raise found
-        return found
-
-    @property
-    def agents(self) -> list[tuple[int, int]]:
-        """Number and watchdog's pid of the local agents that were not asked for yet."""
-        return [(link.number, link.pid) for link in self._opened.values() if isinstance(link, LocalLink)]
-
-    def __enter__(self) -> EarlyAgents:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        links = [link for link in self._opened.values() if not isinstance(link, TransportError)]
-        self._opened.clear()
-        for link in links:
-            link.hang_up()
-        for link in links:
-            link.wait(_LAST_WAIT)
-            link.close()
-
-
-def _opened(transport: Transport, host: Host) -> Link | TransportError:
-    try:
-        return transport.open(host)
-    except TransportError as error:
-        return error
-
-
 class LocalHosts:
     """Runs programs of ours in child processes here, whatever the host is called; see
     `launcher.transports.base.Hosts`."""
@@ -334,10 +278,6 @@ class LocalHosts:
     def reconnect(self, host: str) -> None:
         """There is no connection that could break."""
         raise TransportError(f"{host}: nothing connects to this machine")
-
-    def patience(self, host: str) -> float:
-        """The same: nothing comes back."""
-        return 0.0
 
 
 class LocalCommand:

@@ -152,6 +152,7 @@ class Driver:
     def hold(self, *tasks: str) -> dict[str, int]:
         """Have a port held for each task."""
         before = len(self.all(events.PortsHeld))
+        self.link.tasks.update(tasks)
         self.send(events.HoldPorts(self.host, tuple(map(TaskId, tasks))))
         held = self.until(lambda: self.all(events.PortsHeld)[before:], what="ports")[0]
         return {str(task): port for task, port in held.ports.items()}
@@ -172,6 +173,7 @@ class Driver:
     ) -> None:
         """Start a task; does not wait."""
         environment = {**self._mark, **(env or {})}
+        self.link.tasks.add(task)
         self.send(
             events.StartTask(self.host, TaskId(task), attempt, tuple(argv), environment, workdir, ladder)
         )

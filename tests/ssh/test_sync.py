@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,12 @@ def project(tmp_path: Path) -> Path:
 
 def arriving(host: LabHost) -> int:
     """Bytes of the files that have arrived, or are arriving, in trees that are not complete."""
-    trees = (host.there(host.home) / CACHE / "work").glob("*/.*/tree")
-    return sum(path.lstat().st_size for tree in trees for path in tree.rglob("*") if not path.is_dir())
+    size = 0
+    for tree in (host.there(host.home) / CACHE / "work").glob("*/.*/tree"):
+        for path in tree.rglob("*"):
+            with suppress(FileNotFoundError):  # renamed in this moment
+                size += 0 if path.is_dir() else path.lstat().st_size
+    return size
 
 
 def until_halfway(started: Started, host: LabHost, size: int) -> None:
@@ -163,8 +168,7 @@ def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], projec
     gone.start_sshd()
     gone.netem_off()
     assert ended.code == 125
-    said = rf"launch: {gone.name}: the connection was lost \(.*\), and not back after \d+ s: .* refused"
-    assert re.search(said, ended.err), ended.err
+    assert re.search(rf"launch: {gone.name}: no answer for 6 s: .* refused", ended.err), ended.err
     assert not list((gone.there(gone.home) / CACHE / "work").glob("*/project"))
 
 

@@ -24,7 +24,7 @@ from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.protocol import Refused, encode
 from launcher.transports import bootstrap
-from launcher.transports.base import Reconnecting, RemoteCommand
+from launcher.transports.base import Connections, RemoteCommand
 from launcher.transports.docker.container import HOST_NETWORK, Container, container_name, run_words
 from launcher.transports.docker.faults import end_fault
 from launcher.transports.docker.here import Arrival
@@ -159,7 +159,7 @@ class RemoteContainers:
     def __init__(
         self,
         engines: Engines,
-        hosts: Reconnecting,
+        hosts: Connections,
         job: str,
         containers: Sequence[Container],
         marks: Mapping[str, str],
@@ -224,5 +224,5 @@ class RemoteContainers:
         return DockerCommand(self._docker(host, words), container, program, is_run=False)
 
     def reconnect(self, host: str) -> None:
-        """See `launcher.transports.base.Reconnecting.reconnect`."""
+        """See `launcher.transports.base.Connections.reconnect`."""
         self._hosts.reconnect(host)

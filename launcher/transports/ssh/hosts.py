@@ -56,8 +56,6 @@ class SshHosts:
         self._doing: dict[str, str] = {}
         self._changed = threading.Condition()
         self._relay: Relay | None = None
-        #: When hosts were first dialled again that have not been reached since (monotonic).
-        self._away_since: dict[str, float] = {}
         self._reconnecting = {name: threading.Lock() for name in self._hosts}
 
     def __enter__(self) -> SshHosts:
@@ -168,16 +166,9 @@ class SshHosts:
             old = self._connections.pop(host, None)
             if old is not None:
                 old.close()
-            self._away_since.setdefault(host, time.monotonic())
             self._connections[host] = connection = self._dial(self._hosts[host], attempts=1)
-            self._away_since.pop(host, None)
             if self._relay is not None:
                 self._relay.renew(connection)
-
-    def patience(self, host: str) -> float:
-        """Seconds for which it is worth trying to reach a host again: what is left of its lease."""
-        now = time.monotonic()
-        return max(0.0, self._settings.lease - (now - self._away_since.get(host, now)))
 
     def relay(self, path: str, tell: Callable[[str], None]) -> dict[str, int]:
         """Open a port on every host that leads to a Unix socket here, until the connections end.

@@ -170,62 +170,6 @@ def test_what_is_spare_and_can_not_be_fetched_is_a_remark(
     assert (len(result.failures), result.failed) == (1, ("c",))
 
 
-# ---------------------------------------------------------------------- connections that break
-
-
-class Broken(LocalHosts):
-    """Connections to the first host break after so many bytes were received, one after the other."""
-
-    def __init__(self, folder: Path, *after: int) -> None:
-        super().__init__(folder)
-        self._after = list(after)
-
-    def run(self, host: str, entry: str, arguments: object) -> LocalErrand:
-        errand = super().run(host, entry, arguments)
-        if host == "a" and self._after:
-            errand.breaks_after = self._after.pop(0)
-        return errand
-
-    def patience(self, host: str) -> float:
-        return 0.0
-
-
-def test_what_is_fetched_goes_on_over_another_connection(folder: Path, out: Path, tmp_path: Path):
-    (folder / "a first one").write_bytes(os.urandom(1_000_000))
-    hosts = Broken(tmp_path / "homes", 3_500_000)
-    result = fetch(
-        hosts, wanted("nowhere", out), wanted("project", out, base=str(folder.parent)), wanted("x*", out)
-    )
-    assert hosts.reconnected == ["a"]
-    assert snapshot(out / "project") == snapshot(folder)
-    assert (result.files, result.failures, len(result.remarks)) == (14, (), 2)
-    assert hosts.errands[1].received < 5_300_000, "what had arrived came again"
-
-
-def test_a_host_that_stays_away(folder: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(session, "_LEAST_PATIENCE", 0.3)
-    hosts = Broken(tmp_path / "homes", 1_500_000)
-    hosts.away.add("a")
-    result = fetch(
-        hosts,
-        wanted("run.sh", out, base=str(folder)),
-        wanted("project", out, base=str(folder.parent)),
-        wanted("later", out, task="worker/1"),
-        wanted("x", out, host="b"),
-    )
-    (failure,) = result.failures
-    assert re.match(
-        r"a: the connection was lost \(the connection broke\), and not back after \d+ s: no ", failure
-    )
-    assert failure.endswith(
-        f"; not fetched: 'project' of worker/0, 'later' of worker/1 ({result.files} files came)"
-    )
-    assert len(result.remarks) == 1, "what the other host says counts all the same"
-    whole, arrived = snapshot(folder), snapshot(out / "project")
-    assert b"src/big" not in arrived
-    assert all(value == whole[path] for path, value in arrived.items() if value[0] == "file")
-
-
 # ---------------------------------------------------------------------- hostile hosts
 
 

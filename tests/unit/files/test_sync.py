@@ -157,20 +157,6 @@ def test_a_cut_leaves_nothing_visible_and_the_next_launch_goes_on(
         assert hosts.sent - before < 11_500_000, "what had arrived came again"
 
 
-def test_a_sync_goes_on_over_another_connection(hosts: LocalHosts, folder: Path, tmp_path: Path):
-    (folder / "first").write_bytes(os.urandom(2_500_000))
-    packed = look(parse_syncs([str(folder)]), str(tmp_path))
-    hosts.cuts["a"] = 3_500_000
-    said: list[str] = []
-    result = sync(hosts, ("a",), packed, "job1", quietly(said), 8)
-    assert snapshot(Path(result.workdirs["a"])) == snapshot(folder)
-    assert hosts.reconnected == ["a"]
-    assert result.sent == hosts.sent < 3_500_000 + 5_200_000, "what had arrived came again"
-    assert said[0] == "a: connection lost (the connection broke); trying again for 5 s"
-    assert said[1].startswith("a: connected again after ")
-    assert said[2].startswith("synced 14 files")
-
-
 def test_a_run_that_was_never_finished_goes_when_nothing_uses_it(
     bring: Bring, hosts: LocalHosts, folder: Path
 ):

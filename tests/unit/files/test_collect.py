@@ -13,7 +13,6 @@ import pytest
 from launcher.agent.transfer import FILE, FOLDER, LINK, check_entry
 from launcher.errors import ProtocolError
 from launcher.files import collect as collecting
-from launcher.files import session
 from launcher.files.collect import Collected, collect
 from launcher.files.progress import Progress
 from launcher.files.requests import Item
@@ -155,7 +154,6 @@ def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path, monkeypatch: p
 def test_what_is_spare_and_can_not_be_fetched_is_a_remark(
     hosts: LocalHosts, out: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(session, "_LEAST_PATIENCE", 0.3)
     out.mkdir()
     (out / "full").write_text("a file")
     (hosts.home("a") / "d").mkdir()

@@ -14,7 +14,6 @@ import pytest
 
 from launcher.agent.transfer import SYNC_MARK
 from launcher.errors import JobError, TransportError
-from launcher.files import session
 from launcher.files.collect import collect
 from launcher.files.progress import Progress
 from launcher.files.requests import Item, parse_syncs
@@ -137,16 +136,11 @@ def test_several_launches_and_hosts_of_one_home_at_once(hosts: LocalHosts, folde
 
 @pytest.mark.parametrize("after", [0, 1, 300, 100_000, 3_300_000])
 def test_a_cut_leaves_nothing_visible_and_the_next_launch_goes_on(
-    bring: Bring, hosts: LocalHosts, folder: Path, after: int, monkeypatch: pytest.MonkeyPatch
+    bring: Bring, hosts: LocalHosts, folder: Path, after: int
 ):
     (folder / "first").write_bytes(os.urandom(2_500_000))
     hosts.cuts["b"] = after
-    hosts.away.add("b")
-    monkeypatch.setattr(session, "_LEAST_PATIENCE", 0.3)
-    lost = (
-        r"\Ab: the connection was lost \(the connection broke\), and not back after \d+ s: no route to it\Z"
-    )
-    with pytest.raises(TransportError, match=lost):
+    with pytest.raises(TransportError, match=r"\Ab: "):
         bring(folder, f"{folder}/src:there", to=("a", "b"))
     assert not list(hosts.cache("b").glob("work/*/project"))
     assert not (hosts.home("b") / "there").exists()
@@ -417,25 +411,15 @@ def test_giving_up_ends_at_once_and_shows_no_success(hosts: LocalHosts, folder: 
         ),
         ("print('\\0' * 99)", "the two ends do not understand each other: Hello is not for this direction"),
         ("print('hello ' * 99)", "the two ends do not understand each other: a message of type "),
-        ("sys.stdin.buffer.read()", "nothing of ours has started there in 0 s"),
     ],
 )
-def test_hosts_that_do_something_else(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, text: str
-):
-    monkeypatch.setattr(session, "_FIRST_SIGN", 0.5 if "stdin" in code else 20.0)
-    monkeypatch.setattr(session, "_LEAST_PATIENCE", 0.1)
-
+def test_hosts_that_do_something_else(folder: Path, tmp_path: Path, code: str, text: str):
     class Others(LocalHosts):
         def run(self, host: str, entry: str, arguments: object) -> LocalErrand:
             errand = LocalErrand(["python3", "-c", f"import sys; {code}"], dict(os.environ), None)
             self.errands.append(errand)
             return errand
 
-        def patience(self, host: str) -> float:
-            return 0.0
-
     hosts = Others(tmp_path / "h")
-    hosts.away.add("a")
     with pytest.raises(TransportError, match=text):
         sync(hosts, ("a",), look(parse_syncs([str(folder)]), str(tmp_path)), "job1", Progress(), 1)

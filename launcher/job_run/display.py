@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from launcher.events import StopAsked, Tell, now
@@ -13,10 +13,8 @@ from launcher.job_run.options import Options
 from launcher.output.base import Renderer
 from launcher.output.console import Console, wants_colour
 from launcher.output.console import Options as ConsoleOptions
-from launcher.output.eventpipe import EventPipe
 from launcher.output.files import Files
-from launcher.output.jsonl import Jsonl, skipped_notice
-from launcher.output.selection import Selection
+from launcher.output.jsonl import EventPipe, Jsonl, skipped_notice
 from launcher.output.writer import Writer
 
 if TYPE_CHECKING:
@@ -37,25 +35,27 @@ def tmux_session(job: str) -> Tmux:
 
 
 class JobDisplay:
-    """The renderers of a job, and the thread that writes for them.
+    """The renderers of a job, and the writer for stdout and stderr.
 
     Args:
-        options: say how to show it.
+        options: how to show it.
         show: the tasks whose output is shown; ``None``: ``--show`` is not given.
         paths: the files of the run.
         tmux: the session of ``--tmux``.
     """
 
-    def __init__(self, options: Options, show: Selection | None, paths: RunPaths, tmux: Tmux | None) -> None:
+    def __init__(
+        self, options: Options, show: frozenset[str] | None, paths: RunPaths, tmux: Tmux | None
+    ) -> None:
         self._paths = paths
         self._pipe_closed = False
         self._tmux = tmux
-        self._writer = Writer(logs=paths.logs, notice=_skipped_notice(options))
-        console = _console(options, show, self._writer)
-        around = [console] if tmux is None else tmux.around(console)
+        self.writer = Writer(paths.logs, skipped_notice if options.json else None)
         self._files = Files(self._warn)
         events = [] if options.events_fd is None else [EventPipe(options.events_fd)]
-        self.renderers: Sequence[Renderer] = [self._files, *around, *events]
+        panes = [] if tmux is None else [tmux]
+        console = _console(options, show, self.writer, tmux)
+        self.renderers: Sequence[Renderer] = [self._files, *panes, console, *events]
         #: Set by `close`: a file, or the output, is not complete.
         self.unwritten = False
 
@@ -66,56 +66,40 @@ class JobDisplay:
 
     def stop_asked(self) -> StopAsked | None:
         """The end of the job, once, when the reader of the output is gone (as SIGPIPE has it)."""
-        if not self._pipe_closed and isinstance(self._writer.broken(_STDOUT), BrokenPipeError):
+        if not self._pipe_closed and isinstance(self.writer.broken(_STDOUT), BrokenPipeError):
             self._pipe_closed = True
             return StopAsked(now(), _SIGPIPE, "a closed pipe (nobody reads the output any more)")
         return None if self._tmux is None else self._tmux.stop_wanted()
 
-    def full(self) -> bool:
-        """See `launcher.output.base.Audience`."""
-        return self._writer.full()
-
-    def hurry(self) -> None:
-        """See `launcher.output.base.Audience`."""
-        self._writer.hurry()
-
-    def flush(self, asked: Callable[[], bool]) -> None:
-        """See `launcher.output.base.Audience`."""
-        self._writer.flush(asked=asked)
-
     def close(self) -> None:
         """Say what could not be written; a reader that has closed its pipe does not want to know."""
-        error = self._writer.broken(_STDOUT)
+        error = self.writer.broken(_STDOUT)
         if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
             text = f"the output could not be written: {error.strerror}; it is complete in {self._paths.logs}"
             self._warn(Tell(text, urgent=True))
             self.unwritten = True
         self.unwritten = self.unwritten or self._files.unwritten
-        self._writer.close()
+        self.writer.close()
 
     def _warn(self, message: Tell) -> None:
         text = f"launch: {message.text}\n".encode("utf-8", "backslashreplace")
-        self._writer.write(_STDERR, text, urgent=True)
+        self.writer.write(_STDERR, text, urgent=True)
 
 
-def _skipped_notice(options: Options) -> Callable[[int, int], bytes] | None:
-    """What reports skipped lines; ``None``: a line for people."""
-    return skipped_notice if options.json else None
-
-
-def _console(options: Options, show: Selection | None, writer: Writer) -> Renderer:
+def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux: Tmux | None) -> Renderer:
     """The renderer for stdout."""
     if options.json:
         return Jsonl(writer)
     terminal = os.isatty(_STDOUT)
     # Not when stdout goes to a pager or to tee: two writers on one terminal tear each other's lines.
-    live = terminal and os.isatty(_STDERR) and not options.tmux
+    live = terminal and os.isatty(_STDERR) and tmux is None
     settings = ConsoleOptions(
         terminal=terminal,
         live=live and os.environ.get("TERM") != "dumb",
         colour=wants_colour(terminal, os.environ),
-        show=Selection(frozenset()) if show is None and options.tmux and terminal else show or Selection(),
+        show=frozenset() if show is None and tmux and terminal else show,
         quiet=options.quiet,
         last_lines=options.last_lines,
+        covered=lambda: tmux is not None and tmux.attached,
     )
     return Console(writer, settings)

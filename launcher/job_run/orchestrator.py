@@ -15,8 +15,8 @@ from launcher.job_run.hosts import HostHints
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import Notices
 from launcher.job_run.plan import write_plan
-from launcher.output.base import Audience, Opening, Renderer, Shown
-from launcher.output.flow import Flow
+from launcher.output.base import Opening, Renderer, Shown
+from launcher.output.writer import Writer
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan
 from launcher.supervisor import Machine, Phase
@@ -27,14 +27,16 @@ _LAST_WAIT = 10.0
 _HURRIED_WAIT, _HURRIED_KILL = 0.5, 3.0
 #: Seconds in which the reason of an agent's end usually becomes known.
 _REASON_WAIT = 2.0
-#: Seconds between two looks at a slow reader, and at an agent that ended.
+#: Seconds between two looks at an agent that ended.
 _LOOK = 0.01
 
 
-class Display(Audience, Protocol):
+class Display(Protocol):
     """What shows the job and writes its files."""
 
     renderers: Sequence[Renderer]
+    #: Writes to the reader of the output.
+    writer: Writer
 
     def stop_asked(self) -> events.StopAsked | None:
         """An event, once, if the display asks for the end: its reader has gone, its session was closed."""
@@ -127,7 +129,9 @@ class Orchestrator:
         self._timers: dict[str, float] = {}
         self._due: list[tuple[float, str]] = []
         self._finished = False
-        self._flow = Flow(display)
+        #: The agents keep the output; descriptors of slow readers that the selector watches.
+        self._held = False
+        self._blocked: set[int] = set()
         #: Set when the ports are known; and whether ``plan.json`` could not be written.
         self.plan: Plan | None = None
         self.plan_unwritten = False
@@ -166,11 +170,11 @@ class Orchestrator:
             finally:
                 self._close_connections()
                 self._selector.close()
-            root = self._opening.paths.root if self._opening.paths else ""
-            report = self._machine.report(self._opening.started_at, events.now(), root)
+            opening = self._opening
+            report = self._machine.report(opening.started_at, events.now(), opening.paths.root)
             for renderer in self._display.renderers:
                 renderer.close(report)
-            self._display.flush(lambda: bool(self._interrupts.read()))
+            self._display.writer.finish(lambda: bool(self._interrupts.read()))
             return report
 
     # ------------------------------------------------------------------ the loop
@@ -194,15 +198,23 @@ class Orchestrator:
 
     def _hold_output(self) -> None:
         """Leave the output with the agents while its reader is slow; events come all the same."""
+        writer = self._display.writer
         ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
-        if self._flow.has_turned(ending, self._machine.failure is not None):
+        held = writer.holds(ending, self._machine.failure is not None)
+        if held is not self._held:
+            self._held = held
             for host in self._connections:
-                self._send(events.HoldOutput(host, self._flow.held))
+                self._send(events.HoldOutput(host, held))
+        blocked = set(writer.blocked())
+        for fd in self._blocked - blocked:
+            self._selector.unregister(fd)
+        for fd in blocked - self._blocked:
+            self._selector.register(fd, selectors.EVENT_WRITE, writer)
+        self._blocked = blocked
 
     def _seconds_to_wait(self) -> float | None:
         now = time.monotonic()
         waits = [self._due[0][0] - now] if self._due else []
-        waits += [_LOOK] if self._flow.held else []
         waits += [lost.next_look - now for lost in self._lost]
         waits += [wait for one in self._display.renderers if (wait := one.tick(now)) is not None]
         return max(0.0, min(waits)) if waits else None
@@ -338,8 +350,6 @@ class Orchestrator:
         for host in self._connections:
             self._send(events.SetCluster(host, self.plan.cluster, self.plan.sidecars))
         self._execute(self._machine.planned(self.plan))
-        if self._opening.paths is None:
-            return
         try:
             write_plan(self.plan, self._opening.paths, self._opening.job)
         except OSError as error:

@@ -31,9 +31,9 @@ from launcher.job_run.output_dirs import make_output_dirs_here
 from launcher.job_run.plan import show_plan
 from launcher.job_run.programs import check_programs
 from launcher.output.base import Opening
+from launcher.output.console import parse_selection
 from launcher.output.files import write_json_for_user
 from launcher.output.jsonl import report_as_dict
-from launcher.output.selection import Selection, parse_selection
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.scheduler.placement import place
 from launcher.text import counted
@@ -103,7 +103,7 @@ def _launch(
     placement: Placement,
     made: Sequence[Container],
     staging: Staging | None,
-    show: Selection | None,
+    show: frozenset[str] | None,
     interrupts: Interrupts,
 ) -> int:
     """Run a job whose options are known to be right."""

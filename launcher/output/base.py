@@ -1,15 +1,14 @@
-"""The interface of renderers, and of the reader they write for."""
+"""The interface of renderers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from launcher.events import Event, Tell
 from launcher.job import Placement, RunPaths
 from launcher.report import Report
 
-#: What a renderer is shown.
+#: What a renderer shows.
 Shown = Event | Tell
 
 
@@ -18,8 +17,8 @@ class Opening(NamedTuple):
 
     job: str
     placement: Placement
-    #: The run's files; ``None``: it has none.
-    paths: RunPaths | None
+    #: The run's files.
+    paths: RunPaths
     #: Seconds since the epoch.
     started_at: float
 
@@ -45,16 +44,3 @@ class Renderer(Protocol):
 
     def close(self, report: Report) -> None:
         """The run is over: all is written, or queued for the reader, when this returns."""
-
-
-class Audience(Protocol):
-    """The reader of our stdout and stderr. May be slow or blocked: only `flush` waits for it."""
-
-    def full(self) -> bool:
-        """Whether so much waits for the reader that no more output should be brought for now."""
-
-    def hurry(self) -> None:
-        """The job is being stopped: rather drop lines than wait from now on."""
-
-    def flush(self, asked: Callable[[], bool]) -> None:
-        """Wait a bounded time until all is read, or until ``asked`` says that the user wants the end."""

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from launcher import events
+from launcher.errors import Fault, JobError
 from launcher.events import Tell
-from launcher.job import RunPaths, TaskId
+from launcher.job import Placement, RunPaths, TaskId
 from launcher.output.base import Opening, Shown
 from launcher.output.failure import failure_report
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
-from launcher.output.selection import Selection
-from launcher.output.statusline import StatusLine
 from launcher.output.table import result_table
-from launcher.output.task_lines import Tails
 from launcher.output.writer import Writer
 from launcher.report import Report
+from launcher.text import did_you_mean, shortened
 
 #: Colours of the tasks' labels; red is for failures.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 #: Seconds between two looks at lines without an end.
 _LOOK = 0.5
+_ERASE = b"\r\x1b[K"
+#: States of tasks in the order of the live line, and the least seconds between two drawings of it.
+_ORDER, _PAUSE = ("running", "starting", "stopping", "ended"), 0.1
 
 
 class Options(NamedTuple):
@@ -37,11 +41,14 @@ class Options(NamedTuple):
     colour: bool = False
     #: Columns of the terminal; 0: ask it, each time.
     width: int = 0
-    show: Selection = Selection()
+    #: Tasks whose output is shown; ``None``: all.
+    show: frozenset[str] | None = None
     #: Only urgent notices, and why the job failed.
     quiet: bool = False
     #: The failure report has the last lines of the task.
     last_lines: bool = True
+    #: Whether something else covers the terminal now (tmux): notices wait.
+    covered: Callable[[], bool] = lambda: False
 
 
 def wants_colour(is_tty: bool, environ: Mapping[str, str]) -> bool:
@@ -51,9 +58,6 @@ def wants_colour(is_tty: bool, environ: Mapping[str, str]) -> bool:
     if any(environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
         return True
     return is_tty and environ.get("TERM") != "dumb"
-
-
-_DEFAULTS = Options()
 
 
 class Console:
@@ -66,34 +70,30 @@ class Console:
     """
 
     def __init__(
-        self, writer: Writer, options: Options = _DEFAULTS, clock: Callable[[], float] = time.monotonic
+        self, writer: Writer, options: Options | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._writer = writer
-        self._options = options
+        self._options = options or Options()
         self._clock = clock
-        self._tails = Tails()
         self._cutters: dict[TaskId, LineCutter] = {}
         self._unfinished: dict[TaskId, LineCutter] = {}
         #: When to look at these again.
         self._look_at = 0.0
         self._labels: dict[TaskId, str] = {}
-        self._colours: dict[TaskId, str] = {}
-        self._status: StatusLine | None = None
-        self._paths: RunPaths | None = None
+        self._status: _StatusLine | None = None
+        self._paths: RunPaths
         #: The last notice, if no line was printed since.
         self._last_notice = ""
+        #: Notices that wait until the terminal is uncovered.
+        self._kept: list[Tell] = []
 
     def begin(self, opening: Opening) -> None:
         """Learn the labels; nothing is printed."""
         self._paths = opening.paths
         hosts = {placed.task: placed.host.name for placed in opening.placement.tasks}
         self._labels = labels(hosts, list(hosts))
-        self._colours = {task: _COLOURS[n % len(_COLOURS)] for n, task in enumerate(self._labels)}
         if self._options.live and not self._options.quiet:
-            options = self._options
-            self._status = StatusLine(
-                self._writer, options.stderr, options.width, opening.placement, self._clock()
-            )
+            self._status = _StatusLine(self._writer, self._options, opening.placement, self._clock())
 
     def on(self, event: Shown) -> None:
         """Show output and notices."""
@@ -103,15 +103,15 @@ class Console:
         if self._status is not None:
             self._status.on(event)
         if isinstance(event, Tell):
-            self._notice(event)
-        elif isinstance(event, events.TaskStarted):
-            self._tails.forget(event.task)
+            self._kept.append(event)
+            self._show_notices()
         elif isinstance(event, events.TaskGone):
             self._end(event.task)
 
     def tick(self, now: float) -> float | None:
         """Show lines without an end, draw the live line."""
-        if self._unfinished and self._writer.full():
+        self._show_notices()
+        if self._unfinished and self._writer.holds():
             self._look_at = now + 4 * _LOOK  # launch holds the output: the task is not quiet
         if self._unfinished and now >= self._look_at:
             self._look_at = now + _LOOK
@@ -126,12 +126,13 @@ class Console:
 
     def close(self, report: Report) -> None:
         """The last lines, why the job failed, the table."""
+        self._show_notices()
         for task in list(self._cutters):
             self._end(task)
         if self._status:
             self._status.erase()
         options = self._options
-        why = failure_report(report, self._tails, self._paths, options.last_lines)
+        why = failure_report(report, self._paths, options.last_lines)
         if self._last_notice:
             why = why.removeprefix(f"launch: {self._last_notice}\n")
         self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)
@@ -140,9 +141,8 @@ class Console:
             self._writer.write(options.stdout, table, urgent=True)
 
     def _output(self, event: events.TaskOutput) -> None:
-        task = event.task
-        self._tails.add(task, event.data)
-        if self._options.quiet or not self._options.show.shows(task):
+        task, show = event.task, self._options.show
+        if self._options.quiet or (show is not None and task not in show):
             return
         cutter = self._cutters.get(task)
         if cutter is None:
@@ -157,13 +157,13 @@ class Console:
         self._unfinished[task] = cutter
 
     def _cutter(self, task: TaskId) -> LineCutter:
-        prefixes: list[bytes] = []
-        for bar in "|+":
-            label = f"{self._labels.get(task, task)} {bar}"
-            if self._options.colour:
-                label = f"\x1b[{self._colours.get(task, '0')}m{label}{RESET}"
-            prefixes.append(f"{label} ".encode())
-        return LineCutter(prefixes[0], prefixes[1], self._options.colour)
+        label = self._labels.get(task, task)
+        before = after = ""
+        if self._options.colour:
+            number = list(self._labels).index(task) if task in self._labels else 0
+            before, after = f"\x1b[{_COLOURS[number % len(_COLOURS)]}m", RESET
+        first, continued = (f"{before}{label} {bar}{after} ".encode() for bar in "|+")
+        return LineCutter(first, continued, self._options.colour)
 
     def _print(self, lines: bytes) -> None:
         if not lines:
@@ -180,13 +180,118 @@ class Console:
         if cutter is not None:
             self._print(cutter.end())
 
-    def _notice(self, notice: Tell) -> None:
-        if self._options.quiet and not notice.urgent:
+    def _show_notices(self) -> None:
+        if not self._kept or self._options.covered():
             return
-        if self._status:
-            self._status.erase()
-        self._last_notice = notice.text
-        text = strip_controls(notice.text).replace("\n", "\nlaunch: ")
-        self._writer.write(
-            self._options.stderr, f"launch: {text}\n".encode("utf-8", "replace"), notice.urgent
-        )
+        for notice in self._kept:
+            if self._options.quiet and not notice.urgent:
+                continue
+            if self._status:
+                self._status.erase()
+            self._last_notice = notice.text
+            text = "launch: " + strip_controls(notice.text).replace("\n", "\nlaunch: ") + "\n"
+            self._writer.write(self._options.stderr, text.encode("utf-8", "replace"), notice.urgent)
+        self._kept.clear()
+
+
+class _StatusLine:
+    """The live line at the bottom of a terminal: ``3 running, 1 starting, 2 ended · 00:12``.
+
+    The writer that prints the lines draws it too, so that the two never mix.
+    """
+
+    def __init__(self, writer: Writer, options: Options, placement: Placement, began: float) -> None:
+        self._writer = writer
+        self._fd = options.stderr
+        self._width = options.width
+        self._states = dict.fromkeys((placed.task for placed in placement.tasks), "starting")
+        self._hosts = {placed.task: placed.host.name for placed in placement.tasks}
+        self._began = began
+        self._drawn = ""
+        self._drawn_at = float("-inf")
+
+    def on(self, event: Shown) -> None:
+        """Count the tasks by state."""
+        if isinstance(event, events.TaskStarted):
+            self._states[event.task] = "running"
+        elif isinstance(event, (events.TaskExited, events.TaskNotStarted)):
+            self._states[event.task] = "ended"
+        elif isinstance(event, events.TaskSignalled) and self._states.get(event.task) == "running":
+            self._states[event.task] = "stopping"
+        elif isinstance(event, events.AgentLost):
+            lost = (task for task, host in self._hosts.items() if host == event.host)
+            self._states.update(dict.fromkeys(lost, "ended"))
+
+    def erase(self) -> None:
+        """Make room for lines."""
+        if self._drawn:
+            self._writer.write(self._fd, _ERASE)
+            self._drawn = ""
+
+    def tick(self, now: float) -> float:
+        """Draw it if it is time; returns the seconds until the next call is needed."""
+        if now - self._drawn_at < _PAUSE:
+            return self._drawn_at + _PAUSE - now
+        states = list(self._states.values())
+        counts = ", ".join(f"{states.count(state)} {state}" for state in _ORDER if state in states)
+        text = shortened(f"  {counts} · {_clock(now - self._began)}", self._columns() - 1)
+        if text != self._drawn and not self._writer.waiting(self._fd):
+            self._writer.write(self._fd, _ERASE + text.encode())
+            self._drawn, self._drawn_at = text, now
+        return max(_PAUSE, 1.0 - (now - self._began) % 1.0) if self._drawn else _PAUSE
+
+    def _columns(self) -> int:
+        try:
+            return self._width or os.get_terminal_size(self._fd).columns or 80
+        except OSError:
+            return 80
+
+
+def _clock(seconds: float) -> str:
+    """``00:12``, ``1:02:03``."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    return f"{minutes:02}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def parse_selection(text: str, placement: Placement, where: str = "--show") -> frozenset[str]:
+    """The tasks that ``worker,ps/0,worker/2-5`` selects: roles, tasks and ranges of tasks, in any mixture.
+
+    Raises:
+        JobError: a name is no role and no task of this job; has all such names.
+    """
+    indexes: dict[str, set[int]] = {}
+    for placed in placement.tasks:
+        indexes.setdefault(placed.task.role, set()).add(placed.task.index)
+    chosen: set[str] = set()
+    faults: list[Fault] = []
+    for name in filter(None, (name.strip() for name in text.split(","))):
+        tasks = _selected(name, indexes)
+        chosen.update(tasks)
+        if not tasks:
+            faults.append(Fault(where, f"no task is called {name!r}", _expected(name, indexes)))
+    if not chosen and not faults:
+        faults.append(Fault(where, f"{text!r} names no task", "expected, for example, worker,ps/0"))
+    if faults:
+        raise JobError(faults)
+    return frozenset(chosen)
+
+
+def _selected(name: str, indexes: dict[str, set[int]]) -> list[str]:
+    """The tasks of a role, task or range; none if any part of it does not exist."""
+    if name in indexes:
+        return [f"{name}/{index}" for index in indexes[name]]
+    found = re.fullmatch(r"(.+)/(\d{1,9})(?:-(\d{1,9}))?", name)
+    if not found or found[1] not in indexes:
+        return []
+    first, last = int(found[2]), int(found[3] or found[2])
+    inside = [index for index in indexes[found[1]] if first <= index <= last]
+    return [f"{found[1]}/{index}" for index in inside] if len(inside) == last - first + 1 else []
+
+
+def _expected(name: str, indexes: dict[str, set[int]]) -> str:
+    role = name.rpartition("/")[0]
+    if role in indexes:
+        last = max(indexes[role])
+        return f"expected {role}/0 to {role}/{last}" if last else f"expected {role}/0"
+    known = [*indexes, *(f"{role}/{index}" for role in indexes for index in sorted(indexes[role])[:100])]
+    return did_you_mean(name.replace(":", "/"), known, f"expected one of {', '.join(indexes)}")

@@ -1,12 +1,15 @@
-"""The failure report: the first task that failed, why, and its last lines."""
+"""The failure report: the first task that failed, why, its last lines and its Python traceback."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from launcher.job import RunPaths
-from launcher.output.task_lines import Block, Tails, clean_lines, hints, last_traceback, without_notices
+from launcher.output.lines import LineCutter
 from launcher.report import Failure, Reason, Report, TaskReport, TaskState
+from launcher.runs.logs import tail
 from launcher.text import listed, printable, shortened
 
 #: Lines of the task that are shown; of a traceback those at its two ends; and tasks in a list.
@@ -15,20 +18,66 @@ _TRACEBACK_ENDS = (15, 30)
 _LISTED = 10
 #: Characters of a line that are shown; the last line of a traceback is never cut.
 _LONGEST = 2000
-#: What Python writes before the stack of a thread when it is sent SIGABRT.
+#: What Python writes before the stack of a thread when it gets SIGABRT.
 _STACKS = b" (most recent call first):\n"
 
 _NOT_STARTED = (Reason.NOT_FOUND, Reason.NOT_RUNNABLE)
 _BY_ITSELF = (Reason.EXIT, Reason.SIGNAL, Reason.OUT_OF_MEMORY, *_NOT_STARTED)
 
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+#: Most other lines between the lines of a traceback (a log of another thread).
+_MOST_FOREIGN = 10
+#: Lines of TensorFlow 2.4 to 2.21 at each start that do not explain a failure: a part of each.
+_NOTICES = (
+    "All log messages before absl::InitializeLog() is called are written to STDERR",
+    "oneDNN custom operations are on. You may see slightly different numerical results",
+    "This TensorFlow binary is optimized ",
+    "in other operations, rebuild TensorFlow with the appropriate compiler flags.",
+    "Could not find cuda drivers on your machine, GPU will not be used.",
+    "TF-TRT Warning: Could not find TensorRT",
+    "factory: Attempting to register factory for plugin cu",
+    "computation placer already registered. Please check linkage",
+)
+#: What a line of a known mistake matches, and the hint for it.
+_HINTS = (
+    (
+        "ModuleNotFoundError: ",
+        "the Python that ran the task does not have this module; --python chooses another Python",
+    ),
+    (
+        "EOFError: EOF when reading a line",
+        "the standard input of a task is /dev/null: the program can't read from the terminal",
+    ),
+    (
+        "Address already in use",
+        "the task's port is held for it: a server binds it only if it sets SO_REUSEADDR (see docs/tasks.md)",
+    ),
+    (
+        r"Attempt to convert a value \(PerReplica:",
+        "`model.fit` of Keras 3 can't do that: install tf_keras of TensorFlow's version, and launch with "
+        "-x TF_USE_LEGACY_KERAS=1 (`launch check` sees it beforehand)",
+    ),
+    (
+        "arguments are required: .*--(ps_hosts|worker_hosts|job_name)|flag --(ps_hosts|job_name)=None: ",
+        "the program expects flags: --flags appends these, {ps_hosts} and the like fill in others",
+    ),
+    (
+        "unrecognized arguments: .*--(ps_hosts|worker_hosts)",
+        "--flags added these: leave it out where the program does not define them",
+    ),
+)
 
-def failure_report(report: Report, tails: Tails, paths: RunPaths | None, last_lines: bool = True) -> str:
+
+def failure_report(report: Report, paths: RunPaths, last_lines: bool = True) -> str:
     """The text for the user, ended by a newline; empty if nothing failed.
 
     Args:
         report: how the job ended.
-        tails: the last output of the tasks.
-        paths: where the logs are, if there are any.
+        paths: of the run; its logs have the last lines of the tasks.
         last_lines: whether to show the last lines of the task, or only where its log is.
     """
     lines: list[str] = []
@@ -36,8 +85,8 @@ def failure_report(report: Report, tails: Tails, paths: RunPaths | None, last_li
     if failure is not None:
         first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
         lines.append(f"launch: {first}{failure.text}")
-        lines += _about_task(report, failure, tails, paths, last_lines)
-        lines += _also_failed(report, failure)
+        lines += _about_task(report, failure, paths, last_lines)
+        lines += _also_failed(report, failure, paths)
     for task in report.tasks:
         if task.unkillable:
             pids = ", ".join(map(str, task.unkillable))
@@ -45,31 +94,29 @@ def failure_report(report: Report, tails: Tails, paths: RunPaths | None, last_li
     return "".join(f"{line}\n" for line in lines)
 
 
-def _about_task(
-    report: Report, failure: Failure, tails: Tails, paths: RunPaths | None, last_lines: bool
-) -> list[str]:
+def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: bool) -> list[str]:
     """The last lines of the task that failed, what to try, where its log is."""
+    hint = failure.hint
     if failure.task is None:
-        hung = [task.task for task in report.tasks if _STACKS in tails.tail(task.task)[0]]
-        hint = failure.hint
-        if hung and failure.reason is Reason.TIMEOUT:
-            hint = f"stacks are at the end of the output of {listed(hung)}"
+        if failure.reason is Reason.TIMEOUT:
+            hung = [task.task for task in report.tasks if _STACKS in tail(paths.log(task.task))[0]]
+            hint = f"stacks are at the end of the output of {listed(hung)}" if hung else hint
         return [f"  hint: {hint}"] if hint else []
-    printed = clean_lines(*tails.tail(failure.task))
-    lines = without_notices(printed)
+    printed = clean_lines(*tail(paths.log(failure.task)))
+    lines = [line for line in printed if not any(notice in line for notice in _NOTICES)]
     block = last_traceback(lines)
     last = [*lines[-_LAST:], *(lines[block.end - 1 : block.end] if block else [])]
-    tips = [f"  hint: {hint}" for hint in [*hints(last), failure.hint] if hint]
+    tips = [f"  hint: {hint}" for hint in [*hints(last), hint] if hint]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
     if not lines and (not started or failure.reason in _NOT_STARTED):
         return tips
-    log = [f"  log: {printable(paths.log(failure.task))}"] if paths else []
+    tips.append(f"  log: {printable(paths.log(failure.task))}")
     if not last_lines:
-        return [*tips, *log]
+        return tips
     if not lines:
         but = " but TensorFlow's notices" if printed else ""
-        return [f"  it printed nothing{but}", *tips, *log]
-    return [*_last_lines(lines, block), *tips, *log]
+        return [f"  it printed nothing{but}", *tips]
+    return [*_last_lines(lines, block), *tips]
 
 
 def _last_lines(lines: Sequence[str], block: Block | None) -> list[str]:
@@ -80,22 +127,18 @@ def _last_lines(lines: Sequence[str], block: Block | None) -> list[str]:
     if block is not None:
         shown[block.end - 1] = lines[block.end - 1]
         if block.start < first:
-            text += ["  its Python traceback:", *(f"    {line}" for line in _abridged(shown, block))]
+            traceback, (head, end) = shown[block.start : block.end], _TRACEBACK_ENDS
+            left_out = len(traceback) - head - end
+            if left_out > 1:  # an endless recursion
+                traceback[head:-end] = [f"  ... {left_out} lines ..."]
+            text += ["  its Python traceback:", *(f"    {line}" for line in traceback)]
             first = max(first, block.end)
     if first < len(lines):
         text += ["  its last lines:", *(f"    {line}" for line in shown[first:])]
     return text
 
 
-def _abridged(lines: Sequence[str], block: Block) -> list[str]:
-    """A traceback without the middle of an endless recursion."""
-    shown = list(lines[block.start : block.end])
-    head, tail = _TRACEBACK_ENDS
-    left_out = len(shown) - head - tail
-    return shown if left_out <= 1 else [*shown[:head], f"  ... {left_out} lines ...", *shown[-tail:]]
-
-
-def _also_failed(report: Report, failure: Failure) -> list[str]:
+def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]:
     """The other tasks that failed by themselves, not because launch stopped them."""
     others = [
         task
@@ -106,16 +149,82 @@ def _also_failed(report: Report, failure: Failure) -> list[str]:
     if not others:
         return []
     others.sort(key=lambda task: task.ended_at or 0.0)
-    named = [f"{task.task}{_on(task)} ({_why(task)})" for task in others[:_LISTED]]
+    exception = "" if failure.task is None else _exception(paths.log(failure.task))
+    named = [_other(task, exception, paths) for task in others[:_LISTED]]
     more = [f"{len(others) - _LISTED} more"] if len(others) > _LISTED else []
     return [f"  also failed: {', '.join([*named, *more])}"]
 
 
-def _on(task: TaskReport) -> str:
-    return "" if task.task.names(task.host) else f" on {task.host}"
+def _other(task: TaskReport, exception: str, paths: RunPaths) -> str:
+    """``worker/1 on node1 (exit code 1, the same exception)``."""
+    host = "" if task.task.names(task.host) else f" on {task.host}"
+    code, signal = task.status
+    why = task.detail or (f"signal {signal}" if code is None else f"exit code {code}")
+    same = ", the same exception" if exception and _exception(paths.log(task.task)) == exception else ""
+    return f"{task.task}{host} ({why}{same})"
 
 
-def _why(task: TaskReport) -> str:
-    if task.detail:
-        return task.detail
-    return f"exit code {task.status.code}" if task.status.code is not None else f"signal {task.status.signal}"
+def _exception(log: str) -> str:
+    """The last line of a task's last traceback; empty if there is none."""
+    lines = clean_lines(*tail(log))
+    block = last_traceback(lines)
+    return lines[block.end - 1] if block else ""
+
+
+# ---------------------------------------------------------------------- the lines of a task
+
+
+def clean_lines(data: bytes, cut: bool) -> list[str]:
+    """Output as the console shows it, without blank lines at its end.
+
+    Args:
+        data: raw bytes.
+        cut: there was more before them, so the first line is not whole.
+    """
+    cutter = LineCutter(b"", b"", interval=float("inf"))
+    text = (cutter.feed(data, 0.0) + cutter.end()).decode("utf-8", "replace").rstrip()
+    lines = text.split("\n") if text else []
+    return lines[1:] if cut and len(lines) > 1 else lines
+
+
+def hints(lines: Sequence[str]) -> list[str]:
+    """A hint for each known mistake that these lines show."""
+    return [hint for pattern, hint in _HINTS if any(re.search(pattern, line) for line in lines)]
+
+
+class Block(NamedTuple):
+    """Lines ``start`` to ``end`` (not included)."""
+
+    start: int
+    end: int
+
+
+def last_traceback(lines: Sequence[str]) -> Block | None:
+    """The last complete Python traceback; it begins with the first one that it is chained to."""
+    found: Block | None = None
+    for start, line in enumerate(lines):
+        end = _traceback_end(lines, start) if _TRACEBACK in line else 0
+        if end:
+            found = Block(found.start if found and _is_chained(lines, found.end, start) else start, end)
+    return found
+
+
+def _traceback_end(lines: Sequence[str], start: int) -> int:
+    """The line after the exception: the first that is not indented and looks like one; 0 if there is none."""
+    prefix = lines[start][: lines[start].index(_TRACEBACK)].removesuffix("+ Exception Group ")
+    foreign = 0
+    for at in range(start + 1, len(lines)):
+        line = lines[at].removeprefix(prefix)
+        if line.startswith((" ", "\t")):
+            continue
+        if re.match(r"[A-Za-z_][\w.]*(?::|$)", line):
+            return at + 1
+        foreign += 1
+        if _TRACEBACK in line or foreign > _MOST_FOREIGN:
+            return 0
+    return 0
+
+
+def _is_chained(lines: Sequence[str], end: int, start: int) -> bool:
+    between = [line for line in lines[end:start] if line.strip()]
+    return 0 < len(between) <= 1 + _MOST_FOREIGN and any(between[-1].endswith(text) for text in _CHAINED)

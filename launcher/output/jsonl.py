@@ -1,9 +1,10 @@
-"""``--json``: events, output and the report, one JSON object a line; and the JSON form of records."""
+"""``--json`` and ``--events-fd``: one JSON object a line; and the JSON form of events and reports."""
 
 from __future__ import annotations
 
 import enum
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ from launcher.report import Report
 
 #: A line longer than this (bytes) comes in several objects, all but the last with ``"more": true``.
 _LIMIT = 1 << 20
+#: Seconds between two attempts to write to a full pipe of ``--events-fd``.
+_RETRY = 0.05
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
@@ -42,9 +45,7 @@ def _value(value: Any) -> Any:
         return _record(value)
     if isinstance(value, Mapping):
         return {str(key): _value(each) for key, each in value.items()}
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return [_value(each) for each in value]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return [_value(each) for each in value]
 
 
 class Jsonl:
@@ -60,12 +61,11 @@ class Jsonl:
         self._writer = writer
         self._fd = fd
         self._clock = clock
-        #: The start of each task's last line, and its size in bytes.
-        self._rests: dict[TaskId, list[bytes]] = {}
-        self._sizes: dict[TaskId, int] = {}
+        #: The start of each task's last line.
+        self._rests: dict[TaskId, bytearray] = {}
 
     def begin(self, opening: Opening) -> None:
-        """Nothing is known that an event would not say."""
+        """Nothing is known that no event has."""
 
     def on(self, event: Shown) -> None:
         """One line for each event; output by whole lines."""
@@ -74,7 +74,7 @@ class Jsonl:
             return
         if isinstance(event, events.TaskGone):
             self._end(event.task)
-        self._write(json.dumps(event_as_dict(event, self._clock())) + "\n")
+        self._write(event_as_dict(event, self._clock()))
 
     def tick(self, now: float) -> float | None:
         """Nothing waits here."""
@@ -84,34 +84,66 @@ class Jsonl:
         """Lines without an end, then the report."""
         for task in list(self._rests):
             self._end(task)
-        line = json.dumps({"event": "Report", **report_as_dict(report)})
-        self._writer.write(self._fd, f"{line}\n".encode(), urgent=True)
+        self._write({"event": "Report", **report_as_dict(report)}, urgent=True)
 
-    def _write(self, text: str) -> None:
-        self._writer.write(self._fd, text.encode())
+    def _write(self, fields: dict[str, Any], urgent: bool = False) -> None:
+        self._writer.write(self._fd, json.dumps(fields).encode() + b"\n", urgent)
 
     def _output(self, task: TaskId, data: bytes) -> None:
-        head, newline, tail = data.rpartition(b"\n")
-        rest = self._rests.setdefault(task, [])
-        if newline:
-            lines = b"".join([*rest, head]).split(b"\n")
-            rest.clear()
-            self._sizes[task] = 0
-            self._write("".join(_objects(task, line) for line in lines))
-        if tail:
-            rest.append(tail)
-            self._sizes[task] = self._sizes.get(task, 0) + len(tail)
-            if self._sizes[task] > _LIMIT:
-                line = b"".join(rest)
-                end = _boundary(line, _LIMIT)
-                self._write(_object(task, line[:end], more=True))
-                self._rests[task], self._sizes[task] = [line[end:]], len(line) - end
+        rest = self._rests.setdefault(task, bytearray())
+        rest += data
+        *lines, last = bytes(rest).split(b"\n") if b"\n" in data else [rest]
+        text = "".join(_objects(task, line) for line in lines)
+        if len(last) > _LIMIT:
+            end = _boundary(last, _LIMIT)
+            text += _object(task, last[:end], more=True)
+            last = last[end:]
+        if text:
+            rest[:] = last
+            self._writer.write(self._fd, text.encode())
 
     def _end(self, task: TaskId) -> None:
-        self._sizes.pop(task, None)
-        rest = b"".join(self._rests.pop(task, ()))
+        rest = self._rests.pop(task, None)
         if rest:
-            self._write(_objects(task, rest))
+            self._writer.write(self._fd, _objects(task, rest).encode())
+
+
+class EventPipe(Jsonl):
+    """Writes events, without output of tasks, and the report for the program that started `launch`.
+
+    The first line is ``{"event": "Opened", "job": NAME, "run_dir": PATH}``, the last one
+    ``{"event": "Report", ...}``. ``{"event": "Skipped", "lines": N, "bytes": N}`` stands for lines that were
+    dropped because the reader was too slow.
+
+    Args:
+        fd: the inherited descriptor of a pipe; it is closed at the end.
+        clock: seconds since the epoch, for notices.
+    """
+
+    def __init__(self, fd: int, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(Writer(notice=skipped_notice, capacity=1 << 20), fd, clock)
+        os.set_inheritable(fd, False)
+
+    def begin(self, opening: Opening) -> None:
+        """Name the run."""
+        root = opening.paths.root
+        self._write({"event": "Opened", "at": opening.started_at, "job": opening.job, "run_dir": root})
+
+    def on(self, event: Shown) -> None:
+        """Write the event, unless it is output."""
+        if not isinstance(event, events.TaskOutput):
+            super().on(event)
+
+    def tick(self, now: float) -> float | None:
+        """Write what waits for the reader."""
+        self._writer.flush()
+        return _RETRY if self._writer.waiting(self._fd) else None
+
+    def close(self, report: Report) -> None:
+        """Write the report; wait for the reader as long as it reads."""
+        super().close(report)
+        self._writer.close()
+        os.close(self._fd)
 
 
 def skipped_notice(lines: int, size: int) -> bytes:
@@ -119,7 +151,7 @@ def skipped_notice(lines: int, size: int) -> bytes:
     return f"{json.dumps({'event': 'Skipped', 'lines': lines, 'bytes': size})}\n".encode()
 
 
-def _objects(task: TaskId, line: bytes) -> str:
+def _objects(task: TaskId, line: bytes | bytearray) -> str:
     """One line, cut if it is too long."""
     text = ""
     while len(line) > _LIMIT:
@@ -129,13 +161,13 @@ def _objects(task: TaskId, line: bytes) -> str:
     return text + _object(task, line)
 
 
-def _object(task: TaskId, line: bytes, more: bool = False) -> str:
+def _object(task: TaskId, line: bytes | bytearray, more: bool = False) -> str:
     text = json.dumps(line.decode("utf-8", "replace").removesuffix("\r"))
     end = ', "more": true}\n' if more else "}\n"
     return f'{{"event": "TaskOutput", "task": "{task}", "line": {text}{end}'
 
 
-def _boundary(data: bytes, at: int) -> int:
+def _boundary(data: bytes | bytearray, at: int) -> int:
     """The last place up to ``at`` that does not cut a UTF-8 character."""
     for place in range(at, max(0, at - 4), -1):
         if data[place] & 0xC0 != 0x80:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 
 from launcher.job import TaskId
@@ -12,12 +13,6 @@ _QUIET = 2.0
 _LONGEST_WAIT = 60.0
 #: Labels are padded to the longest one, up to this many characters.
 _LABEL_WIDTH = 40
-#: Bytes in which an escape sequence ends.
-_SEQUENCE = 256
-
-#: Carriage returns at the end of a line that are kept.
-_MOST_RETURNS = 1 << 20
-
 RESET = "\x1b[0m"
 _CONTROLS = bytes(code for code in range(32) if code not in (9, 10)) + b"\x7f"
 _REWRITE = re.compile(rb"\r|\x08+")
@@ -26,9 +21,6 @@ _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]{0,4096}(?:
 #: ``sgr`` is a colour; the rest moves the cursor, sets titles, rings, or is not text.
 _NOT_TEXT = re.compile(
     rf"(?P<sgr>\x1b\[[0-9;:]*m)|{_CSI}|{_STRING}|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
-_WHOLE_SEQUENCE = re.compile(
-    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])"
 )
 
 
@@ -146,7 +138,7 @@ class LineCutter:
             return b""
         self._looked = True
         data = b"".join(self._rest)
-        end = _safe_end(data)
+        end = _whole_characters(data)
         text = strip_controls(data[:end].decode("utf-8", "replace"), self._keep)
         if not strip_controls(text).strip():
             return b""
@@ -219,7 +211,7 @@ class LineCutter:
             if b"\r" in window or b"\b" in window:
                 line = line[_last_visible(window) :]
                 continue
-            end = _safe_end(window) or len(window)
+            end = _whole_characters(window) or len(window)
             part, line = window[:end], line[end:]
             if has_controls(part) or not part.isascii():
                 part = _closed(strip_controls(part.decode("utf-8", "replace"), self._keep)).encode()
@@ -227,7 +219,7 @@ class LineCutter:
                 prefix = self._continued_prefix if self._continued else self._prefix
                 shown.append(b"%b%b\n" % (prefix, part))
                 self._continued = True
-        if len(line) > _MOST_RETURNS + self._limit:
+        if line.endswith(b"\r"):  # any number of these is the same as one
             line = line.rstrip(b"\r") + b"\r"
         self._rest, self._size = [line], len(line)
         return b"".join(shown)
@@ -256,19 +248,11 @@ def _last_visible(window: bytes) -> int:
     return places[-1][0] or places[-1][1]
 
 
-def _safe_end(data: bytes) -> int:
-    """The length of the data without a UTF-8 character or escape sequence that is cut at its end."""
-    escape = data.rfind(b"\x1b", max(0, len(data) - _SEQUENCE))
-    if escape >= 0 and not _WHOLE_SEQUENCE.match(data, escape):
-        return escape
-    for back in range(1, min(4, len(data) + 1)):
-        byte = data[-back]
-        if byte >= 0xC0:
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return len(data) - back if length > back else len(data)
-        if byte < 0x80:
-            break
-    return len(data)
+def _whole_characters(data: bytes) -> int:
+    """The length of the data without a UTF-8 character that is cut at its end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return len(data) - len(decoder.getstate()[0])
 
 
 def _closed(line: str) -> str:

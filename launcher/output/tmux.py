@@ -8,18 +8,18 @@ every pane ends with the launcher (``tail --pid``), and a server without panes e
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from launcher import events
 from launcher.errors import LaunchError
-from launcher.events import Tell
 from launcher.job import Placed, RunPaths, TaskId
-from launcher.output.base import Opening, Renderer, Shown
+from launcher.output.base import Opening, Shown
 from launcher.report import Reason, Report
 from launcher.text import signal_name
 
@@ -58,10 +58,9 @@ class Tmux:
         self._panes: dict[TaskId, str] = {}
         self._stopped: set[TaskId] = set()
         self._socket = ""
-        #: The server's process, to end one that does not answer.
+        #: The server's process, to see its end, and to end one that does not answer.
         self._pidfd = -1
-        #: Runs as long as the server does; and the client in this terminal.
-        self._server: subprocess.Popen[bytes] | None = None
+        #: The client in this terminal.
         self._client: subprocess.Popen[bytes] | None = None
         self._over = False
         #: The server does not answer: it is asked nothing more.
@@ -72,18 +71,12 @@ class Tmux:
         """Whether the session fills the user's terminal now."""
         return self._client is not None and self._client.poll() is None
 
-    def around(self, console: Renderer) -> list[Renderer]:
-        """This renderer, and one that holds notices back while the session covers the console."""
-        return [self, AroundTmux(self, console)]
-
     def begin(self, opening: Opening) -> None:
         """Open the session: every log exists by now.
 
         Raises:
             LaunchError: tmux can't be started.
         """
-        if opening.paths is None:
-            raise LaunchError("--tmux shows the logs of a run, and this run has no folder")
         several = len(opening.placement.hosts()) > 1
         last = ""
         for number, placed in enumerate(opening.placement.tasks):
@@ -91,19 +84,10 @@ class Tmux:
         for settings in _SETTINGS:
             self._run(*settings)
         pid, _, self._socket = self._run("display-message", "-p", "#{pid} #{socket_path}").partition(" ")
-        try:
+        with suppress(OSError, ValueError):  # the session was closed meanwhile
             self._pidfd = os.pidfd_open(int(pid))
-        except (OSError, ValueError):
-            pass  # the session was closed meanwhile
         # Ctrl-C means what it means without tmux: once orderly, twice at once.
         self._run("bind", "-n", "C-c", "run-shell", "-b", f"kill -INT {os.getpid()}")
-        # No tmux command signals this channel, so this process ends with the server.
-        self._server = subprocess.Popen(
-            [*self._command, "wait-for", "launch-is-over"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
         if self._attach:
             self._client = subprocess.Popen([*self._command, "attach"])
 
@@ -136,25 +120,29 @@ class Tmux:
             if self._stuck:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             os.close(self._pidfd)
-        for process in (self._client, self._server):
-            if process is not None:
-                try:
-                    process.wait(_LIMIT)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-        if os.path.basename(self._socket).startswith("launch-"):
+        if self._client is not None:
             try:
+                self._client.wait(_LIMIT)
+            except subprocess.TimeoutExpired:
+                self._client.kill()
+                self._client.wait()
+        if os.path.basename(self._socket).startswith("launch-"):
+            with suppress(OSError):  # tmux has removed it
                 os.unlink(self._socket)
-            except OSError:
-                pass  # tmux has removed it
 
     def stop_wanted(self) -> events.StopAsked | None:
         """A closed session means that the job is to end."""
-        if self._over or self._server is None or self._server.poll() is None:
+        if self._over or not self._panes or not self._has_ended():
             return None
         self._over = True
         return events.StopAsked(events.now(), signal.SIGHUP, "the closed tmux session")
+
+    def _has_ended(self) -> bool:
+        if self._pidfd < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _open_pane(self, number: int, last: str, placed: Placed, paths: RunPaths, several: bool) -> str:
         log = paths.log(placed.task)
@@ -194,14 +182,18 @@ class Tmux:
         self._run("set", "-g", "status-right-length", "100")
         self._run("set", "-g", "status-right", f" job over: {end}; q leaves ")
 
-    def _run(self, *words: str) -> str:
+    def _run(self, *arguments: str) -> str:
         """Run a tmux command. Once the panes are open a failure only means that the session was closed."""
         if self._stuck:
             return ""
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
         try:
             done = subprocess.run(
-                [*self._command, *words], capture_output=True, timeout=_LIMIT, check=False, env=environment
+                [*self._command, *arguments],
+                capture_output=True,
+                timeout=_LIMIT,
+                check=False,
+                env=environment,
             )
         except subprocess.TimeoutExpired as error:
             if self._panes:
@@ -224,44 +216,3 @@ def _until_signal() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class AroundTmux:
-    """Keeps notices back while tmux fills the terminal, and shows them when it does not any more.
-
-    Args:
-        tmux: the session.
-        inner: the renderer that would draw over it.
-    """
-
-    def __init__(self, tmux: Tmux, inner: Renderer) -> None:
-        self._tmux = tmux
-        self._inner = inner
-        self._kept: list[Tell] = []
-
-    def begin(self, opening: Opening) -> None:
-        """See `Renderer.begin`."""
-        self._inner.begin(opening)
-
-    def on(self, event: Shown) -> None:
-        """See `Renderer.on`."""
-        if isinstance(event, Tell) and self._tmux.attached:
-            self._kept.append(event)
-            return
-        self._release()
-        self._inner.on(event)
-
-    def tick(self, now: float) -> float | None:
-        """See `Renderer.tick`."""
-        return None if self._tmux.attached else self._inner.tick(now)
-
-    def close(self, report: Report) -> None:
-        """See `Renderer.close`."""
-        self._release()
-        self._inner.close(report)
-
-    def _release(self) -> None:
-        if self._kept and not self._tmux.attached:
-            for notice in self._kept:
-                self._inner.on(notice)
-            self._kept.clear()

@@ -1,32 +1,30 @@
-"""Bytes to stdout and stderr, in order, by one thread a file, so that nothing else waits for a reader."""
+"""Writes to stdout and stderr in order, and never waits for a slow reader while the job runs."""
 
 from __future__ import annotations
 
 import os
 import select
 import stat
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from launcher.errors import LaunchError
-
-#: Bytes that a pipe takes as a whole or not at all.
+#: A pipe takes this many bytes as a whole or not at all.
 _PIPE_BUF = 4096
-#: Queued chunks are joined up to this many bytes for one ``write``.
-_JOINED = 1 << 20
-#: Seconds between two looks of a thread whose reader takes nothing, and between two looks of `Writer.flush`.
-_LOOK = 0.05
-#: A queue this many times its capacity drops lines: its producer does not heed `Writer.full`.
+#: A queue of this many times its capacity drops lines: its producer ignores `Writer.holds`.
 _FAR_TOO_MUCH = 16
+#: Seconds that a job that is done waits for a slow reader before it drops lines. Agents have more time to end
+#: their tasks and to close.
+_DONE_LIMIT = 10.0
+#: Seconds between two questions of `Writer.finish` whether the user wants the end now.
+_LOOK = 0.05
 
 
 class Writer:
-    """A bounded queue and a daemon thread for each file that is written to.
+    """A bounded queue for each file, for one thread, which calls `flush` when a blocked file is writable.
 
-    While a queue is `full` its producer must bring no output (the agents hold it): so no line is lost. After
-    `hurry` a full queue drops lines, and a notice says how many. Only `flush` waits for a reader.
+    While `holds` is true the agents keep the output of tasks, so that no line is lost. After `hurry` a full
+    queue drops lines, and a notice has their number.
 
     Args:
         logs: the folder of the complete output, for the notice; empty if there is none.
@@ -34,7 +32,7 @@ class Writer:
         capacity: bytes that may wait for one reader.
     """
 
-    #: Seconds of `flush`: in all, without progress, after `hurry`, for urgent lines after that.
+    #: Seconds of `finish`: in all, without progress, in all after `hurry`, for urgent lines after that.
     TOTAL, IDLE, HURRIED, URGENT = 30.0, 2.0, 1.0, 1.0
 
     def __init__(
@@ -42,279 +40,221 @@ class Writer:
     ) -> None:
         self._notice = notice or (lambda lines, size: _notice(lines, size, logs))
         self._capacity = capacity
-        self._changed = threading.Condition()
+        #: By device and inode: two descriptors of one file share a queue.
         self._files: dict[object, _File] = {}
         self._of_fd: dict[int, _File] = {}
+        self._full = False
         self._hurried = False
-        self._given_up = False
+        self._gave_up = False
+        self._ending_since: float | None = None
 
     def write(self, fd: int, data: bytes, urgent: bool = False) -> None:
-        """Queue whole lines. Urgent ones (few: a report, a warning) are never dropped."""
-        if not data:
+        """Write whole lines, or queue them. Urgent lines (few: a report, a warning) are never dropped."""
+        file = self._of_fd.get(fd) or self._open(fd)
+        if not data or file.error is not None:
             return
-        file = self._of_fd.get(fd) or self._opened(fd)
-        with self._changed:
-            if file.error is not None:
-                return
-            if not urgent and self._is_to_drop(file):
-                file.drop(data)
-                return
-            if file.dropped_lines and not self._given_up:
-                file.add(self._notice(file.dropped_lines, file.dropped_bytes), urgent=True)
-                file.dropped_lines = file.dropped_bytes = 0
-            file.add(data, urgent)
-            self._changed.notify_all()
+        limit = self._capacity if self._hurried else _FAR_TOO_MUCH * self._capacity
+        if not urgent and (self._gave_up or file.size >= limit):
+            file.drop(data)
+            return
+        if not self._gave_up:
+            file.add_notice(self._notice)
+        file.add(data, urgent)
+        if not file.blocked:
+            file.send()
 
-    def full(self) -> bool:
-        """Whether so much waits for a reader that no more output should be brought for now."""
-        with self._changed:
-            for file in self._files.values():
-                file.full = file.size >= (self._capacity // 2 if file.full else self._capacity)
-            return any(file.full for file in self._files.values()) and not self._hurried
+    def flush(self) -> None:
+        """Write what the readers take now."""
+        for file in self._files.values():
+            file.send()
 
-    def hurry(self) -> None:
-        """Rather drop lines than wait for a slow reader from now on."""
-        self._hurried = True
+    def blocked(self) -> Collection[int]:
+        """Descriptors whose reader is slow: call `flush` when one of them is writable."""
+        return [file.fd for file in self._files.values() if file.blocked]
+
+    def waiting(self, fd: int) -> bool:
+        """Whether bytes wait for this descriptor's reader."""
+        file = self._of_fd.get(fd)
+        return file is not None and file.size > 0
 
     def broken(self, fd: int) -> OSError | None:
         """Why this descriptor can't be written to any more; ``BrokenPipeError``: its reader is gone."""
         file = self._of_fd.get(fd)
         return file.error if file else None
 
-    def waiting(self, fd: int) -> int:
-        """Bytes that wait for this descriptor's reader."""
-        file = self._of_fd.get(fd)
-        return file.size if file else 0
+    def hurry(self) -> None:
+        """From now on drop lines rather than wait for a slow reader."""
+        self._hurried = True
 
-    def flush(self, asked: Callable[[], bool] = lambda: False) -> bool:
-        """Wait a bounded time until all is written; then drop all but the urgent lines and wait for these.
+    def holds(self, ending: bool = False, failed: bool = False) -> bool:
+        """Whether the agents have to keep the output of tasks, because too much waits for a reader.
 
         Args:
-            asked: whether the user wants the end at once.
+            ending: the job is being ended.
+            failed: it failed, so its end does not wait for output.
+        """
+        if ending:
+            self._ending_since = self._ending_since or time.monotonic()
+            if failed or time.monotonic() - self._ending_since > _DONE_LIMIT:
+                self.hurry()
+        limit = self._capacity // 2 if self._full else self._capacity
+        self._full = any(file.size >= limit for file in self._files.values())
+        return self._full and not self._hurried
+
+    def finish(self, asked: Callable[[], bool] = lambda: False) -> bool:
+        """Wait a bounded time until all is written; then drop all but urgent lines and wait for these.
+
+        Args:
+            asked: whether the user wants the end now.
 
         Returns:
             Whether all was written, or never can be.
         """
-        with self._changed:
+        if not self._gave_up:
             for file in self._files.values():
-                file.careful = True
-                self._give_notice(file)
-            if not self._given_up:
-                if self._wait(self.HURRIED if self._hurried else self.TOTAL, asked):
-                    return True
-                self._given_up = True
-                for file in self._files.values():
-                    file.dropping = True
-                self._changed.notify_all()
-            self._wait(self.URGENT, asked=lambda: False)
-            return False
+                file.add_notice(self._notice)
+            if self._wait(self.HURRIED if self._hurried else self.TOTAL, asked):
+                return True
+            self._gave_up = True
+            for file in self._files.values():
+                file.drop_waiting(self._notice)
+        self._wait(self.URGENT, lambda: False)
+        return False
 
     def close(self) -> bool:
-        """`flush`, then end the threads. What comes later is dropped."""
-        done = self.flush()
-        with self._changed:
-            for file in self._files.values():
-                file.closing = True
-            self._changed.notify_all()
+        """`finish`, then close the descriptors that are ours."""
+        done = self.finish()
         for file in self._files.values():
-            file.thread.join(1.0)
+            file.close()
         return done
 
-    def _is_to_drop(self, file: _File) -> bool:
-        limit = self._capacity if self._hurried else _FAR_TOO_MUCH * self._capacity
-        return file.size >= limit or self._given_up
-
-    def _give_notice(self, file: _File) -> None:
-        if file.dropped_lines:
-            file.add(self._notice(file.dropped_lines, file.dropped_bytes), urgent=True)
-            file.dropped_lines = file.dropped_bytes = 0
-            self._changed.notify_all()
-
     def _wait(self, total: float, asked: Callable[[], bool]) -> bool:
-        """Wait until nothing is left; the lock is held."""
-        began = time.monotonic()
+        """Write until nothing waits. Returns whether nothing does."""
+        began = progressed = time.monotonic()
         while True:
-            waiting = [file for file in self._files.values() if file.size]
-            if not waiting:
+            before = sum(file.size for file in self._files.values())
+            self.flush()
+            left = sum(file.size for file in self._files.values())
+            if not left:
                 return True
-            latest = max(file.accepted_at for file in waiting)
-            left = min(max(latest, began) + self.IDLE, began + total) - time.monotonic()
-            if left <= 0 or asked():
+            now = time.monotonic()
+            progressed = now if left < before else progressed
+            if now - began >= total or now - progressed >= self.IDLE or asked():
                 return False
-            self._changed.wait(min(left, _LOOK))
+            poll = select.poll()
+            for fd in self.blocked():
+                poll.register(fd, select.POLLOUT)
+            poll.poll(_LOOK * 1000)
 
-    def _opened(self, fd: int) -> _File:
-        """The queue of the file that is open as this descriptor; two descriptors of one file share it."""
+    def _open(self, fd: int) -> _File:
         try:
             status = os.fstat(fd)
             place: object = (status.st_dev, status.st_ino)
         except OSError:
             place = fd
-        with self._changed:
-            file = self._files.get(place)
-            if file is None:
-                file = self._files[place] = _File(fd)
-                file.thread = threading.Thread(
-                    target=self._run, args=(file,), name="launch-writer", daemon=True
-                )
-                try:
-                    file.thread.start()
-                except RuntimeError as error:
-                    text = f"no thread to write the output with: {error}; see ulimit -u and -v"
-                    raise LaunchError(text) from error
-            self._of_fd[fd] = file
-            return file
-
-    def _run(self, file: _File) -> None:
-        """What the thread of a file does."""
-        while True:
-            with self._changed:
-                if file.dropping:
-                    file.dropping = False
-                    lines, size = file.drop_queue()
-                    if lines:
-                        file.add_first(self._notice(lines, size))
-                while not file.size and not file.closing:
-                    self._changed.wait()
-                if file.closing:
-                    break
-                file.load()
-            sent, error = file.send()
-            with self._changed:
-                if error is not None:
-                    file.fail(error)
-                file.size -= sent
-                if sent or error is not None:
-                    file.accepted_at = time.monotonic()
-                    self._changed.notify_all()
-            if not sent and error is None:
-                file.wait(_LOOK)
-        file.close()
+        file = self._files.get(place) or self._files.setdefault(place, _File(fd))
+        self._of_fd[fd] = file
+        return file
 
 
 class _File:
-    """What waits for one file. The writer holds its lock around all but `send` and `wait`."""
+    """What waits for the reader of one file."""
 
     def __init__(self, fd: int) -> None:
-        self.thread: threading.Thread
         self.size = 0
-        self.full = False
-        #: When the reader last accepted something, or there was nothing to accept (monotonic).
-        self.accepted_at = time.monotonic()
         self.error: OSError | None = None
-        self.dropped_lines = self.dropped_bytes = 0
-        #: Write whole lines only, where that is possible: the reader may stop.
-        self.careful = False
-        #: Drop what waits before the next write.
-        self.dropping = False
-        self.closing = False
-        self._queue: deque[tuple[bytes, bool]] = deque()
-        self._rest = memoryview(b"")
-        self._rest_urgent = False
+        #: The reader does not take all that waits.
+        self.blocked = False
+        self._queue: deque[tuple[memoryview, bool]] = deque()
+        self._dropped_lines = self._dropped_bytes = 0
+        #: The last byte written is within a line.
         self._torn = False
-        self._fd = fd
-        self._own, self._polls = _reopened(fd)
+        self._given = self.fd = fd
+        #: Writing may block: ask first, and write little.
+        self._asks = False
+        try:
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd):
+                # O_NONBLOCK on the given descriptor would hold for all processes that share it (the shell).
+                self._asks = True
+                self.fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+                self._asks = False
+        except OSError:  # closed (the first write reports it), a socket, or another user's
+            pass
 
-    def add(self, data: bytes, urgent: bool = False) -> None:
+    def add(self, data: bytes, urgent: bool) -> None:
         """Queue lines."""
-        if not self.size:
-            self.accepted_at = time.monotonic()
-        self._queue.append((data, urgent))
-        self.size += len(data)
-
-    def add_first(self, data: bytes) -> None:
-        """Queue an urgent line before all others."""
-        self._queue.appendleft((data, True))
+        self._queue.append((memoryview(data), urgent))
         self.size += len(data)
 
     def drop(self, data: bytes) -> None:
-        """Count lines that are not queued."""
-        self.dropped_lines += data.count(b"\n")
-        self.dropped_bytes += len(data)
+        """Count lines that are not shown."""
+        self._dropped_lines += data.count(b"\n")
+        self._dropped_bytes += len(data)
 
-    def drop_queue(self) -> tuple[int, int]:
-        """Drop all but urgent lines and the rest of a line that was begun: numbers of lines and bytes."""
-        if not self._rest_urgent:
-            cut = bytes(self._rest).find(b"\n") + 1 if self._torn else 0
-            self.drop(bytes(self._rest[cut:]))
-            self._rest = self._rest[:cut]
-        for data, urgent in self._queue:
+    def add_notice(self, notice: Callable[[int, int], bytes]) -> None:
+        """Queue a line with the numbers of dropped lines and bytes, if there are any."""
+        if self._dropped_lines and self.error is None:
+            self.add(notice(self._dropped_lines, self._dropped_bytes), urgent=True)
+            self._dropped_lines = self._dropped_bytes = 0
+
+    def drop_waiting(self, notice: Callable[[int, int], bytes]) -> None:
+        """Drop all but urgent lines, and the rest of a line that was begun."""
+        waiting, self._queue, self.size = self._queue, deque(), 0
+        if waiting and self._torn:
+            data, urgent = waiting.popleft()
+            end = len(data) if urgent else bytes(data).find(b"\n") + 1
+            self.add(bytes(data[:end]), urgent=True)
+            self.drop(bytes(data[end:]))
+        for data, urgent in waiting:
             if not urgent:
-                self.drop(data)
-        self._queue = deque(chunk for chunk in self._queue if chunk[1])
-        self.size = len(self._rest) + sum(len(data) for data, _ in self._queue)
-        dropped = self.dropped_lines, self.dropped_bytes
-        self.dropped_lines = self.dropped_bytes = 0
-        return dropped
+                self.drop(bytes(data))
+        self.add_notice(notice)
+        for data, urgent in waiting:
+            if urgent:
+                self.add(bytes(data), urgent)
 
-    def load(self) -> None:
-        """Join the oldest chunks for the next `send`."""
-        if self._rest or not self._queue:
-            return
-        self._rest_urgent = self._queue[0][1]
-        taken: list[bytes] = []
-        room = _JOINED
-        while self._queue and room > 0 and self._queue[0][1] == self._rest_urgent:
-            taken.append(self._queue.popleft()[0])
-            room -= len(taken[-1])
-        self._rest = memoryview(taken[0] if len(taken) == 1 else b"".join(taken))
-
-    def send(self) -> tuple[int, OSError | None]:
-        """Write what the reader takes now: bytes accepted, and why the file can't be written to."""
-        piece = self._rest
-        if self._polls and (self.careful or self.full):
-            head = bytes(self._rest[:_PIPE_BUF])
-            end = (head.find(b"\n") if self._torn else head.rfind(b"\n")) + 1
-            piece = self._rest[: end or _PIPE_BUF]
+    def send(self) -> None:
+        """Write what the reader takes now; to a slow one whole lines, as it may stop for good."""
         try:
-            sent = os.write(self._own, piece)
+            while self._queue:
+                data, urgent = self._queue[0]
+                piece = data
+                if self.blocked or self._asks:
+                    head = bytes(data[:_PIPE_BUF])
+                    piece = data[: head.rfind(b"\n") + 1 or _PIPE_BUF]
+                if self._asks and not _is_writable(self.fd):
+                    raise BlockingIOError
+                sent = os.write(self.fd, piece)
+                self.size -= sent
+                self._torn = piece[sent - 1] != ord("\n")
+                self.blocked = self.blocked or sent < len(piece)
+                if sent < len(data):
+                    self._queue[0] = (data[sent:], urgent)
+                else:
+                    self._queue.popleft()
+            self.blocked = False
         except BlockingIOError:
-            return 0, None
+            self.blocked = True
         except OSError as error:
-            return 0, error
-        if sent:
-            self._torn = piece[sent - 1] != ord("\n")
-        self._rest = self._rest[sent:]
-        return sent, None
-
-    def wait(self, seconds: float) -> None:
-        """Wait until the reader takes more, or so many seconds."""
-        poll = select.poll()
-        poll.register(self._own, select.POLLOUT)
-        poll.poll(seconds * 1000)
-
-    def fail(self, error: OSError) -> None:
-        """The file can't be written to: forget what waits."""
-        self.error = error
-        self._queue.clear()
-        self._rest = memoryview(b"")
-        self.size = 0
+            self.error, self.blocked, self.size = error, False, 0
+            self._queue.clear()
 
     def close(self) -> None:
         """Close the description that is ours."""
-        if self._own != self._fd:
-            os.close(self._own)
-            self._own = self._fd
+        if self.fd != self._given:
+            os.close(self.fd)
+            self.fd = self._given
 
 
-def _reopened(fd: int) -> tuple[int, bool]:
-    """A descriptor to write to, and whether it may take only a part.
-
-    ``O_NONBLOCK`` on a descriptor that we were given would hold for each process that shares it (the user's
-    shell), so pipes and terminals are opened again.
-    """
-    try:
-        mode = os.fstat(fd).st_mode
-        if not stat.S_ISFIFO(mode) and not os.isatty(fd):
-            return fd, False
-        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), True
-    except OSError:  # closed (the first write says so), without a reader, or not ours to open
-        return fd, False
+def _is_writable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def _notice(lines: int, size: int, logs: str) -> bytes:
-    where = f"; they are complete in {logs}" if logs else ""
     were = "line was" if lines == 1 else "lines were"
-    return (
-        f"launch: {lines:,} {were} not shown here ({size:,} bytes), the reader was too slow{where}\n".encode()
-    )
+    where = f"; they are complete in {logs}" if logs else ""
+    text = f"launch: {lines:,} {were} not shown here ({size:,} bytes), the reader was too slow{where}\n"
+    return text.encode()

@@ -32,15 +32,20 @@ class GrowingFile:
         return data
 
 
+def tail(path: str) -> tuple[bytes, bool]:
+    """The last 64 KiB of a log, and whether there is more before them; empty if it can't be read."""
+    try:
+        with open_regular(path, links=False) as file:
+            start = max(0, os.fstat(file.fileno()).st_size - _SIZE)
+            file.seek(start)
+            return file.read(_SIZE), start > 0
+    except OSError:
+        return b"", False
+
+
 def last_lines(root: str, task: str, count: int) -> list[str]:
     """The last lines of a task of the run in ``root``, without terminal control."""
-    try:
-        with open_regular(RunPaths(root).log(TaskId(task))) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _SIZE))
-            text = file.read(_SIZE).decode("utf-8", "replace")
-    except OSError:
-        return []
-    return shown_lines(text, count)
+    return shown_lines(tail(RunPaths(root).log(TaskId(task)))[0].decode("utf-8", "replace"), count)
 
 
 def shown_lines(text: str, count: int) -> list[str]:

@@ -11,12 +11,11 @@ from launcher.errors import JobError
 from launcher.events import Tell
 from launcher.job import RunPaths, TaskId
 from launcher.output.base import Opening, Shown
-from launcher.output.console import Console, Options, wants_colour
+from launcher.output.console import Console, Options, parse_selection, wants_colour
 from launcher.output.lines import labels
-from launcher.output.selection import Selection, parse_selection
 from launcher.output.writer import Writer
 from launcher.report import Failure, Reason
-from tests.unit.output.output_samples import failed, placement, report, task_report
+from tests.unit.output.output_samples import placement, report, task_report
 
 W0, W1, PS0 = TaskId("worker/0"), TaskId("worker/1"), TaskId("ps/0")
 
@@ -40,7 +39,7 @@ class Screen:
             self.console.on(event)
 
     def texts(self) -> tuple[str, str]:
-        assert self.writer.flush()
+        assert self.writer.finish()
         return self.paths[0].read_bytes().decode(), self.paths[1].read_bytes().decode()
 
     def close(self) -> None:
@@ -65,7 +64,7 @@ def printed(task: TaskId, data: bytes) -> events.TaskOutput:
 
 
 @pytest.mark.parametrize(("between", "times"), [(b"", 1), (b"a line\n", 2)])
-def test_what_was_told_last_is_not_said_again_at_the_end(screen, between: bytes, times: int):
+def test_the_last_notice_is_not_repeated_in_the_failure_report(screen, between: bytes, times: int):
     screen.begin(node1="worker/0 ps/0")
     why = "host node1 is lost: the network to it is down"
     screen.on(Tell(why, urgent=True), printed(W0, between))
@@ -74,7 +73,7 @@ def test_what_was_told_last_is_not_said_again_at_the_end(screen, between: bytes,
     assert screen.texts()[1].count(why) == times
 
 
-def test_lines_remarks_and_the_end(screen):
+def test_lines_notices_and_the_end(screen):
     screen.begin(node1="worker/0 ps/0")
     screen.on(
         Tell("2 tasks on node1"),
@@ -98,37 +97,6 @@ def test_lines_remarks_and_the_end(screen):
     assert err == "launch: 2 tasks on node1\n"
 
 
-def test_several_hosts_are_named(screen):
-    screen.begin(node1="worker/0", node12="worker/1")
-    screen.on(printed(W0, b"a\n"), printed(W1, b"b\n" + b"x" * 70_000 + b"\n"))
-    out = screen.texts()[0].splitlines()
-    assert out[:2] == ["node1 worker/0  | a", "node12 worker/1 | b"]
-    assert out[3] == "node12 worker/1 + " + "x" * (70_000 - 65_536)
-
-
-@with_options(quiet=True)
-def test_quiet(screen):
-    screen.begin(node1="worker/0")
-    screen.on(Tell("hm"), Tell("hey", urgent=True), printed(W0, b"why\n"))
-    failure = Failure(Reason.EXIT, W0, "node1", 1.0, "worker/0: exit code 7")
-    screen.console.close(report(failed("worker/0"), failure=failure, exit_code=7))
-    out, err = screen.texts()
-    assert out == ""
-    assert err == (
-        "launch: hey\n"
-        "launch: worker/0: exit code 7\n"
-        "  its last lines:\n    why\n"
-        "  log: /runs/1/logs/worker-0.log\n"
-    )
-
-
-@with_options(show=Selection(frozenset(["ps/0"])))
-def test_only_what_was_asked_for(screen):
-    screen.begin(node1="worker/0 ps/0")
-    screen.on(printed(W0, b"a\n"), printed(PS0, b"b\n"))
-    assert screen.texts()[0] == "ps/0     | b\n"
-
-
 @with_options(colour=True)
 def test_colours(screen):
     screen.begin(node1="worker/0 ps/0")
@@ -139,17 +107,11 @@ def test_colours(screen):
     )
 
 
-def test_no_colours_and_no_tricks_where_there_is_no_terminal(screen):
-    screen.begin(node1="worker/0")
-    screen.on(printed(W0, b"\x1b[1mbold\x1b[0m\x1b[2J\n"), Tell("a\x1b[2Jb"))
-    assert screen.texts() == ("worker/0 | bold\n", "launch: ab\n")
-
-
 def test_progress_bars_are_looked_at_now_and_then(screen):
     screen.begin(node1="worker/0")
     screen.on(printed(W0, b"\r10%"))
-    wish = screen.console.tick(1.0)
-    assert wish is not None and wish <= 1.0
+    seconds = screen.console.tick(1.0)
+    assert seconds is not None and seconds <= 1.0
     assert screen.texts()[0] == ""
     screen.console.tick(2.5)
     assert screen.texts()[0] == "worker/0 | 10%\n"
@@ -198,7 +160,7 @@ def test_the_live_line(screen):
 @with_options(live=True, width=20)
 def test_the_live_line_fits_and_waits_for_a_stopped_terminal(screen, monkeypatch):
     screen.begin(node1="worker/0 ps/0")
-    monkeypatch.setattr(screen.writer, "waiting", lambda fd: 1)
+    monkeypatch.setattr(screen.writer, "waiting", lambda fd: True)
     assert screen.console.tick(5.0) == 0.1
     monkeypatch.undo()
     screen.console.tick(6.0)
@@ -244,12 +206,11 @@ PLACED = placement(node1="worker/0 worker/1 worker/2 worker/3 ps/0 ps/1")
     ],
 )
 def test_selections(text: str, expected: str):
-    assert parse_selection(text, PLACED).tasks == frozenset(expected.split())
-    assert Selection().shows("anything")
+    assert parse_selection(text, PLACED) == frozenset(expected.split())
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("wroker", "--show: no task is called 'wroker'; did you mean \"worker\"?"),
         ("worker:1", 'did you mean "worker/1"?'),
@@ -260,8 +221,8 @@ def test_selections(text: str, expected: str):
         (",", "names no task"),
     ],
 )
-def test_selections_that_are_wrong(text: str, said: str):
-    with pytest.raises(JobError, match=re.escape(said)):
+def test_selections_that_are_wrong(text: str, message: str):
+    with pytest.raises(JobError, match=re.escape(message)):
         parse_selection(text, PLACED)
 
 
@@ -269,3 +230,16 @@ def test_all_faults_at_once():
     with pytest.raises(JobError) as caught:
         parse_selection("a,ps,b", PLACED)
     assert len(caught.value.faults) == 2
+
+
+def test_notices_wait_while_tmux_covers_the_terminal(tmp_path):
+    covered = [True]
+    screen = Screen(tmp_path, covered=lambda: covered[0])
+    screen.begin(node1="worker/0")
+    screen.on(Tell("first"), Tell("second"))
+    assert screen.texts()[1] == ""
+    covered.clear()
+    covered.append(False)
+    screen.console.tick(1.0)
+    assert screen.texts()[1] == "launch: first\nlaunch: second\n"
+    screen.close()

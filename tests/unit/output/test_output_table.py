@@ -63,7 +63,7 @@ def test_many_that_are_well_are_counted():
     )
 
 
-def test_of_many_those_that_failed_have_rows_the_first_one_first():
+def test_many_that_failed_have_rows_the_first_first():
     tasks = [task_report(f"worker/{n}", **STOPPED) for n in range(490)]
     tasks += [failed(f"worker/{n}") for n in range(490, 540)]
     failure = FAILURE._replace(task=TaskId("worker/539"))
@@ -79,27 +79,26 @@ def test_of_many_those_that_failed_have_rows_the_first_one_first():
 
 
 @pytest.mark.parametrize(
-    "failure, code, said",
+    "failure, code, outcome",
     [
         (Failure(Reason.INTERRUPTED, None, None, 111.0, "stopped by Ctrl-C"), 130, "stopped by Ctrl-C"),
         (Failure(Reason.TIMEOUT, None, None, 105.0, "it took longer"), 124, "timed out after 5.0s"),
-        # It began a moment before its time did: what was asked for is what is said.
         (Failure(Reason.TIMEOUT, None, None, 126.2, "", limit="25s"), 124, "timed out after 25s"),
     ],
 )
-def test_how_the_job_ended_in_a_few_words(failure: Failure, code: int, said: str):
-    told = report(failure=failure, exit_code=code)
-    assert result_table(told).splitlines()[0] == f"job mnist: {said}, exit code {code}"
+def test_how_the_job_ended_in_a_few_words(failure: Failure, code: int, outcome: str):
+    ended = report(failure=failure, exit_code=code)
+    assert result_table(ended).splitlines()[0] == f"job mnist: {outcome}, exit code {code}"
 
 
-def test_who_is_to_blame():
+def test_the_failed_host_or_task():
     lost = Failure(Reason.HOST_LOST, None, "node2", 1.0, "the connection ended")
     assert summary(report(failure=lost, exit_code=125))[0] == "job mnist: failed, exit code 125 (node2)"
     ours = Failure(Reason.LAUNCHER, None, None, 1.0, "broken")
     assert summary(report(failure=ours, exit_code=125))[0] == "job mnist: failed, exit code 125"
 
 
-def test_a_folder_named_so_that_a_terminal_would_obey():
+def test_control_characters_in_the_name_of_the_folder():
     assert summary(report(run_dir="/runs/\x1b]0;x\x07"))[-1] == "logs: /runs/\\x1b]0;x\\x07"
 
 

@@ -104,6 +104,17 @@ class TaskSignalled(NamedTuple):
     processes: int
 
 
+class SignalSent(NamedTuple):
+    """The answer to `SignalTask`: the signal was sent to these processes of the task."""
+
+    host: str
+    at: float
+    task: TaskId
+    signal: int
+    #: The state of each process afterwards, as ``/proc`` shows it, the main process first: ``SSR``.
+    states: str
+
+
 class TaskExited(NamedTuple):
     """The task's own process has ended; processes that it left behind may still run."""
 
@@ -174,6 +185,7 @@ Event = Union[
     TaskNotStarted,
     TaskOutput,
     TaskSignalled,
+    SignalSent,
     TaskExited,
     TaskGone,
     AgentLost,
@@ -240,9 +252,10 @@ class StopTasks(NamedTuple):
 
 
 class SignalTask(NamedTuple):
-    """To an agent: send one signal to a task; ``all``: to each of its processes, not only to its own.
+    """To an agent: send one signal to a task; ``all``: to each of its processes, not only to its main one.
 
-    The task does not count as stopped by the launcher, whatever the signal does.
+    The task does not count as stopped by the launcher, whatever the signal does. `SignalSent` is the answer,
+    unless the task has ended.
     """
 
     host: str

@@ -235,6 +235,7 @@ _FROM_AGENT = (
     events.TaskNotStarted,
     events.TaskOutput,
     events.TaskSignalled,
+    events.SignalSent,
     events.TaskExited,
     events.TaskGone,
     events.AgentClosed,

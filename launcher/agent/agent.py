@@ -336,7 +336,7 @@ class Agent:
     # ------------------------------------------------------------------ signals of the user's
 
     def _signal(self, command: events.SignalTask) -> None:
-        """Send one signal, of which the stop sequence knows nothing."""
+        """Send one signal; the stop sequence does not count it."""
         self._look_at_ended()
         task = self._tasks.get(command.task)
         if task is None:
@@ -345,6 +345,9 @@ class Agent:
         for process in members:
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
+        after = [processes.look_at(process.pid) for process in members]
+        states = "".join(process.state for process in after if process is not None)
+        self._send(events.SignalSent("", events.now(), task.id, command.signal, states))
 
     # ------------------------------------------------------------------ questions
 

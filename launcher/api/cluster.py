@@ -6,30 +6,23 @@ import atexit
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from launcher.api.options import (
-    Path_,
-    Settings,
-    Words,
-    count_faults,
-    list_faults,
-    settings_faults,
-)
-from launcher.api.remote.messages import Message, MessageType
 from launcher.api.remote.node import TRAINING, InputMode
+from launcher.api.run import Options, Path_, count_faults, list_faults, option_faults
 from launcher.api.serialize import dumps
-from launcher.api.tasks import Handlers, TaskEnd, Tasks, notice
-from launcher.errors import Fault, InputError, JobFailed
+from launcher.api.tasks import Tasks, notice
+from launcher.errors import Fault, InputError, JobFailed, LaunchError
 from launcher.feed.feeder import Feeder
 from launcher.job import RunPaths
 from launcher.runs.run import json_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _RUN = "TFCluster.run"
 #: The default of `shutdown`, that of TensorFlowOnSpark: three days.
 _THREE_DAYS = 259200.0
-#: Roles in the order of the numbers of their nodes.
-_ORDER = ("ps", "master", "chief", "evaluator", "worker")
 #: Queues of TensorFlowOnSpark that rows do not come by.
 _OTHER_QUEUES = ("output", "error", "control")
 #: How long tasks may go on when the job is done: an evaluator with its last evaluation; workers after the
@@ -53,14 +46,19 @@ class TFCluster:
     def __init__(
         self,
         roles: Mapping[str, Mapping[str, Any]],
-        settings: Settings,
+        options: Options,
+        job: Path_ | None,
         pickles: Sequence[bytes],
         feeds: Sequence[str],
         exactly_once: bool,
     ) -> None:
-        names = [name for name in _ORDER if name in roles]
         #: The nodes by number.
-        self._nodes = [f"{name}/{index}" for name in names for index in range(roles[name]["count"])]
+        self._nodes = [
+            f"{name}/{index}"
+            for name, role in roles.items()
+            if name != _BOARD
+            for index in range(role["count"])
+        ]
         self._feeder: Feeder | None = None
         self._closed = False
         if feeds:
@@ -73,14 +71,12 @@ class TFCluster:
                 warn=notice,
             )
         numbers = {task: number for number, task in enumerate(self._nodes)}
-        work = Message(
-            MessageType.WORK, {"slot": False, "fed": bool(feeds), "numbers": numbers}, pickles
-        )  # fmt: skip
-        handlers = Handlers(lambda error: None)
-        if self._feeder is not None:
-            handlers = Handlers(self._feeder.fail, feed=self._feeder.add, ended=self._task_ended)
+        fields = {"slot": False, "fed": bool(feeds), "numbers": numbers}
+        feed = None if self._feeder is None else self._feeder.add
         try:
-            self._tasks = Tasks(roles, settings, work, handlers)
+            self._tasks = Tasks(
+                roles, options, job, fields, pickles, self._job_failed, feed=feed, ended=self._task_ended
+            )
             self._tasks.start()
         except BaseException:
             if self._feeder is not None:
@@ -113,19 +109,9 @@ class TFCluster:
         eval_node: bool = False,
         release_port: bool = True,
         *,
-        hosts: Path_ | None = None,
-        docker: str | None = None,
         job: Path_ | None = None,
-        env: Mapping[str, str] | None = None,
-        workdir: Path_ | None = None,
-        python: Path_ | None = None,
-        on_failure: str | None = None,
-        grace: float | None = None,
-        timeout: float | None = None,
-        run_dir: Path_ | None = None,
-        quiet: bool = False,
         exactly_once: bool = False,
-        options: Words = (),
+        **options: Unpack[Options],
     ) -> TFCluster:
         """Start a cluster, and return when all its nodes have the function.
 
@@ -146,47 +132,36 @@ class TFCluster:
             eval_node: one of the nodes is an evaluator. When the others are done it has ten minutes for its
                 last evaluation.
             release_port: ignored: a server can use the node's port at any time.
-            hosts: a hostfile, or ``host:slots,...``; default: this machine.
-            docker: an image: each node runs in a container of its own.
             job: a job file (docs/jobfile.md) for all other settings; the numbers of nodes are those given
                 here. Arguments given here replace its settings.
-            env: names and values for the nodes; they are not on any command line.
-            workdir, python: the folder in which the nodes run, and their Python, which must be of this minor
-                version; default: the current folder, and this Python (``python3`` on other machines).
-            on_failure: ``"stop"`` (default): the job ends when one node fails; ``"continue"``: the others go
-                on.
-            grace: seconds from SIGTERM to SIGKILL for a node that is stopped; default: 10.
-            timeout: seconds for the whole job; default: no limit.
-            run_dir: the folder for logs and report; default: among the runs of ``launch ps``.
-            quiet: print nothing; failures are exceptions anyway. What goes wrong without one is a line on
-                stderr.
             exactly_once: rows of a node that is lost are not fed again to another: feeding fails instead.
-            options: more options of ``launch``, as on its command line.
+            options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python`` (of this minor
+                version), ``on_failure``, ``grace``, ``timeout``, ``run_dir``, ``quiet``, ``options``: as
+                those of `launcher.run`.
 
         Raises:
-            InputError: what is asked for is wrong, or can't be sent to the nodes; nothing was started.
+            InputError: an argument is wrong, or can't be sent to the nodes; nothing was started.
             TaskFailed: a node failed before all were there.
             JobFailed: the nodes do not start, or not in time.
         """
-        settings = Settings(
-            hosts, docker, job, env, workdir, python, on_failure, grace, timeout, run_dir, None, False, quiet,
-            options,
-        )  # fmt: skip
         faults = [
             *_mode_faults(driver_ps_nodes, input_mode),
             *_role_faults(num_executors, num_ps, master_node, eval_node),
             *list_faults(_RUN, "queues", queues),
-            *settings_faults(_RUN, settings),
+            *option_faults(_RUN, options),
         ]
         check_function(_RUN, map_fun, tf_args, faults)
-        roles = _roles(num_executors, num_ps, master_node, eval_node, settings)
-        if tensorboard:
-            roles[_BOARD] = _board(log_dir or ".", settings)
+        roles = _roles(num_executors, num_ps, master_node, eval_node, with_drain=job is None)
+        if tensorboard:  # on this machine other machines do not see it
+            here = job is None and options.get("hosts") is None and options.get("docker") is None
+            bind = ["--host", "{task_host}"] if here else ["--bind_all"]
+            words = ["-m", "tensorboard.main", "--logdir", log_dir or ".", "--reload_multifile=true", *bind]
+            roles[_BOARD] = {"count": 1, "sidecar": True, "command": [*words, "--port", "{task_port}"]}
         pickles = [dumps(_RUN, "map_fun", map_fun), dumps(_RUN, "tf_args", tf_args)]
         feeds: list[str] = []
         if input_mode == InputMode.FEED:
             feeds = [name for name in queues if name not in _OTHER_QUEUES] or ["input"]
-        cluster = TFCluster(roles, settings, pickles, feeds, exactly_once)
+        cluster = TFCluster(roles, options, job, pickles, feeds, exactly_once)
         try:
             cluster._tasks.wait_for_all(reservation_timeout)
             if tensorboard:
@@ -255,7 +230,7 @@ class TFCluster:
         feeder = self._usable_feeder("TFCluster.inference")
         return iter(feeder.inference(data, feed_timeout=feed_timeout, qname=qname))
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ state
 
     @property
     def run_dir(self) -> str:
@@ -265,19 +240,18 @@ class TFCluster:
     @property
     def cluster_info(self) -> list[dict[str, Any]]:
         """Of each node ``executor_id``, ``host``, ``job_name``, ``task_index``, ``port`` and ``addr``."""
-        planned = self._planned()
-        return [
-            {
-                "executor_id": number,
-                "host": planned[task]["host"],
-                "job_name": task.partition("/")[0],
-                "task_index": int(task.partition("/")[2]),
-                "port": planned[task]["port"],
-                "addr": planned[task]["address"],
-            }
-            for number, task in enumerate(self._nodes)
-            if task in planned
-        ]
+        planned, info = self._planned(), []
+        for number, task in enumerate(self._nodes):
+            if (found := planned.get(task)) is not None:
+                role, _, index = task.partition("/")
+                row = {
+                    "executor_id": number,
+                    "host": found["host"],
+                    "job_name": role,
+                    "task_index": int(index),
+                }
+                info.append({**row, "port": found["port"], "addr": found["address"]})
+        return info
 
     def tensorboard_url(self) -> str | None:
         """The address of TensorBoard; ``None``: there is none."""
@@ -302,7 +276,7 @@ class TFCluster:
             TaskFailed: a node has failed; the first one.
             JobFailed: the job has failed in another way, or took too long.
         """
-        if self._closed or not self._tasks.is_ours:
+        if self._closed or not self._tasks.driver.is_ours:
             return
         try:
             if self._feeder is not None:
@@ -327,7 +301,7 @@ class TFCluster:
             self._close()
 
     def _close(self, at_once: bool = False) -> None:
-        if self._closed or not self._tasks.is_ours:
+        if self._closed or not self._tasks.driver.is_ours:
             return
         self._closed = True
         _running.discard(self)
@@ -339,7 +313,7 @@ class TFCluster:
 
     def _usable_feeder(self, caller: str) -> Feeder:
         self._tasks.check()
-        if not self._tasks.is_ours:
+        if not self._tasks.driver.is_ours:
             raise JobFailed(
                 "the cluster belongs to the process that started it, not to its forks", self.run_dir
             )
@@ -352,25 +326,29 @@ class TFCluster:
 
     # ------------------------------------------------------------------ called in threads of the tasks
 
-    def _task_ended(self, end: TaskEnd) -> None:
-        if self._feeder is not None and end.task.partition("/")[0] in TRAINING:
-            self._feeder.lost(end.task, end.attempt, end.text)
+    def _job_failed(self, error: LaunchError) -> None:
+        if self._feeder is not None:
+            self._feeder.fail(error)
+
+    def _task_ended(self, task: str, attempt: int, ending: str) -> None:
+        if self._feeder is not None and task.partition("/")[0] in TRAINING:
+            self._feeder.lost(task, attempt, ending)
 
 
 def check_function(caller: str, map_fun: Any, tf_args: Any, faults: Sequence[Fault]) -> None:
-    """Raise everything that is wrong with the arguments of ``caller``.
+    """Raise all faults in the arguments of ``caller``.
 
     Args:
         map_fun, tf_args: its first two arguments.
-        faults: what is wrong with the others.
+        faults: those of the others.
 
     Raises:
-        InputError: something is.
+        InputError: there are faults.
     """
     found = list(faults)
     if not callable(map_fun):
-        what = f"map_fun is a {type(map_fun).__name__}"
-        first = Fault(caller, what, "expected the function first: there is no SparkContext any more")
+        text = f"map_fun is a {type(map_fun).__name__}"
+        first = Fault(caller, text, "expected the function first: there is no SparkContext any more")
         found = [first] if callable(tf_args) else [first, *found]  # else all that follows is one place off
     if found:
         raise InputError(found)
@@ -379,8 +357,8 @@ def check_function(caller: str, map_fun: Any, tf_args: Any, faults: Sequence[Fau
 def _mode_faults(driver_ps_nodes: bool, input_mode: Any) -> list[Fault]:
     faults = []
     if driver_ps_nodes:
-        what = "driver_ps_nodes=True: parameter servers run where hosts= has slots for them"
-        faults.append(Fault(_RUN, what, "expected False; roles: [ps] in a hostfile reserves hosts for them"))
+        text = "driver_ps_nodes=True: parameter servers run where hosts= has slots for them"
+        faults.append(Fault(_RUN, text, "expected False; roles: [ps] in a hostfile reserves hosts for them"))
     if input_mode not in tuple(InputMode):
         expected = "expected InputMode.TENSORFLOW or InputMode.SPARK"
         faults.append(Fault(_RUN, f"input_mode={input_mode!r}", expected))
@@ -398,39 +376,35 @@ def _role_faults(num_executors: Any, num_ps: Any, master_node: Any, eval_node: A
     if workers >= 0 and (workers or master_node):
         return []
     taken = " and ".join(f"{name} ({count})" for name, count in others.items() if count)
-    what = f"num_executors={num_executors} has no room for {taken} and a worker"
+    text = f"num_executors={num_executors} has no room for {taken} and a worker"
     expected = "expected one worker or a chief at least; num_executors counts all of them"
-    return [Fault(_RUN, what, expected)]
+    return [Fault(_RUN, text, expected)]
 
 
 def _roles(
-    num_executors: int, num_ps: int, master_node: str | None, eval_node: bool, settings: Settings
+    num_executors: int, num_ps: int, master_node: str | None, eval_node: bool, with_drain: bool
 ) -> dict[str, dict[str, Any]]:
-    """By name, what a job file would say of each role."""
-    workers = num_executors - num_ps - bool(eval_node) - bool(master_node)
-    counts = {"ps": num_ps, master_node or "chief": int(bool(master_node)), "worker": workers}
+    """By name, what a job file would say of each role, in the order of the numbers of their nodes.
+
+    Args:
+        with_drain: workers have time to finish after the chief; else the job file says how much.
+    """
+    chief, workers = bool(master_node), num_executors - num_ps - bool(eval_node) - bool(master_node)
     roles: dict[str, dict[str, Any]] = {
-        name: {"count": int(count)} for name, count in counts.items() if count
+        "ps": {"count": int(num_ps)},
+        master_node or "chief": {"count": int(chief)},
     }
-    if eval_node:
-        roles["evaluator"] = {"count": 1, "drain": _EVALUATOR}
-    if "chief" in roles and workers and settings.job is None:
+    roles["evaluator"] = {"count": int(bool(eval_node)), "drain": _EVALUATOR}
+    roles["worker"] = {"count": int(workers)}
+    if master_node == "chief" and with_drain:
         roles["worker"]["drain"] = _WORKERS_WITH_PS if num_ps else _WORKERS
-    return roles
-
-
-def _board(log_dir: str, settings: Settings) -> dict[str, Any]:
-    """What a job file would say of TensorBoard. On this machine other machines do not see it."""
-    here = settings.hosts is None and settings.docker is None and settings.job is None
-    words = ["-m", "tensorboard.main", "--logdir", log_dir, "--reload_multifile=true"]
-    words += ["--host", "{task_host}"] if here else ["--bind_all"]
-    return {"count": 1, "sidecar": True, "command": [*words, "--port", "{task_port}"]}
+    return {name: role for name, role in roles.items() if role["count"]}
 
 
 @atexit.register
 def _end_forgotten() -> None:
-    """The program ends without having shut its clusters down."""
+    """End the clusters of a program that ends without having shut them down."""
     for cluster in list(_running):
-        if cluster._tasks.is_ours:
+        if cluster._tasks.driver.is_ours:
             notice("the program ends without TFCluster.shutdown(): its nodes are ended")
             cluster._close(at_once=True)

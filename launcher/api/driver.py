@@ -30,8 +30,8 @@ _LATE = 2.0
 #: Seconds between two signals that ask for an end at once, how many of them, and seconds for SIGKILL.
 _PAUSE, _REQUESTS, _KILL = 0.5, 30, 10.0
 
-#: Runs the launcher of this installation. The current folder is not on its ``sys.path``, and it heeds Ctrl-C
-#: and its like also where this process ignores them.
+#: Runs the launcher of this installation. The current folder is not on its ``sys.path``, and it handles
+#: Ctrl-C and the other stop signals also where this process ignores them.
 _START = """\
 import sys
 if sys.path[:1] == [""]:
@@ -57,18 +57,18 @@ class Driver:
     process does not own it: there, all methods do nothing.
 
     Args:
-        words: the arguments of `launch`.
+        argv: the arguments of `launch`.
         environ: the environment of `launch`.
         roles: see `launcher.config.jobfile.parse_job`.
         quiet: do not show the output of `launch`.
         output: a descriptor for the output of `launch`; default: ``sys.stdout`` and ``sys.stderr``.
         on_event: is called with each event, in a thread.
-        on_end: is called when the launcher has ended and all is known, in the same thread.
+        on_end: is called when the launcher has ended and its report is complete, in the same thread.
     """
 
     def __init__(
         self,
-        words: Sequence[str],
+        argv: Sequence[str],
         environ: Mapping[str, str],
         *,
         roles: Mapping[str, Any] | None = None,
@@ -77,7 +77,7 @@ class Driver:
         on_event: Callable[[Mapping[str, Any]], None] = lambda event: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._words = words
+        self._argv = argv
         self._environ = environ
         self._roles = roles
         self._output = output
@@ -98,9 +98,10 @@ class Driver:
         self.exit_code: int | None = None
         #: The launcher was asked to end: that the job was interrupted is no failure.
         self.asked = False
-        #: Set when the launcher has ended and all is known.
+        #: Set when the launcher has ended and its report is complete.
         self.over = threading.Event()
-        self._lifeline = -1
+        #: Our ends of the pipes that end the launcher when they end, and that carry commands to it.
+        self._ours: list[int] = []
 
     def start(self) -> None:
         """Start `launch`.
@@ -108,21 +109,24 @@ class Driver:
         Raises:
             LaunchError: it can't be started.
         """
-        self._events, writing = os.pipe()
-        reading, self._lifeline = os.pipe()
-        given = _memory(self._roles) if self._roles else -1
+        self._events, events = os.pipe()
+        lifeline, ours = os.pipe()
+        commands, self._commands = os.pipe()
+        self._ours = [ours, self._commands]
+        theirs = {"--events-fd": events, "--until-eof-fd": lifeline, "--commands-fd": commands}
+        if self._roles:
+            theirs["--roles-fd"] = _memory(self._roles)
         _drivers.add(self)
-        options = ["--events-fd", str(writing), "--until-eof-fd", str(reading)]
-        options += ["--roles-fd", str(given)] if self._roles else []
+        options = [word for name, fd in theirs.items() for word in (name, str(fd))]
         shown = subprocess.DEVNULL if self._quiet else subprocess.PIPE
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _START, _FOLDER, *options, *self._words],
+                [sys.executable, "-c", _START, _FOLDER, *options, *self._argv],
                 stdin=subprocess.DEVNULL,
                 stdout=shown if self._output is None else self._output,
                 stderr=subprocess.PIPE if self._output is None else self._output,
                 env=self._environ,
-                pass_fds=[fd for fd in (writing, reading, given) if fd >= 0],
+                pass_fds=list(theirs.values()),
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -130,9 +134,8 @@ class Driver:
             self._release()
             raise LaunchError(f"the job can't be started: {error}") from error
         finally:
-            for fd in (writing, reading, given):
-                if fd >= 0:
-                    os.close(fd)
+            for fd in theirs.values():
+                os.close(fd)
         self._pumps = [
             threading.Thread(target=pump, args=[stream], name="launch-output", daemon=True)
             for stream, pump in ((self.process.stdout, self._show), (self.process.stderr, self._show_errors))
@@ -140,6 +143,13 @@ class Driver:
         ]
         for thread in (*self._pumps, threading.Thread(target=self._run, name="launch-events", daemon=True)):
             thread.start()
+
+    def command(self, fields: Mapping[str, Any]) -> None:
+        """Send a command, see `launcher.job_run.orchestrator`; nothing happens if the launcher has ended."""
+        try:
+            os.write(self._commands, json.dumps(fields).encode() + b"\n")
+        except OSError:
+            return
 
     # ------------------------------------------------------------------ its end
 
@@ -221,7 +231,7 @@ class Driver:
         finally:
             code = self.process.wait()
             self.exit_code = (self.report and self.report.exit_code) or (128 - code if code < 0 else code)
-            self._quiet = self._quiet or not self.events  # the exception has its words
+            self._quiet = self._quiet or not self.events  # the exception has the text
             self._begun.set()
             for thread in self._pumps:
                 thread.join(_LATE)
@@ -234,7 +244,7 @@ class Driver:
                 self.over.set()
 
     def _read(self, handle: int) -> None:
-        """Read events until the launcher has ended."""
+        """Read events until the launcher has ended: a fork of it may keep the pipe open."""
         os.set_blocking(self._events, False)
         poll = select.poll()
         poll.register(self._events, select.POLLIN)
@@ -267,7 +277,7 @@ class Driver:
             _print(sys.stdout, text)
 
     def _show_errors(self, pipe: IO[bytes]) -> None:
-        """What the launcher says before its job begins may be why it does not begin: an exception says it."""
+        """Show stderr. Before the job begins it is held back: it may become the text of an exception."""
         until = time.monotonic() + _SILENCE
         for text in _texts(pipe):
             self._stderr = (self._stderr + text)[-_KEPT:]
@@ -277,9 +287,8 @@ class Driver:
 
     def _release(self) -> None:
         _drivers.discard(self)
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        while self._ours:
+            os.close(self._ours.pop())
 
 
 def _memory(value: Any) -> int:
@@ -306,10 +315,10 @@ def _print(stream: Any, text: str) -> None:
         return
 
 
-def _forget() -> None:
-    """In a fork: the job ends with the process that started it, whatever its forks do."""
+def _release_in_fork() -> None:
+    """The job ends with the process that started it, whatever its forks do."""
     for driver in list(_drivers):
         driver._release()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_release_in_fork)

@@ -6,17 +6,20 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from launcher.api.cluster import check_function
-from launcher.api.options import Path_, Settings, Words, count_faults, settings_faults
-from launcher.api.remote.messages import Message, MessageType
+from launcher.api.remote.worker import Message, MessageType
+from launcher.api.run import Options, Path_, count_faults, option_faults
 from launcher.api.serialize import dumps
-from launcher.api.tasks import Handlers, TaskEnd, TaskHandle, Tasks
+from launcher.api.tasks import TaskHandle, Tasks, ending_text, with_outcome
 from launcher.config.hostfile import read_hosts
-from launcher.errors import Fault, JobFailed, LaunchError
+from launcher.errors import Fault, JobFailed, LaunchError, TaskFailed
 from launcher.feed.remote.own_modules import by_value
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _RUN = "TFParallel.run"
 
@@ -33,16 +36,7 @@ class TFParallel:
         *,
         at_once: int | None = None,
         return_exceptions: bool = False,
-        hosts: Path_ | None = None,
-        docker: str | None = None,
-        env: Mapping[str, str] | None = None,
-        workdir: Path_ | None = None,
-        python: Path_ | None = None,
-        grace: float | None = None,
-        timeout: float | None = None,
-        run_dir: Path_ | None = None,
-        quiet: bool = False,
-        options: Words = (),
+        **options: Unpack[Options],
     ) -> list[Any]:
         """Run ``map_fun(args, ctx)`` for each of some arguments, and return the results in their order.
 
@@ -61,41 +55,38 @@ class TFParallel:
                 or each core of this machine.
             return_exceptions: the result of an instance that fails is its exception; default: the first
                 failure ends all and is raised.
-            hosts, docker, env, workdir, python, grace, timeout, run_dir, quiet, options: as `TFCluster.run`.
+            options: ``hosts``, ``docker``, ``env``, ``gpus``, ``workdir``, ``python``, ``grace``,
+                ``timeout``, ``run_dir``, ``quiet``, ``options``: as those of `TFCluster.run`.
 
         Returns:
             What the instances returned.
 
         Raises:
-            InputError: what is asked for is wrong, or can't be sent to the instances; nothing was started.
+            InputError: an argument is wrong, or can't be sent to the instances; nothing was started.
             TaskFailed: an instance has failed.
             JobFailed: the job has failed, or a result can't be read here.
         """
-        settings = Settings(
-            hosts, docker, None, env, workdir, python, "stop", grace, timeout, run_dir, None, False, quiet,
-            options,
-        )  # fmt: skip
         faults = [] if num_executors is None else count_faults(_RUN, "num_executors", num_executors)
         faults += [] if at_once is None else count_faults(_RUN, "at_once", at_once, 1)
         if num_executors is None and not isinstance(tf_args, Iterable):
-            what = f"tf_args is a {type(tf_args).__name__}"
-            faults.append(Fault(_RUN, what, "expected a list of arguments, or num_executors="))
-        check_function(_RUN, map_fun, tf_args, [*faults, *settings_faults(_RUN, settings)])
+            text = f"tf_args is a {type(tf_args).__name__}"
+            faults.append(Fault(_RUN, text, "expected a list of arguments, or num_executors="))
+        check_function(_RUN, map_fun, tf_args, [*faults, *option_faults(_RUN, options)])
         every = list(tf_args) if num_executors is None else [tf_args] * num_executors
         if not every:
             return []
-        slots = _slots(hosts) if at_once is None else int(at_once)
+        slots = _slots(options.get("hosts")) if at_once is None else int(at_once)
         function = dumps(_RUN, "map_fun", map_fun)
         with by_value():
             arguments = [
-                dumps(_RUN, f"the arguments of instance {number}", one, own_modules=False)
-                for number, one in enumerate(every)
+                dumps(_RUN, f"the arguments of instance {number}", value, own_modules=False)
+                for number, value in enumerate(every)
             ]
-        return _Search(function, arguments, settings, min(slots, len(every)), return_exceptions).results()
+        return _Search(function, arguments, options, min(slots, len(every)), return_exceptions).results()
 
 
 def _slots(hosts: Path_ | None) -> int:
-    """Number of instances for which there are slots; a host that does not say has one.
+    """Number of instances for which there are slots; a host without a number of slots has one.
 
     Raises:
         HostfileError: the hosts are wrong; all faults at once.
@@ -111,13 +102,13 @@ class _Search:
     Args:
         function: pickled.
         arguments: pickled, of each instance.
-        settings: where the slots are.
+        options: where the slots are.
         slots: how many.
         goes_on: failures are results.
     """
 
     def __init__(
-        self, function: bytes, arguments: Sequence[bytes], settings: Settings, slots: int, goes_on: bool
+        self, function: bytes, arguments: Sequence[bytes], options: Options, slots: int, goes_on: bool
     ) -> None:
         self._arguments = arguments
         self._goes_on = goes_on
@@ -125,20 +116,20 @@ class _Search:
         self._waiting = deque(range(len(arguments)))
         self._results: dict[int, Any] = {}
         self._failure: LaunchError | None = None
-        #: Of each slot the instance that it has reported last, and the one that it was given then.
+        #: Of each slot the instance that it has reported last, and the next one, which it was given then.
         self._given: dict[str, tuple[int | None, int | None]] = {}
         self._done = threading.Event()
         fields = {"slot": True, "instances": len(arguments)}
-        handlers = Handlers(self._failed, answer=self._answer)
-        work = Message(MessageType.WORK, fields, [function])
-        self._tasks = Tasks({"worker": {"count": slots}}, settings, work, handlers)
+        stops: Options = {**options, "on_failure": "stop"}
+        roles = {"worker": {"count": slots}}
+        self._tasks = Tasks(roles, stops, None, fields, [function], self._failed, answer=self._answer)
         self._tasks.start()
 
     def results(self) -> list[Any]:
         """Wait for all of them.
 
         Raises:
-            LaunchError: one has failed, or the job.
+            LaunchError: an instance has failed, or the job.
         """
         try:
             while not self._done.wait(1.0):
@@ -181,8 +172,10 @@ class _Search:
         if outcome is not None and outcome.type is MessageType.DONE and code == 0:
             result = self._loaded(number, outcome)
         else:
-            end = TaskEnd(slot.name, "", code, signal)
-            result = self._tasks.failure(end, outcome, f"instance {number} ({slot.name})")
+            name, run_dir = f"instance {number} ({slot.name})", self._tasks.run_dir
+            text, lines = f"{name} {ending_text(code, signal)}", self._tasks.last_lines(slot.name)
+            error = TaskFailed(text, slot.name, slot.host, code, signal, "", lines, run_dir)
+            result = with_outcome(error, name, outcome)
         if isinstance(result, LaunchError) and not self._goes_on:
             self._failed(result)
         self._results[number] = result
@@ -193,8 +186,8 @@ class _Search:
         try:
             return pickle.loads(outcome.pickles[0]) if outcome.pickles else None
         except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises there
-            what = f"the result of instance {number} can't be read here: {type(error).__name__}: {error}"
-            return JobFailed(what, self._tasks.run_dir)
+            text = f"the result of instance {number} can't be read here: {type(error).__name__}: {error}"
+            return JobFailed(text, self._tasks.run_dir)
 
     def _failed(self, error: LaunchError) -> None:
         with self._lock:

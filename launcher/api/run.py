@@ -1,25 +1,66 @@
-"""``launcher.run``: a program on a cluster, from its start to its report."""
+"""``launcher.run``: a program on a cluster, from its start to its report; and the options of all launches."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from launcher.api.driver import Driver
-from launcher.api.options import (
-    Path_,
-    Program,
-    Settings,
-    Words,
-    count_faults,
-    list_faults,
-    settings_faults,
-)
 from launcher.errors import Fault, InputError
 from launcher.report import Report
+from launcher.text import did_you_mean
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Path_ = str | os.PathLike[str]
+Words = Sequence[str | os.PathLike[str]]
 
 _RUN = "launcher.run"
+
+
+class Options(TypedDict, total=False):
+    """Where and how a job runs: keyword arguments of `run`, `TFCluster.run` and `TFParallel.run`.
+
+    ``None``, or an argument that is not given, stands for the default of ``launch``.
+
+    Attributes:
+        hosts: a hostfile, or ``host:slots,...``; default: this machine.
+        docker: an image: each task runs in a container of its own.
+        env: names and values for the tasks; they are not on any command line.
+        flags: append ``--ps_hosts= --worker_hosts= --job_name= --task_index=`` to the program's arguments.
+        gpus: GPUs per task (ps tasks get none).
+        workdir: the folder in which the tasks run; default: the current one.
+        python: the Python of ``.py`` programs and functions; default: this one here, ``python3`` on other
+            machines.
+        on_failure: ``"stop"`` (default): the job ends when one task fails; ``"continue"``: the others go on.
+        grace: seconds from SIGTERM to SIGKILL for a task that is stopped; default: 10.
+        timeout: seconds for the whole job; default: no limit.
+        run_dir: the folder for logs and report, new or empty; default: among the runs of ``launch ps``.
+        quiet: print nothing; failures are exceptions anyway.
+        options: more options of ``launch``, as on its command line.
+    """
+
+    hosts: Path_ | None
+    docker: str | None
+    env: Mapping[str, str] | None
+    flags: bool
+    gpus: int | None
+    workdir: Path_ | None
+    python: Path_ | None
+    on_failure: str | None
+    grace: float | None
+    timeout: float | None
+    run_dir: Path_ | None
+    quiet: bool
+    options: Words
+
+
+#: Those that are options of ``launch`` with a value.
+_WITH_VALUE = (
+    "hosts", "docker", "workdir", "python", "on_failure", "grace", "timeout", "run_dir", "gpus",
+)  # fmt: skip
 
 
 def run(
@@ -30,20 +71,8 @@ def run(
     chief: bool = False,
     evaluator: bool = False,
     roles: Mapping[str, int | Mapping[str, Any]] | None = None,
-    hosts: Path_ | None = None,
-    docker: str | None = None,
-    env: Mapping[str, str] | None = None,
-    flags: bool = False,
-    gpus: int | None = None,
-    workdir: Path_ | None = None,
-    python: Path_ | None = None,
-    on_failure: str | None = None,
-    grace: float | None = None,
-    timeout: float | None = None,
-    run_dir: Path_ | None = None,
-    quiet: bool = False,
-    options: Words = (),
     check: bool = True,
+    **options: Unpack[Options],
 ) -> Report:
     """Run a program on a cluster, as the command ``launch`` does, and wait for its end.
 
@@ -60,48 +89,24 @@ def run(
         ps, workers: number of parameter servers and of workers; default: one worker. With a job file: instead
             of its numbers.
         chief, evaluator: whether there is one of each.
-        roles: further roles by name: how many tasks, or a dict of what a job file says of a role
+        roles: further roles by name: how many tasks, or a dict of the keys that a job file has for a role
             (docs/jobfile.md).
-        hosts: a hostfile, or ``host:slots,...``; default: this machine.
-        docker: an image: each task runs in a container of its own.
-        env: names and values for the tasks; they are not on any command line.
-        flags: append ``--ps_hosts= --worker_hosts= --job_name= --task_index=`` to the program's arguments.
-        gpus: GPUs for each task (ps tasks get none).
-        workdir: the folder in which the tasks run; default: the current one.
-        python: the Python of ``.py`` programs; default: this one here, ``python3`` on other machines.
-        on_failure: ``"stop"`` (default): the job ends when one task fails; ``"continue"``: the others go on.
-        grace: seconds from SIGTERM to SIGKILL for a task that is stopped; default: 10.
-        timeout: seconds for the whole job; default: no limit.
-        run_dir: the folder for logs and report; default: among the runs of ``launch ps``.
-        quiet: print nothing; default: the tasks' output and the result are printed as by the command.
-        options: more options of ``launch``, as on its command line.
         check: raise an exception if the exit code is not 0.
+        options: ``hosts``, ``docker``, ``env``, ``flags``, ``gpus``, ``workdir``, ``python``, ``on_failure``,
+            ``grace``, ``timeout``, ``run_dir``, ``quiet``, ``options``: see `Options`.
 
     Returns:
         How the job and each of its tasks ended; ``exit_code`` is that of the command.
 
     Raises:
-        InputError: what is asked for is wrong, nothing was started; with all faults.
+        InputError: an argument is wrong, nothing was started; with all faults.
         TaskFailed: with ``check``: a task failed; has its ``task``, ``last_lines`` and the ``report``.
         JobFailed: with ``check``: the job failed in another way (its time was up, a host was lost); has the
             ``report``. Without ``check``: there is no report, as the job did not begin, or the launcher was
             killed.
     """
-    settings = Settings(
-        hosts, docker, None, env, workdir, python, on_failure, grace, timeout, run_dir, gpus, flags, quiet,
-        options,
-    )  # fmt: skip
-    is_one = isinstance(program, (str, os.PathLike))
-    words: Any = [program] if is_one else program
-    faults = list_faults(_RUN, "program", words) + settings_faults(_RUN, settings)
-    for name, value in (("ps", ps), ("workers", workers)):
-        faults += [] if value is None else count_faults(_RUN, name, value)
-    if not faults and not words:
-        faults.append(Fault(_RUN, "program is empty", "expected a file, or a list: ['train.py', ...]"))
-    if faults:
-        raise InputError(faults)
-    words, overlay = Program(words, ps, workers, chief, evaluator, roles).command_line()
-    driver = Driver([*settings.words(), *words], settings.environ(), roles=overlay, quiet=quiet)
+    counts = {"chief": chief or None, "worker": workers, "ps": ps, "evaluator": evaluator or None}
+    driver = program_driver(_RUN, program, counts, roles, options)
     driver.start()
     try:
         driver.wait()
@@ -112,3 +117,106 @@ def run(
         raise error
     assert driver.report is not None
     return driver.report
+
+
+def program_driver(
+    caller: str,
+    program: Words | Path_,
+    counts: Mapping[str, int | None],
+    roles: Mapping[str, int | Mapping[str, Any]] | None,
+    options: Options,
+    environ: Mapping[str, str] | None = None,
+    output: int | None = None,
+) -> Driver:
+    """The launch of a program, not started yet.
+
+    Args:
+        caller: the function whose arguments these are, for messages.
+        program, roles, options: see `run`.
+        counts: number of tasks by role; ``None``: not given.
+        environ: more variables for the launcher.
+        output: see `Driver`.
+
+    Raises:
+        InputError: an argument is wrong.
+    """
+    words: Any = [program] if isinstance(program, (str, os.PathLike)) else program
+    faults = list_faults(caller, "program", words) + option_faults(caller, options)
+    for name, option in (("ps", "ps"), ("worker", "workers")):
+        faults += [] if counts[name] is None else count_faults(caller, option, counts[name])
+    if not faults and not words:
+        faults.append(Fault(caller, "program is empty", "expected a file, or a list: ['train.py', ...]"))
+    if faults:
+        raise InputError(faults)
+    words, overlay = with_roles([os.fspath(word) for word in words], counts, roles)
+    environ = {**option_environ(options), **(environ or {})}
+    quiet = bool(options.get("quiet"))
+    return Driver([*option_words(options), *words], environ, roles=overlay, quiet=quiet, output=output)
+
+
+def with_roles(
+    words: list[str], counts: Mapping[str, int | None], roles: Mapping[str, int | Mapping[str, Any]] | None
+) -> tuple[list[str], dict[str, Any]]:
+    """The end of a command line of ``launch``, and the roles for its ``--roles-fd``."""
+    found: dict[str, Any] = {
+        name: {"count": int(count)} for name, count in counts.items() if count is not None
+    }
+    for name, role in (roles or {}).items():
+        found[name] = dict(role) if isinstance(role, Mapping) else {"count": role}
+    if words[0].endswith((".yaml", ".yml")):
+        return ["--", *words], found
+    return [], {name: {"command": words, **role} for name, role in (found or {"worker": {}}).items()}
+
+
+def option_environ(options: Options) -> dict[str, str]:
+    """The environment of the launcher."""
+    return {**os.environ, **(options.get("env") or {})}
+
+
+def option_words(options: Options) -> list[str]:
+    """The options of ``launch``; it finds the values of ``env`` in its environment."""
+    words = [os.fspath(word) for word in options.get("options") or ()]
+    words += ["--flags"] if options.get("flags") else []
+    words += ["-q"] if options.get("quiet") else []
+    for name in options.get("env") or {}:
+        words += ["-x", name]
+    given: Mapping[str, Any] = options
+    for name in _WITH_VALUE:
+        if given.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(given[name])]
+    return words
+
+
+def option_faults(caller: str, options: Mapping[str, Any]) -> list[Fault]:
+    """The faults in the keyword arguments of ``caller``; `launch` itself reports faults in their values."""
+    known = Options.__annotations__
+    faults = []
+    for name in options.keys() - known.keys():
+        faults.append(Fault(caller, f"there is no argument {name!r}", did_you_mean(name, [*known])))
+    gpus, env = options.get("gpus"), options.get("env") or {}
+    faults += [] if gpus is None else count_faults(caller, "gpus", gpus)
+    if not isinstance(env, Mapping):
+        faults.append(Fault(caller, f"env={env!r}", "expected a dict of names and values"))
+        env = {}
+    for name, value in env.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            expected = f"expected texts: {str(name)!r}: {str(value)!r}"
+            faults.append(Fault(caller, f"env: {name!r} is {value!r}", expected))
+    return faults + list_faults(caller, "options", options.get("options") or ())
+
+
+def count_faults(caller: str, name: str, value: Any, least: int = 0) -> list[Fault]:
+    """The fault in a number of things, if it has one."""
+    is_number = hasattr(value, "__index__") and not isinstance(value, bool)  # NumPy's integers, too
+    if is_number and value.__index__() >= least:
+        return []
+    return [Fault(caller, f"{name}={value!r}", f"expected a whole number, {least} or more")]
+
+
+def list_faults(caller: str, name: str, value: Any) -> list[Fault]:
+    """The fault in a list of texts, if it has one. (A text would be taken for a list of its letters.)"""
+    is_list = isinstance(value, (list, tuple, set, frozenset))
+    if is_list and all(isinstance(word, (str, os.PathLike)) for word in value):
+        return []
+    example = f"[{value!r}]" if isinstance(value, str) else "['...', '...']"
+    return [Fault(caller, f"{name}={value!r}", f"expected a list of texts: {name}={example}")]

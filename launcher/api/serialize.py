@@ -1,4 +1,4 @@
-"""What a task is sent: pickled functions and arguments, and the modules of ours that it needs.
+"""Everything that a task is sent: pickled functions and arguments, and the modules of ours that it needs.
 
 Functions of the program itself (``__main__``, a notebook's cell), closures and lambdas travel as code, by
 cloudpickle. Functions of modules travel as names; modules of the program's own, which are not installed where
@@ -14,8 +14,8 @@ import io
 import marshal
 import pkgutil
 import zipfile
-from collections.abc import Iterator
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from contextlib import nullcontext
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from launcher.api.remote import start
@@ -25,10 +25,10 @@ from launcher.feed.remote.frames import check_size
 from launcher.feed.remote.own_modules import by_value
 
 #: Packages whose modules travel, and single modules. cloudpickle: what is pickled by one version can be read
-#: only by the same or a later one.
-_PACKAGES = ("launcher.feed", "launcher.feed.remote", "launcher.api", "launcher.api.remote", "cloudpickle")
-_MODULES = ("launcher", "launcher.errors", "launcher.job", "launcher.report", "launcher.text")
-#: Before anything is imported: files in the folder where the task runs replace no modules.
+#: only by the same or a later one. launcher.feed: partitions that are read in the tasks.
+_PACKAGES = ("launcher.feed", "launcher.feed.remote", "launcher.api.remote", "cloudpickle")
+_MODULES = ("launcher", "launcher.api", "launcher.errors", "launcher.job", "launcher.report", "launcher.text")
+#: Before any import: files in the folder where the task runs replace no modules.
 _NOT_HERE = ("import sys", "if sys.path[:1] == ['']:", "    del sys.path[0]")
 _ADVICE = "make locks, sessions and open files within the function; put what it needs into its arguments"
 
@@ -47,15 +47,12 @@ def dumps(caller: str, name: str, value: object, own_modules: bool = True) -> by
     import cloudpickle
 
     try:
-        if own_modules:
-            with by_value():
-                data: bytes = cloudpickle.dumps(value)
-        else:
-            data = cloudpickle.dumps(value)
+        with by_value() if own_modules else nullcontext():
+            data: bytes = cloudpickle.dumps(value)
         check_size([data], "it")
     except Exception as error:  # whatever a class of the user's raises there
-        what = f"{name} can't be sent to another process: {type(error).__name__}: {error}"
-        raise InputError([Fault(caller, what, _ADVICE)]) from error
+        text = f"{name} can't be sent to another process: {type(error).__name__}: {error}"
+        raise InputError([Fault(caller, text, _ADVICE)]) from error
     return data
 
 
@@ -64,15 +61,25 @@ def modules() -> bytes:
     """A zip of the compiled modules of ours that a task needs. (Its Python is of this minor version.)
 
     Raises:
-        LaunchError: a module has no source.
+        LaunchError: a module has no code.
     """
     buffer = io.BytesIO()
+    names = list(_MODULES)
+    for package in _PACKAGES:
+        folders = importlib.import_module(package).__path__
+        names += [package, *(f"{package}.{it.name}" for it in pkgutil.iter_modules(folders) if not it.ispkg)]
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name in _names():
-            spec = _spec(name)
+        for name in names:
+            spec = importlib.util.find_spec(name)
+            loader: Any = spec.loader if spec else None
+            if spec and spec.origin and spec.origin.endswith(".py"):
+                loader = SourceFileLoader(name, spec.origin)  # pytest has a loader of its own
+            code = loader.get_code(name) if hasattr(loader, "get_code") else None
+            if spec is None or code is None:
+                raise LaunchError(f"the module {name} has no code that could be sent to the tasks")
             path = name.replace(".", "/") + ("/__init__.pyc" if spec.submodule_search_locations else ".pyc")
             # The head of a file of compiled code: for any time and size of its source, which is not there.
-            archive.writestr(path, importlib.util.MAGIC_NUMBER + bytes(12) + _code(name, spec))
+            archive.writestr(path, importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
     return buffer.getvalue()
 
 
@@ -83,28 +90,3 @@ def start_text() -> str:
     parts = [inspect.getsource(module) for module in (connect, start)]
     lines = [line for part in parts for line in part.splitlines() if not line.startswith(ours)]
     return "\n".join(["from __future__ import annotations", *_NOT_HERE, *lines, ""])
-
-
-def _names() -> Iterator[str]:
-    yield from _MODULES
-    for package in _PACKAGES:
-        yield package
-        found = pkgutil.iter_modules(_spec(package).submodule_search_locations or [])
-        yield from (f"{package}.{module.name}" for module in found if not module.ispkg)
-
-
-def _spec(name: str) -> ModuleSpec:
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        raise LaunchError(f"the module {name} is not installed; pip install tf-launcher installs it")
-    return spec
-
-
-def _code(name: str, spec: ModuleSpec) -> bytes:
-    loader: Any = spec.loader
-    if spec.origin and spec.origin.endswith(".py"):
-        loader = SourceFileLoader(name, spec.origin)  # whichever loader imported it here (pytest has its own)
-    code = loader.get_code(name) if hasattr(loader, "get_code") else None
-    if code is None:
-        raise LaunchError(f"the module {name} has no code that could be sent to the tasks")
-    return marshal.dumps(code)

@@ -13,13 +13,13 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from launcher.api.driver import LINES, Driver
-from launcher.api.options import Settings
 from launcher.api.remote import start
-from launcher.api.remote.messages import Message, MessageType, receive, send
+from launcher.api.remote.worker import Message, MessageType, receive, send
+from launcher.api.run import Options, option_environ, option_words
 from launcher.api.serialize import modules, start_text
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile
@@ -33,178 +33,82 @@ from launcher.text import listed, signal_name
 
 #: Seconds between two looks at which tasks have connected.
 _LOOK = 0.05
-#: Seconds for the last lines of a failed task to arrive.
-_LAST_LINES = 0.5
-#: Seconds from SIGTERM to SIGKILL by default; and for what tasks have left on other machines to be fetched.
+#: Seconds from SIGTERM to SIGKILL by default; and to fetch the files of tasks on other machines.
 _GRACE, _FETCHING = 10.0, 300.0
+#: Seconds for the thread of a connection to end.
+_THREAD = 5.0
 _KEY_SIZE = 32
 _PREFIX = "tf-launcher-api-"
 
 
-class TaskEnd(NamedTuple):
-    """The end of a task's process.
-
-    Attributes:
-        task, host: ``worker/0``, and where it ran.
-        code, signal: one of them; both ``None``: not known.
-        why: in words, if the status is not all.
-        attempt: the number of its start, from 1.
-    """
-
-    task: str
-    host: str = ""
-    code: int | None = None
-    signal: int | None = None
-    why: str = ""
-    attempt: int = 1
-
-    @property
-    def text(self) -> str:
-        """How it ended: ``exited with code 3``."""
-        if self.why:
-            return self.why
-        if self.signal is not None:
-            return f"was killed by {signal_name(self.signal)}"
-        return f"exited with code {self.code}"
-
-
 class TaskHandle:
-    """One task. Each of its connections has a thread.
+    """What is known of one task.
 
     Args:
         name: ``worker/0``.
-        work: what it runs.
-        answer: is called with each message, in the thread; its result is sent.
     """
 
-    def __init__(self, name: str, work: Message, answer: Callable[[TaskHandle, Message], Message]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._work = work
-        self._answer = answer
-        self._lock = threading.Lock()
-        self._sock: socket.socket | None = None
-        self._threads: list[threading.Thread] = []
-        #: It has connected; its process has ended.
+        self.host, self.attempt = "", 1
+        #: It has connected.
         self.arrived = threading.Event()
-        self.ended = threading.Event()
+        #: How its process ended; empty: it has not. And whether `Tasks` has reported that.
+        self.ending, self.reported = "", False
         #: How its function went; ``None``: not known.
         self.outcome: Message | None = None
         #: Why it can't run the function; empty: it can.
         self.refused = ""
-        #: Its function has raised, and not because the task was being stopped.
-        self.has_failed = False
-
-    def connected(self, peer: Peer) -> None:
-        """Take over a connection: the first one, or one after a break."""
-        with self._lock:
-            old, self._sock = self._sock, peer.sock
-        if old is not None:
-            hang_up(old)
-        thread = threading.Thread(target=self._talk, args=[peer], name=f"launch-{self.name}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def close(self) -> None:
-        """Close its connection."""
-        with self._lock:
-            sock, self._sock = self._sock, None
-        if sock is not None:
-            hang_up(sock)
-        for thread in self._threads:
-            thread.join(5)
-
-    def _talk(self, peer: Peer) -> None:
-        sock = peer.sock
-        try:
-            if not peer.hello.get("again") and not self._begin(peer):
-                return
-            self.arrived.set()
-            while (message := receive(sock)) is not None:
-                send(sock, self._answer(self, message))
-        except OSError:  # it has ended, or connects again
-            pass
-        finally:
-            with self._lock:
-                if self._sock is sock:
-                    self._sock = None
-            sock.close()
-
-    def _begin(self, peer: Peer) -> bool:
-        """Send it the modules and its work; ``False``: its Python can't run that."""
-        theirs, ours = tuple(peer.hello["python"]), sys.version_info[:2]
-        if theirs != ours:
-            what = "it runs Python {}.{}, the program that drives the job {}.{}".format(*theirs, *ours)
-            self.refused = f"{what}; functions can be sent only to the same version (set python=)"
-            text = f"{self.name}: {self.refused}".encode()
-            peer.sock.sendall(b"%0*d" % (start.SIZE, -len(text)) + text)
-            self.arrived.set()
-            return False
-        peer.sock.sendall(b"%0*d" % (start.SIZE, len(modules())) + modules())
-        send(peer.sock, self._work)
-        return True
-
-
-class Handlers(NamedTuple):
-    """What is called in threads of `Tasks`.
-
-    Attributes:
-        failed: the job has failed.
-        answer: a slot's message is answered.
-        feed: a task has connected for a feed.
-        ended: a task's process has ended.
-    """
-
-    failed: Callable[[LaunchError], None]
-    answer: Callable[[TaskHandle, Message], Message] = lambda handle, message: Message(MessageType.THANKS)
-    feed: Callable[[Peer], None] = lambda peer: peer.sock.close()
-    ended: Callable[[TaskEnd], None] = lambda end: None
 
 
 class Tasks:
-    """The tasks of one launch.
+    """The tasks of one launch. The functions among the arguments are called in threads.
 
     Args:
         roles: by name, what a job file says of a role, with its ``count``; those without ``command`` run the
             function.
-        settings: where and how they run.
-        work: for each task; the fields are completed here.
-        handlers: see there.
+        options: where and how they run.
+        job: a job file; ``None``: there is none.
+        fields, pickles: of the message `MessageType.WORK` for each task; more fields are added here.
+        failed: is called when the job has failed.
+        answer: gives the answer to a slot's message.
+        feed: is called when a task has connected for a feed.
+        ended: is called with the name of a task that has ended, the number of its start, and how it ended.
 
     Raises:
-        InputError: what is asked for is wrong.
+        InputError: an argument is wrong.
         LaunchError: there is no place for a socket.
     """
 
     def __init__(
         self,
         roles: Mapping[str, Mapping[str, Any]],
-        settings: Settings,
-        work: Message,
-        handlers: Handlers,
+        options: Options,
+        job: str | os.PathLike[str] | None,
+        fields: Mapping[str, Any],
+        pickles: Sequence[bytes],
+        failed: Callable[[LaunchError], None],
+        answer: Callable[[TaskHandle, Message], Message] | None = None,
+        feed: Callable[[Peer], None] | None = None,
+        ended: Callable[[str, int, str], None] = lambda task, attempt, ending: None,
     ) -> None:
-        self._settings = settings
-        self._handlers = handlers
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._hosts: dict[str, str] = {}
-        self._stopped: set[str] = set()
-        self._pending: tuple[TaskEnd, threading.Timer] | None = None
-        self._first: TaskEnd | None = None
-        #: The first failure; ``None``: none so far.
+        self._quiet = bool(options.get("quiet"))
+        self._grace = options.get("grace")
+        self._failed, self._answer_slot, self._feed, self._ended = failed, answer, feed, ended
+        self._connections: list[tuple[threading.Thread, socket.socket]] = []
+        #: Why the job has failed; ``None``: it runs, or has succeeded.
         self.error: LaunchError | None = None
-        ours = {name: role["count"] for name, role in roles.items() if "command" not in role}
         overlay = {name: {"command": ["-c", start.COMMAND], **role} for name, role in roles.items()}
-        file = _job_file(settings, overlay)
-        self._goes_on = (settings.on_failure or file.job.policy.on_failure.value) == OnFailure.CONTINUE.value
-        elsewhere = _is_elsewhere(settings, file)
-        image = settings.docker or file.sections.get("docker")
-        fields = {**work.fields, "path": [] if elsewhere or image else list(sys.path)}
-        work = work._replace(fields=fields)
-        self.handles = {
-            name: TaskHandle(name, work, self._answer)
-            for name in [f"{role}/{index}" for role, count in ours.items() for index in range(count)]
-        }
-        engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
+        file = _job_file(job, overlay)
+        on_failure = options.get("on_failure") or file.job.policy.on_failure.value
+        self._goes_on = on_failure == OnFailure.CONTINUE.value
+        elsewhere = _is_elsewhere(options.get("hosts"), file)
+        image = options.get("docker") or file.sections.get("docker")
+        path = [] if elsewhere or image else list(sys.path)
+        self._work = Message(MessageType.WORK, {**fields, "path": path}, pickles)
+        ours = {name: role["count"] for name, role in roles.items() if "command" not in role}
+        names = [f"{role}/{index}" for role, count in ours.items() for index in range(count)]
+        self.handles = {name: TaskHandle(name) for name in names}
         modules()  # it may fail: before anything is made
         start_text()
         key = secrets.token_bytes(_KEY_SIZE)
@@ -219,18 +123,19 @@ class Tasks:
             "LAUNCH_FEED_KEY": key.hex(),
             "LAUNCH_START": start_text(),
         }
-        words = settings.words()
+        words = option_words(options)
         for name in variables:
             words += ["-x", name]
         words += ["--output-dirs", "--no-last-lines"]  # the exception has the last lines
         words += ["--relay", self._listener.path] if elsewhere else []
+        engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
         words += ["--mount", self._folder] if image and not elsewhere and engine_here else []
-        words += [] if settings.job is None else ["--", os.fspath(settings.job)]
+        words += [] if job is None else ["--", os.fspath(job)]
         self.driver = Driver(
             words,
-            {**settings.environ(), **variables},
+            {**option_environ(options), **variables},
             roles=overlay,
-            quiet=settings.quiet,
+            quiet=self._quiet,
             on_event=self._take,
             on_end=self._end,
         )
@@ -248,12 +153,7 @@ class Tasks:
             raise
         self._listener.serve(self._connected)
 
-    # ------------------------------------------------------------------ what is known
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this is the process that started them, and not a fork of that."""
-        return os.getpid() == self._pid
+    # ------------------------------------------------------------------ state
 
     @property
     def run_dir(self) -> str:
@@ -266,7 +166,7 @@ class Tasks:
 
     def explain(self, text: str) -> None:
         """Print a line on stderr, unless the job is quiet."""
-        if not self._settings.quiet:
+        if not self._quiet:
             notice(text)
 
     def check(self) -> None:
@@ -278,28 +178,6 @@ class Tasks:
         if self.error is not None:
             raise self.error
 
-    def failure(self, end: TaskEnd, outcome: Message | None, name: str = "") -> TaskFailed:
-        """The exception for a task, or for ``name`` in it, by its end and by what its function raised."""
-        where = f" on {end.host}" if end.host and not is_loopback(end.host) else ""
-        subject = f"{name or end.task}{where}"
-        lines = self.last_lines(end.task)
-        if outcome is None or outcome.type is not MessageType.RAISED:
-            return TaskFailed(
-                f"{subject} {end.text}", end.task, end.host, end.code, end.signal, "", lines, self.run_dir
-            )
-        what, shown = str(outcome.fields["what"]), str(outcome.fields["traceback"])
-        code = outcome.fields["code"] if end.code is None and end.signal is None else end.code
-        if shown.strip() == what:  # without a function of the user's
-            shown, lines = "", [line for line in lines if line.strip() not in what]
-        text = (
-            f"{subject} exited with code {code}"
-            if what.startswith("SystemExit")
-            else f"{subject} raised {what}"
-        )
-        error = TaskFailed(text, end.task, end.host, code, end.signal, shown, lines, self.run_dir)
-        error.__cause__ = _exception(outcome)
-        return error
-
     # ------------------------------------------------------------------ waiting
 
     def wait_for_all(self, seconds: float) -> None:
@@ -309,26 +187,31 @@ class Tasks:
             LaunchError: the job has failed, or it takes longer.
         """
         waiting = Waiting()
-        while missing := [
-            one for one in self.handles.values() if not (one.arrived.is_set() or one.ended.is_set())
-        ]:
-            self.check()
-            names = listed([one.name for one in missing])
+        while not self.driver.over.is_set() and (missing := self._missing()):
+            names = listed([handle.name for handle in missing])
             if (waited := waiting.seconds) > seconds:
                 raise JobFailed(f"{names} did not connect within {waited:.0f} s", self.run_dir)
             if begun := waiting.due():
                 self.explain(f"{begun} {names} to connect (at most {seconds:g} s: reservation_timeout=)")
             missing[0].arrived.wait(_LOOK)
         self.check()
-        refused = [f"{one.name}: {one.refused}" for one in self.handles.values() if one.refused]
+        refused = [f"{handle.name}: {handle.refused}" for handle in self.handles.values() if handle.refused]
         if refused:
             raise JobFailed("\n".join(refused), self.run_dir)
 
+    def _missing(self) -> list[TaskHandle]:
+        """Tasks that have not connected. The end of such a task ends the job, unless that goes on."""
+        return [
+            handle
+            for handle in self.handles.values()
+            if not (handle.arrived.is_set() or (self._goes_on and handle.ending))
+        ]
+
     def close(self, at_once: bool = False) -> None:
-        """End the job and everything of it.
+        """End the job and all its tasks.
 
         Args:
-            at_once: tasks are killed, and what they have left on other machines is not fetched.
+            at_once: tasks are killed, and their files on other machines are not fetched.
         """
         try:
             if not (self.driver.over.is_set() or at_once):
@@ -336,16 +219,17 @@ class Tasks:
         finally:
             self.driver.end()
             self._clean()
-            for handle in self.handles.values():
-                handle.close()
+            for _, sock in self._connections:
+                hang_up(sock)
+            for thread, _ in self._connections:
+                thread.join(_THREAD)
 
     def _stop(self) -> None:
-        """Stop the job in order: the tasks have their grace, and what they have left is fetched."""
-        if self.error is None and not self.driver.asked:
+        """Stop the job in order: the tasks have their grace, and their files are fetched."""
+        if not self.driver.asked:
             self.driver.signal(15)
         if not self.driver.over.wait(FIRST):
-            grace = _GRACE if self._settings.grace is None else self._settings.grace
-            seconds = grace + _FETCHING
+            seconds = (_GRACE if self._grace is None else self._grace) + _FETCHING
             self.explain(f"waiting for the job to end (at most {seconds:g} s; Ctrl-C ends it at once)")
             self.driver.over.wait(seconds)
 
@@ -353,102 +237,134 @@ class Tasks:
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # ------------------------------------------------------------------ in threads
+    # ------------------------------------------------------------------ connections, in threads
 
     def _connected(self, peer: Peer) -> None:
-        if peer.purpose == "feed":
-            self._handlers.feed(peer)
+        if peer.purpose == "feed" and self._feed is not None:
+            self._feed(peer)
         elif peer.purpose == "member" and peer.task in self.handles:
-            self.handles[peer.task].connected(peer)
+            name = f"launch-{peer.task}"
+            thread = threading.Thread(target=self._talk, args=[peer], name=name, daemon=True)
+            alive = [entry for entry in self._connections if entry[0].is_alive()]
+            self._connections = [*alive, (thread, peer.sock)]
+            thread.start()
         else:
             peer.sock.close()
 
+    def _talk(self, peer: Peer) -> None:
+        """Serve one connection of a task: the first one, or one after a break."""
+        handle = self.handles[peer.task]
+        with peer.sock as sock:
+            try:
+                if peer.hello.get("again") or self._begin(handle, peer):
+                    handle.arrived.set()
+                    while (message := receive(sock)) is not None:
+                        send(sock, self._answer(handle, message))
+            except OSError:  # it has ended, or connects again
+                return
+
+    def _begin(self, handle: TaskHandle, peer: Peer) -> bool:
+        """Send the modules and the work to a task; ``False``: its Python can't run them."""
+        theirs, ours = tuple(peer.hello["python"]), sys.version_info[:2]
+        if theirs != ours:
+            versions = "it runs Python {}.{}, the program that drives the job {}.{}".format(*theirs, *ours)
+            handle.refused = f"{versions}; functions can be sent only to the same version (set python=)"
+            text = f"{handle.name}: {handle.refused}".encode()
+            peer.sock.sendall(b"%0*d" % (start.SIZE, -len(text)) + text)
+            handle.arrived.set()
+            return False
+        peer.sock.sendall(b"%0*d" % (start.SIZE, len(modules())) + modules())
+        send(peer.sock, self._work)
+        return True
+
     def _answer(self, handle: TaskHandle, message: Message) -> Message:
-        if message.type not in (MessageType.DONE, MessageType.RAISED):
-            return self._handlers.answer(handle, message)
-        if message.type is MessageType.RAISED:
-            stopped = handle.name in self._stopped
-            handle.has_failed = not stopped or bool(message.fields["unasked"])
+        if message.type not in (MessageType.DONE, MessageType.RAISED) and self._answer_slot is not None:
+            return self._answer_slot(handle, message)
         handle.outcome = message
         return Message(MessageType.THANKS)
 
+    # ------------------------------------------------------------------ events, in a thread
+
     def _take(self, event: Mapping[str, Any]) -> None:
-        """An event of the launcher."""
-        kind, task = event["event"], event.get("task", "")
+        kind = event["event"]
         if kind == "AgentLost":
-            why = f"is lost with its host: {event['why']}"
-            for name, host in list(self._hosts.items()):
-                if host == event["host"]:
-                    self._task_ended(TaskEnd(name, host, why=why), failed=True)
-        elif kind == "TimeUp" and event["timer"] == "job":
-            self._fail(JobFailed("the job took longer than its timeout", self.run_dir))
-        if task not in self.handles:
+            for lost in self.handles.values():
+                if lost.host == event["host"] and not lost.ending:
+                    self._task_ended(lost, f"is lost with its host: {event['why']}")
+        handle = self.handles.get(event.get("task", ""))
+        if handle is None:
             return
         if kind == "TaskStarted":
-            self._hosts[task] = event["host"]
-            self._stopped.discard(task)
-        elif kind == "TaskSignalled":
-            self._stopped.add(task)
+            handle.host, handle.attempt = event["host"], event["attempt"]
+            handle.ending, handle.reported = "", False
         elif kind == "TaskExited":
-            end = TaskEnd(task, event["host"], event["code"], event["signal"], "", event["attempt"])
-            if event["oom"]:
-                end = end._replace(why=f"{end.text} (out of memory)")
-            self._task_ended(end, failed=event["code"] != 0 and task not in self._stopped)
+            self._task_ended(handle, ending_text(event["code"], event["signal"]), event["code"] == 0)
         elif kind == "TaskNotStarted":
-            why = f"could not be started: {event['why']}"
-            self._task_ended(TaskEnd(task, event["host"], event["code"], None, why), failed=True)
-        elif kind == "TaskGone":
-            self._judge(task)
+            self._task_ended(handle, f"could not be started: {event['why']}")
 
-    def _task_ended(self, end: TaskEnd, failed: bool) -> None:
-        self._hosts.pop(end.task, None)
-        if failed and self._first is None:
-            self._first = end
-            if not self._goes_on:
-                self._pending = end, threading.Timer(_LAST_LINES, self._judge, [end.task])
-                self._pending[1].start()
-                return
-        self._forget(end, failed)
-
-    def _forget(self, end: TaskEnd, failed: bool) -> None:
-        """The task has ended, and if that is the job's failure, it is known."""
-        handle = self.handles[end.task]
-        handle.ended.set()
-        outcome = handle.outcome
-        if failed and outcome is not None and outcome.type is MessageType.RAISED:
-            what = str(outcome.fields["what"]).partition("\n")[0]
-            end = end if what.startswith("SystemExit") else end._replace(why=f"raised {what}")
-        self._handlers.ended(end)
-
-    def _judge(self, task: str) -> None:
-        """Report the failure of a task: its last lines are there, or take too long."""
-        with self._lock:
-            if self._pending is None or self._pending[0].task != task:
-                return
-            (end, timer), self._pending = self._pending, None
-        timer.cancel()
-        self._fail(self.failure(end, self.handles[task].outcome))
-        self._forget(end, failed=True)
+    def _task_ended(self, handle: TaskHandle, ending: str, well: bool = False) -> None:
+        """A task has ended. Its failure is the job's, and is reported when that has ended, or it goes on."""
+        handle.ending = ending
+        if well or self._goes_on:
+            outcome = handle.outcome
+            if not well and outcome is not None and outcome.type is MessageType.RAISED:
+                ending = f"raised {outcome.fields['what']}".partition("\n")[0]
+            handle.reported = True
+            self._ended(handle.name, handle.attempt, ending)
 
     def _end(self) -> None:
         """The launcher has ended."""
-        if self._pending is not None:
-            self._judge(self._pending[0].task)
-        if self.error is None and not self.driver.asked:
-            late = [handle for handle in self.handles.values() if handle.has_failed]
-            if self._first is not None:
-                self._fail(self.failure(self._first, self.handles[self._first.task].outcome))
-            elif late:  # it raised at the moment at which the job was done and all others were stopped
-                self._fail(self.failure(TaskEnd(late[0].name), late[0].outcome))
-            elif error := self.driver.error():
-                self._fail(error)
+        if not self.driver.asked:
+            self.error = self._error()
+        if self.error is not None:
+            self._failed(self.error)
         for handle in self.handles.values():
-            handle.ended.set()
+            if not handle.reported:
+                self._ended(handle.name, handle.attempt, handle.ending or "was stopped")
 
-    def _fail(self, error: LaunchError) -> None:
-        if self.error is None and not self.driver.asked:
-            self.error = error
-            self._handlers.failed(error)
+    def _error(self) -> LaunchError | None:
+        error = self.driver.error()
+        if isinstance(error, TaskFailed) and error.task in self.handles:
+            return with_outcome(error, error.task, self.handles[error.task].outcome)
+        for handle in self.handles.values() if error is None else ():
+            # It raised at the moment at which the job was done and all others were stopped.
+            if handle.outcome is not None and handle.outcome.fields.get("unasked"):
+                code, lines = handle.outcome.fields["code"], self.last_lines(handle.name)
+                text = f"{handle.name} {ending_text(code, None)}"
+                ended = TaskFailed(text, handle.name, handle.host, code, None, "", lines, self.run_dir)
+                return with_outcome(ended, handle.name, handle.outcome)
+        return error
+
+
+def ending_text(code: int | None, signal: int | None) -> str:
+    """How a process ended: ``exited with code 3``."""
+    return f"exited with code {code}" if signal is None else f"was killed by {signal_name(signal)}"
+
+
+def with_outcome(error: TaskFailed, name: str, outcome: Message | None) -> TaskFailed:
+    """The failure of a task with what its function has raised: the traceback, and the exception as its cause.
+
+    Args:
+        error: the failure.
+        name: of the task, or of an instance in it, for the text.
+        outcome: how the function went; ``None``: not known.
+    """
+    if outcome is None or outcome.type is not MessageType.RAISED or outcome.fields["exit"]:
+        return error
+    raised, shown = str(outcome.fields["what"]), str(outcome.fields["traceback"])
+    lines: Sequence[str] = error.last_lines
+    if shown.strip() == raised:  # raised by a function of ours
+        shown, lines = "", [line for line in lines if line.strip() not in raised]
+    where = f" on {error.host}" if error.host and not is_loopback(error.host) else ""
+    found = TaskFailed(
+        f"{name}{where} raised {raised}",
+        error.task, error.host, error.code, error.signal, shown, lines, error.run_dir, error.report,
+    )  # fmt: skip
+    try:
+        found.__cause__ = pickle.loads(outcome.pickles[0]) if outcome.pickles else None
+    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there; the text is known
+        found.__cause__ = None
+    return found
 
 
 def notice(text: str) -> None:
@@ -457,48 +373,39 @@ def notice(text: str) -> None:
         print(f"launch: {text}", file=sys.stderr, flush=True)
 
 
-def _exception(outcome: Message) -> BaseException | None:
-    """The exception that a function has raised, if it could be pickled."""
-    try:
-        found = pickle.loads(outcome.pickles[0]) if outcome.pickles else None
-    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there; the text is known
-        return None
-    return found if isinstance(found, BaseException) else None
-
-
-def _job_file(settings: Settings, roles: Mapping[str, Any]) -> JobFile:
-    """What the job file says, with these roles laid over its own.
+def _job_file(path: str | os.PathLike[str] | None, roles: Mapping[str, Any]) -> JobFile:
+    """The job file with these roles laid over its own.
 
     Raises:
         JobError: it can't be read, or is wrong.
     """
-    if settings.job is None:
+    if path is None:
         return JobFile(JobSpec(()))
-    path = os.fspath(settings.job)
     from launcher.config.jobfile import read_job_file  # PyYAML takes 30 ms to import
     from launcher.transports import sections
 
-    found, faults = read_job_file(path, roles, sections())
+    found, faults = read_job_file(os.fspath(path), roles, sections())
     if faults:
         raise JobError(faults)
     return found
 
 
-def _is_elsewhere(settings: Settings, file: JobFile) -> bool:
+def _is_elsewhere(hosts: str | os.PathLike[str] | None, file: JobFile) -> bool:
     """Whether tasks may run on other machines.
 
     Raises:
         HostfileError: the hosts are wrong.
     """
-    given = file.hosts_ref if settings.hosts is None else settings.hosts
-    hosts = (file.hosts or ()) if given is None else read_hosts(os.fspath(given))
-    return not all(is_loopback(host.name) and host.user is None and host.port is None for host in hosts)
+    given = file.hosts_ref if hosts is None else hosts
+    found = (file.hosts or ()) if given is None else read_hosts(os.fspath(given))
+    return not all(is_loopback(host.name) and host.user is None and host.port is None for host in found)
 
 
 def _private_folder() -> str:
     """A folder for a socket, whose path has to be short. Those of programs that were killed are removed."""
     for parent in (tempfile.gettempdir(), "/tmp"):
-        _remove_stale(parent)
+        for path in glob.glob(f"{glob.escape(parent)}/{_PREFIX}*/*"):
+            _remove_stale(path)
         folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
         if len(os.fsencode(folder)) <= LONGEST_FOLDER:
             return folder
@@ -506,14 +413,13 @@ def _private_folder() -> str:
     raise LaunchError(f"the path of a socket below {tempfile.gettempdir()} would be too long")
 
 
-def _remove_stale(parent: str) -> None:
-    for path in glob.glob(f"{glob.escape(parent)}/{_PREFIX}*/*"):
-        try:
-            found = os.lstat(path)
-            with socket.socket(socket.AF_UNIX) as sock:
-                if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid():
-                    sock.connect(path)
-        except ConnectionRefusedError:  # no process listens any more
-            shutil.rmtree(os.path.dirname(path), ignore_errors=True)
-        except OSError:  # it has just been removed
-            continue
+def _remove_stale(path: str) -> None:
+    try:
+        found = os.lstat(path)
+        with socket.socket(socket.AF_UNIX) as sock:
+            if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid():
+                sock.connect(path)
+    except ConnectionRefusedError:  # no process listens any more
+        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+    except OSError:  # it has just been removed
+        return

@@ -100,6 +100,7 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
         last_lines=not args.no_last_lines,
         dry_run=args.dry_run,
         events_fd=args.events_fd,
+        commands_fd=args.commands_fd,
         sources=Sources(**sources),
         notes=tuple(notes),
     )

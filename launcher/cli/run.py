@@ -148,5 +148,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     # For programs that start `launch`: launcher.output.eventpipe, launcher.config.jobfile,
     # launcher.job_run.interrupts.
     output.add_argument("--events-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
+    output.add_argument("--commands-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
     output.add_argument("--roles-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
     output.add_argument("--until-eof-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)

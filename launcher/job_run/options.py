@@ -54,6 +54,8 @@ class Options(NamedTuple):
     dry_run: bool = False
     #: An inherited pipe that gets the events, see `launcher.output.eventpipe`.
     events_fd: int | None = None
+    #: An inherited pipe with commands, see `launcher.job_run.orchestrator`.
+    commands_fd: int | None = None
     sources: Sources = Sources()
     #: Remarks on the options, for the user.
     notes: tuple[str, ...] = ()

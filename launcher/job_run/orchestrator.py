@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import json
+import os
 import selectors
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +12,7 @@ from typing import Any, Protocol
 
 from launcher import events
 from launcher.errors import ProtocolError, TransportError
-from launcher.job import TASK_MARK, Host, JobSpec, Placement, Plan
+from launcher.job import TASK_MARK, Host, JobSpec, Placement, Plan, TaskId
 from launcher.job_run.hosts import HostHints
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import Notices
@@ -100,6 +102,7 @@ class Orchestrator:
         interrupts, notices: of this launch.
         hints: remarks on other machines; ``None``: there are none.
         check: let the hosts try to reach each other before a task starts.
+        commands_fd: an inherited pipe from which `_on_commands` reads; ``None``: there is none.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class Orchestrator:
         notices: Notices,
         hints: HostHints | None,
         check: bool,
+        commands_fd: int | None = None,
     ) -> None:
         self._job = job
         self._placement = placement
@@ -122,6 +126,8 @@ class Orchestrator:
         self._interrupts = interrupts
         self._notices = notices
         self._hints = hints
+        self._commands_fd = commands_fd
+        self._partial_command = b""
         self._machine = Machine(job, placement, opening.job, check)
         self._selector = selectors.DefaultSelector()
         self._connections: dict[str, _Connection] = {}
@@ -158,6 +164,9 @@ class Orchestrator:
         with self._interrupts.queued(), self._notices.queued():
             self._selector.register(self._interrupts.fd, selectors.EVENT_READ, self._on_signals)
             self._selector.register(self._notices.fd, selectors.EVENT_READ, self._on_notices)
+            if self._commands_fd is not None:
+                os.set_inheritable(self._commands_fd, False)
+                self._selector.register(self._commands_fd, selectors.EVENT_READ, self._on_commands)
             try:
                 for renderer in self._display.renderers:
                     renderer.begin(self._opening)
@@ -242,6 +251,19 @@ class Orchestrator:
     def _on_notices(self) -> None:
         for message in self._notices.take():
             self._show(message)
+
+    def _on_commands(self) -> None:
+        """Signal tasks for the program that started `launch`: a line of JSON for each `SignalTask`."""
+        assert self._commands_fd is not None
+        data = os.read(self._commands_fd, 65536)
+        if not data:
+            self._selector.unregister(self._commands_fd)
+        *lines, self._partial_command = (self._partial_command + data).split(b"\n")
+        hosts = {str(placed.task): placed.host.name for placed in self._placement.tasks}
+        for line in lines:
+            fields = json.loads(line)
+            host, task = hosts[fields["task"]], TaskId(fields["task"])
+            self._send(events.SignalTask(host, task, fields["signal"], fields["all"]))
 
     # ------------------------------------------------------------------ connections
 

@@ -173,6 +173,7 @@ def _launch(
             if remote is not None or options.docker is not None
             else None,
             check,
+            options.commands_fd,
         )
         report = orchestrator.run()
         display.close()

@@ -16,26 +16,19 @@ TYPE_CHECKING = False  # type checkers take it for True
 
 if TYPE_CHECKING:
     from launcher.testing.cluster import Cluster
-    from launcher.testing.job import Job, Task
-    from launcher.testing.waiting import CannotStart, ClusterError, WaitFailed
+    from launcher.testing.job import CannotStart, ClusterError, Job, Task, WaitFailed
 
 __all__ = ["CannotStart", "Cluster", "ClusterError", "Job", "Task", "WaitFailed"]
-
-_HOMES = {
-    "launcher.testing.cluster": "Cluster",
-    "launcher.testing.job": "Job Task",
-    "launcher.testing.waiting": "CannotStart ClusterError WaitFailed",
-}
 
 
 def __getattr__(name: str) -> object:
     """The public name, imported now and kept for the next time."""
-    for home, names in _HOMES.items():
-        if name in names.split():
-            value: object = getattr(__import__(home, fromlist=[name]), name)
-            globals()[name] = value
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "launcher.testing.cluster" if name == "Cluster" else "launcher.testing.job"
+    value: object = getattr(__import__(home, fromlist=[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

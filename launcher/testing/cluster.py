@@ -11,27 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from launcher.api.driver import Driver
-from launcher.api.options import Program, Settings, Words
-from launcher.testing.containers import Containers
-from launcher.testing.job import Job
-from launcher.testing.waiting import LOOK, ClusterError
-from launcher.transports.docker.engine import FIXED_ADDRESSES
+from launcher.api.run import Options, Path_, Words, option_environ, program_driver
+from launcher.errors import TransportError
+from launcher.testing.job import LOOK, ClusterError, Job
+from launcher.transports.docker import engine
+from launcher.transports.docker.container import KEPT
 
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing_extensions import Unpack
 
 #: A variable that everything a cluster starts inherits.
 MARK = "TF_LAUNCHER_TESTING"
 
 _DOCKER = "docker:"
 #: Seconds that a job may take by default, also after its ``timeout`` and ``grace``; and the default grace.
-_BOUND = 60.0
-_GRACE = 10.0
-#: Seconds in which agents end what a launcher that was killed has left; in which what has no agent may end;
-#: and in which SIGKILL works.
+_BOUND, _GRACE = 60.0, 10.0
+#: Seconds in which agents end the tasks of a launcher that was killed; in which processes without an agent
+#: may end; and in which SIGKILL works.
 _AGENTS, _ALONE, _KILL = 10.0, 0.5, 10.0
-#: Names of processes that end what is left.
+#: Names of processes that end tasks.
 _KEEPERS = ("launch-agent", "launch-watchdog")
 
 
@@ -56,25 +54,17 @@ class Cluster:
 
     def start(
         self,
-        program: Words | str = (),
+        program: Words | Path_,
         *,
         ps: int | None = None,
         workers: int | None = None,
         chief: bool = False,
         evaluator: bool = False,
         roles: Mapping[str, int | Mapping[str, Any]] | None = None,
-        flags: bool = False,
-        env: Mapping[str, str] | None = None,
-        hosts: str | os.PathLike[str] | None = None,
-        workdir: str | os.PathLike[str] | None = None,
-        python: str | os.PathLike[str] | None = None,
-        on_failure: Literal["stop", "continue"] | None = None,
-        grace: float | None = None,
-        timeout: float | None = None,
-        options: Words = (),
         backend: str | None = None,
         left_running: bool = False,
         within: float = 60.0,
+        **options: Unpack[Options],
     ) -> Job:
         """Start a cluster, and return when its tasks run.
 
@@ -82,60 +72,49 @@ class Cluster:
             program: ``["train.py", "--steps", "500"]``, ``["-m", "package.train"]``, any command with its
                 arguments, or ``["job.yaml"]``. Paths are relative to the current folder.
             ps, workers, chief, evaluator: how many of each; default: one worker.
-            roles: further roles by name: how many, or what a job file says of a role (docs/jobfile.md).
-            flags: append ``--ps_hosts= --worker_hosts= --job_name= --task_index=``.
-            env: names and values for the tasks; they are not on any command line.
-            hosts: a hostfile, or ``host:slots,...``; default: this machine.
-            workdir, python: where the tasks run, and with which Python; default: here, and with this one.
-            on_failure: ``"stop"`` (default): the job ends when one task fails; ``"continue"``: the others go
-                on.
-            grace, timeout: seconds from SIGTERM to SIGKILL, and for the whole job.
-            options: more options of ``launch``, as its command line has them.
+            roles: further roles by name: how many, or the keys that a job file has for a role
+                (docs/jobfile.md).
             backend: ``local`` or ``docker:IMAGE``; default: pytest's ``--cluster-backend``.
             left_running: the test may end while the job runs; it is ended then.
             within: seconds for its start.
+            options: ``flags``, ``env``, ``hosts``, ``workdir``, ``python``, ``on_failure``, ``grace``,
+                ``timeout``, ``options``: as those of `launcher.run`.
 
         Raises:
             CannotStart: it ended before one of its tasks was started; has ``exit_code`` and ``output``.
             WaitFailed: its tasks do not run in time.
             ClusterError: there is no such backend.
+            InputError: an argument is wrong.
         """
         __tracebackhide__ = True
         image = self._image if backend is None else _image(backend)
-        folder = self._new_folder()
-        settings = Settings(
-            hosts, image, None, env, workdir, python, on_failure, grace, timeout, folder / "run", None, flags,
-            options=options,
-        )  # fmt: skip
-        words, overlay = Program(
-            [program] if isinstance(program, str) else program, ps, workers, chief, evaluator, roles
-        ).command_line()
-        environ = {**settings.environ(), MARK: self._mark, FIXED_ADDRESSES: "1"}
-        output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        try:
-            driver = Driver([*settings.words(), *words], environ, roles=overlay, output=output)
-            driver.start()
-        finally:
-            os.close(output)
-        bound = _BOUND + (0 if timeout is None else timeout + (_GRACE if grace is None else grace))
-        docker = image or any(os.fspath(word).partition("=")[0] == "--docker" for word in options)
-        job = Job(driver, folder, Containers(environ) if docker else None, bound, left_running)
-        self.jobs.append(job)
-        job.begin(within)
-        return job
-
-    def _new_folder(self) -> Path:
         if self._folder is None:
             self._folder = self._make_folder()
         folder = self._folder / f"job-{len(self.jobs)}"
         folder.mkdir()
-        return folder
+        environ = {MARK: self._mark, engine.FIXED_ADDRESSES: "1"}
+        counts = {"chief": chief or None, "worker": workers, "ps": ps, "evaluator": evaluator or None}
+        options = {**options, "run_dir": folder / "run", "docker": image}
+        output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        try:
+            driver = program_driver("cluster.start", program, counts, roles, options, environ, output)
+            driver.start()
+        finally:
+            os.close(output)
+        timeout, grace = options.get("timeout"), options.get("grace")
+        bound = _BOUND + (0 if timeout is None else timeout + (_GRACE if grace is None else grace))
+        more = options.get("options") or ()
+        docker = image or any(os.fspath(word).partition("=")[0] == "--docker" for word in more)
+        job = Job(driver, folder, option_environ(options) if docker else None, bound, left_running)
+        self.jobs.append(job)
+        job.begin(within)
+        return job
 
     def close(self) -> list[str]:
-        """End what runs.
+        """End all jobs.
 
         Returns:
-            What a test should not have left, in words.
+            A line for each job, process and container that the test should not have left.
         """
         left = [
             f"job {job.name} was left running; wait for its end, or start it with left_running=True"
@@ -146,23 +125,25 @@ class Cluster:
             job.driver.end()
         behind = self._end_orphans()
         for job in self.jobs:
-            killed = (job.exit_code or 0) > 128 and job.report() is None
-            if job.containers is not None and killed:
-                behind += job.containers.remove(job.name)
+            if job.environ is not None and (job.exit_code or 0) > 128 and job.report() is None:
+                behind += _end_containers(job.name, job.environ)
         return left + [f"{name} was left behind by a launch that has ended" for name in behind]
 
     def _end_orphans(self) -> list[str]:
-        """End what is there although every launcher has ended; agents have time to do it."""
+        """End processes that outlived their launcher; agents have time to do it."""
         since = time.monotonic()
         while orphans := list(self._orphans()) if self.jobs else []:
             agents = any(name in _KEEPERS for _, name, _ in orphans)
             if time.monotonic() - since > (_AGENTS if agents else _ALONE):
                 break
             time.sleep(LOOK)
-        until = time.monotonic() + _KILL
-        while (rest := list(self._orphans()) if orphans else []) and time.monotonic() < until:
+        deadline = time.monotonic() + _KILL
+        while (rest := list(self._orphans()) if orphans else []) and time.monotonic() < deadline:
             for process, _, _ in rest:
-                _kill(process)
+                try:
+                    process.kill()  # psutil compares the time of its start
+                except psutil.Error:
+                    continue
             time.sleep(LOOK)
         return [f"process {process.pid} ({command})" for process, _, command in orphans]
 
@@ -180,6 +161,30 @@ class Cluster:
         return [(f"cluster: job {job.name or 'that did not start'}", job.tails()) for job in self.jobs]
 
 
+def _end_containers(job: str, environ: Mapping[str, str]) -> list[str]:
+    """Remove the containers and the network of a launch that was killed; agents have time to end them.
+
+    Returns:
+        A line for each that had not ended, or can't be removed.
+    """
+
+    def docker(words: Any, seconds: float) -> engine.Result:
+        return engine.run_here(words, seconds, environ)
+
+    def left() -> list[engine.Thing]:
+        return [thing for thing in engine.things(docker, job) if KEPT not in thing.labels]
+
+    try:
+        deadline = time.monotonic() + _AGENTS
+        while alive := [thing for thing in left() if thing.kind == "container"]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(10 * LOOK)
+        return engine.remove(docker, left()) + [f"container {thing.name}" for thing in alive]
+    except TransportError as error:
+        return [f"a container or network at the engine ({error})"]
+
+
 def _image(backend: str) -> str | None:
     """The image of a backend; ``None``: this machine.
 
@@ -191,10 +196,3 @@ def _image(backend: str) -> str | None:
     if backend.startswith(_DOCKER) and len(backend) > len(_DOCKER):
         return backend[len(_DOCKER) :]
     raise ClusterError(f"{backend!r} is no backend for clusters; expected local, or docker:IMAGE")
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()  # psutil compares the time of its start
-    except psutil.Error:
-        return

@@ -1,33 +1,89 @@
-"""One launch that a test has started, and its tasks: looked at, waited for, killed."""
+"""One launch that a test has started, and its tasks: looked at, waited for, killed, suspended, cut off."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.api.driver import Driver
-from launcher.job import TASK_MARK, RunPaths, TaskId
+from launcher.errors import LaunchError
+from launcher.job import RunPaths, TaskId
 from launcher.report import ExitStatus, Report, TaskState, report_from_json
 from launcher.runs.logs import GrowingFile, last_lines, shown_lines
 from launcher.runs.run import json_of
-from launcher.testing.containers import Containers
-from launcher.testing.signals import signal_task
-from launcher.testing.waiting import CannotStart, ClusterError, WaitFailed, wait_for
 from launcher.text import signal_name
+from launcher.transports.docker import engine
+from launcher.transports.docker.container import container_name, network_name
 
 _T = TypeVar("_T")
 
-#: Seconds for the kernel to suspend or to resume all processes of a task.
-_SUSPEND = 20.0
-#: Last lines in the message of a failed wait; and tasks whose last lines the report of a failed test shows.
+#: Seconds between two looks at what a test waits for.
+LOOK = 0.01
+#: Seconds for all processes of a task to be suspended or resumed; for an agent to answer; for Docker.
+_SUSPEND, _ANSWER, _DOCKER = 20.0, 10.0, 30.0
+#: Last lines in the message of a failed wait; tasks whose last lines the report of a failed test shows.
 _LINES, _TASKS = 10, 32
 #: A task's line in the output of the launcher: ``node1 worker/0 | ``.
 _OF_TASK = re.compile(r"(\S+ )?\S+/\d+ +\| ")
 #: Events after which not all tasks will start any more.
 _STOPPING = {"TaskNotStarted", "TaskSignalled", "StopAsked", "TimeUp", "AgentLost"}
+
+
+class WaitFailed(AssertionError):
+    """An awaited condition did not hold in time, or cannot hold any more."""
+
+
+class ClusterError(LaunchError):
+    """A test asks for something impossible; the message says why."""
+
+
+class CannotStart(ClusterError):
+    """The launch ended before one of its tasks was started.
+
+    Args:
+        exit_code: that of ``launch``: 2 for bad input, 126 or 127 for a program that can't be run...
+        output: all that it printed.
+    """
+
+    def __init__(self, exit_code: int, output: str) -> None:
+        super().__init__(f"the cluster did not start, launch ended with {exit_code}:\n{output.rstrip()}")
+        self.exit_code = exit_code
+        self.output = output
+
+
+def _wait_for(
+    look: Callable[[], _T | None],
+    seconds: float,
+    hopeless: Callable[[], str],
+    failed: Callable[[str], str],
+) -> _T:
+    """Call ``look`` again and again until it returns something.
+
+    Args:
+        look: returns ``None`` while the condition does not hold.
+        seconds: time limit.
+        hopeless: why the condition can't hold any more; empty: it still can.
+        failed: makes the message from the reason.
+
+    Raises:
+        WaitFailed: the time is up, or it is hopeless.
+    """
+    __tracebackhide__ = True
+    deadline = time.monotonic() + seconds
+    while True:
+        late = time.monotonic() > deadline
+        reason = hopeless()  # before the last look: what came until then counts
+        found = look()
+        if found is not None:
+            return found
+        if reason or late:
+            raise WaitFailed(failed(reason or f"not within {seconds:g} s"))
+        time.sleep(LOOK)
 
 
 class Job:
@@ -36,21 +92,28 @@ class Job:
     Args:
         driver: its launch.
         folder: has the file ``output`` and the run's folder ``run``.
-        containers: of its tasks; ``None``: they run on this machine, or on hosts.
+        environ: of the launch, if the tasks run in containers; ``None``: they do not.
         bound: seconds of `wait` by default.
         left_running: the test may leave it running.
     """
 
     def __init__(
-        self, driver: Driver, folder: Path, containers: Containers | None, bound: float, left_running: bool
+        self,
+        driver: Driver,
+        folder: Path,
+        environ: Mapping[str, str] | None,
+        bound: float,
+        left_running: bool,
     ) -> None:
         self.driver = driver
         self._output = folder / "output"
         self._bound = bound
         self._plan: Mapping[str, Any] = {}
         self._report: Report | None = None
+        #: The words of ``docker network connect`` for each container that is disconnected.
+        self._cut: dict[str, list[str]] = {}
         self.paths = RunPaths(str(folder / "run"))
-        self.containers = containers
+        self.environ = environ
         self.left_running = left_running
         #: Its tasks in the order of the plan.
         self.tasks: tuple[Task, ...] = ()
@@ -85,7 +148,7 @@ class Job:
             return None  # it ends
         return kinds.count("TaskStarted") == len(self.tasks) or bool(_STOPPING.intersection(kinds)) or None
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ description
 
     @property
     def name(self) -> str:
@@ -119,11 +182,11 @@ class Job:
                 return task
         raise KeyError(f"no task {name!r}; there are {', '.join(task.name for task in self.tasks)}")
 
-    # ------------------------------------------------------------------ how it is
+    # ------------------------------------------------------------------ state
 
     @property
     def events(self) -> list[Mapping[str, Any]]:
-        """What has happened so far: the lines of ``events.jsonl`` (docs/report.md)."""
+        """The events so far: the lines of ``events.jsonl`` (docs/report.md)."""
         return list(self.driver.events)
 
     @property
@@ -191,6 +254,29 @@ class Job:
         """Ctrl-C: the job ends in order; a second time: at once. Use `wait` to wait for that."""
         self.driver.signal(signal.SIGINT)
 
+    def _wait_for(self, look: Callable[[], _T | None], seconds: float, what: str) -> _T:
+        __tracebackhide__ = True
+
+        def hopeless() -> str:
+            return "" if self.running else f"and launch has ended with {self.exit_code}"
+
+        def failed(reason: str) -> str:
+            return f"{f'job {self.name}'.strip()}: waited for {what}: {reason}\n{self.tails(5)}"
+
+        return _wait_for(look, seconds, hopeless, failed)
+
+    def tails(self, lines: int = 20) -> str:
+        """The last lines of the launcher and of all tasks, for the report of a failed test."""
+        own = (line for line in self.output.split("\n") if not _OF_TASK.match(line))
+        parts = [("launch", shown_lines("\n".join(own), lines))]
+        for task in self.tasks[:_TASKS]:
+            parts.append((f"{task.name} ({task.described()})", task.last_lines(lines) or ["(nothing)"]))
+        text = ["\n".join([f"{name}:", *(f"    {line}" for line in found)]) for name, found in parts]
+        text += [f"... and {len(self.tasks) - _TASKS} more tasks"] if len(self.tasks) > _TASKS else []
+        return "\n".join([*text, f"all of it: {self.paths.root}"] if self.tasks else text)
+
+    # ------------------------------------------------------------------ the network of containers
+
     def cut_network(self, task: Task | str) -> None:
         """Disconnect the container of a task from the job's network: nothing comes in or goes out.
 
@@ -203,8 +289,16 @@ class Job:
         Raises:
             ClusterError: it does not run in a container, or has ended.
         """
-        host, containers = self._container(task)
-        containers.cut(self.name, host)
+        container = self._container(task)
+        network = network_name(self.name)
+        described = self._docker(task, "inspect", "--type", "container", container)
+        joined = json.loads(described)[0]["NetworkSettings"]["Networks"].get(network)
+        if joined is not None:
+            aliases = [word for alias in joined.get("Aliases") or () for word in ("--alias", alias)]
+            self._cut[container] = ["--ip", joined["IPAddress"], *aliases, network, container]
+            self._docker(task, "network", "disconnect", network, container)
+        elif container not in self._cut:
+            raise ClusterError(f"the container {container} is not on a network of the job's own")
 
     def mend_network(self, task: Task | str) -> None:
         """Connect it again after `cut_network`, with the same address, so that its connections go on.
@@ -215,36 +309,24 @@ class Job:
         Raises:
             ClusterError: it does not run in a container, or has ended.
         """
-        host, containers = self._container(task)
-        containers.mend(self.name, host)
+        container = self._container(task)
+        if container in self._cut:
+            self._docker(task, "network", "connect", *self._cut[container])
+            del self._cut[container]
 
-    def _container(self, task: Task | str) -> tuple[str, Containers]:
+    def _container(self, task: Task | str) -> str:
         found = self.task(task) if isinstance(task, str) else task
-        if self.containers is None:
+        if self.environ is None:
             what = "does not run in a container: only the network of those can be cut"
             raise ClusterError(f"{found.name} {what} (start(..., backend='docker:IMAGE'))")
-        return found.host, self.containers
+        return container_name(self.name, found.host)
 
-    def _wait_for(self, look: Callable[[], _T | None], seconds: float, what: str) -> _T:
-        __tracebackhide__ = True
-
-        def hopeless() -> str:
-            return "" if self.running else f"and launch has ended with {self.exit_code}"
-
-        def failed(reason: str) -> WaitFailed:
-            return WaitFailed(f"{f'job {self.name}'.strip()}: waited for {what}: {reason}\n{self.tails(5)}")
-
-        return wait_for(look, seconds, hopeless, failed)
-
-    def tails(self, lines: int = 20) -> str:
-        """The last lines of the launcher and of all tasks, for the report of a failed test."""
-        own = (line for line in self.output.split("\n") if not _OF_TASK.match(line))
-        parts = [("launch", shown_lines("\n".join(own), lines))]
-        for task in self.tasks[:_TASKS]:
-            parts.append((f"{task.name} ({task.described()})", task.last_lines(lines) or ["(nothing)"]))
-        text = ["\n".join([f"{name}:", *(f"    {line}" for line in found)]) for name, found in parts]
-        text += [f"... and {len(self.tasks) - _TASKS} more tasks"] if len(self.tasks) > _TASKS else []
-        return "\n".join([*text, f"all of it: {self.paths.root}"] if self.tasks else text)
+    def _docker(self, task: Task | str, *words: str) -> str:
+        result = engine.run_here(words, _DOCKER, self.environ)
+        if result.code:
+            name = task if isinstance(task, str) else task.name
+            raise ClusterError(f"{name}: its network can't be changed: {engine.fault_of(result, _DOCKER)}")
+        return result.out
 
 
 class Task:
@@ -280,7 +362,7 @@ class Task:
         """``0`` of ``worker/0``."""
         return self.name.index
 
-    # ------------------------------------------------------------------ how it is
+    # ------------------------------------------------------------------ state
 
     @property
     def pid(self) -> int | None:
@@ -320,7 +402,7 @@ class Task:
         return ExitStatus() if over else None
 
     def described(self) -> str:
-        """How it is, in words: ``running``; ``failed, killed by SIGKILL``."""
+        """Its state as text: ``running``; ``failed, killed by SIGKILL``."""
         status = self.exit_status
         if status is None or not status.known:
             return self.state.value
@@ -328,7 +410,7 @@ class Task:
             return f"{self.state.value}, exit code {status.code}"
         return f"{self.state.value}, killed by {signal_name(status.signal)}"
 
-    # ------------------------------------------------------------------ what it printed
+    # ------------------------------------------------------------------ output
 
     @property
     def raw(self) -> bytes:
@@ -376,7 +458,7 @@ class Task:
         shown = what if isinstance(what, str) else what.pattern
         return self._wait_for(look, timeout, f"a line with {shown!r}", self._is_over)
 
-    # ------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------ waiting, signals
 
     def wait(self, timeout: float = 60.0) -> ExitStatus:
         """Wait until it is over: all its processes have ended, its output is complete.
@@ -399,37 +481,39 @@ class Task:
         Its host goes on, also a container: the launcher knows of it at once, as of any task that fails.
 
         Raises:
-            ClusterError: it has ended, or its processes can't be signalled from here.
+            ClusterError: it has ended, or its agent does not answer.
         """
-        self._signal(signal.SIGKILL, "all")
+        self._signal(signal.SIGKILL, to_all=True)
 
     def signal(self, number: int) -> None:
         """Send a signal to its main process.
 
         Raises:
-            ClusterError: it has ended, or can't be signalled from here.
+            ClusterError: it has ended, or its agent does not answer.
         """
-        self._signal(number, "main")
+        self._signal(number, to_all=False)
 
     def stop(self) -> None:
         """Suspend all its processes (SIGSTOP) until `resume`, like a machine that hangs.
 
         Raises:
-            ClusterError: it has ended, or its processes can't be signalled from here.
+            ClusterError: it has ended, or its agent does not answer.
             WaitFailed: some of its processes did not stop.
         """
         __tracebackhide__ = True
-        self._signal_until(signal.SIGSTOP, True, "all its processes to be suspended")
+        # Again and again: a process that forks may have a child that was not there before. The parent of a
+        # vfork waits in state D until its child runs its own program; its SIGSTOP is pending.
+        self._signal_until(signal.SIGSTOP, lambda state: state in "TtDZX", "be suspended")
 
     def resume(self) -> None:
         """Let it go on after `stop` (SIGCONT). Returns when it does.
 
         Raises:
-            ClusterError: it has ended, or its processes can't be signalled from here.
+            ClusterError: it has ended, or its agent does not answer.
             WaitFailed: some of its processes did not go on.
         """
         __tracebackhide__ = True
-        self._signal_until(signal.SIGCONT, False, "all its processes to go on")
+        self._signal_until(signal.SIGCONT, lambda state: state not in "Tt", "go on")
 
     def cut_network(self) -> None:
         """Disconnect its container from the others, see `Job.cut_network`."""
@@ -439,33 +523,33 @@ class Task:
         """Connect it again, see `Job.mend_network`."""
         self._job.mend_network(self)
 
-    def _signal_until(self, number: int, stopped: bool, what: str) -> None:
-        """Again and again: a process that forks may have a child that was not there before."""
+    def _signal_until(self, number: int, is_done: Callable[[str], bool], what: str) -> None:
         __tracebackhide__ = True
 
         def look() -> bool | None:
-            states = self._signal(number, "all", ended="")
-            return all((state in "Tt") is stopped for state in states) or None
+            return all(map(is_done, self._signal(number, to_all=True))) or None
 
-        self._signal(number, "all")
-        self._wait_for(look, _SUSPEND, what)
+        self._wait_for(look, _SUSPEND, f"all its processes to {what}")
 
-    def _signal(self, number: int, whom: str, ended: str | None = None) -> str:
-        """Send it; the state of each process after that. ``ended``: the same if the task has ended."""
-        pid = self.pid
-        if self.exit_status is not None or pid is None:
-            if ended is not None:
-                return ended
+    def _signal(self, number: int, to_all: bool) -> str:
+        """Let its agent send a signal; the state of each of its processes after that."""
+        __tracebackhide__ = True
+        if self.exit_status is not None or self.pid is None:
             raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
-        mark = f"{TASK_MARK}={self._job.name}:{self.name}"
-        if self._job.containers is not None:
-            states = self._job.containers.signal(self._job.name, self.host, number, pid, whom, mark)
-        else:
-            states = signal_task(number, pid, whom, mark, self._job.launcher_pid)
-        if states is None and ended is None:
-            what = f"process {pid} of {self.host} is not on this machine, or has just ended"
-            raise ClusterError(f"{self.name} can't be signalled: {what}")
-        return states or ended or ""
+        known = len(self._sent())
+        self._job.driver.command({"task": self.name, "signal": int(number), "all": to_all})
+        deadline = time.monotonic() + _ANSWER
+        while len(answers := self._sent()) == known:
+            if not self._job.running or self._is_over():
+                return ""
+            if time.monotonic() > deadline:
+                why = f"the agent of {self.host} does not answer within {_ANSWER:g} s"
+                raise ClusterError(f"{self.name} can't be signalled: {why}")
+            time.sleep(LOOK)
+        return answers[-1]
+
+    def _sent(self) -> list[str]:
+        return [event["states"] for event in self._events() if event["event"] == "SignalSent"]
 
     def _is_over(self) -> bool:
         kinds = {event["event"] for event in self._events()}
@@ -483,13 +567,13 @@ class Task:
         def hopeless() -> str:
             return "and it has ended" if too_late() else ""
 
-        def failed(reason: str) -> WaitFailed:
+        def failed(reason: str) -> str:
             lines = self.last_lines(_LINES)
             head = f"{self.name} ({self.described()}): waited for {what}: {reason}"
             tail = "its last lines:" if lines else "it printed nothing"
-            return WaitFailed("\n".join([head, tail, *(f"    {line}" for line in lines)]))
+            return "\n".join([head, tail, *(f"    {line}" for line in lines)])
 
-        return wait_for(look, seconds, hopeless, failed)
+        return _wait_for(look, seconds, hopeless, failed)
 
     def _events(self) -> list[Mapping[str, Any]]:
         return [event for event in self._job.driver.events if event.get("task") == self.name]

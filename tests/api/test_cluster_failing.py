@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -59,9 +60,8 @@ def known_after(how: str, go: Path) -> float:
     else:
         assert error.last_lines[0] == "the last line of it"
         assert (error.code, error.signal) == ((3, None) if how == "exit" else (None, 9))
-        assert str(error).startswith(
-            "worker/1 exited with code 3" if how == "exit" else "worker/1 was killed by SIGKILL"
-        )
+        ending = "exit code 3" if how == "exit" else "killed by SIGKILL"
+        assert re.match(rf"worker/1 failed after \S+: {ending}\n", str(error))
     report = json_of(f"{error.run_dir}/report.json")
     assert report is not None and report["failure"]["task"] == "worker/1"
     return elapsed
@@ -85,7 +85,7 @@ def test_a_failure_before_all_are_there_is_raised_by_run():
     def fun(args: Any, ctx: Any) -> None:
         os._exit(4)
 
-    with pytest.raises(TaskFailed, match="exited with code 4"):
+    with pytest.raises(TaskFailed, match="exit code 4"):
         TFCluster.run(fun, None, 2, quiet=True).shutdown()
 
 

@@ -88,7 +88,7 @@ def test_none_of_them_is_lost_when_a_worker_is_killed():
     cluster = TFCluster.run(
         note, 50_000, 2, hosts="node1,node2", quiet=True, on_failure="continue", **HERE
     )  # fmt: skip
-    with pytest.raises(TaskFailed, match="worker/1 on node2 was killed by SIGKILL"), cluster:
+    with pytest.raises(TaskFailed, match="worker/1 failed on node2 .*: killed by SIGKILL"), cluster:
         cluster.train(uneven())
     first, second = noted(cluster)
     assert len(second) >= 50_000
@@ -111,14 +111,12 @@ def test_the_driver_knows_at_once(how: str):
                 sys.exit(3)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    told = {"raises": "raised ValueError: over there", "exits": "exited with code 3", "is killed": "SIGKILL"}[
-        how
-    ]
+    text = {"raises": "raised ValueError: over there", "exits": "exit code 3", "is killed": "SIGKILL"}[how]
 
     def known_after() -> float:
         cluster = TFCluster.run(fail, None, 2, hosts="node1,node2", quiet=True, **HERE)
         since = time.monotonic()
-        with pytest.raises(TaskFailed, match=told), cluster:
+        with pytest.raises(TaskFailed, match=text), cluster:
             cluster.train(list(range(1000)))
         return time.monotonic() - since
 

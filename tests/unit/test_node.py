@@ -10,8 +10,6 @@ import pytest
 
 from launcher import InputError, TFNode, TFNodeContext
 from launcher.api.cluster import _role_faults, _roles
-from launcher.api.options import Settings
-from launcher.api.tasks import TaskEnd
 
 SPEC = {"ps": ["a:1"], "worker": ["b:1", "c:1"]}
 
@@ -82,7 +80,7 @@ def test_a_node_that_is_not_fed_and_a_wrong_mapping():
 )
 def test_roles_of_so_many_nodes(asked: tuple[int, int, str | None, bool], roles: dict[str, Any]):
     assert not _role_faults(*asked)
-    assert _roles(*asked, Settings()) == roles
+    assert _roles(*asked, True) == roles
 
 
 @pytest.mark.parametrize(
@@ -90,15 +88,3 @@ def test_roles_of_so_many_nodes(asked: tuple[int, int, str | None, bool], roles:
 )
 def test_nodes_without_a_worker(asked: Any):
     assert len(_role_faults(*asked)) == 1
-
-
-@pytest.mark.parametrize(
-    ("end", "text"),
-    [
-        (TaskEnd("worker/0", code=3), "exited with code 3"),
-        (TaskEnd("worker/0", signal=9), "was killed by SIGKILL"),
-        (TaskEnd("worker/0", why="is lost with its host: cut"), "is lost with its host: cut"),
-    ],
-)
-def test_ends_in_words(end: TaskEnd, text: str):
-    assert end.text == text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.api.options import Program, Settings, settings_faults
+from launcher.api.run import Options, option_faults, option_words, with_roles
 from launcher.job import TaskId
 from launcher.output.jsonl import report_as_dict
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState, report_from_json
@@ -16,41 +16,45 @@ W0 = TaskId("worker/0")
 
 
 @pytest.mark.parametrize(
-    ("program", "words", "roles"),
+    ("program", "counts", "roles", "words", "overlay"),
     [
-        (Program(["true"]), "", {"worker": {"command": ["true"]}}),
+        (["true"], {}, None, [], {"worker": {"command": ["true"]}}),
         (
-            Program(["-m", "package.train", "-v"], workers=0, chief=True),
-            "",
+            ["-m", "package.train", "-v"],
+            {"chief": True, "worker": 0, "ps": None},
+            None,
+            [],
             {
                 "chief": {"command": ["-m", "package.train", "-v"], "count": 1},
                 "worker": {"command": ["-m", "package.train", "-v"], "count": 0},
             },
         ),
-        (Program(["job.yaml"], workers=3), "-- job.yaml", {"worker": {"count": 3}}),
-        (Program(["job.yaml"], roles={"reader": 2}), "-- job.yaml", {"reader": {"count": 2}}),
+        (["job.yaml"], {"worker": 3}, None, ["--", "job.yaml"], {"worker": {"count": 3}}),
+        (["job.yaml"], {}, {"reader": 2}, ["--", "job.yaml"], {"reader": {"count": 2}}),
         (
-            Program(["run"], workers=1, roles={"reader": {"count": 2, "command": "read"}}),
-            "",
+            ["run"],
+            {"worker": 1},
+            {"reader": {"count": 2, "command": "read"}},
+            [],
             {"worker": {"command": ["run"], "count": 1}, "reader": {"command": "read", "count": 2}},
         ),
     ],
-    ids=str,
 )
-def test_programs(program: Program, words: str, roles: dict[str, Any]):
-    assert program.command_line() == (words.split(), roles)
+def test_programs(program: list[str], counts: Any, roles: Any, words: list[str], overlay: dict[str, Any]):
+    assert with_roles(program, counts, roles) == (words, overlay)
 
 
-def test_settings_have_no_value_of_the_environment():
-    settings = Settings("lab.yaml", "x/y:1", env={"KEY": "secret"}, grace=2.5, flags=True, options=["--json"])
+def test_options_on_the_command_line_have_no_value_of_the_environment():
+    options: Options = {"hosts": "lab.yaml", "docker": "x/y:1", "env": {"KEY": "secret"}, "timeout": None}
+    options |= {"grace": 2.5, "flags": True, "options": ["--json"]}
     words = "--json --flags -x KEY --hosts lab.yaml --docker x/y:1 --grace 2.5"
-    assert settings.words() == words.split()
-    assert settings.environ()["KEY"] == "secret"
+    assert option_words(options) == words.split()
 
 
-def test_all_faults_of_settings_at_once():
-    given: Any = {"env": {"N": 1}, "gpus": -1, "options": "--json"}
-    assert [str(fault) for fault in settings_faults("run", Settings(**given))] == [
+def test_all_faults_of_options_at_once():
+    given: Any = {"env": {"N": 1}, "gpus": -1, "options": "--json", "work_dir": "x"}
+    assert [str(fault) for fault in option_faults("run", given)] == [
+        "run: there is no argument 'work_dir'; did you mean \"workdir\"?",
         "run: gpus=-1; expected a whole number, 0 or more",
         "run: env: 'N' is 1; expected texts: 'N': '1'",
         "run: options='--json'; expected a list of texts: options=['--json']",

@@ -1,11 +1,17 @@
 """Runs functions of the driver's program in a task: one, or, as a slot, one instance after another.
 
+Task and driver exchange messages on a connection that both have authenticated. Each is one frame: a type with
+its fields as JSON, then pickles. The task sends, the driver answers; only the first message,
+`MessageType.WORK`, comes unasked.
+
 A slot imports nothing of the user's, so an instance is a fork of it that takes a millisecond and finds
 everything as a fresh process would.
 """
 
 from __future__ import annotations
 
+import enum
+import json
 import os
 import pickle
 import select
@@ -16,11 +22,11 @@ import threading
 import time
 import traceback
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence
 
-from launcher.api.remote.messages import Message, MessageType, receive, send
 from launcher.api.remote.node import TFNodeContext
 from launcher.errors import LaunchError
+from launcher.feed.remote.frames import FeedBroken, check_size, recv_frame, send_frame
 
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import Connector
@@ -33,6 +39,60 @@ _RETURNED, _RAISED = 30.0, 3.0
 #: What a task of a cluster has in its environment, and an instance that is alone must not have.
 _OF_CLUSTERS = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
 _BACK = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"
+#: The kind of its frames; those of feeds have other numbers (`launcher.feed.remote.frames.Kind`).
+_KIND = 100
+
+
+# ---------------------------------------------------------------------- messages
+
+
+class MessageType(enum.Enum):
+    """What a message says."""
+
+    WORK = "work"  #: driver: run this function. Pickles: function, and arguments unless the task is a slot.
+    DONE = "done"  #: task: the function has returned. Pickle: its result, if that is asked for.
+    RAISED = "raised"  #: task: it has raised, or exited. Pickle: the exception, if it can be pickled.
+    THANKS = "thanks"  #: driver: it has received the message.
+    FREE = "free"  #: slot: it is free; with the outcome of the instance that it ran, if it ran one.
+    START = "start"  #: driver, to a slot: run this instance. Pickle: its arguments.
+
+
+class Message(NamedTuple):
+    """One message."""
+
+    type: MessageType
+    fields: Mapping[str, Any] = {}
+    pickles: Sequence[Any] = ()
+
+
+def send(sock: socket.socket, message: Message) -> None:
+    """Send a message; returns when the kernel has all of it.
+
+    Raises:
+        OSError: the connection is lost.
+    """
+    head = json.dumps([message.type.value, message.fields]).encode()
+    send_frame(sock, _KIND, [head, *message.pickles])
+
+
+def receive(sock: socket.socket) -> Message | None:
+    """Wait for a message.
+
+    Returns:
+        ``None``: the other end has closed the connection.
+
+    Raises:
+        OSError: the connection is lost.
+        FeedBroken: what comes is not a message.
+    """
+    frame = recv_frame(sock)
+    if frame is None:
+        return None
+    kind, buffers = frame
+    if kind != _KIND or not buffers:
+        raise FeedBroken(f"received a frame of kind {kind} instead of a message")
+    name, fields = json.loads(bytes(buffers[0]))
+    return Message(MessageType(name), fields, buffers[1:])
 
 
 class Channel:
@@ -167,8 +227,6 @@ def _end_feeds() -> None:
 def _pickled(result: object) -> bytes:
     import cloudpickle
 
-    from launcher.feed.remote.frames import check_size
-
     try:
         data: bytes = cloudpickle.dumps(result)
         check_size([data], "it")
@@ -194,7 +252,8 @@ def _failed(error: BaseException) -> tuple[Message, int]:
     sys.stdout.flush()
     print(shown, file=sys.stderr, flush=True)
     what = "".join(traceback.format_exception_only(type(error), error)).strip()
-    fields = {"what": what, "traceback": shown, "code": code & 0xFF, "unasked": unasked}
+    exited = isinstance(error, SystemExit)
+    fields = {"what": what, "traceback": shown, "exit": exited, "code": code & 0xFF, "unasked": unasked}
     return Message(MessageType.RAISED, fields, _pickled_error(error)), code & 0xFF
 
 

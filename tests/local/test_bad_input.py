@@ -29,11 +29,10 @@ def _refused(launch: Launch, *words: str | Path, **settings: object) -> Ended:
         (["--"], "expected a program"),
         ([""], "expected a program"),
         (["-m"], "module"),
-        (["--wrokers", "2", "true"], "--wrokers"),
         (["--image", "tf:1", "true"], "did you mean --docker?"),
         (["--no-check", "--lease", "30", "true"], "--no-check: this is about other machines, and none"),
+        (["--sync", ".", "true"], "--sync: this is about other machines"),
         (["--workers", "-1", "true"], "-1"),
-        (["--workers", "two", "true"], "two"),
         (["--workers", "1.5", "true"], "1.5"),
         (["--workers", "99999", "true"], "99999"),
         (["--workers", "0", "true"], "no task"),
@@ -86,16 +85,6 @@ def test_all_faults_of_values_at_once(launch: Launch):
     ended = _refused(launch, "--grace", "x", "--timeout", "y", "-x", "NO_SUCH_A", "--report", "", "true")
     options = [line.split()[1] for line in ended.err.splitlines()]
     assert options == ["-x", "--grace:", "--timeout:", "--report:"]
-
-
-def test_files_that_no_other_machine_is_named_for(launch: Launch):
-    assert "--sync: this is about other machines" in _refused(launch, "--sync", ".", "true").err
-
-
-def test_a_wrong_option_is_one_line(launch: Launch):
-    ended = _refused(launch, "--workers", "x", "true")
-    assert ended.err.startswith("launch: --workers: 'x': expected a whole number")
-    assert len(ended.err.splitlines()) == 1
 
 
 def test_a_secret_in_a_fault_stays_one(launch: Launch):

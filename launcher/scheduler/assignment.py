@@ -1,13 +1,14 @@
-"""The search for a host for each task: the most restricted roles first."""
+"""The search for a host for each task, the most restricted roles first, and the GPUs of each task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from launcher.job import Host, Role
+from launcher.job import Host, Placed, Placement, Role, TaskId
+from launcher.text import counted, listed
 
-#: How well a task would do on a host: the smallest wins; the last number is the host's ``order``.
+#: How well a host suits a task: the smallest wins; the last number is the host's ``order``.
 Rank = tuple[int, int, int, int, int]
 
 
@@ -26,7 +27,7 @@ def slots_of(host: Host) -> tuple[int, int | None]:
 
 
 class HostCapacity:
-    """One host and the number of tasks assigned to it so far; `launcher.scheduler.gpus` gives out ids."""
+    """One host and the number of tasks assigned to it so far; `allocate_gpus` gives out ids."""
 
     __slots__ = ("host", "order", "slots", "limit", "gpus_left", "roles", "tasks")
 
@@ -53,12 +54,8 @@ class HostCapacity:
         """Whether there is a slot and enough GPUs for one more task of ``role``."""
         return not self.full and self.gpus_left >= (role.gpus or 0)
 
-    def fits_instead(self, role: Role, other: Role) -> bool:
-        """Whether a task of ``role`` could take the place of one of ``other``."""
-        return self.gpus_left + (other.gpus or 0) >= (role.gpus or 0)
-
     def rank(self, role: Role) -> Rank:
-        """How well the next task of ``role`` would do here.
+        """How well this host suits the next task of ``role``.
 
         First comes how far it would be beyond the slots, then whether the host is reserved for this
         role. Parameter servers also keep apart from each other: every worker talks to all of them,
@@ -75,14 +72,6 @@ class HostCapacity:
         self.tasks += 1
         self.gpus_left -= role.gpus or 0
         self.roles[role.name] = self.roles.get(role.name, 0) + 1
-
-    def remove(self, role: Role) -> None:
-        """Take one task of ``role`` away."""
-        self.tasks -= 1
-        self.gpus_left += role.gpus or 0
-        self.roles[role.name] -= 1
-        if not self.roles[role.name]:
-            del self.roles[role.name]
 
 
 def selected(role: Role, hosts: Iterable[HostCapacity]) -> list[HostCapacity]:
@@ -107,93 +96,37 @@ class Assignment:
         #: Role -> the host of each of its tasks, by index.
         self.chosen: dict[str, list[HostCapacity]] = {role.name: [] for role in roles}
 
-    def by_need(self) -> list[Role]:
-        """The roles in the order they are assigned.
+    def next_role(self, waiting: Sequence[Role]) -> Role:
+        """The role to assign next.
 
-        The role with the fewest hosts to choose from is first, so that no other takes a place it
-        depends on. Among equals parameter servers come first, since only a free choice lets them
-        keep apart, then roles that need many GPUs.
+        That is the role with the fewest hosts to choose from, so that no other role takes a place it depends
+        on. Among equals parameter servers come first, since only a free choice lets them keep apart, then
+        roles that need many GPUs.
         """
-        choice = {
-            name: sum(capacity.fits(self.roles[name]) for capacity in hosts)
-            for name, hosts in self.allowed.items()
-        }
-        return sorted(
-            self.roles.values(), key=lambda role: (choice[role.name], role.name != "ps", -(role.gpus or 0))
-        )
+
+        def need(role: Role) -> tuple[int, bool, int]:
+            choice = sum(capacity.fits(role) for capacity in self.allowed[role.name])
+            return choice, role.name != "ps", -(role.gpus or 0)
+
+        return min(waiting, key=need)
 
     def fill(self, role: Role) -> None:
-        """Give every task of ``role`` the best host left; stop at the first that finds none.
+        """Give every task of ``role`` the best host left; stop at the first task that finds none.
 
-        The hosts wait in a heap, because only the one just used changes its rank.
+        The hosts wait in a heap, because only the host used last changes its rank.
         """
         heap = [capacity.rank(role) for capacity in self.allowed[role.name] if capacity.fits(role)]
         heapify(heap)
         for _ in range(role.count):
             if not heap:
-                if not self._make_room(role):
-                    return
-                continue
+                return
             best = self.hosts[heap[0][-1]]
-            self._add(role, best)
+            best.add(role)
+            self.chosen[role.name].append(best)
             if best.fits(role):
                 heapreplace(heap, best.rank(role))
             else:
                 heappop(heap)
-
-    def _add(self, role: Role, capacity: HostCapacity) -> None:
-        capacity.add(role)
-        self.chosen[role.name].append(capacity)
-
-    def _make_room(self, role: Role) -> bool:
-        """Assign a task of ``role`` by moving others: one a host, along a chain that ends in a free place.
-
-        This is the augmenting path of bipartite matching, searched by breadth, over roles instead
-        of tasks, since tasks of a role are equal. Without GPUs it finds a place whenever there is
-        one; GPU counts make it a bin packing, where it may give up too early.
-
-        Returns:
-            Whether the task was assigned.
-        """
-        displaced: dict[str, tuple[Role, HostCapacity]] = {}
-        for other, capacity in self._chain(role, displaced):
-            if capacity.fits(other):
-                self._move(other, capacity, displaced)
-                return True
-        return False
-
-    def _chain(
-        self, role: Role, displaced: dict[str, tuple[Role, HostCapacity]]
-    ) -> Iterator[tuple[Role, HostCapacity]]:
-        """Every host that ``role``, or a role displaced for it, may use; each host once.
-
-        Writes ``displaced``: role -> the role that would take a place of it, and where.
-        """
-        seen: set[int] = set()
-        queue = [role]
-        for candidate in queue:
-            for capacity in self.allowed[candidate.name]:
-                if capacity.order in seen:
-                    continue
-                seen.add(capacity.order)
-                yield candidate, capacity
-                others = [self.roles[name] for name in capacity.roles if name not in (role.name, *displaced)]
-                movable = [other for other in others if capacity.fits_instead(candidate, other)]
-                displaced.update((other.name, (candidate, capacity)) for other in movable)
-                queue += movable
-
-    def _move(
-        self, role: Role, capacity: HostCapacity, displaced: dict[str, tuple[Role, HostCapacity]]
-    ) -> None:
-        """Move the tasks along a chain that ends with ``role`` going to ``capacity``."""
-        while role.name in displaced:
-            taker, origin = displaced[role.name]
-            chosen = self.chosen[role.name]
-            chosen[len(chosen) - 1 - chosen[::-1].index(origin)] = capacity
-            origin.remove(role)
-            capacity.add(role)
-            role, capacity = taker, origin
-        self._add(role, capacity)
 
 
 def assign(roles: Sequence[Role], hosts: Sequence[Host]) -> Assignment:
@@ -204,6 +137,68 @@ def assign(roles: Sequence[Role], hosts: Sequence[Host]) -> Assignment:
         hosts: in the order written.
     """
     assignment = Assignment(roles, hosts)
-    for role in assignment.by_need():
+    waiting = list(roles)
+    while waiting:
+        role = assignment.next_role(waiting)
+        waiting.remove(role)
         assignment.fill(role)
     return assignment
+
+
+def allocate_gpus(tasks: Sequence[Placed]) -> Placement:
+    """Give out the GPUs of every host, no GPU twice.
+
+    A TensorFlow process takes the memory of every GPU it can see (the GPU guide, "Limiting GPU
+    memory growth"), so two tasks with the same GPU would fight over it.
+
+    Args:
+        tasks: in the order of the table, each on a host with as many GPUs as its role asks for.
+
+    Returns:
+        The same tasks with ``gpus`` filled in, and notes on those that got none.
+    """
+    by_host: dict[str, list[Placed]] = {}
+    for placed in tasks:
+        by_host.setdefault(placed.host.name, []).append(placed)
+    ids: dict[TaskId, tuple[str, ...] | None] = {}
+    notes: list[str] = []
+    for on_host in by_host.values():
+        notes += _allocate(on_host, ids)
+    return Placement(tuple(placed._replace(gpus=ids[placed.task]) for placed in tasks), tuple(notes))
+
+
+def _requested(placed: Placed) -> int | None:
+    """The number of GPUs a task asks for; ``None``: a share. A ps and a sidecar ask for none by default."""
+    none = placed.role.name == "ps" or placed.role.sidecar
+    return 0 if placed.role.gpus is None and none else placed.role.gpus
+
+
+def _allocate(tasks: Sequence[Placed], ids: dict[TaskId, tuple[str, ...] | None]) -> list[str]:
+    """Give out the GPUs of one host: the numbers asked for, then equal shares, or one each while they last.
+
+    Args:
+        tasks: those of the host.
+        ids: what each task got; written here.
+
+    Returns:
+        A note if some got none although the host has GPUs.
+    """
+    host, used, sharing = tasks[0].host, 0, []
+    for placed in tasks:
+        number = _requested(placed)
+        if number is None:
+            sharing.append(placed.task)
+        else:
+            ids[placed.task] = (host.gpus or ())[used : used + number]
+            used += number
+    if not host.gpus or not sharing:
+        ids.update((task, host.gpus) for task in sharing)
+        return []
+    left = host.gpus[used:]
+    share = max(1, len(left) // len(sharing))
+    ids.update((task, left[n * share : (n + 1) * share]) for n, task in enumerate(sharing))
+    without = [task for task in sharing if not ids[task]]
+    if not without:
+        return []
+    has = f"{host.name} has {counted(len(left), 'GPU')} for {counted(len(sharing), 'task')}"
+    return [f"{has}: {listed(without)} {'runs' if len(without) == 1 else 'run'} without"]

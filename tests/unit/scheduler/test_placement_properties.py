@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain, combinations
+from itertools import chain
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,26 +99,6 @@ def test_every_placement_keeps_every_rule(job, hosts):
             assert placed.gpus == ()
         else:
             assert (placed.gpus is None) == (placed.host.gpus is None)
-
-
-@EXAMPLES
-@given(jobs(gpus=False), inventories(gpus=False))
-def test_without_gpus_all_fit_whenever_they_can(job, hosts):
-    """Hall's theorem: they fit unless some roles together need more places than they may use."""
-    roles = [role for role in job.roles if role.count]
-    limits = [1000 if (limit := slots_of(host)[1]) is None else limit for host in hosts]
-    shortage = any(
-        sum(role.count for role in group)
-        > sum(
-            limit for host, limit in zip(hosts, limits, strict=True) if any(allowed(r, host) for r in group)
-        )
-        for size in range(1, len(roles) + 1)
-        for group in combinations(roles, size)
-    )
-    named = {name for role in job.roles for name in role.hosts} <= {host.name for host in hosts}
-    labels = {label for host in hosts for label in host.labels}
-    known = named and {label for role in job.roles for label in role.labels} <= labels
-    assert isinstance(attempt(job, hosts), str) == (shortage or not known)
 
 
 @EXAMPLES

@@ -198,6 +198,7 @@ class Orchestrator:
             if self._timers.get(timer) == due:
                 del self._timers[timer]
                 self._handle(events.TimeUp(events.now(), timer))
+        self._display.writer.flush()
         stop = self._display.stop_asked()
         if stop is not None:
             self._handle(stop)

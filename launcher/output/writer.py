@@ -8,9 +8,12 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from itertools import islice
 
 #: A pipe takes this many bytes as a whole or not at all.
 _PIPE_BUF = 4096
+#: Queued chunks go in one ``writev``: at most so many, and at once when there are so many bytes.
+_CHUNKS, _JOINED = 64, 1 << 18
 #: A queue of this many times its capacity drops lines: its producer ignores `Writer.holds`.
 _FAR_TOO_MUCH = 16
 #: Seconds that a job that is done waits for a slow reader before it drops lines. Agents have more time to end
@@ -21,7 +24,9 @@ _LOOK = 0.05
 
 
 class Writer:
-    """A bounded queue for each file, for one thread, which calls `flush` when a blocked file is writable.
+    """A bounded queue for each file, for one thread, which calls `flush` at the end of each turn of its loop.
+
+    It also calls `flush` when a `blocked` file is writable.
 
     While `holds` is true the agents keep the output of tasks, so that no line is lost. After `hurry` a full
     queue drops lines, and a notice has their number.
@@ -49,7 +54,7 @@ class Writer:
         self._ending_since: float | None = None
 
     def write(self, fd: int, data: bytes, urgent: bool = False) -> None:
-        """Write whole lines, or queue them. Urgent lines (few: a report, a warning) are never dropped."""
+        """Queue whole lines until `flush`. Urgent lines (few: a report, a warning) are never dropped."""
         file = self._of_fd.get(fd) or self._open(fd)
         if not data or file.error is not None:
             return
@@ -60,7 +65,7 @@ class Writer:
         if not self._gave_up:
             file.add_notice(self._notice)
         file.add(data, urgent)
-        if not file.blocked:
+        if not file.blocked and file.size >= _JOINED:
             file.send()
 
     def flush(self) -> None:
@@ -165,7 +170,7 @@ class _File:
         self.error: OSError | None = None
         #: The reader does not take all that waits.
         self.blocked = False
-        self._queue: deque[tuple[memoryview, bool]] = deque()
+        self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
         self._dropped_lines = self._dropped_bytes = 0
         #: The last byte written is within a line.
         self._torn = False
@@ -184,7 +189,7 @@ class _File:
 
     def add(self, data: bytes, urgent: bool) -> None:
         """Queue lines."""
-        self._queue.append((memoryview(data), urgent))
+        self._queue.append((data, urgent))
         self.size += len(data)
 
     def drop(self, data: bytes) -> None:
@@ -218,27 +223,31 @@ class _File:
         """Write what the reader takes now; to a slow one whole lines, as it may stop for good."""
         try:
             while self._queue:
-                data, urgent = self._queue[0]
-                piece = data
+                pieces = [data for data, _ in islice(self._queue, _CHUNKS)]
                 if self.blocked or self._asks:
-                    head = bytes(data[:_PIPE_BUF])
-                    piece = data[: head.rfind(b"\n") + 1 or _PIPE_BUF]
+                    head = bytes(pieces[0][:_PIPE_BUF])
+                    pieces = [head[: head.rfind(b"\n") + 1] or head]
                 if self._asks and not _is_writable(self.fd):
                     raise BlockingIOError
-                sent = os.write(self.fd, piece)
-                self.size -= sent
-                self._torn = piece[sent - 1] != ord("\n")
-                self.blocked = self.blocked or sent < len(piece)
-                if sent < len(data):
-                    self._queue[0] = (data[sent:], urgent)
-                else:
-                    self._queue.popleft()
+                sent = os.writev(self.fd, pieces)
+                self.blocked = self.blocked or sent < sum(map(len, pieces))
+                self._remove(sent)
             self.blocked = False
         except BlockingIOError:
             self.blocked = True
         except OSError as error:
             self.error, self.blocked, self.size = error, False, 0
             self._queue.clear()
+
+    def _remove(self, size: int) -> None:
+        """So many bytes are written."""
+        self.size -= size
+        while size:
+            data, urgent = self._queue.popleft()
+            self._torn = data[min(size, len(data)) - 1] != ord("\n")
+            if size < len(data):
+                self._queue.appendleft((memoryview(data)[size:], urgent))
+            size -= min(size, len(data))
 
     def close(self) -> None:
         """Close the description that is ours."""

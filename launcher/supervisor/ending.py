@@ -7,9 +7,8 @@ from collections.abc import Collection
 from launcher import events
 from launcher.events import Command, Tell
 from launcher.job import TaskId
-from launcher.supervisor import messages, stopping
-from launcher.supervisor.draining import PATIENCE
-from launcher.supervisor.state import JobState, Phase, Verdict
+from launcher.supervisor.state import PATIENCE, JobState, Phase, longest, orderly
+from launcher.text import counted
 
 #: Seconds for agents to close.
 CLOSE_LIMIT = 15.0
@@ -25,8 +24,10 @@ def judge(job: JobState, first: list[Command]) -> list[Command]:
     if job.phase not in _GOING:
         return first + _close_if_empty(job)
     if _goes_on(job):
-        return first + _stop_serving(job)
-    if job.phase is Phase.RUNNING and job.verdict() is Verdict.DONE:
+        if job.phase is Phase.DRAINING and not job.draining.works():
+            return first + _stops(job, job.draining.staying())  # services stayed only for what has ended now
+        return first
+    if job.phase is Phase.RUNNING and job.is_done():
         job.done()
         if job.draining.going_on():
             job.phase = Phase.DRAINING
@@ -41,10 +42,9 @@ def failure_message(job: JobState, text: str, first: bool) -> list[Command]:
     others = job.tasks.alive()
     if not others:
         return []  # the report is next, and has it
-    drains = job.verdict() is Verdict.DONE and bool(job.draining.going_on())
-    if _goes_on(job) or drains:
-        return [Tell(f"{text}; {messages.tasks(others)} left")]
-    return [Tell(f"{text}; stopping the other {messages.tasks(others, many_only=True)}")]
+    if _goes_on(job) or (job.is_done() and job.draining.going_on()):
+        return [Tell(f"{text}; {counted(others, 'task')} left")]
+    return [Tell(f"{text}; stopping the other {'task' if others == 1 else counted(others, 'task')}")]
 
 
 def drain_time_up(job: JobState) -> list[Command]:
@@ -60,8 +60,7 @@ def stop(job: JobState, first: list[Command]) -> list[Command]:
     stops = _stops(job)
     timers: list[Command] = [*map(events.CancelTimer, _BEFORE_STOP)]
     if job.tasks.open:
-        sequence = stopping.orderly(job.policy.grace)
-        timers += [PATIENCE_TIMER, events.SetTimer("end", stopping.longest(sequence))]
+        timers += [PATIENCE_TIMER, events.SetTimer("end", longest(orderly(job.policy.grace)))]
     return first + timers + stops + _close_if_empty(job)
 
 
@@ -75,16 +74,8 @@ def finish_if_closed(job: JobState) -> list[Command]:
 
 def _goes_on(job: JobState) -> bool:
     """Whether there is no reason to stop the rest yet."""
-    if job.phase is Phase.DRAINING:
-        return job.verdict() is not Verdict.STOP and bool(job.draining.going_on())
-    return job.verdict() is Verdict.GO_ON
-
-
-def _stop_serving(job: JobState) -> list[Command]:
-    """While the job drains: stop services that stayed only for tasks that have ended now."""
-    if job.phase is not Phase.DRAINING or job.draining.works():
-        return []
-    return _stops(job, job.draining.staying())
+    left = job.draining.going_on() if job.phase is Phase.DRAINING else job.tasks.undecided
+    return bool(left) and not job.must_stop()
 
 
 def _stop_but_draining(job: JobState) -> list[Command]:
@@ -94,9 +85,8 @@ def _stop_but_draining(job: JobState) -> list[Command]:
 def _stops(job: JobState, but: Collection[TaskId] = ()) -> list[Command]:
     """Commands to stop the tasks in order, each once; ``but`` these."""
     job.tasks.to_stop(but)
-    done = {task for task in job.tasks.open if task in job.told_to_stop}
-    stops = job.tasks.stops(stopping.orderly(job.policy.grace), ended=False, but=done.union(but))
-    job.told_to_stop.update(task for command in stops for task in command.tasks)
+    stops = job.tasks.stops(orderly(job.policy.grace), ended=False, but=job.stopped.union(but))
+    job.stopped.update(task for command in stops for task in command.tasks)
     return [*stops]
 
 

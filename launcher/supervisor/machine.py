@@ -20,17 +20,17 @@ from launcher import events
 from launcher.events import Command
 from launcher.job import JobSpec, Placement, Plan
 from launcher.report import Failure, Report, TaskState
-from launcher.supervisor import ending, host_events, requests, startup, stopping, task_events
-from launcher.supervisor.state import JobState, Phase
+from launcher.supervisor import ending, host_events, requests, task_events
+from launcher.supervisor.state import JobState, Phase, orderly
 from launcher.supervisor.tasks import InvalidTransition
 
 __all__ = ["InvalidTransition", "Machine", "Phase"]
 
 _HANDLERS: dict[type, Callable[[JobState, Any], list[Command]]] = {
-    events.AgentReady: startup.agent_ready,
-    events.PortsHeld: startup.ports_held,
-    events.PortsRefused: startup.ports_refused,
-    events.PeersTried: startup.peers_tried,
+    events.AgentReady: host_events.agent_ready,
+    events.PortsHeld: host_events.ports_held,
+    events.PortsRefused: host_events.ports_refused,
+    events.PeersTried: host_events.peers_tried,
     events.TaskStarted: task_events.started,
     events.TaskNotStarted: task_events.not_started,
     events.TaskSignalled: task_events.signalled,
@@ -74,7 +74,7 @@ class Machine:
 
     def begin(self) -> list[Command]:
         """The first commands; agents are being started meanwhile."""
-        if not len(self._job.agents):
+        if not self._job.agents.states:
             return ending.finish_if_closed(self._job)
         timers: list[Command] = [ending.PATIENCE_TIMER, events.SetTimer("ready", requests.READY_LIMIT)]
         limit = self._job.policy.timeout
@@ -97,7 +97,7 @@ class Machine:
         if self.phase is not Phase.GATHERING:
             return []
         self._job.phase = Phase.RUNNING
-        sequence = stopping.orderly(self._job.policy.grace)
+        sequence = orderly(self._job.policy.grace)
         starts: list[Command] = [events.CancelTimer("ready"), events.SetTimer("start", requests.START_LIMIT)]
         for task in plan.tasks:
             record = self._job.tasks.records[task.task]
@@ -105,8 +105,8 @@ class Machine:
             record.address, record.port = task.address, task.port
             self._job.tasks.starting.add(task.task)
             process = (task.argv, task.env, task.workdir, sequence, task.venv, task.script)
-            words = (task.args, task.flags)
-            starts.append(events.StartTask(task.host, task.task, record.attempt, *process, *words))
+            arguments = (task.args, task.flags)
+            starts.append(events.StartTask(task.host, task.task, record.attempt, *process, *arguments))
         return starts
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from launcher import events
 from launcher.events import Command, Tell
 from launcher.report import Failure, Reason
-from launcher.supervisor import ending, host_events, messages, startup, stopping
-from launcher.supervisor.draining import REPEAT
-from launcher.supervisor.state import TIMED_OUT, JobState, Phase
-from launcher.text import listed
+from launcher.supervisor import ending, host_events
+from launcher.supervisor.state import (
+    REPEAT,
+    SIGINT,
+    SIGTERM,
+    TIMED_OUT,
+    AgentState,
+    JobState,
+    Phase,
+    at_once,
+    limit_text,
+    longest,
+)
+from launcher.text import counted, duration, listed
 
 #: Seconds for agents to be ready and hold their ports; to start a task.
 READY_LIMIT, START_LIMIT = 60.0, 60.0
@@ -18,7 +28,13 @@ _ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
 #: command's process group, a shell passes on a hang-up.
 _ECHO = 0.02
 #: Signals that a user can send again; a terminal or a pipe is closed only once.
-_REPEATABLE = (stopping.SIGINT, stopping.SIGTERM)
+_REPEATABLE = (SIGINT, SIGTERM)
+#: For a task that hung until it was stopped: Python prints no stacks on SIGTERM by itself.
+_STACKS_HINT = (
+    "to see where a Python program hangs, let it call faulthandler.register(signal.SIGTERM, chain=True)"
+    " (after it made its tf.distribute strategy, which may take SIGTERM for itself): its stacks are in its"
+    " log then"
+)
 
 
 def stop_asked(job: JobState, event: events.StopAsked) -> list[Command]:
@@ -48,19 +64,15 @@ def time_up(job: JobState, event: events.TimeUp) -> list[Command]:
     if event.timer == "drain":
         return ending.drain_time_up(job)
     if event.timer == "check":
-        return startup.check_late(job)
+        return host_events.check_late(job)
     return _lose(job, *_late(job, event.timer), event.at)
 
 
 def waiting_for(job: JobState) -> str:
     """``waiting for worker/0 to end``; empty if nothing has to come soon."""
     if job.phase is Phase.GATHERING:
-        late = job.agents.early()
-        return (
-            f"waiting for the agent on {listed(late)}"
-            if late
-            else ("waiting for the hosts to connect to each other")
-        )
+        late = listed(job.agents.early())
+        return f"waiting for {f'the agent on {late}' if late else 'the hosts to connect to each other'}"
     if job.phase is Phase.CLOSING:
         return f"waiting for the agent on {listed(job.agents.open())} to close"
     verb, tasks = ("start", job.tasks.starting) if job.phase is Phase.RUNNING else ("end", job.tasks.open)
@@ -70,21 +82,21 @@ def waiting_for(job: JobState) -> str:
 def _late(job: JobState, timer: str) -> tuple[tuple[str, ...], str]:
     """The hosts that are late when this timer runs out, and why they count as lost."""
     if timer == "ready":
-        return job.agents.early(), f"no answer from its agent in {messages.limit(READY_LIMIT)}"
+        return job.agents.early(), f"no answer from its agent in {limit_text(READY_LIMIT)}"
     if timer == "rest":
         return job.agents.early(), "it had not answered yet when another host failed"
     if timer == "start":
         late = job.tasks.hosts_of(job.tasks.starting)
-        return late, f"its agent could not start a task in {messages.limit(START_LIMIT)}"
+        return late, f"its agent could not start a task in {limit_text(START_LIMIT)}"
     if timer == "answer":
         return job.agents.silent(), _no_answer(job)
     if timer == "end":
         return job.tasks.hosts_of(job.tasks.open), "its agent did not end the tasks"
-    return job.agents.open(), f"its agent did not close in {messages.limit(ending.CLOSE_LIMIT)}"
+    return job.agents.open(), f"its agent did not close in {limit_text(ending.CLOSE_LIMIT)}"
 
 
 def _no_answer(job: JobState) -> str:
-    return f"its agent did not answer in {messages.limit(job.answer_limit)}"
+    return f"its agent did not answer in {limit_text(job.answer_limit)}"
 
 
 def _lose(job: JobState, hosts: tuple[str, ...], why: str, now: float) -> list[Command]:
@@ -100,7 +112,7 @@ def _stop_in_order(job: JobState, why: str, event: events.StopAsked) -> list[Com
     how_long = ""
     if job.phase is not Phase.GATHERING and grace > 0:
         again = "once more" if event.signal in _REPEATABLE else "Ctrl-C"
-        how_long = f", up to {messages.limit(grace)}; {again} kills them at once"
+        how_long = f", up to {limit_text(grace)}; {again} kills them at once"
     commands = ending.stop(job, [Tell(f"{why}{_what_stops(job)}{how_long}")])
     if job.phase is Phase.STOPPING:  # do not wait for the lease of a host from which nothing comes any more
         job.agents.expect_answers(job.tasks.hosts_of(job.tasks.open), event.at)
@@ -114,9 +126,9 @@ def _kill(job: JobState, name: str, now: float) -> list[Command]:
         return [Tell(f"{name}: they were killed; {waiting_for(job)}")]
     job.hurried = True
     job.agents.expect_answers(job.tasks.hosts_of(job.tasks.open), now)
-    sequence = stopping.at_once()
-    text = f"{name}: killing what is left of {messages.tasks(len(job.tasks.open))} at once"
-    timers = (events.SetTimer("end", stopping.longest(sequence)), _answer_timer(job, _ANSWER_LIMIT))
+    sequence = at_once()
+    text = f"{name}: killing what is left of {counted(len(job.tasks.open), 'task')} at once"
+    timers = (events.SetTimer("end", longest(sequence)), _answer_timer(job, _ANSWER_LIMIT))
     stops = job.tasks.stops(sequence, ended=True)
     silent = job.agents.silent(now - _ANSWER_LIMIT)
     return [Tell(text), *timers, *stops, *_lose(job, silent, _no_answer(job), now)]
@@ -130,22 +142,25 @@ def _answer_timer(job: JobState, seconds: float) -> events.SetTimer:
 def _leave_agents(job: JobState, name: str) -> list[Command]:
     """Nothing of the job is left: do not wait for agents that take their time to close."""
     job.hurried = True
-    hosts = job.agents.lose_open()
+    hosts = job.agents.open()
+    for host in hosts:
+        job.agents.set(host, AgentState.LOST)
     text = f"{name}: not waiting for the agent on {listed(hosts)} to close"
     return [Tell(text), *map(events.HangUp, hosts), *ending.finish_if_closed(job)]
 
 
 def _job_took_too_long(job: JobState, event: events.TimeUp) -> list[Command]:
-    limit = messages.limit(job.policy.timeout or 0.0, job.policy.timeout_said)
+    limit = limit_text(job.policy.timeout or 0.0, job.policy.timeout_said)
     notice: list[Command] = [Tell(f"the time limit of {limit} is over: {_what_stops(job)}")]
     if job.phase is Phase.DRAINING:
         return ending.stop(job, notice)
     if job.phase not in (Phase.GATHERING, Phase.RUNNING):
         return []
-    went_on = messages.went_on(job.tasks.ended_by_themselves(), job.tasks.named(job.tasks.undecided))
+    ended = [f"{task} ended after {duration(after)}" for task, after in job.tasks.ended_by_themselves()]
+    went_on = f"; {listed(ended)}, {listed(job.tasks.named(job.tasks.undecided))} went on" if ended else ""
     text = f"the job took longer than its time limit of {limit}{went_on}"
     python = any(record.runs_python for record in job.tasks.records.values())
-    hint = messages.STACKS if python else ""
+    hint = _STACKS_HINT if python else ""
     job.fail(Failure(Reason.TIMEOUT, None, None, event.at, text, hint, limit), TIMED_OUT)
     return ending.stop(job, notice)
 
@@ -153,4 +168,4 @@ def _job_took_too_long(job: JobState, event: events.TimeUp) -> list[Command]:
 def _what_stops(job: JobState) -> str:
     if job.phase is Phase.GATHERING:
         return "no task was started yet"
-    return f"stopping {messages.tasks(job.tasks.alive())}"
+    return f"stopping {counted(job.tasks.alive(), 'task')}"

@@ -8,7 +8,6 @@ from collections.abc import Collection
 from launcher.events import Ladder, StopTasks
 from launcher.job import Placed, Placement, ProgramKind, TaskId
 from launcher.report import ExitStatus, Reason, TaskReport, TaskState
-from launcher.supervisor.stopping import SIGKILL
 
 _S = TaskState
 #: Every change of a task's state; any other is a fault of the launcher.
@@ -34,6 +33,7 @@ TRANSITIONS: frozenset[tuple[TaskState, TaskState]] = frozenset(
         (_S.ENDED, _S.LOST),
     ]
 )
+SIGKILL = 9
 #: Changes that are kept for the message of `InvalidTransition`: more than one attempt makes.
 _HISTORY = 32
 
@@ -102,25 +102,7 @@ class TaskRecord:
 
     def report(self) -> TaskReport:
         """Its part of the report."""
-        return TaskReport(
-            task=self.task,
-            host=self.host,
-            address=self.address,
-            port=self.port,
-            state=self.state,
-            reason=self.reason,
-            status=self.status,
-            detail=self.detail,
-            attempt=self.attempt,
-            pid=self.pid,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
-            peak_rss=self.peak_rss,
-            cpu_s=self.cpu_s,
-            leftovers=self.leftovers,
-            unkillable=self.unkillable,
-            sidecar=self.sidecar,
-        )
+        return TaskReport._make(getattr(self, field) for field in TaskReport._fields)
 
 
 def deciding_tasks(placement: Placement) -> frozenset[TaskId]:
@@ -201,12 +183,6 @@ class Tasks:
         self.open.discard(task)
         self.undecided.discard(task)
         self.starting.discard(task)
-
-    def ended(self, task: TaskId) -> bool:
-        """Its process is over. Returns whether the job was waiting for it."""
-        decides = task in self.undecided
-        self.undecided.discard(task)
-        return decides
 
     def to_stop(self, but: Collection[TaskId] = ()) -> None:
         """Mark the tasks as being stopped, and as cancelled if they were not started; ``but`` these."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher import events
-from launcher.supervisor import startup
+from launcher.supervisor import host_events
 from tests.histories.script import Script, hosts, job
 
 GATHERED = "ready node1\nready node2\nready node3\nheld node1\nheld node2\nheld node3\n"
@@ -43,8 +43,8 @@ def test_all_that_is_closed_is_told_and_nothing_starts():
         GATHERED + "reaches node1 all but node2:4001\nreaches node2\nreaches node3 all but node2:4001\nclosed"
     )
     assert [line for line in played.told if "reach" in line] == [
-        f"node1 can't reach node2:4001: no answer ({startup._ADVICE})",
-        f"node3 can't reach node2:4001: no answer ({startup._ADVICE})",
+        f"node1 can't reach node2:4001: no answer ({host_events._ADVICE})",
+        f"node3 can't reach node2:4001: no answer ({host_events._ADVICE})",
     ]
     assert not played.all(events.StartTask)
     assert played.exit_code == 125

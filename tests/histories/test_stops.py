@@ -6,9 +6,9 @@ import pytest
 
 from launcher import events
 from launcher.report import Reason
-from launcher.supervisor.draining import PATIENCE, REPEAT
 from launcher.supervisor.ending import CLOSE_LIMIT
 from launcher.supervisor.requests import READY_LIMIT, START_LIMIT
+from launcher.supervisor.state import PATIENCE, REPEAT
 from tests.histories.script import Script, after, hosts, job, states
 
 TERM_ABRT_KILL = ((15, 10.0), (6, 2.0), (9, 5.0))

@@ -133,6 +133,7 @@ def test_files_that_cannot_be_written(pipe: tuple[int, int]):
     os.close(pipe[0])
     for fd, number in ((disk, errno.ENOSPC), (closed, errno.EBADF), (pipe[1], errno.EPIPE)):
         writer.write(fd, LINE)
+        writer.flush()
         error = writer.broken(fd)
         assert error is not None and error.errno == number
     os.close(disk)
@@ -143,9 +144,11 @@ def test_a_stopped_reader_does_not_hold_up_another_file(pipe: tuple[int, int], t
     writer = Writer()
     for _ in range(20_000):
         writer.write(pipe[1], LINE)
+    writer.flush()
     assert writer.blocked()
     with open(tmp_path / "out", "wb") as file:
         writer.write(file.fileno(), b"here\n")
+        writer.flush()
         assert (tmp_path / "out").read_bytes() == b"here\n"
         writer.finish(lambda: True)
         writer.close()

@@ -20,7 +20,7 @@ from typing import Any
 import model
 
 from launcher import TFCluster, TFParallel, compat
-from launcher.feed.remote.records import write_records
+from launcher.feed.remote.readers import write_records
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -67,7 +67,7 @@ class TFCluster:
                 feeds,
                 exactly_once=exactly_once,
                 last_lines=lambda task: self._tasks.last_lines(task),
-                say=lambda text: self._tasks.explain(text),
+                notice=lambda text: self._tasks.explain(text),
                 warn=notice,
             )
         numbers = {task: number for number, task in enumerate(self._nodes)}
@@ -278,10 +278,11 @@ class TFCluster:
         """
         if self._closed or not self._tasks.driver.is_ours:
             return
+        limit = None if timeout < 0 else timeout
         try:
             if self._feeder is not None:
-                self._feeder.finish()
-            if not self._tasks.driver.wait(None if timeout < 0 else timeout):
+                self._feeder.finish(limit)
+            if not self._tasks.driver.wait(limit):
                 self._tasks.driver.end()
                 text = f"the nodes did not end within {timeout:g} s, and were ended"
                 raise JobFailed(text, self.run_dir)

@@ -16,7 +16,7 @@ from launcher.api.serialize import dumps
 from launcher.api.tasks import TaskHandle, Tasks, ending_text, with_outcome
 from launcher.config.hostfile import read_hosts
 from launcher.errors import Fault, JobFailed, LaunchError, TaskFailed
-from launcher.feed.remote.own_modules import by_value
+from launcher.feed.remote.codec import by_value
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

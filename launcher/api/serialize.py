@@ -21,13 +21,16 @@ from typing import Any
 from launcher.api.remote import start
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.feed.remote import connect
+from launcher.feed.remote.codec import by_value
 from launcher.feed.remote.frames import check_size
-from launcher.feed.remote.own_modules import by_value
 
 #: Packages whose modules travel, and single modules. cloudpickle: what is pickled by one version can be read
-#: only by the same or a later one. launcher.feed: partitions that are read in the tasks.
-_PACKAGES = ("launcher.feed", "launcher.feed.remote", "launcher.api.remote", "cloudpickle")
-_MODULES = ("launcher", "launcher.api", "launcher.errors", "launcher.job", "launcher.report", "launcher.text")
+#: only by the same or a later one.
+_PACKAGES = ("launcher.feed.remote", "launcher.api.remote", "cloudpickle")
+_MODULES = (
+    *("launcher", "launcher.api", "launcher.errors", "launcher.feed", "launcher.job", "launcher.report"),
+    "launcher.text",
+)
 #: Before any import: files in the folder where the task runs replace no modules.
 _NOT_HERE = ("import sys", "if sys.path[:1] == ['']:", "    del sys.path[0]")
 _ADVICE = "make locks, sessions and open files within the function; put what it needs into its arguments"

@@ -8,15 +8,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from launcher.errors import FeedError, FeedTimeout
-from launcher.feed.channel import Feed, WorkerChannel
 from launcher.feed.partition import Chunker, Partition
 from launcher.feed.sources import Piece
 from launcher.feed.waiting import ODD, Waiting
 from launcher.text import listed
+
+if TYPE_CHECKING:
+    from launcher.feed.channel import WorkerChannel
 
 #: Bytes of partitions that cannot be iterated again, kept in case that a task is lost.
 MOST_KEPT = 512 << 20
@@ -29,24 +32,7 @@ LONELY = 1.0
 #: Seconds after a break until partitions are fed again, so that the reason of a loss is known.
 _BROKEN = 1.0
 #: Seconds between two looks at the time.
-_LOOK = 0.25
-
-
-class Options(NamedTuple):
-    """The options of one call."""
-
-    #: Seconds in which some task must take some row.
-    timeout: float
-    #: Whether there is a result for each row.
-    inference: bool
-    #: Whether a lost task is an error.
-    exactly_once: bool
-    #: The last lines of a task, for messages.
-    last_lines: Callable[[str], Sequence[str]]
-    #: Takes notices.
-    say: Callable[[str], None]
-    #: Whether each task has one partition of its own, the tasks in their order.
-    in_step: bool = False
+LOOK = 0.25
 
 
 class Tasks:
@@ -72,14 +58,14 @@ class Tasks:
         """How those have ended."""
         return listed([f"{name} {self._ended[name][1]}" for name in self.missing])
 
-    def ended(self, task: str, attempt: int, why: str, again: bool) -> None:
+    def ended(self, task: str, attempt: int, reason: str, again: bool) -> None:
         """A task has ended; ``again``: it will be started once more."""
-        self._ended[task] = attempt, why
+        self._ended[task] = attempt, reason
         if not again:
             self.alive.pop(task, None)
 
     def admit(self, task: str, attempt: int) -> str:
-        """Whether a task may open a feed: empty, or why not."""
+        """Why a task may not open a feed; empty: it may."""
         if task not in self.names:
             return f"{task} is not fed; fed are {', '.join(self.names)}"
         if task in self._ended and attempt <= self._ended[task][0]:
@@ -88,55 +74,88 @@ class Tasks:
         return ""
 
 
+@dataclass
+class Feed:
+    """One feed: its tasks, and the call that is served. Used with the lock."""
+
+    name: str
+    lock: threading.RLock
+    tasks: Tasks
+    #: Whether a lost task is an error.
+    exactly_once: bool
+    #: The last lines of a task, for messages.
+    last_lines: Callable[[str], Sequence[str]]
+    #: Takes lines about long waits.
+    notice: Callable[[str], None]
+    #: The last channel of each task; its connection may have broken.
+    channels: dict[str, WorkerChannel] = field(default_factory=dict)
+    call: FeedCall | None = None
+    #: Whether nothing more will be fed.
+    finished: bool = False
+
+    def wake(self) -> None:
+        """Let all channels look for something to do."""
+        for channel in self.channels.values():
+            channel.wake.notify_all()
+
+
 class FeedCall:
     """See the module.
 
     Args:
         feed: the feed.
-        tasks: the tasks.
         source: a generator of pieces; read lazily, by one thread at a time.
-        options: of this call.
+        timeout: seconds in which some task must take some row.
+        inference: whether there is a result for each row.
+        in_step: whether each task has one partition of its own, the tasks in their order.
     """
 
-    def __init__(self, feed: Feed, tasks: Tasks, source: Generator[Piece], options: Options) -> None:
-        self.options = options
+    def __init__(
+        self,
+        feed: Feed,
+        source: Generator[Piece],
+        timeout: float,
+        inference: bool = False,
+        in_step: bool = False,
+    ) -> None:
+        self.inference = inference
+        self.in_step = in_step
+        self.timeout = timeout
         self.error: BaseException | None = None
         self.over = False
         self._feed = feed
-        self._tasks = tasks
+        self._tasks = feed.tasks
         self._changed = threading.Condition(feed.lock)
         # Partitions.
         self._source = source
-        self._order = list(tasks.alive)
         self._chunker = Chunker()
         self._fetching = self._exhausted = False
         self._fetched = 0
         self._begun: set[str] = set()
         self._again: list[tuple[int, Partition]] = []
         self._unfinished: dict[int, Partition] = {}
-        # Results.
+        # Results: partitions that have some to come, the number of the next one, bytes that wait.
         self._answering: dict[int, Partition] = {}
         self._next = 0
         self._result_bytes = 0
-        # Tasks that want no more rows.
+        # Tasks that take no more rows.
         self._refused = self._dropped = False
         self._returned = {name for name, channel in feed.channels.items() if channel.returned}
-        # Waiting. Who has called or taken results last; when; and whether that thread waits for some.
+        # The thread that waits for the end, or takes results; whether it waits for some now.
         self.taker = threading.current_thread()
-        self._taken = self._moved = time.monotonic()
         self._taking = False
+        self._taken = self._moved = time.monotonic()
         self._lonely_since: float | None = None
         self._waiting = Waiting()
 
     # Partitions for channels.
 
     def claim(self, channel: WorkerChannel) -> Partition | Literal["fetch"] | None:
-        """What this task gets next: a partition to be fed again, one to be fetched, or nothing now.
+        """The next partition of this task: one to be fed again, one to be fetched, or none now.
 
         A channel that gets ``"fetch"`` calls `fetch`; no other one gets it before that has returned.
         """
-        free = not (self._exhausted or self._fetching or self.over)
-        if not (self._again or free):
+        if not self._again and (self._exhausted or self._fetching or self.over):
             return None
         if not self._may_begin(channel, self._again[0][0] if self._again else self._fetched):
             return None
@@ -150,28 +169,25 @@ class FeedCall:
         """The next piece, for `fetched`; without the lock, as it runs the user's code."""
         return next(self._source, None)
 
-    def fetched(self, piece: Piece | None) -> Partition | None:
-        """The partition of what `fetch` returned."""
+    def fetched(self, piece: Piece | None, error: BaseException | None) -> Partition | None:
+        """The partition of what `fetch` returned, or raised."""
         self._fetching = False
         self.moved()
+        if error is not None:
+            self.fail(error)
         if self.over:
             self._source.close()
-            return None
         self._exhausted = piece is None
         self.changed()
-        if piece is None:
+        if piece is None or self.over:
             return None
-        partition = Partition(self, self._fetched, piece, self._chunker)
+        keep = not self._feed.exactly_once
+        partition = Partition(self, self._fetched, piece, self._chunker, keep)
         self._fetched += 1
         self._unfinished[partition.number] = partition
-        if self.options.inference:
+        if self.inference:
             self._answering[partition.number] = partition
         return partition
-
-    def fetch_failed(self, error: BaseException) -> None:
-        """`fetch` has raised."""
-        self._fetching = False
-        self.fail(error)
 
     @property
     def full(self) -> bool:
@@ -180,7 +196,10 @@ class FeedCall:
 
     def permits(self, number: int) -> bool:
         """Whether rows of this partition may be sent."""
-        return not self.full or (number == self._next and not self._head())
+        if not self.full:
+            return True
+        head = self._answering.get(self._next)
+        return number == self._next and not (head and head.results)
 
     @property
     def all_given(self) -> bool:
@@ -189,8 +208,8 @@ class FeedCall:
 
     def _may_begin(self, channel: WorkerChannel, number: int) -> bool:
         """Whether a task gets a partition: it waits for rows, or has the fewest unread ones."""
-        if self.options.in_step:
-            return self._order[number : number + 1] in ([channel.task], [])
+        if self.in_step:
+            return self._tasks.names[number : number + 1] in ([channel.task], [])
         if not self.permits(number):
             return False
         if not self._gathered():
@@ -201,10 +220,10 @@ class FeedCall:
     def _gathered(self) -> bool:
         """Whether all tasks have opened the feed, or had the time to."""
         now = time.monotonic()
-        opened = [channel.since for channel in self._feed.channels.values() if channel.opened]
+        opened = [channel.since for channel in self._feed.channels.values()]
         return len(opened) >= len(self._tasks.alive) or now - min(opened, default=now) > GATHERING
 
-    # What happens to partitions.
+    # Events of partitions.
 
     def moved(self) -> None:
         """A task took rows, or gave results."""
@@ -216,53 +235,51 @@ class FeedCall:
             partition.result_bytes += size + _RESULT * new
             self._result_bytes += size + _RESULT * new
             self._changed.notify_all()
-        self.settle(partition)
 
     def settle(self, partition: Partition) -> None:
-        """Rows of a partition were consumed, or answered: perhaps all."""
+        """Chunks of a partition were consumed, or answered: perhaps all."""
         if partition.finished and self._unfinished.pop(partition.number, None) is not None:
             partition.forget()
             self._changed.notify_all()
 
-    def made(self, partition: Partition) -> None:
-        """A chunk was made: what is kept may be too much."""
-        if partition.kept_bytes and sum([one.kept_bytes for one in self._unfinished.values()]) > MOST_KEPT:
+    def limit_kept(self, partition: Partition) -> None:
+        """Keep no more chunks of this partition if too many are kept."""
+        if partition.kept_bytes and sum([it.kept_bytes for it in self._unfinished.values()]) > MOST_KEPT:
             partition.forget()
 
     def refused(self, channel: WorkerChannel) -> None:
-        """A task wants no more rows."""
+        """A task takes no more rows."""
         self._refused = True
         if channel.returned:
             self._returned.add(channel.task)
         self.changed()
 
     def give_up(self, partition: Partition) -> None:
-        """Its task wants no more: the rows that it has count as consumed."""
-        if self.options.inference:
+        """Its task takes no more rows: those that it has count as consumed."""
+        if self.inference:
             self.feed_again(partition)
         else:
             self._dropped |= self._unfinished.pop(partition.number, None) is not None
             self.changed()
 
-    def release(self, channel: WorkerChannel, why: str) -> None:
+    def release(self, task: str, lost: Sequence[Partition], reason: str) -> None:
         """A task is lost, or has to begin again: other tasks get what it has not finished."""
-        if self.options.in_step and not self.over:
-            self.fail(
-                FeedError(f"{channel.task} is lost ({why}), and equal batches are for all tasks or for none")
-            )
-        for partition in channel.take_away():
-            self.feed_again(partition, f"{channel.task} is lost ({why})")
+        loss = f"{task} is lost ({reason})"
+        if self.in_step and not self.over:
+            self.fail(FeedError(f"{loss}, and equal batches are for all tasks or for none"))
+        for partition in lost:
+            self.feed_again(partition, loss)
         self.changed()
 
     def feed_again(self, partition: Partition, loss: str = "a task is lost") -> None:
         """Feed a partition again, from its beginning."""
         if self.over or self._unfinished.get(partition.number) is not partition:
             return
-        if partition.made and self.options.exactly_once:
-            why = "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
-            self.fail(FeedError(f"{loss}; {why}"))
-            return
         try:
+            if partition.sent and self._feed.exactly_once:
+                raise FeedError(
+                    "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
+                )
             partition.restart()
         except FeedError as error:
             self.fail(FeedError(f"{loss}; {error}"))
@@ -285,7 +302,8 @@ class FeedCall:
         if not self._fetching:
             self._source.close()  # ends the thread that reads ahead, if there is one
         for channel in self._feed.channels.values():
-            channel.forget()
+            channel.partitions.clear()
+        self._feed.wake()
 
     def changed(self) -> None:
         """Let all threads look again."""
@@ -302,27 +320,21 @@ class FeedCall:
             return len(self._unfinished) == len(self._again)
         return self._exhausted and not self._unfinished
 
-    def described(self) -> str:
-        """Which call this is, for an error."""
-        if self.options.inference:
-            return "there is an inference() whose results are not all taken (take them, or close() it)"
-        return f"by train() in {self.taker.name}"
-
     def remains(self) -> str:
         """The warning if a function has returned before all rows of `train` were read; empty: it has not."""
         if not self._returned or (self._exhausted and not self._dropped):
             return ""
-        tasks = listed([name for name in self._order if name in self._returned])
+        tasks = listed([name for name in self._tasks.names if name in self._returned])
         return f"{tasks} returned before reading all rows; call feed.terminate() if that is intended"
 
     def abandoned(self) -> str:
         """Why no thread will take the results that are left; empty: one may."""
-        if not self.options.inference or self._taking:
+        if not self.inference or self._taking:
             return ""
         if self.taker is threading.current_thread() or not self.taker.is_alive():
             return "not all were taken"
-        idle = time.monotonic() - self._taken > self.options.timeout
-        return f"{self.taker.name} has taken none for {self.options.timeout:g} s" if idle else ""
+        idle = time.monotonic() - self._taken > self.timeout
+        return f"{self.taker.name} has taken none for {self.timeout:g} s" if idle else ""
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until a condition holds.
@@ -335,112 +347,94 @@ class FeedCall:
                 raise self.error
             self._look()
             self._feed.wake()  # with time it may become the turn of another task
-            self._changed.wait(_LOOK)
+            self._changed.wait(LOOK)
 
     def results(self) -> list[object] | None:
         """The next results, in order; waits for some. ``None``: there are no more."""
         self.taker, self._taking = threading.current_thread(), True
         try:
-            self.wait(lambda: bool(self._head()) or self._all_answered())
+            self.wait(self._advance)
         finally:
             self._taking, self._taken = False, time.monotonic()
-        if not self._head():
+        partition = self._answering.get(self._next)
+        if partition is None or not partition.results:
             return None
-        partition = self._answering[self._next]
         found, partition.results = partition.results, []
         self._result_bytes -= partition.result_bytes
         partition.result_bytes = 0
         self._feed.wake()
         return found
 
-    def _head(self) -> list[object]:
-        """The next results, as far as they have come."""
-        partition = self._answering.get(self._next)
-        return partition.results if partition is not None else []
-
-    def _all_answered(self) -> bool:
+    def _advance(self) -> bool:
         """Go on to the next partition with results; whether there is one, or all are answered."""
-        before = self._next
-        while (found := self._answering.get(self._next)) and found.number not in self._unfinished:
-            if found.results:
-                break
+        while (head := self._answering.get(self._next)) and not head.results:
+            if head.number in self._unfinished:
+                return False
             del self._answering[self._next]
             self._next += 1
-        if self._next != before:
             self._feed.wake()  # its rows may be sent now
-        return bool(self._head()) or (self._exhausted and self._next >= self._fetched)
+        return head is not None or (self._exhausted and self._next >= self._fetched)
 
     def _unwanted(self) -> bool:
-        """Whether all tasks want no more rows."""
+        """Whether all tasks take no more rows."""
         channels = [self._feed.channels.get(name) for name in self._tasks.alive]
         return bool(channels) and all(channel is not None and channel.terminated for channel in channels)
 
     def _look(self) -> None:
         """Look at the time: broken connections, missing tasks, the time limit."""
         now = time.monotonic()
-        for channel in self._feed.channels.values():
-            pending = channel.unconsumed or channel.unanswered or channel.partitions
-            if pending and channel.sock is None and now - channel.broken_at > _BROKEN:
-                self.release(channel, "its connection broke")
-        self._remark()
-        if self._tasks.alive:
-            self._lonely_since = None
-        elif self._lonely_since is None:
-            self._lonely_since = now
-        elif now - self._lonely_since > LONELY:
-            losses = self._tasks.losses
-            raise FeedError(f"feed {self._feed.name!r}: no task is left to take its rows: {losses}")
-        if self.options.inference and self._unwanted():
-            raise FeedError(
-                f"feed {self._feed.name!r}: all tasks have called terminate(): no results will come"
-            )
-        late = self._late()
-        if not late:
-            self._moved = now
-        elif now - self._moved > self.options.timeout:
-            raise self._too_late(late)
-
-    def _present(self) -> dict[str, WorkerChannel]:
-        """The channels of running tasks, with a connection or done with the feed."""
         channels = self._feed.channels
-        return {
+        for channel in channels.values():
+            if channel.sock is None and channel.owes_anything and now - channel.broken_at > _BROKEN:
+                self.release(channel.task, channel.take_away(), "its connection broke")
+        present = {
             name: channels[name]
             for name in self._tasks.alive
             if name in channels and (channels[name].sock is not None or channels[name].terminated)
         }
-
-    def _remark(self) -> None:
-        """Name the tasks that have not opened the feed, while rows wait for them."""
-        present = self._present()
         missing = [name for name in self._tasks.alive if name not in present]
-        if not missing or (present and self._gathered() and not self.options.in_step):
-            return
+        if missing and (self.in_step or not present or not self._gathered()):
+            self._explain(missing)
+        feed = f"feed {self._feed.name!r}"
+        if self._tasks.alive:
+            self._lonely_since = None
+        elif now - (self._lonely_since or now) > LONELY:
+            raise FeedError(f"{feed}: no task is left to take its rows: {self._tasks.losses}")
+        else:
+            self._lonely_since = self._lonely_since or now
+        if self.inference and self._unwanted():
+            raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
+        late = [
+            name
+            for name, channel in present.items()
+            if channel.unanswered or (channel.unconsumed and not channel.hungry)
+        ]
+        if not late and (self.in_step or all(channel.terminated for channel in present.values())):
+            late = missing
+        if not late:  # only the source of the rows is awaited
+            self._moved = now
+        elif now - self._moved > self.timeout:
+            raise self._too_late(late, present)
+
+    def _explain(self, missing: Sequence[str]) -> None:
+        """Name the tasks that have not opened the feed, while rows wait for them."""
         if not (begun := self._waiting.due()):
             return
         hint = "importing TensorFlow takes seconds"
         if self._waiting.seconds >= ODD:
-            lines = self.options.last_lines(missing[0])
+            lines = self._feed.last_lines(missing[0])
             hint = f"last line of {missing[0]}: {lines[-1]}" if lines else f"{missing[0]} has printed nothing"
-        feed = f"rows of the feed {self._feed.name!r}"
-        self.options.say(f"{begun} {listed(missing)} to ask for {feed} ({hint})")
+        rows = f"rows of the feed {self._feed.name!r}"
+        self._feed.notice(f"{begun} {listed(missing)} to ask for {rows} ({hint})")
 
-    def _late(self) -> list[str]:
-        """The tasks that should do something; empty: only the source of the rows is awaited."""
-        present = self._present()
-        late = [name for name, channel in present.items() if channel.unconsumed or channel.unanswered]
-        if late or not (self.options.in_step or all(one.terminated for one in present.values())):
-            return late
-        return [name for name in self._tasks.alive if name not in present]
-
-    def _too_late(self, late: Sequence[str]) -> FeedError:
-        present = self._present()
+    def _too_late(self, late: Sequence[str], present: dict[str, WorkerChannel]) -> FeedError:
         stuck = [name for name in late if name not in present or not present[name].hungry]
-        if self.options.inference and not stuck:
+        if self.inference and not stuck:
             missing = sum([present[name].unanswered for name in late])
             return FeedError(
                 f"{', '.join(late)}: {missing:,} {'result is' if missing == 1 else 'results are'} missing in "
-                f"the feed {self._feed.name!r}, for {self.options.timeout:g} s, and more rows are asked for: "
+                f"the feed {self._feed.name!r}, for {self.timeout:g} s, and more rows are asked for: "
                 "batch_results() must be given one result for each row"
             )
-        lines = [line for task in stuck for line in self.options.last_lines(task)]
-        return FeedTimeout(", ".join(stuck or late), self.options.timeout, lines)
+        lines = [line for task in stuck for line in self._feed.last_lines(task)]
+        return FeedTimeout(", ".join(stuck or late), self.timeout, lines)

@@ -11,19 +11,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.errors import FeedError
-from launcher.feed.grouping import run_user_code
+from launcher.feed.call import Feed, FeedCall
 from launcher.feed.partition import Chunk, Partition
 from launcher.feed.remote.codec import Buffer, decode
-from launcher.feed.remote.frames import FeedRefused, ReadAhead, hang_up, recv_frame, send_frame
-from launcher.feed.remote.messages import AT_ONCE, REMOTE, RETURNED, Kind, Progress, only, unpack_counted
-
-if TYPE_CHECKING:
-    from launcher.feed.call import FeedCall
+from launcher.feed.remote.frames import (
+    RETURNED,
+    FeedRefused,
+    Kind,
+    ReadAhead,
+    hang_up,
+    recv_frame,
+    send_frame,
+    unpack_numbers,
+)
+from launcher.feed.sources import run_user_code
 
 #: Bytes sent to a task of which it has not begun to hand out rows.
 WINDOW = 4 << 20
@@ -37,49 +43,29 @@ _UNREADABLE = (
 
 
 @dataclass
-class Feed:
-    """One feed: its tasks, and the call that is served. Used with the lock."""
-
-    name: str
-    lock: threading.RLock
-    #: The last channel of each task; its connection may have broken.
-    channels: dict[str, WorkerChannel] = field(default_factory=dict)
-    call: FeedCall | None = None
-    #: Whether nothing more will be fed.
-    finished: bool = False
-    #: Whether tasks may have rows whose results are not wanted any more.
-    abandoned: bool = False
-
-    def cut_off(self) -> None:
-        """The feed ends; rows whose results are not wanted are dropped by the tasks."""
-        if self.abandoned:
-            for channel in self.channels.values():
-                channel.cut_off()
-
-    def wake(self) -> None:
-        """Let all channels look for something to do."""
-        for channel in self.channels.values():
-            channel.wake.notify_all()
-
-
-@dataclass
 class _Sent:
-    """A chunk that is on its way, or not consumed."""
+    """A chunk that is on its way, not consumed, or not answered."""
 
     number: int
     partition: Partition
     weight: int
-    #: Inference: results that are missing; ``None``: not known yet.
-    left: int | None
+    #: Inference: its rows (``None``: not known yet), and results that have come.
+    rows: int | None
+    answered: int = 0
+
+    @property
+    def missing(self) -> int:
+        """Results that are missing, at least."""
+        return 1 if self.rows is None else self.rows - self.answered
 
 
 class WorkerChannel:
-    """See the module. All methods but `run` and `join` are called with the lock.
+    """See the module. All methods but `join` are called with the lock.
 
     Args:
         feed: the feed.
         task: ``worker/0``.
-        sock: the connection; the task has opened the feed on it.
+        sock: the connection.
     """
 
     def __init__(self, feed: Feed, task: str, sock: socket.socket) -> None:
@@ -90,11 +76,9 @@ class WorkerChannel:
         #: The connection; ``None``: it has ended, at this time.
         self.sock: socket.socket | None = sock
         self.broken_at = 0.0
-        #: Whether the task knows that the feed is open.
-        self.opened = False
         #: Whether the function waits for rows, and has all that were sent.
         self.hungry = False
-        #: Whether the function wants no more rows; because it has returned.
+        #: Whether the function takes no more rows; because it has returned.
         self.terminated = self.returned = False
         #: Partitions of which not all chunks are made, by number.
         self.partitions: dict[int, Partition] = {}
@@ -104,17 +88,27 @@ class WorkerChannel:
         self._untaken: deque[_Sent] = deque()
         self._unconsumed: deque[_Sent] = deque()
         self._unanswered: deque[_Sent] = deque()
-        #: Whether FLUSH was sent after the last chunk, and END; rows sent are not wanted any more.
-        self._flushed = self._end_sent = self._is_cut_off = False
-        #: What is sent before the connection is closed; ``None``: it stays open.
-        self._goodbye: tuple[Kind, list[bytes]] | None = None
+        #: Whether FLUSH was sent after the last chunk, and END.
+        self._flushed = self._end_sent = False
+        #: The error for the task before its connection is closed, empty if the feed has ended in an orderly
+        #: way; ``None``: the connection stays open.
+        self._goodbye: str | None = None
+        self._receiver = threading.Thread(
+            target=self._receive_all, args=[sock], name=f"feed from {task}", daemon=True
+        )
         self._sender = threading.Thread(target=self._send_all, name=f"feed to {task}", daemon=True)
+
+    def start(self) -> None:
+        """Send and receive, until the connection ends."""
+        self._sender.start()
+        self._receiver.start()
+        if self.feed.call is not None:
+            self.feed.call.changed()
 
     @property
     def has_room(self) -> bool:
         """Whether the task could begin with another partition now."""
-        free = self.opened and not (self.partitions or self.terminated or self._is_over)
-        return free and self.window < WINDOW
+        return not (self.partitions or self.terminated or self._is_over) and self.window < WINDOW
 
     @property
     def unconsumed(self) -> int:
@@ -124,20 +118,12 @@ class WorkerChannel:
     @property
     def unanswered(self) -> int:
         """Results that are missing, at least."""
-        return sum([1 if sent.left is None else sent.left for sent in self._unanswered])
+        return sum([sent.missing for sent in self._unanswered])
 
-    # Its end.
-
-    def forget(self) -> None:
-        """The call is over: nothing more of its partitions is sent."""
-        self.partitions.clear()
-        self.wake.notify_all()
-
-    def cut_off(self) -> None:
-        """The feed ends, and the task is to drop the rows that it has."""
-        self._is_cut_off = True
-        self.take_away()
-        self.wake.notify_all()
+    @property
+    def owes_anything(self) -> bool:
+        """Whether partitions are not finished."""
+        return bool(self._unconsumed or self._unanswered or self.partitions)
 
     def close(self, reason: str = "") -> None:
         """End the connection.
@@ -146,15 +132,15 @@ class WorkerChannel:
             reason: the error for the task; empty: the feed has ended in an orderly way.
         """
         if self._goodbye is None:
-            self._goodbye = (Kind.GONE, [reason.encode()]) if reason else (Kind.END, [])
+            self._goodbye = reason
             self.wake.notify_all()
 
     def join(self, seconds: float) -> None:
-        """Wait for the sending thread, after `close`."""
-        if self._sender.is_alive():
-            self._sender.join(seconds)
+        """Wait for the threads, after `close`."""
+        self._sender.join(seconds)
         if (sock := self.sock) is not None:
             hang_up(sock)
+        self._receiver.join(seconds)
 
     def take_away(self) -> list[Partition]:
         """Forget all that is on its way.
@@ -170,31 +156,16 @@ class WorkerChannel:
         self.window = 0
         return [partition for partition in found.values() if not partition.busy]
 
-    # What the task sends.
+    # The thread that receives.
 
-    def run(self) -> None:
-        """Tell the task that the feed is open, then send and receive until the connection ends."""
-        sock = self.sock
-        assert sock is not None
+    def _receive_all(self, sock: socket.socket) -> None:
         try:
-            send_frame(sock, Kind.WELCOME)
-            sock.settimeout(None)
-            with self.wake:
-                self.opened = True
-                self._sender.start()
-                if self.feed.call is not None:
-                    self.feed.call.changed()
             ahead = ReadAhead(sock)
             while (frame := recv_frame(ahead)) is not None:
                 self._received(*frame)
-        except FeedError as error:
-            self._refuse(str(error), error.__cause__)
-        except FeedRefused as error:
-            self._refuse(f"it sends an invalid frame: {error}", error)
-        except OSError:
-            pass
-        except Exception as error:  # noqa: BLE001 - whatever it is: the task would send the same again
-            self._refuse(f"it sends an invalid frame: {type(error).__name__}: {error}", error)
+        except Exception as error:  # noqa: BLE001 - an invalid frame: the task would send it again
+            if isinstance(error, FeedRefused) or not isinstance(error, OSError):
+                self._refuse(error)
         finally:
             with self.wake:
                 self.sock = None
@@ -204,41 +175,36 @@ class WorkerChannel:
                     self.feed.call.changed()
             sock.close()
 
-    def _refuse(self, why: str, cause: BaseException | None) -> None:
+    def _refuse(self, error: Exception) -> None:
         """The call raises this, and so does the task's function."""
-        error = FeedError(f"{self.task}: {why}")
-        error.__cause__ = cause
+        reason = f"it sends an invalid frame: {type(error).__name__}: {error}"
+        failed = FeedError(f"{self.task}: {error if isinstance(error, FeedError) else reason}")
+        failed.__cause__ = error.__cause__ or error
         with self.wake:
             if self.feed.call is not None:
-                self.feed.call.fail(error)
-            self.close(why)
+                self.feed.call.fail(failed)
+            self.close(str(failed))
         self._sender.join(_GOODBYE)
 
     def _received(self, kind: int, buffers: list[memoryview]) -> None:
-        if kind == Kind.RESULTS:
-            results = list(decode(buffers, _UNREADABLE))  # takes long: without the lock
-            with self.wake:
-                self._add_results(results, sum(map(len, buffers)))
-                self._moved()
-            return
+        results = decode(buffers, _UNREADABLE) if kind == Kind.RESULTS else None  # long: without the lock
         with self.wake:
-            if kind == Kind.PROGRESS:
-                self._progressed(Progress.unpack(buffers))
+            if results is not None:
+                self._add_results(list(results), sum(map(len, buffers)))
+            elif kind in (Kind.PROGRESS, Kind.HUNGRY):
+                self._progressed(*unpack_numbers(buffers), kind == Kind.HUNGRY)
             elif kind == Kind.COUNTED:
-                self._counted(*unpack_counted(buffers))
+                self._counted(*unpack_numbers(buffers))
             elif kind == Kind.TERMINATE:
-                self.terminate(only(buffers) == RETURNED)
+                self._terminate(b"".join(buffers) == RETURNED)
             else:
                 raise FeedRefused(f"kind {kind}")
-            self._moved()
+            self.wake.notify_all()
+            if self.feed.call is not None:
+                self.feed.call.moved()
 
-    def _moved(self) -> None:
-        self.wake.notify_all()
-        if self.feed.call is not None:
-            self.feed.call.moved()
-
-    def terminate(self, returned: bool) -> None:
-        """The function wants no more rows: those that it has count as consumed."""
+    def _terminate(self, returned: bool) -> None:
+        """The function takes no more rows: those that it has count as consumed."""
         self.terminated = True
         self.returned |= returned
         for partition in self.take_away():
@@ -246,63 +212,71 @@ class WorkerChannel:
         if self.feed.call is not None:
             self.feed.call.refused(self)
 
-    def _progressed(self, progress: Progress) -> None:
-        self.hungry = progress.hungry and progress.taken >= self._made
-        while self._untaken and self._untaken[0].number <= progress.taken:
+    def _progressed(self, taken: int, consumed: int, hungry: bool) -> None:
+        self.hungry = hungry and taken >= self._made
+        while self._untaken and self._untaken[0].number <= taken:
             self.window -= self._untaken.popleft().weight
-        while self._unconsumed and self._unconsumed[0].number <= progress.consumed:
+        while self._unconsumed and self._unconsumed[0].number <= consumed:
             partition = self._unconsumed.popleft().partition
-            partition.out -= 1
-            partition.call.settle(partition)
+            if not partition.call.inference:
+                partition.pending -= 1
+                partition.call.settle(partition)
 
     def _counted(self, chunk: int, rows: int) -> None:
-        """A chunk of code has made so many rows."""
-        sent = next((sent for sent in self._unanswered if sent.number == chunk), None)
-        if sent is not None and sent.left is None:
-            sent.partition.counted(rows)
-            sent.left = rows - sent.partition.answered
-            sent.partition.call.settle(sent.partition)
-            self._drop_answered()
+        """A chunk of code has returned so many rows."""
+        for sent in self._unanswered:
+            if sent.number == chunk and sent.rows is None:
+                sent.rows = rows
+        self._drop_answered()
 
     def _add_results(self, results: list[Any], size: int) -> None:
         """Results belong to the oldest rows without."""
         while results and self._unanswered:
             sent = self._unanswered[0]
-            some = results if sent.left is None else results[: sent.left]
+            some = results if sent.rows is None else results[: sent.missing]
             results = results[len(some) :]
-            sent.left = None if sent.left is None else sent.left - len(some)
+            sent.answered += len(some)
             sent.partition.call.add_results(sent.partition, some, size)
             size = 0
             self._drop_answered()
 
     def _drop_answered(self) -> None:
-        while self._unanswered and self._unanswered[0].left is not None and self._unanswered[0].left <= 0:
-            self._unanswered.popleft()
+        while self._unanswered and self._unanswered[0].missing <= 0:
+            partition = self._unanswered.popleft().partition
+            partition.pending -= 1
+            partition.call.settle(partition)
 
     # The thread that sends.
+
+    @property
+    def _is_over(self) -> bool:
+        return self.sock is None or self._goodbye is not None
 
     def _send_all(self) -> None:
         while True:
             with self.wake:
-                while (step := self._next_step()) is None:
+                while not self._is_over and (step := self._next_step()) is None:
                     self.wake.wait()
-                last = self._is_over
+                if self._is_over:
+                    break
+            assert step is not None
             step()
-            if last:
-                return
+        if self._goodbye:
+            self._send(Kind.GONE, [self._goodbye.encode()])
+        elif not self._end_sent:
+            self._send(Kind.END)
+        if (sock := self.sock) is not None:
+            hang_up(sock)  # the receiving thread closes it
 
     def _next_step(self) -> Callable[[], None] | None:
         """What to do now, without the lock; ``None``: wait."""
-        if self.sock is None:
-            return lambda: None
-        if self._goodbye is not None:
-            return self._say_goodbye
         call = self.feed.call
         if call is not None and not call.over and call.error is None:
             return None if self.terminated else self._feed_step(call)
         if self.feed.finished and not self._end_sent:
             self._end_sent = True
-            return partial(self._send, Kind.END, [AT_ONCE] if self._is_cut_off else [])
+            self.take_away()
+            return partial(self._send, Kind.END)
         return None
 
     def _feed_step(self, call: FeedCall) -> Callable[[], None] | None:
@@ -313,11 +287,12 @@ class WorkerChannel:
             partition = self.partitions[min(permitted)]
             partition.busy = True
             return partial(self._make, call, partition)
-        if (claimed := call.claim(self)) == "fetch":
+        claimed = call.claim(self)
+        if claimed == "fetch":
             return partial(self._fetch, call)
-        if isinstance(claimed, Partition):
+        if claimed is not None:
             self.partitions[claimed.number] = claimed
-            return lambda: None
+            return self._feed_step(call)
         pause = (call.all_given and not self.partitions) or (call.full and self.hungry)
         if pause and self._unconsumed and not self._flushed:
             self._flushed = True
@@ -325,25 +300,16 @@ class WorkerChannel:
         return None
 
     def _fetch(self, call: FeedCall) -> None:
-        try:
-            piece = run_user_code(call.fetch)
-        except Exception as error:  # noqa: BLE001 - the user's; train() or inference() raises it
-            with self.wake:
-                call.fetch_failed(error)
-            return
+        piece, error = run_user_code(call.fetch)
         with self.wake:
-            partition = call.fetched(piece)
+            partition = call.fetched(piece, error)
             if partition is not None and (self._is_over or self.terminated):
                 call.feed_again(partition)
-            elif partition is not None and not call.over:
+            elif partition is not None:
                 self.partitions[partition.number] = partition
 
     def _make(self, call: FeedCall, partition: Partition) -> None:
-        chunk, error = None, None
-        try:
-            chunk = run_user_code(partition.make)
-        except Exception as raised:  # noqa: BLE001 - the user's; train() or inference() raises it
-            error = raised
+        chunk, error = run_user_code(partition.make)
         with self.wake:
             partition.busy = False
             if error is not None:
@@ -359,26 +325,26 @@ class WorkerChannel:
                 return
             if chunk is None:
                 partition.complete = True
-                self.partitions.pop(partition.number, None)
+                del self.partitions[partition.number]
                 call.settle(partition)
                 call.changed()
-                return
-            self._add(partition, chunk)
-            call.made(partition)
-        self._send(Kind.CHUNK, [bytes([chunk.flags]), *chunk.buffers])
-
-    @property
-    def _is_over(self) -> bool:
-        return self.sock is None or self._goodbye is not None
+            else:
+                self._add(partition, chunk)
+                call.limit_kept(partition)
+        if chunk is not None:
+            self._send(Kind.CODE if chunk.rows is None else Kind.ROWS, chunk.buffers)
+        elif call.inference:  # a batch ends with its partition
+            self._send(Kind.FLUSH)
 
     def _add(self, partition: Partition, chunk: Chunk) -> None:
         self._made += 1
-        sent = _Sent(self._made, partition, chunk.weight, None if chunk.flags & REMOTE else chunk.rows)
-        partition.sent(chunk)
+        sent = _Sent(self._made, partition, chunk.weight, chunk.rows)
+        partition.sent += 1
+        partition.pending += 1
         self.window += sent.weight
         self._untaken.append(sent)
         self._unconsumed.append(sent)
-        if partition.call.options.inference and sent.left != 0:
+        if partition.call.inference:
             self._unanswered.append(sent)
         self.hungry = self._flushed = False
 
@@ -390,10 +356,3 @@ class WorkerChannel:
             send_frame(sock, kind, buffers)
         except OSError:
             hang_up(sock)
-
-    def _say_goodbye(self) -> None:
-        assert self._goodbye is not None
-        if not self._end_sent:
-            self._send(*self._goodbye)
-        if (sock := self.sock) is not None:
-            hang_up(sock)  # the receiving thread closes it

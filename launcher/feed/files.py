@@ -11,24 +11,14 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any, Protocol
 
 from launcher.errors import Fault, InputError
-from launcher.feed.remote.blocks import Block, blocks_of
-from launcher.feed.remote.readers import CsvReader, RecordReader, Span, TextReader
-from launcher.feed.remote.records import offsets
-from launcher.feed.sources import PIECES_PER_WORKER, Piece
+from launcher.feed.remote.readers import CsvReader, RecordReader, TextReader
+from launcher.feed.sources import PIECES_PER_WORKER, Piece, piece_of
 
 #: One name or pattern, or several.
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-
-class Reader(Protocol):
-    """Reads one piece; picklable."""
-
-    def __call__(self) -> Iterator[Any]:
-        """Its records."""
+Reader = TextReader | CsvReader | RecordReader
 
 
 class DataFiles:
@@ -36,38 +26,33 @@ class DataFiles:
 
     once = False
 
-    def __init__(self, names: Names, beside: bool) -> None:
+    def __init__(self, names: Names, reader: Reader, remote: bool) -> None:
         self.paths = found(names)
-        self._beside = beside
-        self._cut: dict[int, list[Span]] = {}
+        self._reader = reader
+        self._remote = remote
+        self._readers: dict[int, list[Reader]] = {}
 
     def pieces(self, workers: int) -> Iterator[Piece]:
         """The pieces for so many workers."""
-        if workers not in self._cut:
-            self._cut[workers] = list(self._spans(workers))
-        for span in self._cut[workers]:
-            reader = self.reader(span)
-            yield Piece(partial(_read, reader), True, reader if self._beside else None)
+        if workers not in self._readers:
+            self._readers[workers] = list(self._cut(workers))
+        for reader in self._readers[workers]:
+            yield piece_of(reader) if self._remote else piece_of(reader)._replace(remote=None)
 
-    def reader(self, span: Span) -> Reader:
-        """A reader of this piece."""
-        raise NotImplementedError
-
-    def cuts(self, path: str, many: int) -> list[int]:
-        """Where to cut a file into about so many pieces: offsets in bytes at which a record begins."""
-        raise NotImplementedError
-
-    def _spans(self, workers: int) -> Iterator[Span]:
-        if len(self.paths) > workers:
-            yield from map(Span, self.paths)
-            return
+    def _cut(self, workers: int) -> Iterator[Reader]:
+        """A reader for each piece."""
         sizes = {path: os.path.getsize(path) for path in self.paths}
         for path, size in sizes.items():
+            reader = self._reader._replace(path=path)
             many = round(workers * PIECES_PER_WORKER * size / max(1, sum(sizes.values())))
-            cuts = [] if path.endswith(".gz") or many < 2 else self.cuts(path, many)
-            cuts = [cut for cut in dict.fromkeys(cuts) if 0 < cut < size]
+            if len(self.paths) > workers or path.endswith(".gz"):
+                many = 1
+            positions = [position for n in range(1, many) if (position := size * n // many) > 0]
+            cuts = (
+                [cut for cut in dict.fromkeys(reader.cuts(positions)) if 0 < cut < size] if positions else []
+            )
             for start, stop in zip([0, *cuts], [*cuts, None], strict=True):
-                yield Span(path, start, stop)
+                yield reader._replace(start=start, stop=stop)
 
 
 class TextFiles(DataFiles):
@@ -85,22 +70,7 @@ class TextFiles(DataFiles):
     def __init__(
         self, names: Names, *, beside: bool = False, encoding: str = "utf-8", read_on_worker: bool = False
     ) -> None:
-        super().__init__(names, beside or read_on_worker)
-        self._encoding = cuttable(encoding)
-
-    def reader(self, span: Span) -> Reader:
-        """Lines."""
-        return TextReader(span, self._encoding)
-
-    def cuts(self, path: str, many: int) -> list[int]:
-        """After the end of a line."""
-        cuts = []
-        with open(path, "rb") as file:
-            for position in _positions(path, many):
-                file.seek(position - 1)
-                file.readline()
-                cuts.append(file.tell())
-        return cuts
+        super().__init__(names, TextReader(cuttable(encoding)), beside or read_on_worker)
 
 
 class CsvFiles(DataFiles):
@@ -132,28 +102,13 @@ class CsvFiles(DataFiles):
         encoding: str = "utf-8",
         read_on_worker: bool = False,
     ) -> None:
-        super().__init__(names, beside or read_on_worker)
-        self._form = (cuttable(encoding), delimiter, header, tuple(columns))
-        if columns:
-            self._check_columns(columns)
-
-    def reader(self, span: Span) -> Reader:
-        """Rows."""
-        return CsvReader(span, *self._form)
-
-    def cuts(self, path: str, many: int) -> list[int]:
-        """After the end of a row; the file is read once, to know which line ends are within quotes."""
-        starts = _row_starts(path)
-        first = next(starts)  # the row before it may be the names, which are not a piece of their own
-        return [cut for cut in _nearest(starts, path, many) if cut > first]
-
-    def _check_columns(self, columns: Sequence[str]) -> None:
+        reader = CsvReader(cuttable(encoding), delimiter, header, tuple(columns))
+        super().__init__(names, reader, beside or read_on_worker)
         faults = []
-        for path in self.paths:
-            names = CsvReader(Span(path), *self._form).names() if self._form[2] else []
-            missing = [name for name in columns if name not in names]
-            if missing:
-                has = f"it has {', '.join(names)}" if names else "columns have names only with header=True"
+        for path in self.paths if columns else ():
+            known = reader._replace(path=path).names() if header else []
+            if missing := [name for name in columns if name not in known]:
+                has = f"it has {', '.join(known)}" if known else "columns have names only with header=True"
                 faults.append(Fault(path, f"no column {', '.join(missing)}", has))
         if faults:
             raise InputError(faults)
@@ -177,16 +132,7 @@ class TFRecordFiles(DataFiles):
     def __init__(
         self, names: Names, *, beside: bool = False, check: bool = True, read_on_worker: bool = False
     ) -> None:
-        super().__init__(names, beside or read_on_worker)
-        self._check = check
-
-    def reader(self, span: Span) -> Reader:
-        """Records."""
-        return RecordReader(span, self._check)
-
-    def cuts(self, path: str, many: int) -> list[int]:
-        """After a record; the lengths are read once."""
-        return _nearest(offsets(path), path, many)
+        super().__init__(names, RecordReader(check), beside or read_on_worker)
 
 
 def found(names: Names) -> list[str]:
@@ -197,27 +143,25 @@ def found(names: Names) -> list[str]:
     """
     given = [names] if isinstance(names, str | os.PathLike) else names
     patterns = [os.path.expanduser(os.fspath(name)) for name in given]
-    faults: list[Fault] = []
+    faults = [] if patterns else [Fault("data", "no files", "expected names or patterns")]
     paths: dict[str, None] = {}
     for pattern in patterns:
         files = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
         files = [path for path in files if path == pattern or not os.path.isdir(path)]
-        faults += _faults(pattern, files)
+        if not files:
+            faults.append(Fault("data", f"no file {pattern!r}", f"looked from {os.getcwd()}"))
+        for path in files:
+            if os.path.isdir(path):
+                expected = os.path.join(path, "*")
+                faults.append(
+                    Fault("data", f"{path!r} is a folder", f"expected its files, as in {expected!r}")
+                )
+            elif not os.access(path, os.R_OK):
+                faults.append(Fault("data", f"{path!r} can't be read", "may this user read it?"))
         paths.update(dict.fromkeys(files))
-    if faults or not patterns:
-        raise InputError(faults or [Fault("data", "no files", "expected names or patterns")])
+    if faults:
+        raise InputError(faults)
     return list(paths)
-
-
-def _faults(pattern: str, files: list[str]) -> Iterator[Fault]:
-    if not files:
-        yield Fault("data", f"no file {pattern!r}", f"looked from {os.getcwd()}")
-    for path in files:
-        if os.path.isdir(path):
-            expected = os.path.join(path, "*")
-            yield Fault("data", f"{path!r} is a folder", f"expected its files, as in {expected!r}")
-        elif not os.access(path, os.R_OK):
-            yield Fault("data", f"{path!r} can't be read", "may this user read it?")
 
 
 def cuttable(encoding: str) -> str:
@@ -232,35 +176,3 @@ def cuttable(encoding: str) -> str:
     except LookupError:
         pass
     raise InputError([Fault("data", f"encoding={encoding!r}", "expected one such as utf-8 or latin-1")])
-
-
-def _read(reader: Reader, rows: int) -> Iterator[Block]:
-    return blocks_of(reader(), rows)
-
-
-def _positions(path: str, many: int) -> list[int]:
-    """Where a file would be cut into so many pieces if records did not matter."""
-    size = os.path.getsize(path)
-    return [position for n in range(1, many) if (position := size * n // many) > 0]
-
-
-def _nearest(starts: Iterator[int], path: str, many: int) -> list[int]:
-    """The first start at or after each position."""
-    cuts, at = [], 0
-    for position in _positions(path, many):
-        while at < position:
-            at = next(starts, os.path.getsize(path))
-        cuts.append(at)
-    return cuts
-
-
-def _row_starts(path: str) -> Iterator[int]:
-    """Where each row but the first begins: an odd number of quotes in a line opens or closes a field."""
-    with open(path, "rb") as file:
-        at, within = 0, False
-        for line in file:
-            at += len(line)
-            within ^= bool(line.count(b'"') & 1)
-            if not within:
-                yield at
-    yield at

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 
-from launcher.feed.remote.blocks import Block, join, part, parts, refused, size
+from launcher.feed.remote.blocks import Block, join, part, refused, size
 from launcher.feed.sources import Piece
 
 WAYS = ("drop", "pad", "repeat")
-#: Rounds that the fastest task may be ahead of the slowest.
-_AHEAD = 32
+#: Rounds that the fastest task may be ahead of the slowest; seconds between two looks at that.
+_AHEAD, _LOOK = 32, 0.1
 
 
 def rounds(
@@ -45,7 +45,7 @@ def _rounds(
     pieces: Iterable[Piece], workers: int, batch_size: int, equal: str
 ) -> Generator[tuple[Block, ...]]:
     whole, first = workers * batch_size, None
-    blocks = (block for piece in pieces for block in piece.blocks(whole))
+    blocks = (block for piece in pieces for block in piece.blocks(lambda: whole))
     for block in _exactly(blocks, whole):
         first = block if first is None else first
         if size(block) < whole and equal == "drop":
@@ -58,7 +58,8 @@ def _rounds(
         filled = [block]
         while (missing := whole - sum(map(size, filled))) > 0:
             filled.append(part(source, 0, missing))
-        yield tuple(parts(join(filled), batch_size))
+        found = join(filled)
+        yield tuple(part(found, at, at + batch_size) for at in range(0, whole, batch_size))
 
 
 def _exactly(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
@@ -81,7 +82,7 @@ class Dealer:
     """Deals rounds out to the tasks, each of which has one piece; the fastest waits for the slowest.
 
     Args:
-        pieces: a generator; `Dealer.end` closes it.
+        pieces: a generator; it is closed at the end.
         tasks: their number.
         batch_size, equal: see `rounds`.
 
@@ -93,52 +94,47 @@ class Dealer:
         self._pieces = pieces
         self._rounds = rounds(pieces, tasks, batch_size, equal)
         self._hands: list[deque[Block]] = [deque() for _ in range(tasks)]
-        self._changed = threading.Condition()
-        self._dealing = self._over = False
+        self._dealing = threading.Condition()
+        self._over = False
 
     def pieces(self) -> Generator[Piece]:
         """One for each task, in their order."""
         return (Piece(partial(self._blocks, hand), repeatable=False) for hand in self._hands)
 
     def end(self) -> None:
-        """Let no task wait any more, and close the pieces."""
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
-            if not self._dealing:
-                self._close()
+        """Let no task wait any more, and close the pieces unless a task reads them now."""
+        self._over = True
+        if self._dealing.acquire(blocking=False):
+            self._close()
+            self._dealing.release()
 
     def _close(self) -> None:
         self._rounds.close()
         self._pieces.close()
 
-    def _blocks(self, hand: deque[Block], rows: int) -> Iterator[Block]:
-        """The blocks of a task, one for each round, whatever their size."""
-        return iter(lambda: self._next(hand), None)
+    def _blocks(self, hand: deque[Block], rows: Callable[[], int]) -> Iterator[Block]:
+        """The batches of a task; those that are there already in blocks of about so many rows."""
+        while hand or self._deal(hand):
+            blocks = [hand.popleft()]
+            while hand and sum(map(size, blocks)) + size(hand[0]) <= rows():
+                blocks.append(hand.popleft())
+            yield join(blocks)
 
-    def _next(self, hand: deque[Block]) -> Block | None:
-        """The next block of a task; ``None``: there are no more rounds."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: hand or self._over or self._may_deal())
-                if hand:
-                    self._changed.notify_all()
-                    return hand.popleft()
-                if self._over:
-                    return None
-                self._dealing = True
-            dealt: tuple[Block, ...] | None = None
-            try:
-                dealt = next(self._rounds, None)  # the user's code: without the lock
-            finally:
-                with self._changed:
-                    self._dealing = False
-                    self._over = self._over or dealt is None
-                    if self._over:
-                        self._close()
-                    for other, block in zip(self._hands, dealt or (), strict=False):
-                        other.append(block)
-                    self._changed.notify_all()
+    def _deal(self, hand: deque[Block]) -> bool:
+        """Deal until the hand has a batch; ``False``: there are no more rounds.
 
-    def _may_deal(self) -> bool:
-        return not self._dealing and max(map(len, self._hands)) < _AHEAD
+        The user's code runs with the lock: meanwhile other tasks take what is in their hands.
+        """
+        with self._dealing:
+            while not hand and not self._over:
+                if max(map(len, self._hands)) >= _AHEAD:
+                    self._dealing.wait(_LOOK)
+                    continue
+                dealt = next(self._rounds, None)
+                if dealt is None or self._over:
+                    self._over = True
+                    self._close()
+                    break
+                for other, block in zip(self._hands, dealt, strict=True):
+                    other.append(block)
+        return bool(hand)

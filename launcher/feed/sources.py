@@ -25,26 +25,34 @@ tuples, dicts or lists; a list of lists of numbers or texts, and a list of array
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+import pickle
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from launcher.feed.grouping import groups
-from launcher.feed.remote.blocks import Block, blocks_of, columnar, is_array, parts, refused, size
+from launcher.errors import FeedError
+from launcher.feed.remote.blocks import Block, blocks_of, columnar, is_array, refused, size
 
-__all__ = ["Piece", "partitions", "pieces_of", "rows"]
+Result = TypeVar("Result")
 
 #: Pieces for each worker of data that can be cut anywhere: a fast worker can take more of them.
 PIECES_PER_WORKER = 4
+#: Bytes and rows of a group of rows that come one by one; rows of which only the first is measured.
+_BYTES, _ROWS, _STEP = 2 << 20, 16384, 64
+#: Seconds after which rows that come slowly are a group, however few; seconds between two looks.
+_SECONDS, _LOOK = 1.0, 0.25
 
 
 class Piece(NamedTuple):
     """The rows of one partition."""
 
-    #: Gives its rows in blocks of at most so many.
-    blocks: Callable[[int], Iterator[Block]]
+    #: Gives its rows in blocks; called with a function that returns how many rows a block has at most.
+    blocks: Callable[[Callable[[], int]], Iterator[Block]]
     #: Whether ``blocks`` gives the same rows again when it is called again.
     repeatable: bool = True
     #: Returns its rows in the task, picklable; ``None``: they are read in the driver.
@@ -148,11 +156,12 @@ def source_of(data: Any) -> Source:
 def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) -> Iterator[Piece]:
     """Items that are rows: those of a list are split evenly, others grouped as they come."""
     if isinstance(data, list | tuple | range):
-        many = per_partition or _evenly(len(data), workers)
-        return (_listed(data, at, at + many) for at in range(0, len(data), many))
+        data = list(data) if isinstance(data, tuple) else data  # a tuple of arrays would be columns
+        return _split(data, len(data), per_partition or _evenly(len(data), workers))
     iterator = iter(data)
-    found = iter(lambda: list(islice(iterator, per_partition)), []) if per_partition else groups(iterator)
-    return (_listed(group, 0, len(group)) for group in found)
+    if per_partition:
+        return map(piece_of, iter(lambda: list(islice(iterator, per_partition)), []))
+    return map(piece_of, groups(iterator))
 
 
 def _partition_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
@@ -162,7 +171,7 @@ def _partition_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
 
 
 def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
-    """Items that are rows or partitions: the first one tells."""
+    """Items that are rows or partitions, as the first one shows."""
     iterator = iter(data)
     for first in iterator:
         again = chain([first], iterator)
@@ -171,7 +180,14 @@ def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
 
 def _column_pieces(block: Block, workers: int) -> Iterator[Piece]:
     """Arrays, cut into views of even size."""
-    return map(_block, parts(block, _evenly(size(block), workers)))
+    return _split(block, size(block), _evenly(size(block), workers))
+
+
+def _split(data: Any, total: int, many: int) -> Iterator[Piece]:
+    """Pieces of so many rows each."""
+    return (
+        Piece(partial(blocks_of, data, start=at, stop=min(at + many, total))) for at in range(0, total, many)
+    )
 
 
 def piece_of(item: Any) -> Piece:
@@ -180,15 +196,12 @@ def piece_of(item: Any) -> Piece:
     Raises:
         InputError: it has no rows.
     """
-    if (block := columnar(item)) is not None:
-        return _block(block)
-    if callable(item):
-        return Piece(lambda rows: blocks_of(item(), rows), True, item)
-    if isinstance(item, list | tuple | range):
-        return _listed(item, 0, len(item))
-    if not _is_many(item):
-        raise refused(f"{_shown(item)} as a partition", "an iterable of rows, arrays, or a callable")
-    return Piece(lambda rows: blocks_of(item, rows), not isinstance(item, Iterator))
+    if columnar(item) is None:
+        if callable(item):
+            return Piece(lambda rows: blocks_of(item(), rows), True, item)
+        if not _is_many(item):
+            raise refused(f"{_shown(item)} as a partition", "an iterable of rows, arrays, or a callable")
+    return Piece(partial(blocks_of, item), not isinstance(item, Iterator))
 
 
 def is_source(value: Any) -> bool:
@@ -217,20 +230,6 @@ def _is_structured(value: Any) -> bool:
     return _is_iterable(value) and not isinstance(value, str | bytes) and not is_array(value)
 
 
-def _block(block: Block) -> Piece:
-    return Piece(lambda rows: parts(block, rows))
-
-
-def _listed(data: Sequence[Any], start: int, stop: int) -> Piece:
-    """Some items of a sequence."""
-    stop = min(stop, len(data))
-
-    def blocks(most: int) -> Iterator[Block]:
-        return (list(data[at : min(at + most, stop)]) for at in range(start, stop, most))
-
-    return Piece(blocks)
-
-
 def _evenly(rows: int, workers: int) -> int:
     """Rows of a piece, if each worker is to have some pieces."""
     return max(1, -(-rows // (workers * PIECES_PER_WORKER)))
@@ -244,3 +243,96 @@ def _check(data: Any, name: str) -> None:
 def _shown(value: object) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+# Rows that come one by one.
+
+
+def run_user_code(call: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
+    """The result of a call in a thread of ours, or its error: `FeedError` for SystemExit and its like."""
+    try:
+        return call(), None
+    except Exception as error:  # noqa: BLE001 - the user's; train() or inference() raises it
+        return None, error
+    except BaseException as error:  # noqa: BLE001 - it would end the thread silently
+        failed = FeedError(f"reading the rows ended with {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        return None, failed
+
+
+def groups(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    """All rows in lists of about 2 MiB, or of those that came within a second.
+
+    ``next`` of a user's generator cannot be interrupted, so a thread iterates, one group ahead at most.
+
+    Raises:
+        Exception: those of the iterator, see `run_user_code`.
+    """
+    reader = _Grouping(rows)
+    try:
+        while group := reader.take():
+            yield group
+    finally:
+        reader.leave()
+
+
+class _Grouping:
+    """Iterates in a thread until a group is full; goes on when it is taken."""
+
+    def __init__(self, rows: Iterator[Any]) -> None:
+        self._rows = rows
+        self._changed = threading.Condition()
+        #: Appended to by the thread and emptied by `take`, both without the lock: millions of rows a second.
+        self._group: deque[Any] = deque()
+        self._full = self._ended = self._left = False
+        self._error: Exception | None = None
+        threading.Thread(target=self._run, name="rows of a feed", daemon=True).start()
+
+    def take(self) -> list[Any]:
+        """The next rows: a full group, or those that came within a second; empty: there are no more."""
+        until = time.monotonic() + _SECONDS
+        with self._changed:
+            while not (self._full or self._ended or (self._group and time.monotonic() >= until)):
+                self._changed.wait(_LOOK if time.monotonic() >= until else _SECONDS)
+            if self._error is not None:
+                raise self._error
+            group = [self._group.popleft() for _ in range(len(self._group))]
+            self._full = False
+            self._changed.notify_all()
+        return group
+
+    def leave(self) -> None:
+        """No more rows are taken; the thread ends after the row that it waits for."""
+        with self._changed:
+            self._left = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        _, error = run_user_code(self._read)
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def _read(self) -> None:
+        group, bytes_each, weight = self._group, 1, 0
+        for number, row in enumerate(self._rows):
+            group.append(row)
+            if number % _STEP == 0 or weight == 0:
+                bytes_each = _weight(row)
+            weight += bytes_each
+            if weight >= _BYTES or len(group) >= _ROWS:
+                with self._changed:
+                    self._full = bool(group)
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: not self._full or self._left)
+                weight = 0
+            if self._left:
+                return
+
+
+def _weight(row: Any) -> int:
+    """The bytes of a row as a pickle; an estimate if it cannot be pickled plainly."""
+    try:
+        return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return _BYTES // _STEP

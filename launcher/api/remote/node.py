@@ -167,7 +167,7 @@ class TFNodeContext:
             batch_size: rows in a batch; the last one may be shorter.
             qname: the feed.
         """
-        from launcher.feed.remote.dataset import dataset
+        from launcher.feed.remote.data_feed import dataset
 
         return dataset(self.get_data_feed(qname_in=qname), output_signature, batch_size)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: A list, an array, a tuple of arrays, or a dict of arrays.
 Block = Any
@@ -82,27 +82,36 @@ def part(block: Block, start: int, stop: int) -> Block:
     return block[start:stop]
 
 
-def parts(block: Block, rows: int) -> Iterator[Block]:
-    """The block in parts of so many rows; the last one may be shorter."""
-    total = size(block)
-    return (part(block, start, min(start + rows, total)) for start in range(0, total, rows))
+def blocks_of(data: Any, rows: Callable[[], int], start: int = 0, stop: int | None = None) -> Iterator[Block]:
+    """One partition (arrays, a frame, a list, any iterable of rows) in blocks.
 
-
-def blocks_of(data: Any, rows: int) -> Iterator[Block]:
-    """One partition (an array, a frame, a list, any iterable) in blocks of at most so many rows."""
-    if (block := columnar(data)) is not None:
-        return parts(block, rows)
-    if isinstance(data, list):
-        return parts(data, rows)
-    iterator = iter(data)
-    return iter(lambda: list(islice(iterator, rows)), [])
+    Args:
+        rows: called for each block: how many rows it has at most.
+        start, stop: the rows of a sequence or of arrays; default: all.
+    """
+    block = columnar(data)
+    if block is None and not isinstance(data, (list, tuple, range)):
+        iterator = iter(data)
+        while found := list(islice(iterator, rows())):
+            yield found
+        return
+    stop = (len(data) if block is None else size(block)) if stop is None else stop
+    while start < stop:
+        end = min(start + rows(), stop)
+        if block is not None:
+            yield part(block, start, end)
+        else:
+            yield data[start:end] if isinstance(data, list) else list(data[start:end])
+        start = end
 
 
 def as_rows(block: Block) -> list[Any]:
     """The rows one by one: tuples or dicts where the block has columns."""
     if isinstance(block, Mapping):
         return [dict(zip(block, row)) for row in zip(*block.values())]
-    return list(zip(*block)) if isinstance(block, tuple) else list(block)
+    if isinstance(block, tuple):
+        return list(zip(*block))
+    return block if isinstance(block, list) else list(block)
 
 
 def join(blocks: Sequence[Block]) -> Block:

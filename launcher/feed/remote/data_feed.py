@@ -1,17 +1,21 @@
-"""`DataFeed`, as TensorFlowOnSpark has it: a task's function reads its rows from it, and gives it results."""
+"""`DataFeed`, as TensorFlowOnSpark has it: a task's function reads its rows from it, and gives it results.
+
+`dataset` gives the same rows as a ``tf.data.Dataset``; TensorFlow is imported when one is made.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcher.errors import FeedError
-from launcher.feed.remote.blocks import as_rows, is_array, join
+from launcher.feed.remote.blocks import as_rows, is_array, join, refused
 from launcher.feed.remote.reader import Reader
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from launcher.feed.remote.blocks import Block
@@ -35,7 +39,7 @@ class DataFeed:
 
     Args:
         connect: makes an authenticated connection for the feed of a name.
-        train_mode: ``False`` for inference: a batch ends with its partition.
+        train_mode: for compatibility; in an inference a batch ends with its partition, in any case.
         qname_in: the name of the feed, as in the driver's ``train(qname=...)``.
         qname_out: for compatibility; results go back on the feed that the rows came from.
         input_mapping: ``{column: name}``: batches are then dicts, ``{name: values}``. Columns of rows that
@@ -61,7 +65,7 @@ class DataFeed:
         """The next rows.
 
         Waits until there are so many. Fewer come at the end of the feed, when the driver has nothing more to
-        feed for the moment, and, in inference, at the end of a partition; none only at the end of the feed.
+        feed for the moment, and at the end of a partition of inference; none only at the end of the feed.
 
         Args:
             batch_size: the number of rows.
@@ -84,7 +88,7 @@ class DataFeed:
 
     def next_blocks(self, rows: int) -> list[Block]:
         """The next rows in the form in which they came: lists, arrays, tuples or dicts of arrays."""
-        return self._reader().batch(rows, by_partition=not self.train_mode)
+        return self._reader().batch(rows)
 
     def should_stop(self) -> bool:
         """Whether there is nothing more to ask for: the feed has ended, or `terminate` was called."""
@@ -108,7 +112,7 @@ class DataFeed:
         self._closed = True
         reader = _OPENED.pop((self._connect, self.qname_in), None)
         if reader is not None:
-            reader.receiver.close()
+            reader.close()
 
     def _reader(self) -> Reader:
         """The connection is made when it is needed first."""
@@ -126,7 +130,7 @@ def end_all() -> None:
     while _OPENED:
         _, reader = _OPENED.popitem()
         reader.terminate(returned=True)
-        reader.receiver.close()
+        reader.close()
 
 
 def _columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, Any]:
@@ -138,21 +142,115 @@ def _columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, A
     if not blocks:
         return {name: [] for name in mapping.values()}
     block = join(blocks)
-    names = list(mapping.values())
+    if is_array(block) and len(mapping) == 1 and (block.ndim == 1 or block.shape[1] != 1):
+        return dict.fromkeys(mapping.values(), block)  # whole rows
+    by_name = isinstance(block[0] if isinstance(block, list) else block, Mapping)
+    keys: Iterable[Any] = mapping if by_name else range(len(mapping))
     try:
-        if isinstance(block, dict):
-            return {name: block[column] for column, name in mapping.items()}
-        if isinstance(block, tuple):
-            return {name: block[place] for place, name in enumerate(names)}
-        if is_array(block):
-            if len(names) == 1 and (block.ndim == 1 or block.shape[1] != 1):  # whole rows
-                return {names[0]: block}
-            return {name: block[:, place] for place, name in enumerate(names)}
-        if isinstance(block[0], dict):
-            return {name: [row[column] for row in block] for column, name in mapping.items()}
-        return {name: [row[place] for row in block] for place, name in enumerate(names)}
+        return {name: _column(block, key) for key, name in zip(keys, mapping.values())}
     except (KeyError, IndexError, TypeError) as error:
         raise FeedError(
             f"the rows fed do not have the columns {', '.join(mapping)} of the input_mapping: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+def _column(block: Block, key: Any) -> Any:
+    """One column of a block of any form.
+
+    Raises:
+        KeyError, IndexError, TypeError: there is no such column.
+    """
+    if isinstance(block, (Mapping, tuple)):
+        return block[key]
+    return block[:, key] if is_array(block) else [row[key] for row in block]
+
+
+def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
+    """Batches of the rows that come from now on, as a ``tf.data.Dataset``; the last one may be shorter.
+
+    A second iteration goes on where the first one stopped: it finds nothing after the end of the feed. The
+    driver repeats epochs.
+
+    Args:
+        feed: of this task.
+        output_signature: a ``tf.TensorSpec``, or a tuple or dict of them: that of one row. Where a dimension
+            is ``None``, the rows of a batch are padded with zeros (or empty texts) to the longest.
+        batch_size: rows of a batch.
+
+    Raises:
+        InputError: the signature is something else; while iterating: a row does not fit it.
+    """
+    import tensorflow as tf
+
+    batched = tf.nest.map_structure(_batched, output_signature)
+
+    def batches() -> Iterator[Any]:
+        while not feed.should_stop():
+            if blocks := feed.next_blocks(batch_size):
+                yield columns(join(blocks), output_signature)
+
+    return tf.data.Dataset.from_generator(batches, output_signature=batched)
+
+
+def columns(block: Block, signature: Any) -> Any:
+    """The rows of a block as arrays, in the structure of a row's signature.
+
+    Raises:
+        InputError: a row does not fit the signature.
+    """
+    if not isinstance(signature, (Mapping, tuple, list)):
+        return _array(block, signature)
+    keys = list(signature) if isinstance(signature, Mapping) else range(len(signature))
+    found = []
+    for key in keys:
+        try:
+            column = _column(block, key)
+        except (KeyError, IndexError, TypeError) as error:
+            row = block if isinstance(block, (Mapping, tuple)) else block[0]
+            text = f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})"
+            raise refused(text, "rows as output_signature says") from error
+        found.append(columns(column, signature[key]))
+    return dict(zip(keys, found)) if isinstance(signature, Mapping) else tuple(found)
+
+
+def _batched(spec: Any) -> Any:
+    import tensorflow as tf
+
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
+        raise refused(
+            f"output_signature has {spec!r}", "tf.TensorSpec, of known rank, for each value of a row"
+        )
+    return tf.TensorSpec([None, *spec.shape], spec.dtype, spec.name)
+
+
+def _array(values: Sequence[Any], spec: Any) -> Any:
+    """A column as one array."""
+    import numpy
+
+    kind = numpy.dtype(spec.dtype.as_numpy_dtype)
+    try:
+        array = numpy.asarray(_filled(values, spec, kind) if None in tuple(spec.shape) else values, kind)
+    except (ValueError, TypeError) as error:
+        raise refused(f"rows are not {spec!r}: {error}", "rows as output_signature says") from error
+    if not spec.shape.is_compatible_with(array.shape[1:]):
+        shape = tuple(array.shape[1:])
+        raise refused(f"a row has the shape {shape}", f"{tuple(spec.shape)}, as output_signature says")
+    return array
+
+
+def _filled(values: Sequence[Any], spec: Any, kind: Any) -> Any:
+    """Values of different length in one array, padded with zeros or empty texts."""
+    import numpy
+
+    if is_array(values):
+        return values
+    each = [numpy.asarray(value, kind) for value in values]
+    rank = spec.shape.rank
+    if wrong := [array.ndim for array in each if array.ndim != rank]:
+        raise ValueError(f"{wrong[0]} dimensions instead of {rank}")
+    longest = [max(array.shape[axis] for array in each) for axis in range(rank)]
+    filled = numpy.full([len(each), *longest], "" if kind.hasobject else 0, kind)
+    for row, array in zip(filled, each):
+        row[tuple(map(slice, array.shape))] = array
+    return filled

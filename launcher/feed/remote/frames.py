@@ -1,4 +1,4 @@
-"""The frames of a connection between driver and task: each is a kind and some buffers.
+"""Frames of a connection between driver and task: each is a kind and some buffers.
 
 The header has the kind, the number of buffers and the size of each (little endian). Buffers are sent by one
 ``sendmsg`` without being joined, and each is received into memory of its own: an array made of it needs no
@@ -8,6 +8,7 @@ copy.
 from __future__ import annotations
 
 import struct
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from launcher.errors import FeedError
@@ -30,6 +31,35 @@ _WAIT_ALL = 0x100
 _AHEAD = 4096
 
 _HEAD = struct.Struct("<BI")
+_NUMBERS = struct.Struct("<QQ")
+
+
+class Kind(IntEnum):
+    """Kinds of frames of a feed. Chunks are counted on each connection, from 1."""
+
+    #: Driver: a chunk of rows; a chunk of code that returns the rows.
+    ROWS = 1
+    CODE = 2
+    #: Driver: no more rows for the moment, or the end of a partition of inference: a batch ends here.
+    FLUSH = 3
+    #: Driver: the feed has ended; rows that are not handed out are dropped.
+    END = 4
+    #: Driver: the task gets no rows; the reason.
+    GONE = 5
+    #: Task: the last chunk of which rows were handed out, and the last one that is consumed.
+    PROGRESS = 6
+    #: The same, and the function waits for rows.
+    HUNGRY = 7
+    #: Task: the number of a chunk of code, and how many rows it returned.
+    COUNTED = 8
+    #: Task: results, one for each row, in order.
+    RESULTS = 9
+    #: Task: its function takes no more rows: it has called terminate() (`UNWANTED`), or has returned.
+    TERMINATE = 10
+
+
+#: The buffers of TERMINATE.
+UNWANTED, RETURNED = b"unwanted", b"returned"
 
 
 class FeedBroken(ConnectionError):
@@ -87,11 +117,11 @@ def recv_frame(
     return kind, buffers
 
 
-def check_size(buffers: Sequence[bytes | bytearray | memoryview], what: str) -> None:
+def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> None:
     """Check that `recv_frame` accepts these buffers, and a few small ones before them, at the other end.
 
     Args:
-        what: names them in the message.
+        name: of the buffers, for the message.
 
     Raises:
         FeedError: they are too many, or too large.
@@ -100,7 +130,26 @@ def check_size(buffers: Sequence[bytes | bytearray | memoryview], what: str) -> 
     if size > MOST_BYTES - _OWN or len(buffers) > MOST_BUFFERS - 1:
         pieces = f" in {len(buffers):,} pieces" if len(buffers) > 1 else ""
         most = f"at most {MOST_BYTES - _OWN:,} bytes in {MOST_BUFFERS - 1:,} pieces can be sent at once"
-        raise FeedError(f"{what} would have {size:,} bytes{pieces}; {most}")
+        raise FeedError(f"{name} would have {size:,} bytes{pieces}; {most}")
+
+
+def pack_numbers(first: int, second: int) -> bytes:
+    """The buffer of a PROGRESS, HUNGRY or COUNTED."""
+    return _NUMBERS.pack(first, second)
+
+
+def unpack_numbers(buffers: Sequence[memoryview]) -> tuple[int, int]:
+    """The two numbers of such a frame.
+
+    Raises:
+        FeedRefused: the frame is invalid.
+    """
+    try:
+        (buffer,) = buffers
+        first, second = _NUMBERS.unpack(buffer)
+    except (ValueError, struct.error) as error:
+        raise FeedRefused(f"a frame of the wrong size: {error}") from error
+    return first, second
 
 
 class ReadAhead:
@@ -146,20 +195,16 @@ def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
 
 def _sizes(sock: socket.socket | ReadAhead, count: int, limit: int) -> tuple[int, ...]:
     """The sizes of the buffers that follow, checked before memory is taken for them."""
-    words = bytearray(8 * count)
-    _fill(sock, memoryview(words))
-    sizes = struct.unpack(f"<{count}Q", words)
+    packed = bytearray(8 * count)
+    _fill(sock, memoryview(packed))
+    sizes = struct.unpack(f"<{count}Q", packed)
     if sum(sizes) > limit:
         raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {limit:,} are allowed")
     return sizes
 
 
 def _fill(sock: socket.socket | ReadAhead, view: memoryview, may_end: bool = False) -> bool:
-    """Receive exactly as much as fits.
-
-    Returns:
-        Whether it came; ``False`` only if there was nothing at all and that ``may_end`` it.
-    """
+    """Fill the buffer; ``False`` if the connection has ended before the first byte and ``may_end``."""
     at = 0
     while at < len(view):
         got = sock.recv_into(view[at:], 0, _WAIT_ALL)

@@ -1,89 +1,105 @@
-"""Rows in the task, ready for its function: those of the chunk that is being read, then of the next one."""
+"""Rows of a feed in its task: a thread receives frames ahead of the function, which takes rows from them.
+
+After a break the thread connects again. All chunks of the broken connection are void: the driver feeds the
+partitions that are not acknowledged again. The driver limits how much may wait here.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
+from launcher.errors import FeedError, LaunchError
 from launcher.feed.remote.blocks import blocks_of, part, size
 from launcher.feed.remote.codec import decode, encode
-from launcher.feed.remote.frames import check_size
-from launcher.feed.remote.messages import LAST, REMOTE, Kind, Progress, pack_counted
-from launcher.feed.remote.receiver import Receiver
+from launcher.feed.remote.frames import (
+    RETURNED,
+    UNWANTED,
+    FeedRefused,
+    Kind,
+    ReadAhead,
+    check_size,
+    hang_up,
+    pack_numbers,
+    recv_frame,
+    send_frame,
+)
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from launcher.feed.remote.blocks import Block
-    from launcher.feed.remote.receiver import Item
+    from launcher.feed.remote.codec import Buffer
 
-#: Seconds between two reports of progress within one chunk.
-_REPORT_SECONDS = 1.0
-#: Bytes of chunks that may be taken before the driver gets a report.
-_MOST_UNREPORTED = 3 << 19
-#: Rows that a callable beside the task is asked for at a time.
-_AT_ONCE = 1024
+#: Seconds in which a broken connection must be back, and between two attempts.
+MOST_AWAY, PAUSE = 60.0, 0.2
+#: Seconds between two reports of progress within one chunk; bytes of chunks taken without a report.
+_REPORT_SECONDS, _MOST_UNREPORTED = 1.0, 3 << 19
+#: Rows that the code of a partition is asked for at a time.
+_CODE_ROWS = 1024
 
 
 class Reader:
-    """See the module. Used by one thread at a time.
+    """See the module. The methods are called by one thread at a time.
 
     Args:
-        connect, feed: see `Receiver`.
+        connect: makes an authenticated connection for the feed of a name, each time it is called.
+        feed: the name.
     """
 
     def __init__(self, connect: Callable[[str], socket.socket], feed: str) -> None:
-        self.receiver = Receiver(connect, feed)
-        #: Whether the feed has ended.
+        self.feed = feed
+        #: Whether the function gets no more rows: the feed has ended, or `terminate` was called.
         self.ended = False
-        #: The connection that the chunk, its progress and the last rows belong to.
+        # Shared with the receiving thread.
+        self._connect = connect
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._sock: socket.socket | None = None
         self._connection = 0
-        self._number = self._flags = self._consumed = 0
+        self._chunks: deque[tuple[int, Sequence[memoryview]]] = deque()
+        self._terminated = b""
+        self._end_received = self._closed = False
+        self._error: FeedError | None = None
+        # The connection to which the chunk belongs, the number of the chunk on it, the last consumed one.
+        self._current = self._number = self._consumed = 0
         self._block: Block = []
         self._at = self._size = 0
-        #: The blocks of a callable, and how many rows they had.
-        self._more: Iterator[Block] | None = None
-        self._made = 0
-        self._by_partition = False
+        #: The blocks that the code of a partition returns, and how many rows they had.
+        self._code: Iterator[Block] | None = None
+        self._counted = 0
         self._reported, self._unreported = 0.0, 0
-        #: Rows handed out, and results returned, in all; results that belong to broken connections.
+        #: Rows handed out and results returned, in all; missing results of rows of broken connections.
         self._given = self._returned = self._stale = 0
+        self._thread = threading.Thread(target=self._receive_all, name=f"feed {feed}", daemon=True)
+        self._thread.start()
 
-    def batch(self, rows: int, by_partition: bool) -> list[Block]:
-        """Blocks of so many rows together; of fewer at the end of the feed, or where the driver pauses.
+    def batch(self, rows: int) -> list[Block]:
+        """Blocks of so many rows together; of fewer at the end of the feed, or where the driver ends a batch.
 
         All rows handed out before count as consumed.
 
-        Args:
-            by_partition: whether a batch ends with its partition.
-
         Raises:
-            FeedError: the driver is gone.
+            FeedError: the driver is gone, or the rows cannot be read.
         """
-        self._notice_break()
+        self._sync()
         self._consume()
-        self._by_partition = by_partition
         blocks: list[Block] = []
-        while rows and not self.ended and self._has_rows(bool(blocks)):
+        while rows and self._has_rows(bool(blocks)):
             stop = min(self._at + rows, self._size)
             blocks.append(part(self._block, self._at, stop))
             rows -= stop - self._at
             self._given += stop - self._at
             self._at = stop
-            if by_partition and self._at_end():
-                break
         return blocks
 
     def look_for_end(self) -> bool:
         """Whether there are no more rows, as far as is known without waiting."""
-        self._notice_break()
-        if not self.ended and self._at == self._size and self._more is None:
-            while self.receiver.next_kind() == Kind.FLUSH:
-                self.receiver.take()
-            if self.receiver.next_kind() == Kind.END:
-                self._end()
+        self._sync()
         return self.ended
 
     def give(self, results: list[Any]) -> None:
@@ -93,111 +109,194 @@ class Reader:
             ValueError: there are more than rows were handed out.
             FeedError: the driver is gone, or the results cannot be sent.
         """
-        self._notice_break()
+        self._sync()
         if self._returned + len(results) > self._given:
             raise ValueError(
                 f"{self._returned + len(results):,} results for {self._given:,} rows of the feed "
-                f"{self.receiver.feed!r}: batch_results takes one for each row"
+                f"{self.feed!r}: batch_results takes one for each row"
             )
-        self.receiver.check()
+        if self._error is not None:
+            raise self._error
         self._returned += len(results)
         stale = min(self._stale, len(results))
         self._stale -= stale
         if results := results[stale:]:
             buffers = encode(results, named=True)
             check_size(buffers, f"{len(results):,} results")
-            self.receiver.send(self._connection, Kind.RESULTS, buffers)
+            self._send(Kind.RESULTS, buffers)
 
     def terminate(self, returned: bool = False) -> None:
-        """Drop the rows that are here; no more are wanted. Rows handed out count as consumed."""
-        if not self.ended:
-            self._consume()
-            self._report()
-            self._drop()
-            self.ended = True
-            self.receiver.terminate(returned)
+        """Drop the rows that are here; no more are fed to this task.
 
-    def _notice_break(self) -> None:
-        """After a break the driver feeds again what was not consumed: the rows that are here are dropped."""
-        if self._connection != self.receiver.connection:
-            self._connection = self.receiver.connection
+        Args:
+            returned: the function has returned without a call of ``terminate()``.
+        """
+        if self.ended:
+            return
+        self.ended = True
+        self._drop()
+        with self._changed:
+            self._terminated = RETURNED if returned else UNWANTED
+            self._chunks.clear()
+        self._send(Kind.TERMINATE, [self._terminated])
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        with self._changed:
+            self._closed = True
+            self._fail("was closed")
+        if (sock := self._sock) is not None:
+            hang_up(sock)
+        self._thread.join(5.0)
+
+    # Taking rows.
+
+    def _sync(self) -> None:
+        """Drop the rows of a connection that has broken, or of a feed that has ended."""
+        if self._current != self._connection:
+            self._current = self._connection
             self._stale = self._given - self._returned
             self._number = self._consumed = 0
             self._drop()
+        if self._end_received and not self.ended:
+            self.ended = True
+            self._drop()
 
     def _drop(self) -> None:
-        self._block, self._at, self._size, self._more = [], 0, 0, None
+        self._block, self._at, self._size, self._code = [], 0, 0, None
 
     def _has_rows(self, begun: bool) -> bool:
-        """Whether there are rows; waits for some, unless a batch has begun and may be short."""
-        self._notice_break()
+        """Whether there are rows; waits for some, unless a batch has begun and ends here."""
         while self._at == self._size:
-            if self._more is not None:
-                self._make()
-            else:
-                item = self.receiver.take()
-                if item is None:
-                    self._report(hungry=True)
-                    item = self.receiver.take(wait=True)
-                self._notice_break()
-                if item is not None and item.connection == self._connection and not self._take(item, begun):
-                    return False
-                if begun and self._by_partition and self._at_end():
-                    return False
+            if self._code is not None:
+                self._run_code(self._code)
+                continue
+            chunk = self._take()
+            if chunk is None and not self.ended:
+                if not begun:
+                    self._consume()
+                self._report(Kind.HUNGRY)
+                chunk = self._take(wait=True)
+            if self.ended or (begun and chunk is not None and chunk[0] == Kind.FLUSH):
+                return False
+            if chunk is not None and chunk[0] != Kind.FLUSH:
+                self._open(*chunk)
         return True
 
-    def _take(self, item: Item, begun: bool) -> bool:
-        """Begin with what came; ``False`` if a batch ends with it."""
-        if item.kind == Kind.END:
-            self._end()
-        elif item.kind == Kind.CHUNK:
-            self._open(item)
-            return True
-        return item.kind == Kind.FLUSH and not begun
+    def _take(self, wait: bool = False) -> tuple[int, Sequence[memoryview]] | None:
+        """The next chunk or FLUSH; ``None``: there is none yet, or the connection broke during the wait.
 
-    def _open(self, item: Item) -> None:
-        self._number, self._flags = item.number, item.buffers[0][0]
-        block = decode(item.buffers[1:])
-        self._drop()
-        if self._flags & REMOTE:
-            self._more, self._made = blocks_of(block(), _AT_ONCE), 0
+        Raises:
+            FeedError: the driver is gone, or feeds this task no more.
+        """
+        with self._changed:
+            while wait and self._current == self._connection:
+                if self._chunks or self._end_received or self._error is not None:
+                    break
+                self._changed.wait()
+            self._sync()
+            if self._chunks:
+                return self._chunks.popleft()
+            if self._error is not None and not self.ended:
+                raise self._error
+            return None
+
+    def _open(self, kind: int, buffers: Sequence[memoryview]) -> None:
+        self._number += 1
+        content = decode(buffers)
+        if kind == Kind.CODE:
+            self._code, self._counted = blocks_of(content(), lambda: _CODE_ROWS), 0
         else:
-            self._block, self._size = block, size(block)
-        self._unreported += sum([len(buffer) for buffer in item.buffers])
-        if self._unreported > _MOST_UNREPORTED or self._more is not None:
+            self._block, self._at, self._size = content, 0, size(content)
+        self._unreported += sum([len(buffer) for buffer in buffers])
+        if self._unreported > _MOST_UNREPORTED or kind == Kind.CODE:
             self._report()
 
-    def _make(self) -> None:
-        """The next rows of a callable."""
-        assert self._more is not None
-        block = next(self._more, None)
+    def _run_code(self, code: Iterator[Block]) -> None:
+        block = next(code, None)
         if block is None:
             self._drop()
-            self.receiver.send(self._connection, Kind.COUNTED, [pack_counted(self._number, self._made)])
+            self._send(Kind.COUNTED, [pack_numbers(self._number, self._counted)])
         else:
             self._block, self._at, self._size = block, 0, size(block)
-            self._made += self._size
-
-    def _at_end(self) -> bool:
-        """Whether the partition ends here. That of a callable ends when it has no more rows."""
-        while self._at == self._size and self._more is not None:
-            self._make()
-        return self._at == self._size and bool(self._flags & LAST)
-
-    def _end(self) -> None:
-        self.ended = True
-        self._consume()
-        self._report(hungry=True)
+            self._counted += self._size
 
     def _consume(self) -> None:
-        """Rows handed out are consumed. The driver is told with the next chunk, or once a second."""
+        """Rows handed out are consumed. This is reported with the next chunk, or once a second."""
         if self._number:
-            done = self._at == self._size and self._more is None
+            done = self._at == self._size and self._code is None
             self._consumed = self._number if done else self._number - 1
             if time.monotonic() - self._reported > _REPORT_SECONDS:
                 self._report()
 
-    def _report(self, hungry: bool = False) -> None:
+    def _report(self, kind: Kind = Kind.PROGRESS) -> None:
         self._reported, self._unreported = time.monotonic(), 0
-        progress = Progress(self._number, self._consumed, hungry)
-        self.receiver.send(self._connection, Kind.PROGRESS, [progress.pack()])
+        self._send(kind, [pack_numbers(self._number, self._consumed)])
+
+    def _send(self, kind: Kind, buffers: Sequence[Buffer]) -> None:
+        """Send a frame on the connection of the present chunk; nothing if it has broken, or breaks."""
+        with self._sending:
+            if self._sock is None or self._current != self._connection:
+                return
+            try:
+                send_frame(self._sock, kind, buffers)
+            except OSError:
+                hang_up(self._sock)
+
+    # The thread.
+
+    def _receive_all(self) -> None:
+        broken_at = time.monotonic()
+        while not (self._end_received or self._error is not None):
+            try:
+                sock = self._connect(self.feed)
+            except (OSError, LaunchError) as error:
+                if time.monotonic() - broken_at > MOST_AWAY:
+                    self._fail(f"the driver cannot be reached: {error}", error)
+            else:
+                self._receive(sock)
+                broken_at = time.monotonic()
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._end_received, PAUSE)
+
+    def _receive(self, sock: socket.socket) -> None:
+        """Take frames until the connection ends."""
+        try:
+            with self._sending:
+                self._sock = sock
+                if self._terminated:
+                    send_frame(sock, Kind.TERMINATE, [self._terminated])
+            ahead = ReadAhead(sock)
+            while not self._closed and (frame := recv_frame(ahead)) is not None:
+                self._received(*frame)
+        except FeedRefused as error:
+            self._fail(f"a frame of the driver is invalid: {error}", error)
+        except OSError:
+            pass
+        with self._sending:
+            self._sock = None
+        sock.close()
+        with self._changed:
+            if not self._end_received and self._error is None:
+                self._chunks.clear()
+                self._connection += 1
+                self._changed.notify_all()
+
+    def _received(self, kind: int, buffers: Sequence[memoryview]) -> None:
+        if kind == Kind.GONE:
+            self._fail(b"".join(buffers).decode("utf-8", "replace"))
+            return
+        with self._changed:
+            if kind == Kind.END:
+                self._end_received = True
+                self._chunks.clear()
+            elif not self._terminated:
+                self._chunks.append((kind, buffers))
+            self._changed.notify_all()
+
+    def _fail(self, reason: str, cause: Exception | None = None) -> None:
+        with self._changed:
+            if self._error is None:
+                self._error = FeedError(f"feed {self.feed!r}: {reason}")
+                self._error.__cause__ = cause
+            self._changed.notify_all()

@@ -1,63 +1,81 @@
-"""Readers of a piece of a data file: called in the driver, or sent to a task and called there.
+"""Readers of data files: text, CSV, TFRecord. They run in the driver, or are sent to a task and run there.
 
-A piece begins and ends where a record does. Files named ``*.gz`` are unpacked; each is one piece.
+A reader reads a file, or a piece of one that begins and ends where a record does. Files named ``*.gz`` are
+unpacked; each is one piece. TFRecord files are read without TensorFlow: a record is its length (u64, little
+endian), the masked CRC-32C of those eight bytes, the record, and its masked CRC-32C. The checksums of lengths
+are always compared, those of records if google-crc32c is installed.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
+import os
+import struct
+from functools import lru_cache
 from itertools import chain
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError
-from launcher.feed.remote.records import opened, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 #: Bytes read at once.
 _READ = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LENGTH, _SUM = struct.Struct("<Q"), struct.Struct("<I")
+_HEAD = _LENGTH.size + _SUM.size
+#: Bytes of a record; TensorFlow's own writer stays far below.
+_MOST = 1 << 31
 
 
 class BrokenFile(LaunchError):
-    """A data file that is damaged, or of another format."""
-
-
-class Span(NamedTuple):
-    """A file, or a piece of one."""
-
-    path: str
-    #: Offsets in bytes at which a record begins; ``None``: the end of the file.
-    start: int = 0
-    stop: int | None = None
+    """A data file that is damaged, or of another format; the message names the file and the place."""
 
 
 class TextReader(NamedTuple):
-    """Lines, without their ends.
+    """Lines, without their ends. ``start`` and ``stop`` of readers are offsets in bytes.
 
     Raises:
         BrokenFile: bytes that are not text of this encoding.
         OSError: the file cannot be read.
     """
 
-    span: Span
     encoding: str
+    path: str = ""
+    start: int = 0
+    stop: int | None = None
 
     def __call__(self) -> Iterator[str]:
         """Read them."""
         return chain.from_iterable(self._lines())
 
     def _lines(self) -> Iterator[list[str]]:
-        with _text(self.span.path) as file:
-            for piece in _pieces(file, self.span):
-                lines = _decoded(piece, self.encoding, self.span.path).split("\n")
+        with _text(self.path) as file:
+            file.seek(max(self.start, file.tell()))
+            left = None if self.stop is None else self.stop - file.tell()
+            while piece := file.read(_READ if left is None else min(left, _READ)):
+                if not piece.endswith(b"\n"):
+                    piece += file.readline()
+                left = None if left is None else max(0, left - len(piece))
+                lines = _decoded(piece, self.encoding, self.path).split("\n")
                 if not lines[-1]:
                     del lines[-1]
-                if b"\r" in piece:
-                    lines = [line[:-1] if line.endswith("\r") else line for line in lines]
-                yield lines
+                yield (
+                    [line[:-1] if line.endswith("\r") else line for line in lines]
+                    if b"\r" in piece
+                    else lines
+                )
+
+    def cuts(self, positions: Iterable[int]) -> Iterator[int]:
+        """The first offset at or after each position at which a line begins."""
+        with open(self.path, "rb") as file:
+            for position in positions:
+                file.seek(position - 1)
+                file.readline()
+                yield file.tell()
 
 
 class CsvReader(NamedTuple):
@@ -68,57 +86,208 @@ class CsvReader(NamedTuple):
         OSError: the file cannot be read.
     """
 
-    span: Span
     encoding: str
     delimiter: str
     #: Whether the first line of the file has the names.
     header: bool
     #: Which columns, in this order: rows are tuples of them. Empty: all.
     columns: tuple[str, ...]
+    path: str = ""
+    start: int = 0
+    stop: int | None = None
 
     def __call__(self) -> Iterator[Any]:
         """Read them."""
-        with _text(self.span.path) as file:
+        with _text(self.path) as file:
             names = next(self._records(iter(file.readline, b"")), []) if self.header else []
-            if self.span.start:
-                file.seek(self.span.start)
-            records = self._even(self._records(_lines(file, self.span.stop)), len(names))
-            if self.columns:
-                places = [names.index(name) for name in self.columns]
-                yield from (tuple([record[place] for place in places]) for record in records)
-            else:
-                yield from (dict(zip(names, record)) if names else tuple(record) for record in records)
+            file.seek(max(self.start, file.tell()))
+            places = [names.index(name) for name in self.columns]
+            width = len(names)
+            for record in self._records(self._lines(file)):
+                width = width or len(record)
+                if len(record) != width:
+                    row = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
+                    raise BrokenFile(f"{self.path}: {row}; is {self.delimiter!r} the delimiter?")
+                if places:
+                    yield tuple([record[place] for place in places])
+                else:
+                    yield dict(zip(names, record)) if names else tuple(record)
 
     def names(self) -> list[str]:
         """Those of the first line."""
-        with _text(self.span.path) as file:
+        with _text(self.path) as file:
             return next(self._records(iter(file.readline, b"")), [])
 
+    def cuts(self, positions: Iterable[int]) -> Iterator[int]:
+        """As `TextReader.cuts`; the file is read once, to know which line ends are within quotes."""
+        starts = self._starts()
+        first = next(starts)  # the row before it may be the names, which are not a piece of their own
+        return (cut for cut in _nearest(starts, positions) if cut > first)
+
+    def _starts(self) -> Iterator[int]:
+        """Where each row but the first begins: an odd number of quotes in a line opens or closes a field."""
+        with open(self.path, "rb") as file:
+            at, quoted = 0, False
+            for line in file:
+                at += len(line)
+                quoted ^= bool(line.count(b'"') & 1)
+                if not quoted:
+                    yield at
+        yield at
+
+    def _lines(self, file: IO[bytes]) -> Iterator[bytes]:
+        at = file.tell()
+        while self.stop is None or at < self.stop:
+            line = file.readline()
+            if not line:
+                return
+            at += len(line)
+            yield line
+
     def _records(self, lines: Iterable[bytes]) -> Iterator[list[str]]:
-        texts = (_decoded(line, self.encoding, self.span.path) for line in lines)
+        texts = (_decoded(line, self.encoding, self.path) for line in lines)
         try:
             yield from filter(None, csv.reader(texts, delimiter=self.delimiter, strict=True))
         except csv.Error as error:
-            raise BrokenFile(f"{self.span.path}: not CSV: {error}") from error
-
-    def _even(self, records: Iterator[list[str]], width: int) -> Iterator[list[str]]:
-        for record in records:
-            width = width or len(record)
-            if len(record) != width:
-                row = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
-                raise BrokenFile(f"{self.span.path}: {row}; is {self.delimiter!r} the delimiter?")
-            yield record
+            raise BrokenFile(f"{self.path}: not CSV: {error}") from error
 
 
 class RecordReader(NamedTuple):
-    """Records of a TFRecord file, as bytes; raises as `read_records` does."""
+    """Records of a TFRecord file, as bytes.
 
-    span: Span
-    check: bool
+    Raises:
+        BrokenFile: the file is damaged; the message says where.
+        OSError: the file cannot be read.
+    """
+
+    #: Whether the checksums of the records are compared, if google-crc32c is installed.
+    check: bool = True
+    path: str = ""
+    start: int = 0
+    stop: int | None = None
 
     def __call__(self) -> Iterator[bytes]:
         """Read them."""
-        return read_records(*self.span, check=self.check)
+        check = self.check and _fast_crc32c() is not None
+        with _opened(self.path) as file:
+            file.seek(self.start)
+            at = self.start
+            while self.stop is None or at < self.stop:
+                length = self._length(file, at)
+                if length is None:
+                    return
+                content = file.read(length + _SUM.size)
+                if len(content) < length + _SUM.size:
+                    raise BrokenFile(f"{self.path}: cut off within the record at byte {at}")
+                record = content[:length]
+                if check and content[length:] != _masked(record):
+                    raise BrokenFile(
+                        f"{self.path}: damaged: the checksum of the record at byte {at} is wrong"
+                    )
+                yield record
+                at += _HEAD + length + _SUM.size
+
+    def cuts(self, positions: Iterable[int]) -> Iterator[int]:
+        """As `TextReader.cuts`; only the lengths of the records are read."""
+        return _nearest(self._starts(), positions)
+
+    def _starts(self) -> Iterator[int]:
+        with open(self.path, "rb") as file:
+            at, end = 0, os.fstat(file.fileno()).st_size
+            while at < end and (length := self._length(file, at)) is not None:
+                at = file.seek(at + _HEAD + length + _SUM.size)
+                yield at
+
+    def _length(self, file: IO[bytes], at: int) -> int | None:
+        """The length of the record that begins here; ``None`` at the end of the file."""
+        head = file.read(_HEAD)
+        if not head:
+            return None
+        if len(head) < _HEAD:
+            raise BrokenFile(f"{self.path}: cut off within the record at byte {at}")
+        length = int(_LENGTH.unpack_from(head)[0])
+        if head[_LENGTH.size :] != _masked(head[: _LENGTH.size]) or length > _MOST:
+            kind = "not a TFRecord file" if at == 0 else "damaged"
+            raise BrokenFile(f"{self.path}: {kind}: the checksum of the length at byte {at} is wrong")
+        return length
+
+
+def write_records(path: str, records: Iterable[bytes]) -> int:
+    """Write a TFRecord file; returns the number of records.
+
+    Args:
+        path: packed if it ends in ``.gz``.
+        records: the bytes of each, as ``example.SerializeToString()`` gives them.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    count = 0
+    with _opened(path, "wb") as file:
+        for record in records:
+            length = _LENGTH.pack(len(record))
+            file.write(b"".join((length, _masked(length), record, _masked(record))))
+            count += 1
+    return count
+
+
+def crc32c(data: bytes) -> int:
+    """The CRC-32C (Castagnoli) of these bytes; slow without google-crc32c."""
+    if (fast := _fast_crc32c()) is not None:
+        return int(fast(data))
+    crc, table = 0xFFFFFFFF, _table()
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+@lru_cache(maxsize=None)
+def _fast_crc32c() -> Callable[[bytes], int] | None:
+    try:
+        from google_crc32c import value
+    except ImportError:
+        return None
+    return value  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=None)
+def _table() -> list[int]:
+    """The change of the register by each byte."""
+    table = list(range(256))
+    for _ in range(8):
+        table = [(byte >> 1) ^ (0x82F63B78 if byte & 1 else 0) for byte in table]
+    return table
+
+
+def _masked(data: bytes) -> bytes:
+    """The checksum as it is stored: rotated, and a constant added."""
+    crc = crc32c(data)
+    return _SUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _nearest(starts: Iterator[int], positions: Iterable[int]) -> Iterator[int]:
+    """The first start at or after each position, as long as there is one."""
+    at: int | None = 0
+    for position in positions:
+        while at is not None and at < position:
+            at = next(starts, None)
+        if at is None:
+            return
+        yield at
+
+
+def _opened(path: str, mode: str = "rb") -> IO[bytes]:
+    """The bytes of a file, unpacked if its name ends in ``.gz``."""
+    file: Any = gzip.open(path, mode) if path.endswith(".gz") else open(path, mode)  # noqa: SIM115
+    return file  # type: ignore[no-any-return]
+
+
+def _text(path: str) -> IO[bytes]:
+    """A text file, after its byte order mark."""
+    file = _opened(path)
+    if file.read(len(_BYTE_ORDER_MARK)) != _BYTE_ORDER_MARK:
+        file.seek(0)
+    return file
 
 
 def _decoded(data: bytes, encoding: str, path: str) -> str:
@@ -127,32 +296,3 @@ def _decoded(data: bytes, encoding: str, path: str) -> str:
     except UnicodeDecodeError as error:
         bad = data[error.start : error.start + 4]
         raise BrokenFile(f"{path}: {bad!r} is not {encoding}; set encoding=...") from error
-
-
-def _text(path: str) -> IO[bytes]:
-    """A text file, after its byte order mark."""
-    file = opened(path)
-    if file.read(len(_BYTE_ORDER_MARK)) != _BYTE_ORDER_MARK:
-        file.seek(0)
-    return file
-
-
-def _pieces(file: IO[bytes], span: Span) -> Iterator[bytes]:
-    """Whole lines, many at once."""
-    if span.start:
-        file.seek(span.start)
-    left = None if span.stop is None else span.stop - file.tell()
-    while piece := file.read(_READ if left is None else min(left, _READ)):
-        if not piece.endswith(b"\n"):
-            piece += file.readline()
-        left = None if left is None else max(0, left - len(piece))
-        yield piece
-
-
-def _lines(file: IO[bytes], stop: int | None) -> Iterator[bytes]:
-    at = file.tell() if stop is not None else 0
-    for line in iter(file.readline, b""):
-        if stop is not None and at >= stop:
-            return
-        at += len(line)
-        yield line

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from launcher.errors import InputError
-from launcher.feed.remote.data_feed import DataFeed
-from launcher.feed.remote.dataset import columns, dataset
+from launcher.feed.remote.data_feed import DataFeed, columns, dataset
 
 
 class Pretended(DataFeed):

@@ -41,7 +41,7 @@ class Lab:
         self.notices: list[str] = []
         notice = self.notices.append
         self.feeder = Feeder(
-            [f"worker/{n}" for n in range(workers)], feeds, say=notice, warn=notice, **settings
+            [f"worker/{n}" for n in range(workers)], feeds, notice=notice, warn=notice, **settings
         )
         self.listener = Listener(KEY, str(folder), tcp, notice)
         self.listener.serve(self._accept)

@@ -22,9 +22,8 @@ import pytest
 from launcher.errors import FeedError, FeedTimeout, InputError
 from launcher.feed import call, waiting
 from launcher.feed.channel import WINDOW
-from launcher.feed.remote import data_feed, frames, receiver
-from launcher.feed.remote.frames import recv_frame, send_frame
-from launcher.feed.remote.messages import Kind
+from launcher.feed.remote import data_feed, frames, reader
+from launcher.feed.remote.frames import Kind, recv_frame, send_frame
 from launcher.feed.sources import partitions, rows
 from tests.local.seeing import soon
 from tests.unit.feed.lab import Lab, connector, flat, uneven
@@ -498,7 +497,7 @@ def test_results_that_the_driver_cannot_read(tmp_path: Path, monkeypatch: pytest
             feed.batch_results([module.Odd() for _ in feed.next_batch(5)])
             feed.next_batch(5)
 
-        monkeypatch.setattr(receiver, "send_frame", send_late)
+        monkeypatch.setattr(reader, "send_frame", send_late)
         lab.run(answer)
         with pytest.raises(FeedError, match="worker/0: results can't be read by the driver"):
             list(lab.feeder.inference([range(5)]))
@@ -511,9 +510,6 @@ def test_results_that_the_driver_cannot_read(tmp_path: Path, monkeypatch: pytest
 def test_an_invalid_frame_is_the_fault_of_its_task(tmp_path: Path, kind: int):
     with Lab(tmp_path, 1) as lab, connector(lab.address, 0)("input") as sock:
         sock.settimeout(20)
-        send_frame(sock, Kind.OPEN, [b""])
-        frame = recv_frame(sock)
-        assert frame is not None and frame[0] == Kind.WELCOME
         fed = lab.run(lab.feeder.train, partitions(endless()))
         assert recv_frame(sock) is not None
         send_frame(sock, kind, [b"nonsense"])
@@ -565,7 +561,7 @@ def test_slow_rows_are_not_a_timeout(tmp_path: Path):
 
 
 def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(receiver, "MOST_AWAY", 0.5)
+    monkeypatch.setattr(reader, "MOST_AWAY", 0.5)
     with Lab(tmp_path, 1) as lab:
         feed = lab.feed()
         assert not feed.should_stop()
@@ -628,12 +624,13 @@ def test_another_thread_that_takes_results(tmp_path: Path, ends: str):
         taking = threading.Thread(target=take, name="my thread", daemon=True)
         taking.start()
         begun.wait(20)
-        lab.feeder.finish()
+        finishing = lab.run(lab.feeder.finish)
         if ends == "takes all":
             text = "shutdown: waiting for my thread, which takes results of the feed 'input'"
             assert soon(lambda: any(notice.startswith(text) for notice in lab.notices))
             go_on.set()
             taking.join(20)
+        finishing.join(20)
         lab.finish()
         go_on.set()
         assert len(found) == 5000 or ends != "takes all"

@@ -6,6 +6,7 @@ import csv
 import gzip
 import itertools
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,9 @@ from hypothesis import strategies as st
 
 from launcher.errors import InputError
 from launcher.feed.files import CsvFiles, DataFiles, TextFiles, TFRecordFiles
-from launcher.feed.remote import records as records_module
+from launcher.feed.remote import readers
 from launcher.feed.remote.blocks import blocks_of
-from launcher.feed.remote.readers import BrokenFile
-from launcher.feed.remote.records import BrokenRecords, crc32c, offsets, read_records, write_records
+from launcher.feed.remote.readers import BrokenFile, crc32c, write_records
 from launcher.feed.sources import pieces_of
 
 anew = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
@@ -28,7 +28,9 @@ LINES = st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_catego
 
 def taken(data: Any, workers: int = 2) -> list[list[Any]]:
     """The rows of each piece."""
-    return [[row for block in piece.blocks(100) for row in block] for piece in pieces_of(data, workers)]
+    return [
+        [row for block in piece.blocks(lambda: 100) for row in block] for piece in pieces_of(data, workers)
+    ]
 
 
 def flat(data: Any, workers: int = 2) -> list[Any]:
@@ -119,7 +121,9 @@ def test_files_that_the_tasks_read(tmp_path: Path, workers: int, option: str):
         there = []
         for piece in pieces_of(data, workers):
             there += [
-                row for block in blocks_of(pickle.loads(pickle.dumps(piece.remote))(), 7) for row in block
+                row
+                for block in blocks_of(pickle.loads(pickle.dumps(piece.remote))(), lambda: 7)
+                for row in block
             ]
         assert there == flat(data, workers)
     assert all(piece.remote is None for piece in pieces_of(TextFiles(rows), 2))
@@ -147,13 +151,11 @@ def test_the_record_format_is_that_of_tensorflow(tmp_path: Path):
     assert crc32c(b"123456789") == 0xE3069283 and crc32c(b"\0" * 32) == 0x8A9136AA
 
 
-@pytest.mark.parametrize("check", [True, False])
-def test_damaged_records(tmp_path: Path, check: bool, monkeypatch: pytest.MonkeyPatch):
-    slow = crc32c
-    monkeypatch.setattr(records_module, "fast_crc32c", lambda: None)
+def test_damaged_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(readers, "_fast_crc32c", lambda: None)
     good, bad = tmp_path / "good", tmp_path / "bad"
     write_records(str(good), [b"first record", b"second record"])
-    raw, second = good.read_bytes(), list(offsets(str(good)))[1]
+    raw, second = good.read_bytes(), 12 + len(b"first record") + 4
     damages = {
         "not a TFRecord file": b"PK" + raw[2:],
         rf"damaged: the checksum of the length at byte {second}": raw[:second] + b"\7" + raw[second + 1 :],
@@ -161,19 +163,14 @@ def test_damaged_records(tmp_path: Path, check: bool, monkeypatch: pytest.Monkey
         rf"cut off within the record at byte {second}$": raw[: second + 5],
     }
     for message, content in damages.items():
-        bad.write_bytes(content)
-        with pytest.raises(BrokenRecords, match=message):
-            list(read_records(str(bad), check=check))
-    bad.write_bytes(raw.replace(b"second", b"Second"))
+        with pytest.raises(BrokenFile, match=message):
+            flat(TFRecordFiles(written(bad, content)), 1)
+    written(bad, raw.replace(b"second", b"Second"))
     changed = [b"first record", b"Second record"]
-    assert list(read_records(str(bad), check=check)) == changed  # google-crc32c is not installed
-    table = {data: slow(data) for data in (*changed, b"second record")}
-    monkeypatch.setattr(records_module, "fast_crc32c", lambda: lambda data: table.get(data, 0))
-    monkeypatch.setattr(
-        records_module, "_length", lambda file, path, at: len(file.read(12)) and 12 + (at > 0)
-    )
-    if check:
-        with pytest.raises(BrokenRecords, match=f"the checksum of the record at byte {second}"):
-            list(read_records(str(bad)))
-    else:
-        assert next(read_records(str(bad), check=False)) == changed[0]
+    assert flat(TFRecordFiles(bad), 1) == changed  # google-crc32c is not installed
+    lengths = [struct.pack("<Q", len(record)) for record in changed]
+    sums = {data: crc32c(data) for data in (*changed, *lengths)}
+    monkeypatch.setattr(readers, "_fast_crc32c", lambda: sums.__getitem__)
+    assert flat(TFRecordFiles(bad, check=False), 1) == changed
+    with pytest.raises(BrokenFile, match=f"the checksum of the record at byte {second}"):
+        flat(TFRecordFiles(bad), 1)

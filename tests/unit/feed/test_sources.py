@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import InputError
-from launcher.feed import grouping
+from launcher.feed import sources
 from launcher.feed.lockstep import rounds
 from launcher.feed.remote.blocks import as_rows, blocks_of, join, size
 from launcher.feed.sources import partitions, pieces_of, rows
@@ -31,7 +31,7 @@ PAIRS = [(1, "a"), (2, "b"), (3, "c")]
 def taken(data: Any, workers: int = 2, epochs: int = 1, many: int = 3) -> list[list[Any]]:
     """The rows of each piece."""
     found = pieces_of(data, workers, epochs)
-    return [[row for block in piece.blocks(many) for row in as_rows(block)] for piece in found]
+    return [[row for block in piece.blocks(lambda: many) for row in as_rows(block)] for piece in found]
 
 
 def flat(data: Any, **named: Any) -> list[Any]:
@@ -130,7 +130,7 @@ def test_words_and_epochs_are_checked():
 )
 def test_data_are_split_evenly_and_in_order(many: int, workers: int, most: int, form: str):
     data = {"list": list(range(many)), "array": np.arange(many), "tuple": (np.arange(many), np.arange(many))}
-    blocks = [list(piece.blocks(most)) for piece in pieces_of(data[form], workers)]
+    blocks = [list(piece.blocks(lambda: most)) for piece in pieces_of(data[form], workers)]
     assert all(1 <= size(block) <= most for piece in blocks for block in piece)
     found = [row for piece in blocks for block in piece for row in as_rows(block)]
     assert found == (
@@ -146,7 +146,7 @@ def test_partitions_that_can_be_read_again():
     for data in ([1, 2, 3], [range(3)], [partial(range, 3)], (list(range(3)) for _ in "a"), np.arange(3)):
         for piece in pieces_of(data, 1):
             assert piece.repeatable
-            first, second = (list(map(as_rows, piece.blocks(2))) for _ in "ab")
+            first, second = (list(map(as_rows, piece.blocks(lambda: 2))) for _ in "ab")
             assert first == second
     (once,) = pieces_of([iter([1, 2])], 1)
     assert not once.repeatable
@@ -155,25 +155,27 @@ def test_partitions_that_can_be_read_again():
 def test_callables_are_called_in_the_task():
     one, two = pieces_of([partial(range, 3), lambda: (np.arange(5), np.ones(5))], 2)
     assert one.remote is not None and two.remote is not None
-    assert list(blocks_of(one.remote(), 2)) == [[0, 1], [2]]
-    assert [size(block) for block in blocks_of(two.remote(), 2)] == [2, 2, 1]
+    assert list(blocks_of(one.remote(), lambda: 2)) == [[0, 1], [2]]
+    assert [size(block) for block in blocks_of(two.remote(), lambda: 2)] == [2, 2, 1]
     (alone,) = pieces_of(partial(range, 3), 2)
     assert alone.remote is not None
 
 
 def test_rows_that_come_one_by_one_are_grouped_by_their_size(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(grouping, "_SECONDS", 60.0)
+    monkeypatch.setattr(sources, "_SECONDS", 60.0)
 
     def sizes(data: Any) -> list[int]:
-        return [sum(map(size, piece.blocks(1000))) for piece in itertools.islice(pieces_of(data, 2), 2)]
+        return [
+            sum(map(size, piece.blocks(lambda: 1000))) for piece in itertools.islice(pieces_of(data, 2), 2)
+        ]
 
     assert sizes((n, n) for n in itertools.count()) == [16384, 16384]
     assert sizes("x" * 1000 for _ in itertools.count()) == [2061, 2061]
-    assert sizes(itertools.chain(["x"] * 5000, ("x" * 300_000 for _ in itertools.count()))) == [5062, 7]
+    assert sizes(itertools.chain(["x"] * 5000, ("x" * 300_000 for _ in itertools.count()))) == [5063, 7]
 
 
 def test_a_pause_holds_no_row_and_closing_ends_the_thread(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(grouping, "_SECONDS", 0.1)
+    monkeypatch.setattr(sources, "_SECONDS", 0.1)
     more, read = threading.Event(), []
 
     def live() -> Any:
@@ -187,7 +189,7 @@ def test_a_pause_holds_no_row_and_closing_ends_the_thread(monkeypatch: pytest.Mo
     assert not read
     seen: list[int] = []
     while len(seen) < 100:
-        seen += next(next(found).blocks(1000))
+        seen += next(next(found).blocks(lambda: 1000))
     assert seen == list(range(100))
     more.set()
     next(found)

@@ -18,9 +18,14 @@ from __future__ import annotations
 import functools
 import io
 import json
+import marshal
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER, source_hash
 
 from launcher.errors import TransportError
 
@@ -45,6 +50,8 @@ AGENT_MODULES = (
 _FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 #: The zip's bytes depend on the sources alone.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+#: Flags of a ``.pyc`` file (PEP 552): it has the hash of its source, which nothing checks.
+_UNCHECKED_HASH = 1
 
 #: Runs `FIRST_CODE`. Any Python since 2.6 understands it, so that one which is too old can say so. It
 #: contains no quote, no ``$`` and no ``!``, as it stands within two pairs of quotes. The options have the
@@ -78,7 +85,7 @@ def say(word):
 if sys.version_info < (3, 8):
     say("too old " + ".".join(map(str, sys.version_info[:3])))
     sys.exit(1)
-import json, signal, tempfile
+import json, signal, zlib
 signal.alarm(600)
 def frame(size=8):
     data = b""
@@ -88,10 +95,11 @@ def frame(size=8):
             sys.exit(1)
         data += piece
     return data
-zipped = frame(int(frame()))
+zipped = zlib.decompress(frame(int(frame())))
 if hasattr(os, "memfd_create"):
     fd = os.memfd_create("tf-launcher")
 else:
+    import tempfile
     fd = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR)
 while zipped:
     zipped = zipped[os.write(fd, zipped):]
@@ -136,7 +144,11 @@ def loader(python: str) -> list[str]:
 
 @functools.cache
 def zipped(modules: tuple[str, ...]) -> bytes:
-    """A zip of the sources of these modules and packages; the packages around them are empty."""
+    """A zip of these modules and packages, compressed as a whole; the packages around them are empty.
+
+    Compiled code lies beside each source: `zipimport` takes it where the host's Python has the bytecode
+    format of this one, and compiles the source elsewhere.
+    """
     files: dict[str, str] = {}
     for module in modules:
         name, _, _ = module.partition(".")
@@ -145,15 +157,23 @@ def zipped(modules: tuple[str, ...]) -> bytes:
             name = f"{name}/{parent}"
         files.update(_sources(os.path.join(_FOLDER, name), name))
     buffer = io.BytesIO()
-    archive = zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED)
+    archive = zipfile.ZipFile(buffer, "w")
     try:
         for name in sorted(files):
             with open(files[name], "rb") as file:
-                archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), file.read(), zipfile.ZIP_DEFLATED)
+                source = file.read()
+            archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), source)
+            archive.writestr(zipfile.ZipInfo(f"{name}c", _ZIP_TIME), _compiled(files[name], source))
         archive.close()
     finally:
         archive.fp = None  # else closing it raises, where a signal has interrupted the writing
-    return buffer.getvalue()
+    return zlib.compress(buffer.getvalue())
+
+
+def _compiled(path: str, source: bytes) -> bytes:
+    """The content of a ``.pyc`` that is used without a look at its source."""
+    code = SourceFileLoader("", path).get_code("")
+    return MAGIC_NUMBER + struct.pack("<I", _UNCHECKED_HASH) + source_hash(source) + marshal.dumps(code)
 
 
 def _sources(path: str, name: str) -> Iterator[tuple[str, str]]:

@@ -94,6 +94,7 @@ class SshHosts:
         for number in range(min(self._settings.fanout, len(self._hosts))):
             name = f"ssh dial {number}"
             threading.Thread(target=self._dial_all, args=(to_do,), name=name, daemon=True).start()
+        bootstrap.zipped(bootstrap.AGENT_MODULES)  # once, and before all threads need it
         next_notice = time.monotonic() + FIRST_NOTICE
         while True:
             with self._changed:

@@ -47,7 +47,7 @@ _SWEEPING, _KILLING = 2.0, 5.0
 #: Seconds for an agent to accept a connection.
 _ACCEPTING = 10.0
 #: Seconds between two attempts to ask a watchdog.
-_AGAIN = 0.1
+_AGAIN = 0.01
 _READ = 256 * 1024
 _STANDARD = (0, 1, 2)
 

@@ -113,7 +113,7 @@ def _ask(hosts: Sequence[Host], args: argparse.Namespace) -> Asked:
     local, remote, unreached = LocalHosts(), [host for host in hosts if not is_here(host)], {}
     with ExitStack() as stack:
         if remote:
-            from launcher.transports.ssh.hosts import SshHosts
+            from launcher.transports.ssh import SshHosts
 
             fleet = stack.enter_context(SshHosts(remote, ssh.settings(args), print_notice))
             try:

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _clean_hosts(args: argparse.Namespace) -> int:
-    from launcher.transports.ssh.hosts import SshHosts
+    from launcher.transports.ssh import SshHosts
 
     hosts = read_hosts(args.hosts)
     remote = [host for host in hosts if not is_here(host)]

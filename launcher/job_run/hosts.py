@@ -21,7 +21,7 @@ from launcher.transports.link import ReconnectingLink
 from launcher.transports.local import LocalHosts, LocalLink
 
 if TYPE_CHECKING:
-    from launcher.transports.ssh.hosts import SshHosts
+    from launcher.transports.ssh import SshHosts
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
 _DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
@@ -74,7 +74,7 @@ def connect_hosts(
     remote = [host for host in placement.hosts() if not is_here(host)]
     if not remote:
         return None
-    from launcher.transports.ssh.hosts import SshHosts
+    from launcher.transports.ssh import SshHosts
 
     allow_descriptors(len(remote) * (_DESCRIPTORS + (_RELAY_DESCRIPTORS if options.relay else 0)))
     used = {host.name for host in placement.hosts()}

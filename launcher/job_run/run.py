@@ -43,7 +43,7 @@ from launcher.transports.local import LocalTransport
 
 if TYPE_CHECKING:
     from launcher.job_run.staging import Staging
-    from launcher.transports.ssh.hosts import SshHosts
+    from launcher.transports.ssh import SshHosts
 
 
 def run_job(options: Options) -> int:

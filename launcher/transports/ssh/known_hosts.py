@@ -189,6 +189,8 @@ def _matches_pattern(pattern: str, name: str) -> bool:
         except ValueError:
             return False
         return _hashed(name, salt) == pattern
+    if "*" not in pattern and "?" not in pattern:
+        return pattern.lower() == name
     expression = re.escape(pattern.lower()).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(expression, name) is not None
 

@@ -7,6 +7,7 @@ another folder, or there is no ``ssh``, `paramiko.SSHConfig` reads the files of 
 
 from __future__ import annotations
 
+import functools
 import getpass
 import glob
 import os
@@ -214,9 +215,14 @@ def _from_files(hop: Hop) -> dict[str, list[str]]:
 
 def _lookup(lines: list[str], name: str) -> dict[str, str | list[str]]:
     try:
-        return dict(SSHConfig.from_text("\n".join(lines)).lookup(name))
+        return dict(_parsed("\n".join(lines)).lookup(name))
+    except ImportError as error:
+        raise HostFailure(f"{_USER_FILE}: `Match exec` needs the ssh command; is it installed?") from error
     except (ConfigParseError, ValueError, KeyError) as error:
         raise HostFailure(f"{_USER_FILE} can't be understood: {error}") from error
+
+
+_parsed = functools.lru_cache(SSHConfig.from_text)  # most hosts have the same lines
 
 
 def _lines(path: str, name: str, before: list[str], depth: int = 0) -> Iterator[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import zipfile
-from io import BytesIO
+import zlib
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
@@ -74,8 +74,18 @@ def test_the_path_of_a_python_is_one_line():
         bootstrap.startup("a\nb", ENTRY, None)
 
 
-def test_the_zip_has_sources_only_and_is_always_the_same():
-    first = bootstrap.zipped(("launcher.text",))
-    bootstrap.zipped.cache_clear()
-    assert bootstrap.zipped(("launcher.text",)) == first
-    assert zipfile.ZipFile(BytesIO(first)).namelist() == ["launcher/__init__.py", "launcher/text.py"]
+@pytest.mark.parametrize(
+    ("magic", "suffix"),
+    [(MAGIC_NUMBER, ".pyc"), (b"old\n", ".py")],
+    ids=["bytecode of this Python", "of another Python"],
+)
+def test_a_host_takes_compiled_code_that_fits_and_else_the_source(
+    magic: bytes, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bootstrap, "MAGIC_NUMBER", magic)
+    archive = tmp_path / "modules.zip"
+    archive.write_bytes(zlib.decompress(bootstrap.zipped.__wrapped__(("launcher.text",))))
+    program = "import sys; sys.path[:0] = sys.argv[1:]; import launcher.text as m; print(m.__file__)"
+    argv = [sys.executable, "-I", "-S", "-c", program, str(archive)]
+    result = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.strip() == f"{archive}/launcher/text{suffix}"

@@ -13,6 +13,7 @@ import inspect
 import io
 import marshal
 import pkgutil
+import sys
 import zipfile
 from contextlib import nullcontext
 from importlib.machinery import SourceFileLoader
@@ -91,5 +92,6 @@ def start_text() -> str:
     """The text that a task runs first, see `launcher.api.remote.start`."""
     ours = ("from launcher.", "from __future__")
     parts = [inspect.getsource(module) for module in (connect, start)]
+    call = f"main({tuple(sys.version_info[:2])})\n"
     lines = [line for part in parts for line in part.splitlines() if not line.startswith(ours)]
-    return "\n".join(["from __future__ import annotations", *_NOT_HERE, *lines, ""])
+    return "\n".join(["from __future__ import annotations", *_NOT_HERE, *lines, call])

@@ -25,7 +25,6 @@ from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile
 from launcher.errors import JobError, JobFailed, LaunchError, TaskFailed
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
-from launcher.feed.remote.frames import hang_up
 from launcher.feed.waiting import FIRST, Waiting
 from launcher.job import JobSpec, OnFailure, is_loopback
 from launcher.runs.logs import last_lines
@@ -35,8 +34,6 @@ from launcher.text import listed, signal_name
 _LOOK = 0.05
 #: Seconds from SIGTERM to SIGKILL by default; and to fetch the files of tasks on other machines.
 _GRACE, _FETCHING = 10.0, 300.0
-#: Seconds for the thread of a connection to end.
-_THREAD = 5.0
 _KEY_SIZE = 32
 _PREFIX = "tf-launcher-api-"
 
@@ -55,10 +52,8 @@ class TaskHandle:
         self.arrived = threading.Event()
         #: How its process ended; empty: it has not. And whether `Tasks` has reported that.
         self.ending, self.reported = "", False
-        #: How its function went; ``None``: not known.
+        #: The exception that its function has raised; ``None``: none so far.
         self.outcome: Message | None = None
-        #: Why it can't run the function; empty: it can.
-        self.refused = ""
 
 
 class Tasks:
@@ -95,7 +90,6 @@ class Tasks:
         self._quiet = bool(options.get("quiet"))
         self._grace = options.get("grace")
         self._failed, self._answer_slot, self._feed, self._ended = failed, answer, feed, ended
-        self._connections: list[tuple[threading.Thread, socket.socket]] = []
         #: Why the job has failed; ``None``: it runs, or has succeeded.
         self.error: LaunchError | None = None
         overlay = {name: {"command": ["-c", start.COMMAND], **role} for name, role in roles.items()}
@@ -195,9 +189,6 @@ class Tasks:
                 self.explain(f"{begun} {names} to connect (at most {seconds:g} s: reservation_timeout=)")
             missing[0].arrived.wait(_LOOK)
         self.check()
-        refused = [f"{handle.name}: {handle.refused}" for handle in self.handles.values() if handle.refused]
-        if refused:
-            raise JobFailed("\n".join(refused), self.run_dir)
 
     def _missing(self) -> list[TaskHandle]:
         """Tasks that have not connected. The end of such a task ends the job, unless that goes on."""
@@ -219,10 +210,6 @@ class Tasks:
         finally:
             self.driver.end()
             self._clean()
-            for _, sock in self._connections:
-                hang_up(sock)
-            for thread, _ in self._connections:
-                thread.join(_THREAD)
 
     def _stop(self) -> None:
         """Stop the job in order: the tasks have their grace, and their files are fetched."""
@@ -243,42 +230,26 @@ class Tasks:
         if peer.purpose == "feed" and self._feed is not None:
             self._feed(peer)
         elif peer.purpose == "member" and peer.task in self.handles:
-            name = f"launch-{peer.task}"
-            thread = threading.Thread(target=self._talk, args=[peer], name=name, daemon=True)
-            alive = [entry for entry in self._connections if entry[0].is_alive()]
-            self._connections = [*alive, (thread, peer.sock)]
-            thread.start()
+            threading.Thread(target=self._talk, args=[peer], name=f"launch-{peer.task}", daemon=True).start()
         else:
             peer.sock.close()
 
     def _talk(self, peer: Peer) -> None:
-        """Serve one connection of a task: the first one, or one after a break."""
+        """Serve a connection: the first of a task brings it modules and work, a later one has a message."""
         handle = self.handles[peer.task]
         with peer.sock as sock:
             try:
-                if peer.hello.get("again") or self._begin(handle, peer):
+                if not peer.hello.get("again"):
+                    sock.sendall(b"%0*d" % (start.SIZE, len(modules())) + modules())
+                    send(sock, self._work)
                     handle.arrived.set()
-                    while (message := receive(sock)) is not None:
-                        send(sock, self._answer(handle, message))
+                elif (message := receive(sock)) is not None:
+                    send(sock, self._answer(handle, message))
             except OSError:  # it has ended, or connects again
                 return
 
-    def _begin(self, handle: TaskHandle, peer: Peer) -> bool:
-        """Send the modules and the work to a task; ``False``: its Python can't run them."""
-        theirs, ours = tuple(peer.hello["python"]), sys.version_info[:2]
-        if theirs != ours:
-            versions = "it runs Python {}.{}, the program that drives the job {}.{}".format(*theirs, *ours)
-            handle.refused = f"{versions}; functions can be sent only to the same version (set python=)"
-            text = f"{handle.name}: {handle.refused}".encode()
-            peer.sock.sendall(b"%0*d" % (start.SIZE, -len(text)) + text)
-            handle.arrived.set()
-            return False
-        peer.sock.sendall(b"%0*d" % (start.SIZE, len(modules())) + modules())
-        send(peer.sock, self._work)
-        return True
-
     def _answer(self, handle: TaskHandle, message: Message) -> Message:
-        if message.type not in (MessageType.DONE, MessageType.RAISED) and self._answer_slot is not None:
+        if message.type is not MessageType.RAISED and self._answer_slot is not None:
             return self._answer_slot(handle, message)
         handle.outcome = message
         return Message(MessageType.THANKS)
@@ -307,7 +278,7 @@ class Tasks:
         handle.ending = ending
         if well or self._goes_on:
             outcome = handle.outcome
-            if not well and outcome is not None and outcome.type is MessageType.RAISED:
+            if not well and outcome is not None:
                 ending = f"raised {outcome.fields['what']}".partition("\n")[0]
             handle.reported = True
             self._ended(handle.name, handle.attempt, ending)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcher import InputError, InputMode, JobFailed, TaskFailed, TFCluster
+from launcher import InputError, JobFailed, TaskFailed, TFCluster
 from launcher.runs.run import json_of
 from tests.local.seeing import quick, soon
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def fail(args: str, ctx: Any) -> None:
-    """In the way that is asked for; all other nodes would go on for long."""
+    """Fail in the way that is asked for; all other nodes would go on for long."""
     if (ctx.job_name, ctx.task_index) != ("worker", 1):
         time.sleep(300)
     while not Path(args.partition(" ")[2]).exists():
@@ -110,7 +110,7 @@ def test_exit_with_0_is_no_failure():
     TFCluster.run(lambda args, ctx: sys.exit(), None, 1, quiet=True).shutdown()
 
 
-def test_the_others_go_on_if_wanted(tmp_path: Path):
+def test_the_others_go_on_with_continue(tmp_path: Path):
     def fun(args: Any, ctx: Any) -> None:
         if ctx.task_index == 0:
             raise ValueError("one of them")
@@ -140,7 +140,7 @@ def test_an_exception_of_the_program_ends_the_cluster():
 
 
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("given", "message"),
     [
         ({"num_executors": 1, "num_ps": 1}, r"num_ps \(1\)"),
         ({"num_executors": 2, "master_node": "boss"}, "'chief'"),
@@ -148,21 +148,18 @@ def test_an_exception_of_the_program_ends_the_cluster():
         ({"num_executors": 2, "hosts": "no/such/file"}, "no such hostfile"),
         ({"num_executors": 2, "job": "no/such.yaml"}, "can't read the job file"),
         ({"num_executors": 2, "options": ["--no-such-option"]}, "--no-such-option"),
+        ({"num_executors": 2, "time_out": 5}, "there is no argument 'time_out'; did you mean \"timeout\"?"),
     ],
     ids=str,
 )
-def test_bad_input(what: dict[str, Any], message: str):
+def test_bad_input(given: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
-        TFCluster.run(lambda args, ctx: None, None, **what)
+        TFCluster.run(lambda args, ctx: None, None, **given)
 
 
 def test_a_spark_context_is_one_argument_too_many():
     with pytest.raises(InputError, match="no SparkContext"):
         TFCluster.run(object(), lambda args, ctx: None, {}, 2)  # type: ignore[arg-type]
-
-
-def test_input_modes():
-    assert (TFCluster.InputMode.TENSORFLOW, TFCluster.InputMode.SPARK, InputMode.FEED) == (0, 1, 1)
 
 
 def test_nodes_have_their_grace_when_the_program_fails(tmp_path: Path):

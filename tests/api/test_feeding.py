@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def consume(args: Any, ctx: Any) -> None:
-    """Write down every row, a batch at a time; die in the middle if so told."""
+    """Write down every row, a batch at a time; the node ``args["dies"]`` kills itself after the first."""
     if ctx.job_name == "ps":
         return
     feed = ctx.get_data_feed()
@@ -63,7 +63,7 @@ def test_a_node_that_dies_costs_no_row_if_the_others_go_on(tmp_path: Path):
         cluster.shutdown()
 
 
-def test_a_node_that_dies_is_known_to_who_feeds_it(tmp_path: Path):
+def test_train_raises_the_failure_of_a_node_that_dies(tmp_path: Path):
     def known_after() -> float:
         cluster = TFCluster.run(consume, {"folder": str(tmp_path), "dies": 1}, 2, **FED)
         since = time.monotonic()
@@ -126,7 +126,7 @@ def test_rows_and_results_of_classes_of_a_module_of_ones_own(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_a_quiet_job_does_not_say_who_is_waited_for(
+def test_a_quiet_job_prints_no_line_about_a_wait(
     quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     go, due = tmp_path / "go", waiting.Waiting.due
@@ -162,7 +162,22 @@ def test_inference(tmp_path: Path):
         assert next(iter(cluster.inference([7, 8, 9]))) == 49
 
 
-def test_a_node_that_is_not_fed_is_told_so():
+@pytest.mark.timeout(120)  # a wait for the results would take ten minutes
+def test_results_that_no_thread_takes_do_not_keep_the_cluster(capsys: pytest.CaptureFixture[str]):
+    def halves(args: Any, ctx: Any) -> None:
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            feed.batch_results([row / 2 for row in feed.next_batch(10)])
+
+    with TFCluster.run(halves, None, 2, input_mode=InputMode.FEED, quiet=True) as cluster:
+        results = cluster.inference(range(200))
+        assert next(results) == 0
+    assert "shutdown ends an inference() of the feed 'input'" in capsys.readouterr().err
+    with pytest.raises(FeedError, match="shut down before all results were taken"):
+        list(results)
+
+
+def test_a_node_that_is_not_fed_fails_with_that_reason():
     def ask(args: Any, ctx: Any) -> None:
         if ctx.job_name == "ps":
             ctx.get_data_feed().next_batch(1)
@@ -217,7 +232,7 @@ def test_what_can_not_be():
         cluster.train([1])
 
 
-def test_a_cluster_that_is_not_fed_says_so_at_once():
+def test_a_cluster_that_is_not_fed_raises_at_once():
     def ask(args: Any, ctx: Any) -> None:
         ctx.get_data_feed()
 

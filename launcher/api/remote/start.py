@@ -2,8 +2,8 @@
 
 A task is started as ``python -c`` `COMMAND`, which runs a text in its environment: the sources of
 `launcher.feed.remote.connect` and of this module. So nothing need be installed where it runs, and the command
-line is short and holds no secret. Standard library only, any Python since 3.8: the driver rejects a Python
-that is not of its own minor version with a message.
+line is short and holds no secret. Standard library only, any Python since 3.8: a Python that is not of the
+driver's minor version ends with a message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.feed.remote.connect import ConnectError, Connector, read_exactly
 COMMAND = "import os; exec(os.environ.pop('LAUNCH_START'), {'__name__': '__main__'})"
 #: The module that goes on with the task.
 TASK = "launcher.api.remote.worker"
-#: Digits of the size before the modules; a negative size is that of an error message.
+#: Digits of the size before the modules.
 SIZE = 10
 #: Attempts to get the modules, if the connection breaks meanwhile.
 TRIES = 3
@@ -45,23 +45,24 @@ def install(modules: bytes) -> None:
     sys.path.insert(0, f"/proc/self/fd/{fd}")
 
 
-def main() -> None:
-    """Connect, install the modules, run `TASK`."""
+def main(python: tuple[int, int]) -> None:
+    """Connect, install the modules, run `TASK`.
+
+    Args:
+        python: the driver's version: functions travel as byte code.
+    """
     connector = from_environment()
+    task, ours = connector.hello["task"], sys.version_info[:2]
+    if ours != python:
+        versions = "it runs Python {}.{}, the program that drives the job {}.{}".format(*ours, *python)
+        sys.exit(f"{task}: {versions}; functions can be sent only to the same version (set python=)")
     for left in reversed(range(TRIES)):
         try:
             sock = connector.connect("member")
-            size = int(read_exactly(sock, SIZE))
-            data = read_exactly(sock, abs(size))
+            data = read_exactly(sock, int(read_exactly(sock, SIZE)))
             break
         except OSError as error:  # the network broke after the connection; or there is no route
             if not left or isinstance(error, ConnectError):
-                sys.exit(f"{connector.hello['task']}: {error}")
-    if size < 0:
-        sys.exit(data.decode("utf-8", "replace"))
+                sys.exit(f"{task}: {error}")
     install(data)
     __import__(TASK, fromlist=["main"]).main(sock, connector)
-
-
-if __name__ == "__main__":
-    main()

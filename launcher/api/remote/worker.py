@@ -31,9 +31,8 @@ from launcher.feed.remote.frames import FeedBroken, check_size, recv_frame, send
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import Connector
 
-#: Seconds in which a broken connection to the driver has to be made again; between two of them; and after
-#: which a connection has worked.
-_PATIENCE, _PAUSE, _WORKED = 60.0, 0.2, 1.0
+#: Seconds in which a broken connection to the driver has to be made again, and attempts to send a message.
+_RECONNECT, _TRIES = 60.0, 10
 #: Seconds that a process may take to end when its function has returned, or has raised.
 _RETURNED, _RAISED = 30.0, 3.0
 #: What a task of a cluster has in its environment, and an instance that is alone must not have.
@@ -95,85 +94,70 @@ def receive(sock: socket.socket) -> Message | None:
     return Message(MessageType(name), fields, buffers[1:])
 
 
-class Channel:
-    """The task's side of its connection to the driver, which may break and be made again."""
+def request(connector: Connector, message: Message) -> Message:
+    """Send the driver a message on a connection of its own, and wait for the answer.
 
-    def __init__(self, sock: socket.socket, connector: Connector) -> None:
-        self.sock = sock
-        self._connector = connector
+    After a break the message is sent again: the driver may get it twice.
 
-    def request(self, message: Message) -> Message:
-        """The driver's answer. After a break the message is sent again: the driver may get it twice.
-
-        Raises:
-            OSError: the driver can't be reached any more.
-        """
-        until = time.monotonic() + _PATIENCE
-        while True:
-            started = time.monotonic()
-            error = OSError("the driver has closed the connection")
+    Raises:
+        OSError: the driver can't be reached any more.
+    """
+    for left in reversed(range(_TRIES)):
+        with connector.connect("member", _RECONNECT, again=True) as sock:
             try:
-                send(self.sock, message)
-                answer = receive(self.sock)
-                if answer is not None:  # relayed connections end in order when their network breaks
-                    return answer
-            except OSError as found:
-                error = found
-            self.sock.close()
-            if time.monotonic() - started > _WORKED:
-                until = time.monotonic() + _PATIENCE
-            elif time.monotonic() > until:
-                raise error
-            time.sleep(_PAUSE)
-            self.sock = self._connector.connect("member", max(0.0, until - time.monotonic()), again=True)
+                send(sock, message)
+                answer = receive(sock)
+            except OSError:
+                if not left:
+                    raise
+                continue
+        if answer is not None:  # relayed connections end in order when their network breaks
+            return answer
+    raise OSError("the driver closes the connection")
 
 
 def main(sock: socket.socket, connector: Connector) -> None:
-    """Do what the driver says on this connection, then end the process.
+    """Run the work that the driver sends on this connection, then end the process.
 
     Raises:
         SystemExit: always.
     """
-    work = receive(sock)
+    with sock:
+        work = receive(sock)
     if work is None or work.type is not MessageType.WORK:
         sys.exit(f"{connector.hello['task']}: the program that drives the job sends no work")
     for folder in work.fields["path"]:  # modules of the program are found as in the driver
         if folder not in sys.path and os.path.isdir(folder):
             sys.path.append(folder)
     sys.path.append("")
-    channel = Channel(sock, connector)
     if work.fields["slot"]:
-        _serve(channel, work)
+        _serve(connector, work)
         sys.exit(0)
     message, code = _run(work.pickles, TFNodeContext.of_task(work.fields, connector), results=False)
-    _report(channel, message)
-    if code == 0 and connector.hello["task"].startswith("ps/"):
+    if message.type is MessageType.RAISED:
+        try:
+            request(connector, message)
+        except OSError as error:
+            print(f"the outcome of the function can't be sent to the driver: {error}", file=sys.stderr)
+    elif connector.hello["task"].startswith("ps/"):
         while True:  # a parameter server stays until it is stopped, also without anything to do
             signal.pause()
-    _leave(code, _RETURNED if message.type is MessageType.DONE else _RAISED)
+    _leave(message, code)
 
 
-def _report(channel: Channel, message: Message) -> None:
-    """Tell the driver how the function went."""
-    try:
-        channel.request(message)
-    except OSError as error:
-        print(f"the outcome of the function can't be sent to the driver: {error}", file=sys.stderr)
-    _end_by_sigterm(message)
-
-
-def _end_by_sigterm(sent: Message) -> None:
-    """See `_failed`: the message is sent."""
-    if sent.fields.get("unasked"):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _leave(code: int, seconds: float) -> None:
+def _leave(message: Message, code: int) -> None:
     """End the process, also where a thread of the user's would keep it for ever.
+
+    Args:
+        message: the outcome of its function, which is sent.
+        code: the exit code.
 
     Raises:
         SystemExit: always.
     """
+    seconds = _RETURNED if message.type is MessageType.DONE else _RAISED
+    if message.fields.get("unasked"):  # see `_failed`
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def end() -> None:
         time.sleep(seconds)
@@ -258,18 +242,17 @@ def _failed(error: BaseException) -> tuple[Message, int]:
 
 
 def _formatted(error: BaseException) -> str:
-    """The traceback without the functions of ours around those of the user's."""
+    """The traceback without the functions of ours that called those of the user's."""
     frames = error.__traceback__
     while frames is not None and _is_ours(frames) and frames.tb_next is not None:
         frames = frames.tb_next
-    if not isinstance(error, LaunchError):
-        return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-    last = at = frames
-    while at is not None:
-        last, at = (at if not _is_ours(at) else last), at.tb_next
-    if last is not None:
-        last.tb_next = None
-    return "".join(traceback.format_exception(type(error), error, frames, chain=False)).rstrip()
+    if isinstance(error, LaunchError):  # and without those that raised it
+        last = frames
+        while last is not None and last.tb_next is not None and not _is_ours(last.tb_next):
+            last = last.tb_next
+        if last is not None:
+            last.tb_next = None
+    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
 
 
 def _is_ours(frames: TracebackType) -> bool:
@@ -293,33 +276,31 @@ def _pickled_error(error: BaseException) -> Sequence[bytes]:
 # ---------------------------------------------------------------------- instances
 
 
-def _serve(channel: Channel, work: Message) -> None:
-    """Run instances as the driver says, until it says that there are no more."""
+def _serve(connector: Connector, work: Message) -> None:
+    """Run instances until the driver has no more."""
     for name in _OF_CLUSTERS:
         os.environ.pop(name, None)
     free = Message(MessageType.FREE, {"number": None})
     while True:
-        order = channel.request(free)
+        order = request(connector, free)
         number = order.fields.get("number")
         if order.type is not MessageType.START or number is None:
             return
-        free = _instance(channel, work, order)
+        free = _instance(work, order)
 
 
-def _instance(channel: Channel, work: Message, order: Message) -> Message:
+def _instance(work: Message, order: Message) -> Message:
     """Run one instance in a fork; its outcome."""
     sys.stdout.flush()
     sys.stderr.flush()
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        channel.sock.close()
         ours.close()
         context = _context_of_instance(work.fields, order.fields["number"])
         message, code = _run([*work.pickles, *order.pickles], context, results=True)
         send(theirs, message)
-        _end_by_sigterm(message)
-        _leave(code, _RETURNED if message.type is MessageType.DONE else _RAISED)
+        _leave(message, code)
     theirs.close()
     with ours:
         outcome = _outcome(ours, pid)

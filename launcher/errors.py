@@ -11,6 +11,7 @@
     ├── NotRunnableError            126  the program to run is there, and can't be run
     ├── TransportError              125  a host or its agent can't be reached
     │   ├── HostsError                   some of several hosts; a line for each
+    │   │   └── OutOfTime         124        ... when --timeout was over, before the job began
     │   └── ConnectionLost               the connection to a host broke: a new one may work
     ├── ProtocolError               125  a host sent what the protocol does not allow
     ├── JobFailed                   125  of the Python API: the job has failed
@@ -111,6 +112,12 @@ class HostsError(TransportError):
     def __reduce__(self) -> Tuple[Any, ...]:
         """For pickle."""
         return type(self), (self.faults,)
+
+
+class OutOfTime(HostsError):
+    """``--timeout`` was over before the job began."""
+
+    exit_code = 124
 
 
 class ConnectionLost(TransportError):

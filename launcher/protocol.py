@@ -166,33 +166,25 @@ class FileEnd(NamedTuple):
     torn: bool
 
 
-class FileHad(NamedTuple):
-    """An entry that the receiver of a tree has already; the fields of `FileEntry`."""
+class FilesListed(NamedTuple):
+    """What the receiver of the tree with this number has already.
 
-    path: str
-    kind: str
-    mode: int
-    size: int
-    mtime_ns: int
-    target: str
+    ``data`` is compressed by zlib: a line of JSON for each entry, the fields of a `FileEntry`.
+    """
 
-
-class FileGone(NamedTuple):
-    """An entry that the receiver has, and which is not in the tree as it is."""
-
-    path: str
+    item: int
+    data: bytes
 
 
 class FilesFollow(NamedTuple):
-    """The entries of a tree, or of what was asked for under this number, follow: so many files and bytes."""
+    """The entries of a tree, or of what was asked for under this number, follow: so many bytes of files.
+
+    ``gone`` are paths that the receiver has, and that are not in the tree as they are.
+    """
 
     item: int
-    files: int
     size: int
-
-
-class FilesListed(NamedTuple):
-    """The receiver has sent all `FileHad` of a tree."""
+    gone: Tuple[str, ...] = ()
 
 
 class FileRemark(NamedTuple):
@@ -212,16 +204,6 @@ class FilesFailed(NamedTuple):
     """The command can't go on; ``why`` is for the user."""
 
     why: str
-
-
-class FilesAlive(NamedTuple):
-    """The sender of this is at work."""
-
-
-class FilesPacked(NamedTuple):
-    """Other messages about files, compressed by zlib."""
-
-    data: bytes
 
 
 _CONTROL = (Hello, Refused, Ack, Ping)
@@ -263,15 +245,11 @@ FILES = (
     FileEntry,
     FileData,
     FileEnd,
-    FileHad,
-    FileGone,
     FilesFollow,
     FilesListed,
     FileRemark,
     FilesDone,
     FilesFailed,
-    FilesAlive,
-    FilesPacked,
 )
 _RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_CONTROL + _FROM_AGENT + _FROM_LAUNCHER + FILES))
 _CODES = {record: code for code, record in enumerate(_RECORDS)}

@@ -1,31 +1,35 @@
-"""The host's end of ``--sync`` and ``--collect``.
+"""The host's end of ``--sync``, ``--collect`` and ``--output-dirs``.
 
 ::
 
     ~/.cache/tf-launcher/        (or below $XDG_CACHE_HOME)
       work/JOB/NAME              a tree of a run, which its tasks run in
       work/JOB/.tf-launcher-output/TASK     what a task makes (``--output-dirs``)
-      work/JOB/.KEY/             the tree while it arrives, and the list of what was brought
+      work/JOB/.KEY/             the list of what was copied there; files while they arrive
       trees/KEY/                 the tree of an earlier run from the same folder: its files need not travel
 
-Each remote command here is a function of its own: `receive`, `give`, `make_outputs`, `finish`.
+`receive`, `give`, `make_outputs` and `finish` are remote commands. Home folders may be shared between
+machines: locks are those of files, and the folder of a run that never ended is removed only where no other
+machine used it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import glob
+import hashlib
 import itertools
+import json
 import os
-import select
+import shutil
 import stat
-import threading
 import time
-from typing import Any, Callable, Dict, List, Tuple
+import zlib
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from launcher import protocol
-from launcher.agent import trees
 from launcher.agent.transfer import (
-    FILE,
     FOLDER,
     MAX_ENTRIES,
     OUTPUTS,
@@ -36,88 +40,61 @@ from launcher.agent.transfer import (
     entry_at,
     send_entries,
 )
-from launcher.agent.trees import Failed, Listing
 from launcher.errors import ProtocolError
-from launcher.protocol import FileEntry
+from launcher.job import TASK_MARK
+from launcher.protocol import (
+    FileEntry,
+    FileRemark,
+    FilesDone,
+    FilesFailed,
+    FilesFollow,
+    FilesListed,
+)
+from launcher.text import byte_size
 
-#: Seconds without a byte from the launcher, or without it taking one, after which it is gone.
-_SILENCE = 60.0
-#: Seconds between two signs of life.
-_PULSE = 1.0
-#: Remarks about one thing that was asked for.
-_MOST_REMARKS = 20
-#: Matches of a pattern that are looked at.
-_MOST_MATCHES = 100_000
+#: Remarks about one thing that was asked for, and matches of a pattern that are looked at.
+_MOST_REMARKS, _MOST_MATCHES = 20, 100_000
+#: Bytes of the trees of earlier runs, at most.
+_MOST_KEPT = 2 * 1024**3
+#: Seconds after its last use for which the folder of a run stays.
+_UNUSED = 3600.0
+_MARK = "This folder was brought here by launch --sync, which needs this file to do so again."
 
 
-class Gone(Exception):
-    """The launcher is gone: nothing can be sent to it."""
+class Failed(Exception):
+    """It can't be done; the text is for the user. The launcher puts the host's name before it."""
 
 
 class _Pipe(FileStream):
-    """The launcher, at standard input and output. A thread says every second that this end is at work."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._writing = threading.Lock()
-        os.set_blocking(1, False)
-        threading.Thread(target=self._pulse, daemon=True).start()
+    """The launcher, at standard input and output."""
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        with self._writing:
-            while view:
-                self._await(1, select.POLLOUT)
-                try:
-                    view = view[os.write(1, view) :]
-                except BlockingIOError:
-                    continue
-                except BrokenPipeError as error:
-                    raise Gone from error
+        while view:
+            view = view[os.write(1, view) :]
 
-    def _wait(self) -> None:
-        self._await(0, select.POLLIN)
+    def _read(self) -> bytes:
         data = os.read(0, 256 * 1024)
         if not data:
-            raise Gone
-        self._received += self._decoder.feed(data)
-
-    def _await(self, fd: int, event: int) -> None:
-        poll = select.poll()
-        poll.register(fd, event)
-        if not poll.poll(_SILENCE * 1000):
-            raise Gone
-
-    def _pulse(self) -> None:
-        alive = b"".join(protocol.encode(protocol.FilesAlive()))
-        while True:
-            time.sleep(_PULSE)
-            try:
-                self._write(alive)
-            except (Gone, OSError):
-                return
+            raise EOFError
+        return data
 
 
 def _serve(command: Callable[[_Pipe, Any], List[str]], arguments: Any) -> int:
     """Run a command; its answer, or why it failed, goes to the launcher."""
+    pipe = _Pipe()
     try:
-        pipe = _Pipe()
         try:
-            answer: Any = protocol.FilesDone(tuple(command(pipe, arguments)))
-        except Failed as error:
-            answer = protocol.FilesFailed(str(error))
-        except ProtocolError as error:
-            answer = protocol.FilesFailed(f"the two ends do not understand each other: {error}")
+            answer: Any = FilesDone(tuple(command(pipe, arguments)))
+        except (Failed, ProtocolError) as error:
+            answer = FilesFailed(str(error))
         except OSError as error:
-            answer = protocol.FilesFailed(trees.worded(error))
+            answer = FilesFailed(_worded(error))
         pipe.put(answer)
         pipe.flush()
-    except Gone:
+    except (BrokenPipeError, EOFError):  # the launcher is gone
         return 1
     return 0
-
-
-# ---------------------------------------------------------------------- --sync
 
 
 def receive(arguments: Any) -> int:
@@ -130,207 +107,15 @@ def receive(arguments: Any) -> int:
     return _serve(_receive, arguments)
 
 
-def _receive(pipe: _Pipe, arguments: Any) -> List[str]:
-    job = str(arguments["job"])
-    trees.sweep()
-    paths = []
-    for number, tree in enumerate(arguments["trees"]):
-        if tree["remote"] is None:
-            paths.append(_receive_for_run(pipe, number, job, str(tree["name"]), str(tree["key"])))
-        else:
-            paths.append(_receive_to_stay(pipe, number, str(tree["remote"])))
-    return paths
-
-
-def _receive_for_run(pipe: _Pipe, number: int, job: str, name: str, key: str) -> str:
-    """A tree in a folder of the run: built out of sight, from what is left of an earlier one, and renamed."""
-    run = trees.run_folder(job)
-    os.makedirs(run, mode=0o700, exist_ok=True)
-    with trees.locked(f"{run}/.lock"):
-        trees.used(run)
-        with trees.begin(run, name, key) as listing:
-            _exchange(pipe, number, listing, listing)
-            os.rename(listing.root, f"{run}/{name}")
-    return f"{run}/{name}"
-
-
-def _receive_to_stay(pipe: _Pipe, number: int, remote: str) -> str:
-    """A tree at a place that stays: all of it arrives beside the place before a file there is replaced."""
-    path = trees.place(remote)
-    with trees.locked(trees.beside(path, "lock")):
-        brought = trees.brought_to(path)
-        stage = trees.beside(path, "new")
-        os.makedirs(f"{stage}/tree", mode=0o700, exist_ok=True)
-        staged = Listing(f"{stage}/list", f"{stage}/tree")
-        staged.keep_only_unchanged()
-        gone = _exchange(pipe, number, brought, staged)
-        trees.merge(path, brought, gone, staged)
-        trees.remove(stage)
-    return path
-
-
-def _exchange(pipe: _Pipe, number: int, have: Listing, arrived: Listing) -> List[str]:
-    """Send what there is, and take in what is missing.
-
-    Args:
-        pipe, number: the launcher, and its number of the tree.
-        have: what is at the place.
-        arrived: what has arrived; the same as ``have`` where files arrive at the place itself.
-
-    Returns:
-        Paths that are at the place and not in the tree as they are.
-    """
-    pipe.put(protocol.FilesFollow(number, len(have.entries), 0))
-    for entry in {**have.entries, **arrived.entries}.values():
-        pipe.put(protocol.FileHad(*entry))
-    pipe.put(protocol.FilesListed())
-    gone: List[str] = []
-    file = FileEntry("", FILE)
-    landing = Landing(arrived.root)
-    try:
-        while not isinstance(message := pipe.get(), protocol.FilesDone):
-            if isinstance(message, protocol.FileGone):
-                arrived.discard(message.path)
-                gone.append(message.path)
-            elif isinstance(message, protocol.FilesFollow):
-                trees.check_room(arrived.root, message.size)
-            elif isinstance(message, FileEntry):
-                check_entry(message)
-                file = message
-                landing.put(file)
-                if file.kind != FILE:
-                    arrived.add(file)
-            elif isinstance(message, protocol.FileData):
-                landing.write(message.data)
-            elif isinstance(message, protocol.FileEnd):
-                landing.end()
-                # A torn file gets a time in the list that it has not, so that the next sync brings it again.
-                arrived.add(file._replace(mtime_ns=0) if message.torn else file)
-            else:
-                raise ProtocolError(f"{type(message).__name__} at the wrong moment")
-        if have is arrived:
-            landing.finish(arrived.entries.values())
-    except OSError as error:
-        error.filename = f"{arrived.root}/{file.path}"
-        raise
-    finally:
-        landing.close()
-        arrived.save()
-    return gone
-
-
-# ---------------------------------------------------------------------- --collect
-
-
 def give(arguments: Any) -> int:
     """Remote command: send what was asked for.
 
     Args:
-        arguments: ``{"job": JOB, "items": [{"number": N, "base": FOLDER, "path": PATH, "had": [[path, size,
-            mtime_ns]]}]}``; ``had`` names files that came before, over a connection that broke.
+        arguments: ``{"items": [{"base": FOLDER, "path": PATH}]}``.
 
     A tree is sent as it is, with links as links; only what the user named may be a link to what is meant.
     """
     return _serve(_give, arguments)
-
-
-def _give(pipe: _Pipe, arguments: Any) -> List[str]:
-    run = trees.run_folder(str(arguments["job"]))
-    if os.path.isdir(run):
-        trees.used(run)
-    for item in arguments["items"]:
-        _give_one(pipe, item)
-    return []
-
-
-def _give_one(pipe: _Pipe, item: Dict[str, Any]) -> None:
-    number, path = int(item["number"]), str(item["path"])
-    base = trees.resolved(str(item["base"]))
-    had = frozenset(map(tuple, item["had"]))
-    remarks: List[str] = []
-
-    def remark(text: str) -> None:
-        remarks.append(text)
-        if len(remarks) <= _MOST_REMARKS:
-            pipe.put(protocol.FileRemark(number, text))
-        elif len(remarks) == _MOST_REMARKS + 1:
-            pipe.put(protocol.FileRemark(number, "there is more of this kind"))
-
-    found = _find(base, path)
-    if not found:
-        looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
-        remark(f"{path!r} is not there{looked}")
-    entries: List[Tuple[str, FileEntry]] = []
-    for source, name in found:
-        entries += _entries(source, name, MAX_ENTRIES - len(entries), remark)
-    if len(entries) == MAX_ENTRIES:
-        remark(f"{path!r} holds more than {MAX_ENTRIES} files: the others are left out")
-    entries = [pair for pair in entries if (pair[1].path, pair[1].size, pair[1].mtime_ns) not in had]
-    files = [entry.size for _, entry in entries if entry.kind == FILE]
-    pipe.put(protocol.FilesFollow(number, len(files), sum(files)))
-    send_entries(pipe, entries, lambda source, why: remark(f"{source}: {why}"), lambda _: None)
-
-
-def _entries(source: str, name: str, most: int, remark: Callable[[str], None]) -> List[Tuple[str, FileEntry]]:
-    """A file, or a tree with folders before what is in them.
-
-    Args:
-        source: where it is.
-        name: its name here; empty: only what is in it is meant.
-        most: how many entries.
-        remark: called with what can't be sent, and why.
-    """
-    entries: List[Tuple[str, FileEntry]] = []
-    ahead = [(source, name)]
-    for path, relative in ahead:  # it grows
-        if len(entries) >= most:
-            break
-        try:
-            status = os.stat(path) if path == source and os.path.exists(path) else os.lstat(path)
-            entry = entry_at(path, relative, status)
-            if entry is None:
-                remark(f"{path} is neither file, folder nor link: left out")
-                continue
-            inside = sorted(os.listdir(path)) if entry.kind == FOLDER else []
-        except OSError as error:
-            remark(f"{path}: {error.strerror}")
-            continue
-        if relative:
-            entries.append((path, entry))
-        prefix = f"{relative}/" if relative else ""
-        ahead += [(f"{path}/{item}", prefix + item) for item in inside if item != SYNC_MARK]
-    return entries
-
-
-def _find(base: str, path: str) -> List[Tuple[str, str]]:
-    """What a path or pattern means: where each thing is, and its name on the other side.
-
-    What a pattern finds keeps the folders that the pattern left open: ``runs/*/model`` gives ``a/model``,
-    ``b/model``.
-    """
-    path = trees.resolved(path) if path.startswith("~") else path
-    whole = os.path.normpath(os.path.join(base, path))
-    if os.path.lexists(whole):
-        name = os.path.basename(path.rstrip("/"))
-        name = "" if name in (".", "..") else name
-        return [(whole, name or ("" if os.path.isdir(whole) else os.path.basename(whole)))]
-    if not glob.has_magic(path):
-        return []
-    parts = path.split("/")
-    fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1]))
-    top = os.path.join(base, "/".join(fixed) or "/"[: path.startswith("/")])
-    pattern = os.path.join(glob.escape(top), *parts[len(fixed) :])
-    matches = itertools.islice(glob.iglob(pattern, recursive=True), _MOST_MATCHES)
-    kept: Dict[str, str] = {}
-    for match in sorted({os.path.normpath(match) for match in matches}):
-        above = itertools.accumulate(match.split("/")[:-1], lambda head, part: f"{head}/{part}")
-        if not any(folder in kept for folder in above):  # ``**`` finds a folder and what is in it
-            name = os.path.relpath(match, top)
-            kept[match] = "" if name == "." else name
-    return list(kept.items())
-
-
-# ---------------------------------------------------------------------- folders of a run
 
 
 def make_outputs(arguments: Any) -> int:
@@ -342,24 +127,460 @@ def make_outputs(arguments: Any) -> int:
     return _serve(_make_outputs, arguments)
 
 
-def _make_outputs(_: _Pipe, arguments: Any) -> List[str]:
-    run = trees.run_folder(str(arguments["job"]))
-    os.makedirs(f"{run}/{OUTPUTS}", mode=0o700, exist_ok=True)
-    trees.used(run)
+def finish(arguments: Any) -> int:
+    """Remote command: remove the folders of a run. ``{"job": JOB}``."""
+    return _serve(lambda _, arguments: discard(str(arguments["job"])), arguments)
+
+
+# ---------------------------------------------------------------------- folders
+
+
+def _resolved(path: str) -> str:
+    """An absolute path: ``~`` is the home, and what is relative is relative to the home."""
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        raise Failed("the user has no home folder: HOME is not set")
+    return os.path.normpath(os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path))
+
+
+def _cache() -> str:
+    """The folder of the user's cache; nothing is made."""
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(folder):
+        folder = _resolved(".cache")
+        if not os.path.isdir(_resolved("~")):
+            raise Failed(f"the home folder {_resolved('~')} is not there")
+    return f"{folder}/tf-launcher"
+
+
+def _run_folder(job: str) -> str:
+    if not job or "/" in job or job.startswith(".") or "\0" in job:
+        raise ProtocolError(f"{job!r} is not the name of a run")
+    return f"{_cache()}/work/{job}"
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Make a folder and lock it; waits while another process has the lock, which may remove the folder."""
+    while (fd := _lock(folder)) is None:
+        pass
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock(folder: str) -> Optional[int]:
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        fd = os.open(f"{folder}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:  # it was removed at this moment
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(fd), os.stat(f"{folder}/.lock")):
+            return fd
+    except FileNotFoundError:
+        pass
+    os.close(fd)
+    return None
+
+
+def _use(job: str) -> str:
+    """The folder of a run, which this machine uses from now on."""
+    run = _run_folder(job)
+    os.makedirs(run, mode=0o700, exist_ok=True)
+    mark = f"{run}/.used-{os.uname().nodename}"
+    with open(mark, "a", encoding="ascii"):
+        os.utime(mark)
+    return run
+
+
+def _sweep() -> None:
+    """Remove folders of runs that only this machine used, and where no process belongs to them any more."""
+    mine = f".used-{os.uname().nodename}"
+    for mark in glob.glob(f"{glob.escape(_cache())}/work/*/{glob.escape(mine)}"):
+        run = os.path.dirname(mark)
+        with contextlib.suppress(OSError):
+            old = time.time() - os.stat(mark).st_mtime > _UNUSED
+            others = [name for name in os.listdir(run) if name.startswith(".used-") and name != mine]
+            if old and not others and not _user_of(run, os.path.basename(run)):
+                _remove(run)
+
+
+def discard(job: str) -> List[str]:
+    """Remove the folder of a run that is over; its trees are kept for the next run from the same folder.
+
+    Raises:
+        OSError, Failed: it can't be removed.
+    """
+    run = _run_folder(job)
+    if not os.path.isdir(run):
+        return []
+    with _locked(run):
+        for name in os.listdir(run):
+            if name.startswith(".") and os.path.isfile(f"{run}/{name}/list"):
+                _keep(run, name[1:])
+        _remove(run)
+    total = 0
+    kept = glob.glob(f"{glob.escape(_cache())}/trees/*/list")
+    for path in sorted(kept, key=os.path.getmtime, reverse=True):
+        total += sum(entry.size for entry in _read_list(path)[1].values())
+        if total > _MOST_KEPT:
+            _remove(os.path.dirname(path))
+    return []
+
+
+def _keep(run: str, key: str) -> None:
+    """Move a tree of a run, without what its tasks made, to where the next run looks for it."""
+    tree = f"{run}/.{key}/tree"
+    name, entries = _read_list(f"{run}/.{key}/list")
+    if name and os.path.isdir(f"{run}/{name}"):
+        os.rename(f"{run}/{name}", tree)
+    known = _unchanged(tree, entries)
+    for folder, folders, files in os.walk(tree):
+        for item in [*folders, *files]:
+            path = f"{folder}/{item}"
+            if path[len(tree) + 1 :] not in known:
+                _remove(path)
+            elif item in folders and not os.path.islink(path):
+                os.chmod(path, 0o700)
+    kept = f"{_cache()}/trees/{key}"
+    os.makedirs(os.path.dirname(kept), mode=0o700, exist_ok=True)
+    with contextlib.suppress(OSError):  # another launch puts its own there at this moment
+        _remove(kept)
+        os.rename(f"{run}/.{key}", kept)
+        os.utime(f"{kept}/list")
+
+
+# ---------------------------------------------------------------------- --sync
+
+
+def _receive(pipe: _Pipe, arguments: Any) -> List[str]:
+    _sweep()
     paths = []
-    for name in arguments["names"]:
-        check_entry(FileEntry(str(name), FOLDER))
-        paths.append(f"{run}/{OUTPUTS}/{name}")
-        os.makedirs(paths[-1], exist_ok=True)
-        os.chmod(paths[-1], stat.S_IMODE(int(arguments["mode"])) & 0o777)
+    for number, tree in enumerate(arguments["trees"]):
+        if tree["remote"] is None:
+            run = _use(str(arguments["job"]))
+            paths.append(f"{run}/{tree['name']}")
+            with _locked(run):
+                _receive_for_run(pipe, number, run, str(tree["name"]), str(tree["key"]))
+        else:
+            path = _place(str(tree["remote"]))
+            paths.append(path)
+            folder, name = os.path.split(path)
+            digest = hashlib.blake2b(os.fsencode(name), digest_size=6).hexdigest()
+            stage = f"{folder}/.tf-launcher-new-{digest}"
+            with _locked(stage):
+                _update(pipe, number, path, f"{path}/{SYNC_MARK}", _MARK, stage)
+                _remove(stage)
     return paths
 
 
-def finish(arguments: Any) -> int:
-    """Remote command: remove the folders of a run. ``{"job": JOB}``."""
-    return _serve(_finish, arguments)
+def _receive_for_run(pipe: _Pipe, number: int, run: str, name: str, key: str) -> None:
+    """A tree of a run: built out of sight, from what an earlier run left, and renamed."""
+    folder, path = f"{run}/.{key}", f"{run}/{name}"
+    if not os.path.isdir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{_cache()}/trees/{key}", folder)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with open(f"{folder}/list", "a", encoding="ascii"):  # an interrupted copy is kept, too
+        pass
+    if os.path.isdir(path):  # this machine under another name, or one that shares its home, has made it
+        os.rename(path, f"{folder}/tree")
+    _update(pipe, number, f"{folder}/tree", f"{folder}/list", name, folder)
+    os.rename(f"{folder}/tree", path)
 
 
-def _finish(_: _Pipe, arguments: Any) -> List[str]:
-    trees.discard(str(arguments["job"]))
+def _update(pipe: _Pipe, number: int, root: str, list_path: str, title: str, stage: str) -> None:
+    """Send what there is of a tree, take what is missing, and put it into its place.
+
+    Args:
+        pipe, number: the launcher, and its number of the tree.
+        root: the tree.
+        list_path, title: the list of what was copied there, and its first line.
+        stage: the folder where files wait until all have arrived; what an interrupted copy left is used.
+
+    Raises:
+        Failed: the place holds other files, a task runs there, or something would be lost.
+    """
+    old_title, entries = _read_list(list_path)
+    had = _unchanged(root, entries)
+    staged = f"{stage}/new"
+    waiting = _entries_in(staged)
+    rows = [json.dumps(entry) for entry in {**had, **waiting}.values()]
+    pipe.put(FilesListed(number, zlib.compress("\n".join(rows).encode("ascii"), 1)))
+    follow = pipe.get()
+    if not isinstance(follow, FilesFollow):
+        raise ProtocolError(f"{type(follow).__name__} at the wrong moment")
+    if follow.size > (free := _room(stage)):
+        needed = f"{root} needs {byte_size(follow.size)}, and {byte_size(free)} are free there"
+        raise Failed(f"disk full: {needed}")
+    gone = frozenset(follow.gone)
+    for path in gone & waiting.keys():
+        os.unlink(f"{staged}/{path}")
+        with contextlib.suppress(OSError):
+            os.removedirs(os.path.dirname(f"{staged}/{path}"))
+    landing = Landing(staged)
+    try:
+        while not isinstance(message := pipe.get(), FilesDone):
+            landing.take(message)
+    except OSError as error:
+        error.filename = root
+        raise
+    finally:
+        landing.close()
+    arrived = {path: FileEntry(path, FOLDER, mode) for path, mode in landing.folders.items()}
+    arrived.update(_entries_in(staged))
+    after = {path: entry for path, entry in had.items() if path not in gone}
+    if arrived or gone or title != old_title or not os.path.isdir(root):
+        _merge(root, {path: had[path] for path in gone & had.keys()}, staged, arrived)
+        after = {**after, **arrived}
+        with open(f"{list_path}.new", "w", encoding="ascii") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in [title, *after.values()])
+        os.replace(f"{list_path}.new", list_path)
+    for entry in sorted(after.values(), reverse=True):
+        if entry.kind == FOLDER:
+            os.chmod(f"{root}/{entry.path}", entry.mode)
+    _remove(staged)
+
+
+def _merge(root: str, gone: Dict[str, FileEntry], staged: str, arrived: Dict[str, FileEntry]) -> None:
+    """Remove ``gone`` from a tree, and move what has arrived into it; all else there stays."""
+    user = _user_of(root, "")
+    if user:
+        raise Failed(f"{root} is in use by {user}; wait for its end, or give another place")
+    os.makedirs(root, exist_ok=True)
+    for folder in {os.path.dirname(f"{root}/{path}") for path in (*gone, *arrived)}:
+        with contextlib.suppress(OSError):
+            if not os.path.islink(folder):
+                os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | 0o700)
+    for path in sorted(gone, reverse=True):
+        if path not in arrived or gone[path].kind != arrived[path].kind:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                _remove_one(f"{root}/{path}", gone[path].kind == FOLDER)
+    for entry in sorted(arrived.values()):
+        target = f"{root}/{entry.path}"
+        is_folder = os.path.isdir(target) and not os.path.islink(target)
+        if entry.kind != FOLDER:
+            if is_folder:
+                what = "is a folder with files that no sync brought, and a file is to stand there"
+                raise Failed(f"{target} {what}")
+            os.rename(f"{staged}/{entry.path}", target)
+        elif not is_folder:
+            _remove(target)
+            os.mkdir(target)
+
+
+def _remove_one(path: str, is_folder: bool) -> None:
+    if not is_folder:
+        os.unlink(path)
+        return
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+
+
+def _place(remote: str) -> str:
+    """The path of the place that the user named.
+
+    Raises:
+        Failed: nothing may ever be replaced there.
+    """
+    path = os.path.realpath(_resolved(remote))
+    for precious, name in ((_resolved("~"), "the home folder"), (_cache(), "the launcher's own cache")):
+        if (os.path.realpath(precious) + "/").startswith(path.rstrip("/") + "/"):
+            raise Failed(f"{path} can't be replaced: {name} is there; give a folder of its own")
+    if os.path.ismount(path):
+        raise Failed(f"{path} can't be replaced: it is a mount point; give a folder below it")
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise Failed(f"{path} is in the way: it is a file; give another place, or remove it")
+    if os.path.isdir(path) and os.listdir(path) and _read_list(f"{path}/{SYNC_MARK}")[0] != _MARK:
+        what = "holds files, and no sync made it, so it is not replaced"
+        raise Failed(f"{path} {what}; give another place, or empty it")
+    return path
+
+
+def _read_list(path: str) -> Tuple[str, Dict[str, FileEntry]]:
+    """The first line of a list, and its entries; what can't be read counts for nothing."""
+    try:
+        with open(path, encoding="ascii") as file:
+            title, *rows = [json.loads(line) for line in file]
+            entries = {row[0]: FileEntry(*row[:6]) for row in rows}
+            for entry in entries.values():
+                check_entry(entry)
+            return str(title), entries
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ProtocolError):
+        return "", {}
+
+
+def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]:
+    """Those entries that are in a tree as they were copied there; the mode of a folder does not count."""
+    found = {}
+    for path, entry in entries.items():
+        with contextlib.suppress(OSError):
+            there = entry_at(f"{root}/{path}", path, os.lstat(f"{root}/{path}"))
+            if there == entry or (there is not None and there.kind == entry.kind == FOLDER):
+                found[path] = entry
+    return found
+
+
+def _entries_in(root: str) -> Dict[str, FileEntry]:
+    """The files and links below a folder, which may be missing."""
+    found = {}
+    for folder, folders, files in os.walk(root):
+        for name in [*folders, *files]:
+            source = f"{folder}/{name}"
+            entry = entry_at(source, source[len(root) + 1 :], os.lstat(source))
+            if entry is not None and entry.kind != FOLDER:
+                found[entry.path] = entry
+    return found
+
+
+def _user_of(folder: str, job: str) -> str:
+    """A process of a task that runs in a folder, or belongs to a job, in words; empty: there is none."""
+    mark = f"{TASK_MARK}=".encode()
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{process}/environ", "rb") as file:
+                marks = [variable for variable in file.read().split(b"\0") if variable.startswith(mark)]
+            task = os.fsdecode(marks[-1][len(mark) :]) if marks else ""
+            inside = f"{os.readlink(f'/proc/{process}/cwd')}/".startswith(f"{folder}/")
+            if (job and task.startswith(f"{job}:")) or (inside and (task or job)):
+                return f"the task {task} (process {process})"
+    return ""
+
+
+# ---------------------------------------------------------------------- --collect, --output-dirs
+
+
+def _make_outputs(_: _Pipe, arguments: Any) -> List[str]:
+    top = f"{_use(str(arguments['job']))}/{OUTPUTS}"
+    os.makedirs(top, mode=0o700, exist_ok=True)
+    paths = [f"{top}/{name}" for name in arguments["names"]]
+    for path in paths:
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, int(arguments["mode"]) & 0o777)
+    return paths
+
+
+def _give(pipe: _Pipe, arguments: Any) -> List[str]:
+    for number, item in enumerate(arguments["items"]):
+        _give_one(pipe, number, _resolved(str(item["base"])), str(item["path"]))
     return []
+
+
+def _give_one(pipe: _Pipe, number: int, base: str, path: str) -> None:
+    count = itertools.count(1)
+
+    def remark(text: str) -> None:
+        place = next(count)
+        if place <= _MOST_REMARKS + 1:
+            more = place > _MOST_REMARKS
+            pipe.put(FileRemark(number, "there is more of this kind" if more else text))
+
+    found = _find(base, path)
+    if not found:
+        looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
+        remark(f"{path!r} is not there{looked}")
+    pairs = itertools.chain.from_iterable(_entries(source, name, remark) for source, name in found)
+    entries = list(itertools.islice(pairs, MAX_ENTRIES))
+    if len(entries) == MAX_ENTRIES:
+        remark(f"{path!r} holds more than {MAX_ENTRIES} files: the others are left out")
+    pipe.put(FilesFollow(number, sum(entry.size for _, entry in entries)))
+    send_entries(pipe, entries, lambda source, why: remark(f"{source}: {why}"))
+
+
+def _entries(source: str, name: str, remark: Callable[[str], None]) -> Iterator[Tuple[str, FileEntry]]:
+    """A file, or a tree with folders before what is in them, each with its path here.
+
+    Args:
+        source: where it is.
+        name: its name at the other end; empty: only what is in it is meant.
+        remark: called with what can't be sent, and why.
+    """
+    ahead = [(source, name)]
+    for path, relative in ahead:  # it grows
+        try:
+            status = os.stat(path) if path == source and os.path.exists(path) else os.lstat(path)
+            entry = entry_at(path, relative, status)
+            inside = sorted(os.listdir(path)) if entry is not None and entry.kind == FOLDER else []
+        except OSError as error:
+            remark(f"{path}: {error.strerror}")
+            continue
+        if entry is None:
+            remark(f"{path} is neither file, folder nor link: left out")
+        elif relative:
+            yield path, entry
+        prefix = f"{relative}/" if relative else ""
+        ahead += [(f"{path}/{item}", prefix + item) for item in inside if item != SYNC_MARK]
+
+
+def _find(base: str, path: str) -> List[Tuple[str, str]]:
+    """What a path or pattern means: where each thing is, and its name at the other end.
+
+    What a pattern finds keeps the folders that the pattern left open: ``runs/*/model`` gives ``a/model``,
+    ``b/model``.
+    """
+    path = _resolved(path) if path.startswith("~") else path
+    whole = os.path.normpath(os.path.join(base, path))
+    if os.path.lexists(whole):
+        name = os.path.basename(path.rstrip("/"))
+        name = "" if name in (".", "..") else name
+        return [(whole, name or ("" if os.path.isdir(whole) else os.path.basename(whole)))]
+    parts = path.split("/")
+    fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1]))
+    top = os.path.join(base, "/".join(fixed) or "/"[: path.startswith("/")])
+    matches = glob.iglob(os.path.join(glob.escape(top), *parts[len(fixed) :]), recursive=True)
+    kept: Dict[str, str] = {}
+    for match in sorted({os.path.normpath(match) for match in itertools.islice(matches, _MOST_MATCHES)}):
+        above = itertools.accumulate(match.split("/")[:-1], lambda head, part: f"{head}/{part}")
+        if not any(folder in kept for folder in above):  # ``**`` finds a folder and what is in it
+            name = os.path.relpath(match, top)
+            kept[match] = "" if name == "." else name
+    return list(kept.items())
+
+
+# ---------------------------------------------------------------------- disks
+
+
+def _remove(path: str) -> None:
+    """Remove a file, a link or a tree, also one whose folders can't be written to. Links are not followed."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return
+    os.chmod(path, 0o700)
+    for folder, folders, _ in os.walk(path):
+        for name in folders:
+            if not os.path.islink(f"{folder}/{name}"):
+                os.chmod(f"{folder}/{name}", 0o700)
+    shutil.rmtree(path)
+
+
+def _room(path: str) -> int:
+    """Bytes that this user may still write where ``path`` is, or will be."""
+    found = os.statvfs(_existing(path))
+    return found.f_bavail * found.f_frsize
+
+
+def _existing(path: str) -> str:
+    while not os.path.lexists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
+def _worded(error: OSError) -> str:
+    """What a failure of the disk means for the user: where, why, how much is free."""
+    path = os.fsdecode(error.filename) if error.filename else _cache()
+    where = _existing(path)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"disk full: {error.strerror} at {path} ({byte_size(_room(path))} free)"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        home = "the home " if where == os.path.expanduser("~") else ""
+        return f"{home}{where} is not writable: {error.strerror} ({path})"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        return f"{where} is in the way: it is not a folder ({path})"
+    return f"{path}: {error.strerror or error}"

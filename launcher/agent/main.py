@@ -164,7 +164,7 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
     """No launcher saw the end: remove the files that were brought here."""
     if "job" not in arguments:
         return
-    from launcher.agent.trees import Failed, discard
+    from launcher.agent.files import Failed, discard
 
     try:
         discard(str(arguments["job"]))

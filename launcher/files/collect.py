@@ -1,24 +1,25 @@
-"""``--collect``: fetch what tasks have made from their hosts, also after a job that failed."""
+"""``--collect``: copy what tasks have made from their hosts, also after a job that failed."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import threading
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.agent.transfer import FOLDER, MAX_ENTRIES, Landing, check_entry
+from launcher.agent.transfer import MAX_ENTRIES, Landing
 from launcher.errors import ProtocolError, TransportError
-from launcher.files.progress import Meter, Progress, shortened
-from launcher.files.requests import Item
-from launcher.files.session import Conversation, on_all
-from launcher.protocol import FileData, FileEnd, FileEntry, FileRemark, FilesDone, FilesFollow
+from launcher.files.requests import Item, with_tilde
+from launcher.files.session import Conversation, Progress, on_all
+from launcher.protocol import FileData, FileEntry, FileRemark, FilesDone, FilesFollow
 from launcher.text import byte_size, counted, listed
 from launcher.transports.base import Hosts
 
 #: Remarks of a host about one thing, and failures here, and how long each may be.
 _MOST_REMARKS, _LONGEST_REMARK = 25, 2000
+#: Bytes that files may grow while they are fetched, all of one item together, besides their size.
+_MOST_GROWTH = 1024**3
 
 
 class Collected(NamedTuple):
@@ -37,19 +38,15 @@ class Collected(NamedTuple):
 def collect(
     commands: Hosts,
     items: Sequence[Item],
-    job: str,
     progress: Progress,
     fanout: int,
     deadline: float | None = None,
 ) -> Collected:
-    """Fetch items from all hosts at once.
-
-    What can be had is fetched, whatever fails.
+    """Fetch items from all hosts at once. What can be had is fetched, whatever fails.
 
     Args:
-        commands: on all hosts.
+        commands: run programs of ours on all hosts.
         items: what to fetch.
-        job: the run.
         progress: shows it.
         fanout: how many hosts at once.
         deadline: when to give up what is not here (monotonic seconds); ``None``: never.
@@ -57,136 +54,116 @@ def collect(
     by_host: dict[str, list[_Arriving]] = {}
     for item in items:
         by_host.setdefault(item.host, []).append(_Arriving(item))
-    meter, since, summary = Meter(by_host), time.monotonic(), ""
 
     def visit(host: str, cancelled: threading.Event) -> None:
-        arguments = {"job": job, "items": [item.order(number) for number, item in enumerate(by_host[host])]}
+        arriving = by_host[host]
+        orders = [{"base": one.item.base, "path": one.item.path} for one in arriving]
         try:
-            with Conversation(commands, host, "give", arguments, cancelled) as talk:
-                _take_all(talk, by_host[host], meter, deadline)
+            with Conversation(commands, host, "give", {"items": orders}, cancelled) as talk:
+                _take_all(talk, arriving, progress)
         except TransportError as error:
-            raise TransportError(f"{error}{_missing(by_host[host])}") from error
-        finally:
-            meter.done(host)
+            left = [f"{one.item.path!r} of {one.item.task}" for one in arriving if not one.done]
+            came = counted(sum(one.files for one in arriving), "file")
+            raise TransportError(f"{error}; not fetched: {listed(left)} ({came} came)") from error
 
-    progress.begin("collecting", meter)
+    lines: list[str] = []
     try:
-        outcome = on_all(list(by_host), visit, fanout, progress.tick)
-        result = _result(by_host, outcome.failed)
-        into = {item.item.into for of_host in by_host.values() for item in of_host if item.came}
-        summary = _summary(result, len(by_host), into, time.monotonic() - since)
+        failed = on_all(list(by_host), visit, fanout, progress, deadline).failed
+        result = _result(by_host, failed)
+        what = f"{counted(result.files, 'file')} ({byte_size(result.size)})"
+        folders = {one.item.into for arriving in by_host.values() for one in arriving if one.files}
+        if len(folders) > 1:  # several tasks have a folder each: the folder that those are in
+            folders = {os.path.dirname(path) for path in folders}
+        into = f" into {listed(sorted(map(with_tilde, folders)))}" if folders else ""
+        hosts = counted(len(by_host), "host")
+        lines = [f"collected {what} from {hosts}{into} in {progress.seconds:.1f} s"]
         return result
     finally:
-        progress.end(summary)
+        progress.end(*lines)
 
 
-def _result(items: Mapping[str, Sequence[_Arriving]], errors: Mapping[str, str]) -> Collected:
-    """What came of it. What is spare and did not come is a remark."""
-    remarks, failures, failed = [], [], []
-    for host, of_host in items.items():
-        fatal = [text for item in of_host if not item.item.spare for text in item.failures]
-        remarks += [text for item in of_host for text in item.remarks]
-        remarks += [text for item in of_host if item.item.spare for text in item.failures]
-        failures += fatal
-        if fatal or (host in errors and any(not item.done and not item.item.spare for item in of_host)):
-            failed.append(host)
-    failures += [text for host, text in errors.items() if host in failed]
-    remarks += [text for host, text in errors.items() if host not in failed]
-    files = sum(len(item.came) for of_host in items.values() for item in of_host)
-    size = sum(size for of_host in items.values() for item in of_host for _, size, _ in item.came)
-    return Collected(files, size, tuple(remarks), tuple(failures), tuple(failed))
+def _result(by_host: Mapping[str, Sequence[_Arriving]], failed: Mapping[str, str]) -> Collected:
+    arriving = [one for items in by_host.values() for one in items]
+    failures = [text for one in arriving for text in one.failures]
+    names = [host for host, items in by_host.items() if host in failed or any(one.failures for one in items)]
+    return Collected(
+        sum(one.files for one in arriving),
+        sum(one.size for one in arriving),
+        tuple(text for one in arriving for text in one.remarks),
+        (*failures, *failed.values()),
+        tuple(names),
+    )
 
 
-def _missing(items: Sequence[_Arriving]) -> str:
-    """What was not fetched from a host, in words."""
-    left = [f"{item.item.path!r} of {item.item.task}" for item in items if not item.done]
-    files = sum(len(item.came) for item in items)
-    came = f" ({counted(files, 'file')} came)" if files else ""
-    return f"; not fetched: {listed(left)}{came}" if left else ""
-
-
-def _summary(result: Collected, hosts: int, into: Iterable[str], seconds: float) -> str:
-    what = f"{counted(result.files, 'file')} ({byte_size(result.size)}) from {counted(hosts, 'host')}"
-    folders = sorted(into)
-    if len(folders) > 1:  # several tasks have a folder each: the folder that those are in
-        folders = sorted({os.path.dirname(path) for path in folders})
-    where = listed([shortened(path) for path in folders])
-    return f"collected {what}{where and f' into {where}'} in {seconds:.1f} s"
-
-
-def _take_all(talk: Conversation, items: Sequence[_Arriving], meter: Meter, deadline: float | None) -> None:
-    """Take what a host sends, until it says that it was all.
+def _take_all(talk: Conversation, items: Sequence[_Arriving], progress: Progress) -> None:
+    """Take what a host sends, until it reports the end.
 
     Raises:
-        TransportError: the host failed, or the connection broke.
+        TransportError: the host failed.
     """
-    for item in items:
-        item.begin_again()
     current: _Arriving | None = None
-    left = 0
     try:
         while not isinstance(message := talk.get(), FilesDone):
-            if deadline is not None and time.monotonic() > deadline:
-                raise TransportError(f"{items[0].item.host}: out of time")
+            if isinstance(message, (FileRemark, FilesFollow)) and not 0 <= message.item < len(items):
+                raise ProtocolError(f"nothing was asked for under the number {message.item}")
             if isinstance(message, FileRemark):
-                _item(items, message.item).remark(message.text)
+                items[message.item].remark(message.text)
             elif isinstance(message, FilesFollow):
                 if current is not None:
                     current.complete()
-                current = _item(items, message.item)
-                meter.expect(message.size - left)
-                left = message.size
+                current = items[message.item]
+                current.begin(message.size)
+                progress.expect(message.size)
             elif current is None:
                 raise ProtocolError(f"{type(message).__name__} at the wrong moment")
             else:
-                if isinstance(message, FileData):
-                    left -= len(message.data)
-                    meter.move(len(message.data))
                 current.take(message)
+                progress.move(len(message.data) if isinstance(message, FileData) else 0)
         for item in items:
             item.complete()
     except ProtocolError as error:
         raise talk.misunderstood(error) from error
     finally:
-        meter.expect(-left)
         for item in items:
             item.landing.close()
 
 
-def _item(items: Sequence[_Arriving], number: int) -> _Arriving:
-    if not 0 <= number < len(items) or items[number].done:
-        raise ProtocolError(f"nothing was asked for under the number {number}")
-    return items[number]
-
-
 class _Arriving:
-    """One thing that is fetched, over as many connections as it takes."""
+    """One thing that is fetched."""
 
     def __init__(self, item: Item) -> None:
         self.item = item
         #: All of it is here.
         self.done = False
-        #: Files that came as they are: path, size, time.
-        self.came: set[tuple[str, int, int]] = set()
+        #: Files that came as they are, and their bytes.
+        self.files = self.size = 0
         #: From the host; and what can't be written here.
         self.remarks: list[str] = []
         self.failures: list[str] = []
         self.landing = Landing(item.into)
-        self._file = FileEntry("", FOLDER)
-        self._folders: dict[str, FileEntry] = {}
-        self._entries = 0
+        self._path = "."
+        #: Entries and bytes that may still come.
+        self._entries, self._bytes = 2 * MAX_ENTRIES, 0
 
-    def order(self, number: int) -> dict[str, object]:
-        """What the remote command is asked for."""
-        return {"number": number, "base": self.item.base, "path": self.item.path, "had": sorted(self.came)}
+    def begin(self, size: int) -> None:
+        """So many bytes follow.
 
-    def begin_again(self) -> None:
-        """The remarks on it come again, if it is not complete."""
-        if not self.done:
-            self.remarks, self.failures, self._entries = [], [], 0
+        Raises:
+            TransportError: there is no room for them here.
+        """
+        if self.done or self._bytes:
+            raise ProtocolError("something is sent twice")
+        self._bytes = 2 * size + _MOST_GROWTH
+        parent = self.item.into
+        while not os.path.isdir(parent):
+            parent = os.path.dirname(parent)
+        free = shutil.disk_usage(parent).free
+        if size > free:
+            needed = f"{byte_size(size)} from {self.item.host}, and {byte_size(free)} are free"
+            raise TransportError(f"{self.item.host}: disk full here: {parent} needs {needed}")
 
     def remark(self, text: str) -> None:
-        """The host says something about it."""
+        """The host reports something about it."""
         if len(self.remarks) == _MOST_REMARKS:
             raise ProtocolError("too many remarks")
         self.remarks.append(f"{self.item.host}: {self.item.task}: {text[:_LONGEST_REMARK]}")
@@ -195,39 +172,34 @@ class _Arriving:
         """An entry, or part of a file.
 
         Raises:
-            ProtocolError: it is neither.
+            ProtocolError: it is neither, or too much comes.
         """
+        if isinstance(message, FileEntry):
+            self._path = message.path
+            self._entries -= 1
+        elif isinstance(message, FileData):
+            self._bytes -= len(message.data)
+        if self._entries < 0 or self._bytes < 0:
+            raise ProtocolError("too many entries or bytes")
         try:
-            if isinstance(message, FileEntry):
-                self._entries += 1
-                if self._entries > 2 * MAX_ENTRIES:
-                    raise ProtocolError("too many entries")
-                check_entry(message)
-                self._file = message
-                if message.kind == FOLDER:
-                    self._folders[message.path] = message
-                self.landing.put(message)
-            elif isinstance(message, FileData):
-                self.landing.write(message.data)
-            elif not isinstance(message, FileEnd):
-                raise ProtocolError(f"{type(message).__name__} at the wrong moment")
-            elif self.landing.end() and not message.torn:
-                self.came.add((self._file.path, self._file.size, self._file.mtime_ns))
+            file = self.landing.take(message)
         except OSError as error:
-            self.landing.skip()
-            self._failed(self._file.path, error)
-
-    def _failed(self, path: str, error: OSError) -> None:
-        if len(self.failures) < _MOST_REMARKS:
-            into = self.item.into
-            self.failures.append(f"{self.item.host}: {path!r} can't be put into {into}: {error.strerror}")
+            self._fail(error)
+            return
+        if file is not None:
+            self.files += 1
+            self.size += file.size
 
     def complete(self) -> None:
         """All of it has come."""
         if not self.done:
-            self.done = True
+            self.done, self._path = True, "."
             try:
-                self.landing.finish(self._folders.values())
+                self.landing.finish()
             except OSError as error:
-                self._failed(".", error)
-            self.landing.close()
+                self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        if len(self.failures) < _MOST_REMARKS:
+            where = f"{self._path!r} can't be put into {self.item.into}"
+            self.failures.append(f"{self.item.host}: {where}: {error.strerror}")

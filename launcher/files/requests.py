@@ -10,11 +10,16 @@ from typing import NamedTuple
 from launcher.errors import Fault, JobError
 from launcher.job import TaskId
 
-_SYNC, _COLLECT = "--sync", "--collect"
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"
 _COLLECT_FORM = "expected PATH, PATH:FOLDER, or ROLE[/INDEX]=PATH[:FOLDER]"
 #: The tasks in ``worker/0=PATH``. A path with ``=`` in it is ``./a=b``.
 _TASKS = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?:/(\d+))?=(.*)", re.DOTALL)
+
+
+def with_tilde(path: str) -> str:
+    """A path of this machine as people write it: ``~/results`` for what is in their home."""
+    home = os.path.expanduser("~").rstrip("/")
+    return "~" + path[len(home) :] if home and f"{path}/".startswith(f"{home}/") else path
 
 
 class SyncRequest(NamedTuple):
@@ -29,23 +34,6 @@ class SyncRequest(NamedTuple):
     #: Where it goes on the hosts, absolute or relative to the home; ``None``: to a folder of the run.
     remote: str | None
 
-    @classmethod
-    def parse(cls, text: str) -> SyncRequest:
-        """Read one.
-
-        Raises:
-            JobError: there is no such folder, or it can't go there.
-        """
-        folder, remote = _split(text, os.path.isdir)
-        if not os.path.isdir(folder):
-            what = "is not a folder" if os.path.exists(folder) else "is not there"
-            raise _wrong(_SYNC, f"{folder!r} {what}", _SYNC_FORM)
-        path = os.path.realpath(folder)
-        name = os.path.basename(os.path.abspath(folder))
-        if not name or path == "/":
-            raise _wrong(_SYNC, "'/' can't travel", "expected a folder in it")
-        return cls(text, path, name, None if remote is None else _place(remote))
-
     def inside(self, path: str) -> str | None:
         """Where in this folder a path is, empty at its top; ``None``: it is elsewhere."""
         path = os.path.realpath(path)
@@ -54,24 +42,7 @@ class SyncRequest(NamedTuple):
         return path[len(self.folder) + 1 :] if path.startswith(self.folder + "/") else None
 
 
-def _split(text: str, is_whole: Callable[[str], bool]) -> tuple[str, str | None]:
-    """At the last colon, unless the whole is what comes before one."""
-    before, colon, after = text.rpartition(":")
-    return (before, after) if colon and not is_whole(text) else (text, None)
-
-
-def _place(remote: str) -> str:
-    """A place on the hosts, in its one spelling."""
-    place = remote[2:] if remote.startswith("~/") else remote
-    parts = [part for part in place.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts or parts[0].startswith("~") or "\0" in place:
-        raise _wrong(
-            _SYNC, f"{remote!r} can't be a place on the hosts", "expected a folder below the home, or /a/path"
-        )
-    return ("/" if place.startswith("/") else "") + "/".join(parts)
-
-
-def parse_syncs(texts: Iterable[str], where: str = _SYNC) -> tuple[SyncRequest, ...]:
+def parse_syncs(texts: Iterable[str], where: str = "--sync") -> tuple[SyncRequest, ...]:
     """Read all ``--sync`` of a launch.
 
     Args:
@@ -84,33 +55,48 @@ def parse_syncs(texts: Iterable[str], where: str = _SYNC) -> tuple[SyncRequest, 
     requests: list[SyncRequest] = []
     faults: list[Fault] = []
     for text in texts:
-        try:
-            request = SyncRequest.parse(text)
-        except JobError as error:
-            faults += error.faults
+        request = _parse_sync(text, where)
+        if isinstance(request, Fault):
+            faults.append(request)
             continue
-        faults += (fault for other in requests if (fault := _collision(other, request)) is not None)
+        for other in requests:
+            place = _common_place(other, request)
+            if place:
+                expected = "expected DIR:REMOTE for one of them"
+                faults.append(Fault(where, f"{other.text!r} and {text!r} both go to {place}", expected))
         requests.append(request)
     if faults:
-        raise JobError(fault._replace(where=where) for fault in faults)
+        raise JobError(faults)
     return tuple(requests)
 
 
-def _collision(first: SyncRequest, second: SyncRequest) -> Fault | None:
-    if (first.remote is None) != (second.remote is None):
-        return None
+def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
+    folder, colon, remote = text.rpartition(":")
+    if not colon or os.path.isdir(text):
+        folder, colon, remote = text, "", ""
+    if not os.path.isdir(folder):
+        what = "is not a folder" if os.path.exists(folder) else "is not there"
+        return Fault(where, f"{folder!r} {what}", _SYNC_FORM)
+    name = os.path.basename(os.path.abspath(folder))
+    if not name or os.path.realpath(folder) == "/":
+        return Fault(where, "'/' can't travel", "expected a folder in it")
+    place = remote.removeprefix("~/")
+    parts = [part for part in place.split("/") if part not in ("", ".")]
+    if colon and (not parts or ".." in parts or parts[0].startswith("~") or "\0" in place):
+        expected = "expected a folder below the home, or /a/path"
+        return Fault(where, f"{remote!r} can't be a place on the hosts", expected)
+    one_spelling = "/" * place.startswith("/") + "/".join(parts)
+    return SyncRequest(text, os.path.realpath(folder), name, one_spelling if colon else None)
+
+
+def _common_place(first: SyncRequest, second: SyncRequest) -> str:
+    """The place on the hosts to which both go, for a message; empty: there is none."""
     if first.remote is None or second.remote is None:
-        if first.name != second.name:
-            return None
-        where = f"a folder {first.name!r}"
-    else:
-        one, other = sorted((first.remote + "/", second.remote + "/"))
-        if not other.startswith(one):
-            return None
-        where = f"{first.remote!r}" if one == other else f"{one!r}, one into the other"
-    return Fault(
-        _SYNC, f"{first.text!r} and {second.text!r} both go to {where}", "expected DIR:REMOTE for one of them"
-    )
+        return f"a folder {first.name!r}" if first[2:] == second[2:] else ""
+    outer, inner = sorted((first.remote + "/", second.remote + "/"))
+    if not inner.startswith(outer):
+        return ""
+    return f"{first.remote!r}" if outer == inner else f"{outer!r}, one into the other"
 
 
 class Item(NamedTuple):
@@ -125,8 +111,6 @@ class Item(NamedTuple):
     path: str
     #: The folder here that it goes to; made when there is something for it.
     into: str
-    #: That it can't be fetched is a remark, and no failure.
-    spare: bool = False
 
 
 class CollectRequest(NamedTuple):
@@ -142,27 +126,9 @@ class CollectRequest(NamedTuple):
     #: The folder here; ``None``: ``collected/`` in the run's folder.
     into: str | None
 
-    @classmethod
-    def parse(cls, text: str) -> CollectRequest:
-        """Read one.
-
-        Raises:
-            JobError: it has not this form.
-        """
-        named = _TASKS.fullmatch(text)
-        role, number, rest = named.groups() if named else ("", None, text)
-        path, into = _split(rest, lambda whole: False)
-        if not path or into == "" or "\0" in rest:
-            raise _wrong(_COLLECT, f"{text!r} is no path", _COLLECT_FORM)
-        if into is not None and os.path.exists(into) and not os.path.isdir(into):
-            raise _wrong(_COLLECT, f"{into!r} is a file", _COLLECT_FORM)
-        return cls(text, role, None if number is None else int(number), path, into)
-
     def concerns(self, task: TaskId) -> bool:
         """Whether this task has it."""
-        return (not self.role or task.role == self.role) and (
-            self.number is None or task.index == self.number
-        )
+        return self.role in ("", task.role) and self.number in (None, task.index)
 
     def folder(self, task: TaskId, run_dir: str) -> str:
         """The folder here for one task: its own, unless it is the only one that can be meant."""
@@ -173,7 +139,7 @@ class CollectRequest(NamedTuple):
 
 
 def parse_collects(
-    texts: Iterable[str], roles: Mapping[str, int], where: str = _COLLECT
+    texts: Iterable[str], roles: Mapping[str, int], where: str = "--collect"
 ) -> tuple[CollectRequest, ...]:
     """Read all ``--collect`` of a launch.
 
@@ -188,32 +154,26 @@ def parse_collects(
     requests: list[CollectRequest] = []
     faults: list[Fault] = []
     for text in texts:
-        try:
-            request = CollectRequest.parse(text)
-        except JobError as error:
-            faults += error.faults
-            continue
-        faults += (fault for fault in [_nobody(request, roles)] if fault is not None)
-        requests.append(request)
+        named = _TASKS.fullmatch(text)
+        role, number, rest = named.groups() if named else ("", None, text)
+        path, colon, into = rest.rpartition(":")
+        path, into = (path, into) if colon else (rest, None)
+        index, count = None if number is None else int(number), roles.get(role, 0)
+        if not path or into == "" or "\0" in rest:
+            faults.append(Fault(where, f"{text!r} is no path", _COLLECT_FORM))
+        elif into is not None and os.path.exists(into) and not os.path.isdir(into):
+            faults.append(Fault(where, f"{into!r} is a file", _COLLECT_FORM))
+        elif role and not count:
+            known = ", ".join(sorted(name for name in roles if roles[name]))
+            expected = f"expected one of {known}, or ./{text} for a path with '=' in it"
+            faults.append(Fault(where, f"{text!r}: no task of this job is a {role!r}", expected))
+        elif index is not None and index >= count:
+            expected = f"expected {role}/0" + (f" to {role}/{count - 1}" if count > 1 else "")
+            faults.append(Fault(where, f"{text!r}: this job has no {role}/{index}", expected))
+        requests.append(CollectRequest(text, role, index, path, into))
     if faults:
-        raise JobError(fault._replace(where=where) for fault in faults)
+        raise JobError(faults)
     return tuple(requests)
-
-
-def _nobody(request: CollectRequest, roles: Mapping[str, int]) -> Fault | None:
-    """What is wrong if the job has no task that is meant."""
-    text, role, number = request.text, request.role, request.number
-    if not role:
-        return None
-    count = roles.get(role, 0)
-    if not count:
-        known = ", ".join(sorted(name for name in roles if roles[name]))
-        expected = f"expected one of {known}, or ./{text} for a path with '=' in it"
-        return Fault(_COLLECT, f"{text!r}: no task of this job is a {role!r}", expected)
-    if number is None or number < count:
-        return None
-    last = f" to {role}/{count - 1}" if count > 1 else ""
-    return Fault(_COLLECT, f"{text!r}: this job has no {role}/{number}", f"expected {role}/0{last}")
 
 
 def items_of(
@@ -236,7 +196,3 @@ def items_of(
         for task, host, base in tasks
         if request.concerns(task)
     ]
-
-
-def _wrong(option: str, what: str, expected: str) -> JobError:
-    return JobError([Fault(option, what, expected)])

@@ -1,41 +1,40 @@
-"""Conversations with the remote commands that copy files: a thread a host, time limits."""
+"""Conversations with the remote commands that copy files: one for each host, several at a time; progress."""
 
 from __future__ import annotations
 
+import os
 import select
+import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from launcher.agent.transfer import FileStream
 from launcher.errors import ProtocolError, TransportError
-from launcher.protocol import FilesAlive, FilesFailed
+from launcher.protocol import FilesFailed
+from launcher.text import byte_size, counted, listed
 from launcher.transports.base import Hosts
 
 T = TypeVar("T")
 
-#: Seconds without any progress; a host waits up to 600 s for another launch.
-_STUCK = 660.0
-#: Messages that wait here while something is sent, at most.
-_MOST_WAITING = 50_000
-#: Seconds between two signs of life of this end.
-_PULSE = 5.0
-#: Seconds between two looks at whether the copying was cancelled, and between two tries to send.
-_LOOK, _SEND_AGAIN = 0.05, 0.005
-_TICK = 0.1
-
-
-class Cancelled(Exception):
-    """The copying was cancelled."""
+#: Seconds without a byte to or from a host until it is given up; a host may wait for another launch.
+_STALL = 600.0
+#: Seconds between two looks at whether the copying was cancelled, and at the progress.
+_LOOK, _TICK = 0.05, 0.1
+#: Seconds until a line, or a bar, shows the progress.
+_LINE_AFTER, _BAR_AFTER = 2.0, 0.3
+#: Moves a terminal's cursor to the beginning of the line, and clears it.
+_CLEAR_LINE = "\r\x1b[K"
 
 
 class Conversation(FileStream):
     """Messages to and from one remote command. A context manager.
 
     Raises, in each method:
-        TransportError: the host failed, or is lost; names it.
-        Cancelled: see ``cancelled``.
+        TransportError: the host failed, does nothing, or the copying was cancelled; names the host.
 
     Args:
         commands: runs the command.
@@ -49,11 +48,15 @@ class Conversation(FileStream):
         super().__init__(host)
         self._host = host
         self._cancelled = cancelled
-        self._pulse_at = time.monotonic() + _PULSE
-        self._stuck_at = time.monotonic() + _STUCK
+        self._moved_at = time.monotonic()
+        self._check()
         self._command = commands.run(host, f"launcher.agent.files:{entry}", arguments)
-        #: Bytes sent and received so far.
-        self.sent = self.received = 0
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._command.close()
 
     def get(self) -> Any:
         """The next message."""
@@ -74,73 +77,102 @@ class Conversation(FileStream):
         while view:
             try:
                 count = self._command.send(view)
-                view = view[count:]
-                self.sent += count
-                if count:
-                    self._stuck_at = time.monotonic() + _STUCK
-                self._receive(0 if count else _SEND_AGAIN)
             except TransportError:
-                self._raise_failure()
+                self.get()  # the host may have reported why it ended
                 raise
-        self._pulse_at = time.monotonic() + _PULSE
+            view = view[count:]
+            if count:
+                self._moved_at = time.monotonic()
+                self._check()
+            elif early := self._receive():
+                self._received += self._decoder.feed(early)
+                self.get()
+                raise self.misunderstood("it sends and does not read")
 
-    def _raise_failure(self) -> None:
-        """The command ended while it was sent to: raise its reason, if it gave one."""
-        while (message := self._next()) is not None:
-            if isinstance(message, FilesFailed):
-                raise TransportError(f"{self._host}: {message.why}")
+    def _read(self) -> bytes:
+        while not (data := self._receive()):
+            pass
+        return data
 
-    def _wait(self) -> None:
-        self._receive(_LOOK)
-        if not self._received and time.monotonic() >= self._pulse_at:
-            self.put(FilesAlive())
-            self.flush()
-
-    def _receive(self, seconds: float) -> None:
-        """Take what has come, waiting so long for it."""
-        if self._cancelled.is_set():
-            raise Cancelled
+    def _receive(self) -> bytes:
+        """Wait a moment for what comes, or until more can be sent; nothing may have come."""
+        self._check()
         poll = select.poll()
         poll.register(self._command.fileno(), select.POLLIN)
-        poll.poll(seconds * 1000)
+        poll.poll(_LOOK * 1000)
         data = self._command.recv(256 * 1024)
-        now = time.monotonic()
-        if data == b"":
-            raise self._ended()
-        if data is not None:
-            self.received += len(data)
-            self._take(data)
-        elif now >= self._stuck_at:
-            raise TransportError(f"{self._host}: nothing moved for {_STUCK:.0f} s while files were copied")
+        if data is None:
+            return b""
+        if not data:
+            status = self._command.wait(2.0)
+            lines = self._command.stderr().strip().splitlines()
+            how = "was killed" if status is None else f"ended with {status}"
+            last = f"; its last line: {lines[-1]}" if lines else ""
+            raise TransportError(f"{self._host}: the copying there {how}{last}")
+        self._moved_at = time.monotonic()
+        return data
 
-    def _take(self, data: bytes) -> None:
-        try:
-            messages = [one for one in self._decoder.feed(data) if not isinstance(one, FilesAlive)]
-        except ProtocolError as error:
-            raise self.misunderstood(error) from error
-        if messages:
-            self._stuck_at = time.monotonic() + _STUCK
-        self._received += messages
-        if len(self._received) > _MOST_WAITING:
-            raise self.misunderstood("it sends and does not read")
-
-    def _ended(self) -> TransportError:
-        status = self._command.wait(2.0)
-        lines = self._command.stderr().strip().splitlines()
-        how = "it was killed" if status is None else f"it ended with {status}"
-        last = f"; its last line: {lines[-1]}" if lines else ""
-        return TransportError(f"{self._host}: the copying there ended too early: {how}{last}")
-
-    def __enter__(self) -> Conversation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._command.close()
+    def _check(self) -> None:
+        if self._cancelled.is_set():
+            raise TransportError(f"{self._host}: the time limit (--timeout) ended the copying")
+        if time.monotonic() > self._moved_at + _STALL:
+            raise TransportError(f"{self._host}: no file data for {_STALL:.0f} s")
 
 
-def _bare(host: str, error: object) -> str:
-    """An error of this host, without its name."""
-    return str(error).removeprefix(f"{host}: ")
+class Progress:
+    """Counts bytes over all hosts, for several threads, and shows them: a bar on a terminal, else lines.
+
+    Args:
+        verb: what is done: ``syncing``, ``collecting``.
+        notify: prints a line; ``None``: nothing is shown.
+    """
+
+    def __init__(self, verb: str, notify: Callable[[str], None] | None = None) -> None:
+        self._verb = verb
+        self._notify = notify
+        self._is_terminal = notify is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._began = time.monotonic()
+        self._due = self._began + (_BAR_AFTER if self._is_terminal else _LINE_AFTER)
+        self._lock = threading.Lock()
+        #: Bytes of files: those to be sent, and those that were sent.
+        self.size = self.moved = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
+
+    def expect(self, size: int) -> None:
+        """So many more bytes are to be moved."""
+        with self._lock:
+            self.size += size
+
+    def move(self, size: int) -> None:
+        """So many bytes were moved."""
+        with self._lock:
+            self.moved += size
+
+    def show(self, waiting: Sequence[str]) -> None:
+        """Show how far it is, and the hosts that are not done: to be called ten times a second."""
+        if self._notify is None or time.monotonic() < self._due:
+            return
+        so_far = f"{byte_size(self.moved)} of {byte_size(self.size)} so far, " if self.size else ""
+        if self._is_terminal:
+            text = f"launch: {self._verb}: {so_far}{counted(len(waiting), 'host')} to go"
+            sys.stderr.write(_CLEAR_LINE + text[: shutil.get_terminal_size().columns - 1])
+            sys.stderr.flush()
+        else:
+            self._due = float("inf")
+            self._notify(f"{self._verb}: {so_far}waiting for {listed(waiting)}")
+
+    def end(self, *lines: str) -> None:
+        """It is over: remove the bar, and print these lines."""
+        if self._is_terminal:
+            sys.stderr.write(_CLEAR_LINE)
+            sys.stderr.flush()
+        for line in lines:
+            if self._notify is not None:
+                self._notify(line)
 
 
 class Outcome(NamedTuple, Generic[T]):
@@ -155,46 +187,34 @@ def on_all(
     hosts: Sequence[str],
     work: Callable[[str, threading.Event], T],
     fanout: int,
-    tick: Callable[[], None] = lambda: None,
+    progress: Progress | None = None,
+    deadline: float | None = None,
 ) -> Outcome[T]:
     """Do ``work`` for each host, in a thread.
 
     Args:
         hosts: their names, each once.
-        work: called with the host, and what is set when all is given up; raises TransportError.
+        work: called with the host, and what is set to cancel it; raises TransportError.
         fanout: how many at once.
-        tick: called in this thread, ten times a second; if it raises, all is given up.
+        progress: shows it.
+        deadline: when what is not done is cancelled (monotonic seconds); ``None``: never.
     """
-    cancelled, room = threading.Event(), threading.BoundedSemaphore(fanout)
-    outcome: Outcome[T] = Outcome({}, {})
-    broken: list[BaseException] = []
-
-    def run(host: str) -> None:
-        with room:
-            try:
-                if not cancelled.is_set():
-                    outcome.done[host] = work(host, cancelled)
-            except Cancelled:
-                return
-            except TransportError as error:
-                outcome.failed[host] = f"{host}: {_bare(host, error)}"
-            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-                broken.append(error)
-
-    threads = [
-        threading.Thread(target=run, args=(host,), name=f"files-{host}", daemon=True) for host in hosts
-    ]
+    cancelled = threading.Event()
+    pool = ThreadPoolExecutor(fanout, "files")
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive() and not broken:
-                thread.join(_TICK)
-                tick()
+        futures = {host: pool.submit(work, host, cancelled) for host in hosts}
+        while wait(futures.values(), _TICK).not_done:
+            if progress is not None:
+                progress.show([host for host, future in futures.items() if not future.done()])
+            if deadline is not None and time.monotonic() > deadline:
+                cancelled.set()
     finally:
         cancelled.set()
-    if broken:
-        raise broken[0]
-    done = {host: outcome.done[host] for host in hosts if host in outcome.done}
-    failed = {host: outcome.failed[host] for host in hosts if host in outcome.failed}
-    return Outcome(done, failed)
+        pool.shutdown(wait=False, cancel_futures=True)
+    outcome: Outcome[T] = Outcome({}, {})
+    for host, future in futures.items():
+        try:
+            outcome.done[host] = future.result()
+        except TransportError as error:
+            outcome.failed[host] = f"{host}: {str(error).removeprefix(f'{host}: ')}"
+    return outcome

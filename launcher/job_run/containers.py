@@ -10,7 +10,7 @@ from launcher.job_run.hosts import Programs, RemoteCommands
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
-from launcher.job_run.output_dirs import make_output_dirs_here
+from launcher.job_run.staging import make_output_dirs_here
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
 from launcher.transports.base import Link

@@ -27,9 +27,9 @@ from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.orchestrator import Orchestrator
-from launcher.job_run.output_dirs import make_output_dirs_here
 from launcher.job_run.plan import show_plan
 from launcher.job_run.programs import check_programs
+from launcher.job_run.staging import Staging, make_output_dirs_here
 from launcher.output.base import Opening
 from launcher.output.console import parse_selection
 from launcher.output.files import write_json_for_user
@@ -42,7 +42,6 @@ from launcher.transports.link import ReconnectingTransport
 from launcher.transports.local import LocalTransport
 
 if TYPE_CHECKING:
-    from launcher.job_run.staging import Staging
     from launcher.transports.ssh import SshHosts
 
 
@@ -70,8 +69,6 @@ def run_job(options: Options) -> int:
         options, placement, made = place_containers(options, options.docker)
     staging = None
     if options.sync or options.collect or options.job.output_dirs:
-        from launcher.job_run.staging import Staging  # with pathspec
-
         staging = Staging(options, placement)
     if options.dry_run:
         return _show_plan(options, placement, staging)

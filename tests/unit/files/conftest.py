@@ -1,4 +1,4 @@
-"""Hosts to sync to, a folder that travels, and a home for what is remembered of it."""
+"""Hosts to sync to, and a folder that travels."""
 
 from __future__ import annotations
 
@@ -9,38 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from launcher.files.progress import Progress
 from launcher.files.requests import parse_syncs
-from launcher.files.sync import SyncResult, sync
+from launcher.files.session import Progress
+from launcher.files.sync import sync
 from launcher.files.walk import look
 from tests.local.seeing import soon
 from tests.unit.files.hosts import LocalHosts
 
-Bring = Callable[..., SyncResult]
+Sync = Callable[..., tuple[dict[str, str], Progress]]
 
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[LocalHosts]:
     made = LocalHosts(tmp_path / "homes")
     yield made
-    soon(lambda: all(errand.process.poll() is not None for errand in made.errands), 10)
+    soon(lambda: all(command.process.poll() is not None for command in made.commands), 10)
 
 
 @pytest.fixture
 def open_hosts() -> Iterator[LocalHosts]:
-    """Hosts whose errands are not run by root, so that permissions count: their homes are open to all."""
+    """Hosts whose commands are not run by root, so that permissions count: their homes are open to all."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         made = LocalHosts(Path(folder))
-        made.nobody = 65534 if os.getuid() == 0 else 0
+        made.uid = 65534 if os.getuid() == 0 else 0
         yield made
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The launcher's cache, not that of whoever runs the tests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "launcher-cache"))
-    return tmp_path / "launcher-cache"
 
 
 @pytest.fixture
@@ -72,8 +65,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bring(hosts: LocalHosts, tmp_path: Path) -> Bring:
-    """``bring("DIR:REMOTE", ..., to=("a", "b"), job="job1")``."""
+def bring(hosts: LocalHosts, tmp_path: Path) -> Sync:
+    """``bring("DIR:REMOTE", ..., to=("a", "b"), job="job1")``: the folders of the tasks, and the progress."""
 
     def bring(
         *texts: str | os.PathLike[str],
@@ -81,8 +74,9 @@ def bring(hosts: LocalHosts, tmp_path: Path) -> Bring:
         job: str = "job1",
         cwd: str | None = None,
         without: Sequence[str] = (),
-    ) -> SyncResult:
+    ) -> tuple[dict[str, str], Progress]:
         packed = look(parse_syncs([os.fspath(text) for text in texts]), cwd or str(tmp_path), without)
-        return sync(hosts, to, packed, job, Progress(), 8)
+        progress = Progress("syncing")
+        return sync(hosts, to, packed, job, progress, 8), progress
 
     return bring

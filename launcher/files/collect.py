@@ -159,8 +159,8 @@ class _Arriving:
             parent = os.path.dirname(parent)
         free = shutil.disk_usage(parent).free
         if size > free:
-            needed = f"{byte_size(size)} from {self.item.host}, and {byte_size(free)} are free"
-            raise TransportError(f"{self.item.host}: disk full here: {parent} needs {needed}")
+            text = f"{byte_size(size)} come, and {byte_size(free)} are free at {parent}"
+            raise TransportError(f"{self.item.host}: disk full here: {text}")
 
     def remark(self, text: str) -> None:
         """The host reports something about it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,10 @@ from launcher.agent.transfer import FILE, FOLDER, LINK, check_entry
 from launcher.errors import ProtocolError
 from launcher.files import collect as collecting
 from launcher.files.collect import Collected, collect
-from launcher.files.progress import Progress
 from launcher.files.requests import Item
+from launcher.files.session import Progress
 from launcher.protocol import FileEntry
-from tests.unit.files.hosts import LocalErrand, LocalHosts, quietly, snapshot
+from tests.unit.files.hosts import ROOT, LocalCommand, LocalHosts, snapshot
 
 
 @pytest.fixture
@@ -26,21 +25,21 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def fetch(hosts: LocalHosts, *wanted: Item) -> Collected:
-    return collect(hosts, wanted, "job1", Progress(), 8)
+def fetch(hosts: LocalHosts, *items: Item) -> Collected:
+    return collect(hosts, items, Progress("collecting"), 8)
 
 
-def wanted(path: str, into: Path, host: str = "a", base: str = "", task: str = "worker/0") -> Item:
+def item(path: str, into: Path, host: str = "a", base: str = "", task: str = "worker/0") -> Item:
     return Item(task, host, base, path, str(into))
 
 
 def test_a_tree_arrives_as_it_is(hosts: LocalHosts, folder: Path, out: Path):
-    result = fetch(hosts, wanted("project", out / "1", base=str(folder.parent)))
+    result = fetch(hosts, item("project", out / "1", base=str(folder.parent)))
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
     assert result == Collected(13, size, (), ())
     assert (out / "1/project/train.py").stat().st_mtime_ns == (folder / "train.py").stat().st_mtime_ns
     for number, path in enumerate((".", "./", "src/..", str(folder) + "/"), 2):
-        fetch(hosts, wanted(path, out / str(number), base=str(folder)))
+        fetch(hosts, item(path, out / str(number), base=str(folder)))
     assert snapshot(out / "1/project") == snapshot(folder) == snapshot(out / "2") == snapshot(out / "4")
     assert snapshot(out / "5/project") == snapshot(folder) == snapshot(out / "3")
 
@@ -52,10 +51,10 @@ def test_a_pattern_keeps_the_folders_it_left_open(hosts: LocalHosts, out: Path):
         (home / path).write_text(path)
     fetch(
         hosts,
-        wanted("runs/*/model", out / "1"),
-        wanted(f"{home}/runs/?/*er", out / "2"),
-        wanted("runs/**", out / "3"),
-        wanted("runs/[b]/model", out / "4"),
+        item("runs/*/model", out / "1"),
+        item(f"{home}/runs/?/*er", out / "2"),
+        item("runs/**", out / "3"),
+        item("runs/[b]/model", out / "4"),
     )
     files = [key for key, value in sorted(snapshot(out / "1").items()) if value[0] == "file"]
     assert files == [b"[b]/model", b"a/model/w", b"b/model/w"]
@@ -70,11 +69,11 @@ def test_the_line_at_the_end_says_where_to(
     monkeypatch.setenv("HOME", str(tmp_path))
     for host in ("a", "b"):
         (hosts.home(host) / "log").write_text(host)
-    said: list[str] = []
-    both = [wanted("log", out / "w-0"), wanted("~/log", out / "w-1", "b")]
-    for these in (both[:1], both, [*both, wanted("log", tmp_path / "x/y")], [wanted("gone", out)]):
-        collect(hosts, these, "job1", quietly(said), 8)
-    assert [line.rpartition(" in ")[0] for line in said] == [
+    lines: list[str] = []
+    both = [item("log", out / "w-0"), item("~/log", out / "w-1", "b")]
+    for these in (both[:1], both, [*both, item("log", tmp_path / "x/y")], [item("gone", out)]):
+        collect(hosts, these, Progress("collecting", lines.append), 8)
+    assert [line.rpartition(" in ")[0] for line in lines] == [
         "collected 1 file (1 B) from 1 host into ~/out/w-0",
         "collected 2 files (2 B) from 2 hosts into ~/out",
         "collected 3 files (3 B) from 2 hosts into ~/out, ~/x",
@@ -98,7 +97,7 @@ def test_what_can_not_be_sent_is_a_remark(open_hosts: LocalHosts, out: Path):
     (home / "latest").symlink_to("ckpt-9")
     (home / "broken").symlink_to("nowhere")
     result = fetch(
-        hosts, *(wanted(path, out) for path in ("mix", "nowhere", "no*", "/no/where", "latest", "broken"))
+        hosts, *(item(path, out) for path in ("mix", "nowhere", "no*", "/no/where", "latest", "broken"))
     )
     assert result.remarks == (
         f"a: worker/0: {home}/mix/pipe is neither file, folder nor link: left out",
@@ -124,7 +123,7 @@ def test_what_is_there_is_replaced_and_no_link_followed(hosts: LocalHosts, out: 
     (out / "d/sub").symlink_to(tmp_path / "elsewhere")
     (out / "precious").write_text("precious")
     (out / "log").symlink_to("precious")
-    result = fetch(hosts, wanted("log", out), wanted("d", out))
+    result = fetch(hosts, item("log", out), item("d", out))
     assert result.failures[:2] == (
         f"a: 'd/sub' can't be put into {out}: Not a directory",
         f"a: 'd/sub/x' can't be put into {out}: Not a directory",
@@ -146,26 +145,26 @@ def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path, monkeypatch: p
         return whole(fd, data)
 
     monkeypatch.setattr(os, "write", write)
-    result = fetch(hosts, wanted("d", out))
+    result = fetch(hosts, item("d", out))
     assert result.failures == (f"a: 'd/x' can't be put into {out}: No space left on device",)
     assert (os.listdir(out / "d"), result.failed) == (["y"], ("a",))
 
 
-def test_what_is_spare_and_can_not_be_fetched_is_a_remark(
-    hosts: LocalHosts, out: Path, monkeypatch: pytest.MonkeyPatch
-):
-    out.mkdir()
-    (out / "full").write_text("a file")
-    (hosts.home("a") / "d").mkdir()
-    (hosts.home("a") / "d/x").write_text("x")
-    hosts.cuts["b"] = hosts.cuts["c"] = 0
-    hosts.away.update("bc")
-    spare = [wanted("d", out / "full")._replace(spare=True), wanted("d", out, "b")._replace(spare=True)]
-    result = fetch(hosts, wanted("d", out), *spare)
-    assert (result.files, result.failures, result.failed) == (1, (), ())
-    assert {text[:3] for text in result.remarks} == {"a: ", "b: "}
-    result = fetch(hosts, wanted("d", out), wanted("d", out, "c"))
-    assert (len(result.failures), result.failed) == (1, ("c",))
+def test_a_host_that_fails_keeps_nothing_from_the_others(out: Path, tmp_path: Path):
+    class OneFails(LocalHosts):
+        def run(self, host: str, entry: str, arguments: object) -> LocalCommand:
+            command = super().run(host, entry, arguments)
+            if host == "b":
+                command.process.kill()
+            return command
+
+    hosts = OneFails(tmp_path / "h")
+    (hosts.home("a") / "x").write_text("x")
+    result = fetch(hosts, item("x", out), item("x", out, "b"), item("y", out, "b", task="worker/1"))
+    killed = (
+        "b: the copying there ended with -9; not fetched: 'x' of worker/0, 'y' of worker/1 (0 files came)"
+    )
+    assert result == Collected(1, 1, (), (killed,), ("b",))
 
 
 # ---------------------------------------------------------------------- hostile hosts
@@ -195,7 +194,7 @@ def send(*messages):
         data = b"".join(encode(one))
         while data:
             data = data[os.write(1, data):]
-FOLLOW, END = FilesFollow(0, 1, 1), FilesDone()
+FOLLOW, END = FilesFollow(0, 1), FilesDone()
 {code}
 import time
 time.sleep(60)
@@ -213,12 +212,13 @@ time.sleep(60)
         ("send(FOLLOW, FileEnd(False))", "fewer bytes"),
         ("send(FileData(b'x' * 1000))", "FileData at the wrong moment"),
         ("send(FileRemark(7, 'x'))", "nothing was asked for under the number 7"),
-        ("send(FilesFollow(-1, 0, 0))", "nothing was asked for under the number -1"),
+        ("send(FilesFollow(-1, 0))", "nothing was asked for under the number -1"),
         ("send(FOLLOW)\nwhile True: send(FileRemark(0, 'x' * 100_000))", "too many"),
         ("send(FOLLOW)\nfor n in range(10**7): send(FileEntry(f'f{n}', 'd', 0o755))", "too many"),
-        ("import zlib\nsend(FilesPacked(zlib.compress(bytes(10**8))))", "cut, or too many"),
+        ("send(FilesFollow(0, 10**15))", "disk full here: 1000 TB come, and .*B are free at "),
+        ("send(FOLLOW, FOLLOW)", "something is sent twice"),
         ("os.write(1, b'\\xff' * 1000)", "a message of type 255"),
-        ("send(FileHad('x', 'f', 0, 0, 0, ''))", "FileHad at the wrong moment"),
+        ("send(FilesListed(0, b''))", "FilesListed at the wrong moment"),
     ],
 )  # fmt: skip
 def test_a_host_that_lies_harms_nothing_here(
@@ -226,21 +226,8 @@ def test_a_host_that_lies_harms_nothing_here(
 ):
     monkeypatch.setattr(collecting, "MAX_ENTRIES", 200)
 
-    class Liars(LocalHosts):
-        def run(self, host: str, entry: str, arguments: object) -> LocalErrand:
-            argv = ["python3", "-c", LIE.format(root=str(Path(__file__).resolve().parents[3]), code=code)]
-            errand = LocalErrand(argv, dict(os.environ), None)
-            close: Callable[[], None] = errand.close
-
-            def kill_and_close() -> None:
-                errand.process.kill()
-                close()
-
-            errand.close = kill_and_close  # type: ignore[method-assign]
-            return errand
-
     before = len(os.listdir("/proc/self/fd"))
-    result = fetch(Liars(tmp_path / "h"), wanted("x", out))
+    result = fetch(LocalHosts(tmp_path / "h", LIE.format(root=str(ROOT), code=code)), item("x", out))
     assert re.search(text, result.failures[0]), result
     assert len(result.failures[0]) < 1000
     assert len(os.listdir("/proc/self/fd")) == before

@@ -174,7 +174,7 @@ def test_what_is_left_out_is_one_line_a_folder(tmp_path: Path):
     (project / ".launchignore").write_text("results/\n")
     make(other, "x")
     line = "by .gitignore: data/, venv/, src/out/; by .launchignore: results/"
-    line += "; !data/ in .launchignore brings it back"
+    line += "; a line in .launchignore (!NAME) brings it back"
     assert left_out(looked(project)) == [f"left out {line}"]
     assert left_out(looked(project, other)) == [f"left out of project {line}"]
     (project / ".launchignore").write_text("!data/\n")

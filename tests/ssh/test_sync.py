@@ -70,7 +70,7 @@ def test_to_four_hosts_and_again(ssh_launch: Launch, hosts: list[LabHost], proje
         assert re.search(line, ended.err), ended.err
         for host in hosts:
             assert snapshot(host.there(host.home) / f"copies/{number}") == snapshot(project)
-            assert sorted(os.listdir(host.there(host.home) / CACHE)) == ["trees"]
+            assert not os.listdir(host.there(host.home) / CACHE / "work")
         (project / "run.sh").write_text("#!/bin/sh\n")
         (project / "run.sh").chmod(0o755)
 
@@ -112,7 +112,7 @@ def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], pr
 
 
 @needs_spaces
-def test_a_host_without_python_is_told_of_once(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+def test_a_host_without_python_is_reported_once(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     hosts[1].no_python()
     (tmp_path / "code").mkdir()
     words = ["--hosts", "node1,node2", "--workers", "2", "--sync", ".", "true"]

@@ -21,7 +21,7 @@ from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
 #: Seconds for a new connection after one closed that was alive, at least; and what counts as alive: the
 #: launcher pings every 2 s. A connection that was silent before it closed was given up by the network, not
 #: by the launcher.
-CLOSED_GRACE = 4.0
+CLOSED_GRACE = 1.0
 ALIVE = 4.5
 _READ = 128 * 1024
 _MANY_BUFFERS = 512

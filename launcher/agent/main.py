@@ -30,7 +30,6 @@ from typing import Any, Callable, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
 from launcher.agent.connection import (
-    CLOSED_GRACE,
     Connection,
     PipeConnection,
     SocketConnection,
@@ -44,6 +43,8 @@ from launcher.protocol import Refused, encode
 
 #: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
 _SWEEPING, _KILLING = 2.0, 5.0
+#: Seconds for the first connection to an agent.
+_FIRST = 4.0
 #: Seconds for an agent to accept a connection.
 _ACCEPTING = 10.0
 #: Seconds between two attempts to ask a watchdog.
@@ -83,7 +84,7 @@ def start(arguments: Mapping[str, Any]) -> int:
         os.setsid()
         if os.fork() == 0:  # not the leader of its session: no terminal can become its own
             _let_go()
-            _listen_and_serve(arguments, listener, CLOSED_GRACE)
+            _listen_and_serve(arguments, listener, _FIRST)
     finally:
         os._exit(0)
 
@@ -106,7 +107,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     for fd in (0, 1):
         os.dup2(nothing, fd)
     os.close(nothing)
-    _listen_and_serve(arguments, listener, CLOSED_GRACE, answers=False)
+    _listen_and_serve(arguments, listener, _FIRST, answers=False)
 
 
 def _let_go() -> None:

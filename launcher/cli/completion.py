@@ -76,7 +76,7 @@ def runs_and_tasks() -> list[str]:
 
 
 def _runs() -> list[tuple[str, str]]:
-    from launcher.runs.folder import runs_folder
+    from launcher.runs.run import runs_folder
 
     folder = runs_folder()
     return [(name, f"{folder}/{name}") for name in sorted(os.listdir(folder))]

@@ -15,9 +15,8 @@ from launcher.config.values import argument, whole
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.job import TaskId
 from launcher.output.lines import LineCutter, labels
-from launcher.runs.owner import open_regular
-from launcher.runs.registry import find
-from launcher.runs.run import Run, RunState, exit_code_of, load, tasks
+from launcher.runs.logs import open_regular
+from launcher.runs.run import Run, RunState, exit_code_of, find, load, tasks
 
 SUMMARY = "print what the tasks of a run printed"
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from launcher.cli.tables import print_table
 from launcher.runs.orphans import sweep_died
-from launcher.runs.registry import all_runs
-from launcher.runs.run import Run, RunState, exit_code_of, tasks_of
+from launcher.runs.run import Run, RunState, all_runs, exit_code_of, tasks_of
 from launcher.text import byte_size, duration
 
 SUMMARY = "list the runs of this machine"

@@ -14,8 +14,7 @@ from launcher.config.values import argument, duration
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import attach, is_pending, send
-from launcher.runs.registry import all_runs, find
-from launcher.runs.run import Run, RunState, exit_code_of, remaining
+from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, remaining
 from launcher.text import printable
 
 SUMMARY = "end a run: its tasks first, then its launcher"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from launcher import events, runs
+from launcher import events
 from launcher.errors import HostsError, JobError, LaunchError, TransportError
 from launcher.job import RELAY, Placement, RunPaths
 from launcher.job_run.display import JobDisplay, tmux_session
@@ -35,6 +35,7 @@ from launcher.output.console import parse_selection
 from launcher.output.files import write_json_for_user
 from launcher.output.jsonl import report_as_dict
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
+from launcher.runs.folder import create, new_job_id, unfinished
 from launcher.scheduler.placement import place
 from launcher.text import counted
 from launcher.transports.docker.container import Container
@@ -104,7 +105,7 @@ def _launch(
     interrupts: Interrupts,
 ) -> int:
     """Run a job whose options are known to be right."""
-    began, job = events.now(), runs.new_job_id()
+    began, job = events.now(), new_job_id()
     hosts = placement.hosts()
     with ExitStack() as stack:
         notices = stack.enter_context(Notices())
@@ -203,7 +204,7 @@ def _run_folder(options: Options, job: str, links: HostLinks) -> RunPaths:
         JobError: it is in use; a job file that names one names the same for each of its runs.
     """
     try:
-        return runs.create(options.run_dir, job, links.agents)
+        return create(options.run_dir, job, links.agents)
     except JobError as error:
         if options.sources.run_dir in ("", "--run-dir"):
             raise
@@ -214,7 +215,7 @@ def _run_folder(options: Options, job: str, links: HostLinks) -> RunPaths:
 
 def _sweep(job: str) -> str:
     """End what earlier runs left whose launcher and agents were killed; a message about it."""
-    folders = runs.unfinished(job)
+    folders = unfinished(job)
     if not folders:
         return ""
     from launcher.runs.orphans import sweep_at
@@ -261,7 +262,7 @@ def _report_unstarted(options: Options, placement: Placement, error: TransportEr
     failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
     state, reason, unknown = TaskState.CANCELLED, Reason.NEVER_STARTED, ExitStatus(None, None)
     tasks = (TaskReport(one.task, one.host.name, "", None, state, reason, unknown) for one in placement.tasks)
-    report = Report(runs.new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
+    report = Report(new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
     if options.json:
         try:
             print(json.dumps({"event": "Report", **report_as_dict(report)}), flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.output.lines import RESET
-from launcher.report import Failure, Reason, Report, TaskReport, TaskState
+from launcher.report import Reason, Report, TaskReport, TaskState
 from launcher.text import byte_size, counted, duration, printable, signal_name
 
 HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM"]
@@ -29,42 +29,35 @@ _COLOURS = {
 
 
 def result_table(report: Report, colour: bool = False) -> str:
-    """Table and summary as aligned text.
+    """Table, where the run's folder is, and the verdict, as aligned text.
 
     Args:
         report: how the job ended.
-        colour: colour the states and the summary.
+        colour: colour the states and the verdict.
     """
     tasks, others = _tasks_to_show(report)
-    first, *rest = summary(report)
-    if colour:
-        first = _coloured(first, _BAD if report.failure or report.exit_code else _GOOD)
-    return "\n".join([*_aligned(report, tasks, colour), *others, first, *rest, ""])
-
-
-def summary(report: Report) -> list[str]:
-    """``job JOB: ok in 12s``, or what went wrong; and where the run's folder is."""
-    took = duration(report.ended_at - report.started_at)
-    if report.failure is not None:
-        text = _outcome(report, report.failure)
-    elif report.exit_code:
-        text = f"ended after {took} with exit code {report.exit_code}"
-    else:
-        text = f"ok in {took}"
     logs = [f"logs: {printable(report.run_dir)}"] if report.run_dir else []
-    return [f"job {report.job}: {text}", *logs]
+    last = verdict(report)
+    if colour:
+        last = _coloured(last, _BAD if report.failure or report.exit_code else _GOOD)
+    return "\n".join([*_aligned(report, tasks, colour), *others, *logs, last, ""])
 
 
-def _outcome(report: Report, failure: Failure) -> str:
-    """How the job ended, in a few words: the failure report says why."""
-    code = f"exit code {report.exit_code}"
-    if failure.reason is Reason.TIMEOUT:
+def verdict(report: Report) -> str:
+    """``job JOB: ok in 12s``, or how it ended in a few words: the failure report has the reason."""
+    took = duration(report.ended_at - report.started_at)
+    failure, code = report.failure, f"exit code {report.exit_code}"
+    if failure is None:
+        text = f"ended after {took} with {code}" if report.exit_code else f"ok in {took}"
+    elif failure.reason is Reason.TIMEOUT:
         after = failure.limit or duration(failure.at - report.started_at)
-        return f"timed out after {after}, {code}"
-    if failure.reason is Reason.INTERRUPTED:
-        return f"{failure.text.rstrip('.')}, {code}"
-    where = failure.task or failure.host
-    return f"failed, {code} ({where})" if where else f"failed, {code}"
+        text = f"timed out after {after}, {code}"
+    elif failure.reason is Reason.INTERRUPTED:
+        text = f"{failure.text.rstrip('.')}, {code}"
+    else:
+        where = failure.task or failure.host
+        text = f"failed, {code} ({where})" if where else f"failed, {code}"
+    return f"job {report.job}: {text}"
 
 
 def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:

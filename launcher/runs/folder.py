@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from launcher.errors import Fault, JobError, LaunchError
 from launcher.job import RunPaths
-from launcher.runs.owner import AGENTS, AgentRecord, read_record, start_ticks, this_process, write_record
-from launcher.runs.run import RunState, load
+from launcher.output.files import write_json
+from launcher.runs.owner import AgentRecord, start_ticks, this_process
+from launcher.runs.run import AGENTS, RunState, load, read_record, runs_folder
 from launcher.text import listed
 
 #: Runs below the state folder that are kept. With more than these and the second number, the oldest are
@@ -30,23 +31,6 @@ def new_job_id() -> str:
     """A name for a run, such as ``20261121-070912-k3f9m``: the time in UTC, so that names sort by it."""
     letters = "".join(_ALPHABET[byte % 32] for byte in os.urandom(5))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
-
-
-def runs_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder of this user's runs: ``$XDG_STATE_HOME/tf-launcher/runs`` or below ``~/.local/state``.
-
-    Raises:
-        LaunchError: the user has no home.
-    """
-    state = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):
-        home = environ.get("HOME")
-        state = os.path.expanduser("~/.local/state") if home is None else os.path.join(home, ".local/state")
-    if not os.path.isabs(state):
-        raise LaunchError(
-            "no folder for a run's files: neither XDG_STATE_HOME nor HOME is set; use --run-dir"
-        )
-    return os.path.join(state, "tf-launcher", "runs")
 
 
 def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()) -> RunPaths:
@@ -74,7 +58,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
         record = {"schema": 1, "job": job, "started_at": time.time(), **this_process()._asdict()}
         if agents:
             record[AGENTS] = [AgentRecord(number, pid, start_ticks(pid) or 0) for number, pid in agents]
-        write_record(paths, record)
+        write_json(paths.owner, record)
     except FileExistsError as error:  # another launch was given the same folder a moment ago
         raise _in_use(paths.root, "another launch has just taken it") from error
     except OSError as error:
@@ -92,17 +76,9 @@ def unfinished(job: str) -> list[str]:
         names = sorted(os.listdir(folder))[-_LOOKED_AT:]
     except (OSError, LaunchError):
         return []
-    return [root for name in names if name != job and _may_have_left(root := f"{folder}/{name}")]
-
-
-def _may_have_left(root: str) -> bool:
-    paths = RunPaths(root)
-    if os.path.exists(paths.report):
-        return False
-    try:
-        return AGENTS.encode() in read_record(paths)[0]
-    except OSError:
-        return False
+    others = [RunPaths(f"{folder}/{name}") for name in names if name != job]
+    open_runs = [paths for paths in others if not os.path.exists(paths.report)]
+    return [paths.root for paths in open_runs if AGENTS in read_record(paths)[0]]
 
 
 def _make(root: str, new: bool) -> bool:

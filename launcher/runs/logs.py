@@ -1,14 +1,41 @@
-"""Files that a run writes, read while they grow."""
+"""Reads files of a run, also while they grow.
+
+A run's folder may be another user's: a pipe or a link in the place of a file does no harm.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+from typing import BinaryIO
 
 from launcher.job import RunPaths, TaskId
-from launcher.runs.owner import open_regular
 
 #: Bytes of a log that are read for its last lines, and characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500
+
+
+def open_regular(path: str, links: bool = True) -> BinaryIO:
+    """Open a file for reading; a pipe or a device in its place is refused.
+
+    Args:
+        path: of the file.
+        links: whether the last part of the path may be a link.
+
+    Raises:
+        OSError: it is not there, or no regular file.
+    """
+    regular = stat.S_ISREG(
+        os.stat(path, follow_symlinks=links).st_mode
+    )  # opening some devices does something
+    if regular:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
+        file = os.fdopen(os.open(path, flags), "rb")
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 class GrowingFile:
@@ -53,10 +80,10 @@ def shown_lines(text: str, count: int) -> list[str]:
 
     Of a line that was rewritten with carriage returns only the last state is shown.
     """
-    lines = text.rstrip().split("\n")[-count:] if text.strip() else []
-    return [_printable(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
-
-
-def _printable(line: str) -> str:
-    text = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
+    shown = []
+    for line in text.rstrip().split("\n")[-count:] if text.strip() else []:
+        state = line.rstrip("\r").rpartition("\r")[2]
+        clean = "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in state)
+        more = f"... ({len(clean)} characters)" if len(clean) > _LONGEST else ""
+        shown.append(clean[:_LONGEST] + more)
+    return shown

@@ -33,18 +33,18 @@ class Swept(NamedTuple):
     left: bool = False
 
 
-def sweep_died(runs: Iterable[Run], patience: float | None = None) -> Swept:
+def sweep_died(runs: Iterable[Run], deadline: float | None = None) -> Swept:
     """Kill the processes that these runs left, if their launchers died: their agents and what those started.
 
     A record that another user wrote counts for nothing.
 
     Args:
         runs: runs that may have died.
-        patience: seconds for agents that are just ending them; then they are killed too. ``None``: such
+        deadline: seconds for agents that are just ending them; then they are killed too. ``None``: such
             agents are left alone.
     """
     died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
-    swept = [_sweep(run, patience) for run in died]
+    swept = [_sweep(run, deadline) for run in died]
     return Swept("; ".join(filter(None, (one.text for one in swept))), any(one.left for one in swept))
 
 
@@ -57,20 +57,20 @@ def sweep_at(folders: Iterable[str]) -> str:
     return sweep_died(filter(None, map(load, folders))).text
 
 
-def _sweep(run: Run, patience: float | None) -> Swept:
+def _sweep(run: Run, deadline: float | None) -> Swept:
     began, announced = time.monotonic(), False
     while True:
         keepers = _keepers(run)
         found = [*keepers, *_started(run, keepers)]
         ending = any(keeper.state not in _SUSPENDED for keeper in keepers)
         waited = time.monotonic() - began
-        if not ending or waited >= (patience or 0.0):
+        if not ending or waited >= (deadline or 0.0):
             break
         if waited > _MESSAGE and not announced:
             announced = True
             print(f"waiting for the agent of {run.job}, which ends its tasks", file=sys.stderr, flush=True)
         time.sleep(_LOOK)
-    if ending and patience is None:
+    if ending and deadline is None:
         return Swept(f"job {run.job} died; its agent is just ending what it left here", left=True)
     left = _kill(run) if found else []
     if not left:

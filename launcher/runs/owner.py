@@ -1,27 +1,19 @@
-"""The launcher process that owns a run: its record, whether it is alive, and signals to it.
+"""The launcher process that owns a run: whether it is alive, and signals to it.
 
 A pid alone identifies a process only until it ends. A pid, the start time of the process (in clock ticks
-since boot) and the boot id identify it for ever. A run's folder may be another user's: files there are opened
-so that a pipe or a link in their place does no harm.
+since boot) and the boot id identify it for ever.
 """
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import signal
-import stat
-from collections.abc import Mapping
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from launcher.errors import LaunchError
-from launcher.job import RunPaths
 
 #: The field of ``launcher.json`` with the agents; removed once no process of theirs is left.
 AGENTS = "agents"
-#: Bytes of a ``launcher.json``; a longer one is not ours.
-RECORD_SIZE = 64 * 1024
 
 
 class Owner(NamedTuple):
@@ -129,39 +121,6 @@ def is_pending(pidfd: int, number: int) -> bool:
     return bool(pending >> (number - 1) & 1)
 
 
-def open_regular(path: str, links: bool = True) -> BinaryIO:
-    """Open a file for reading; a pipe or a device in its place is refused.
-
-    Args:
-        path: of the file.
-        links: whether the last part of the path may be a link.
-
-    Raises:
-        OSError: it is not there, or no regular file.
-    """
-    if not stat.S_ISREG(os.stat(path, follow_symlinks=links).st_mode):  # opening some devices does something
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
-    file = os.fdopen(os.open(path, flags), "rb")
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError(errno.EINVAL, "it is not a regular file", path)
-
-
-def read_record(paths: RunPaths) -> tuple[bytes, int]:
-    """What is in ``launcher.json``, and the user it belongs to. We write a file there: a link is not ours.
-
-    Raises:
-        OSError: there is none, or it is none of ours.
-    """
-    with open_regular(paths.owner, links=False) as file:
-        data, uid = file.read(RECORD_SIZE + 1), os.fstat(file.fileno()).st_uid
-    if len(data) > RECORD_SIZE:
-        raise OSError(errno.EFBIG, "it is too long", paths.owner)
-    return data, uid
-
-
 def user_of(pid: int) -> int | None:
     """The (real) user a process runs for; ``None`` if it is gone."""
     try:
@@ -170,20 +129,6 @@ def user_of(pid: int) -> int | None:
     except OSError:
         return None
     return int(uids[0]) if uids else None
-
-
-def write_record(paths: RunPaths, record: Mapping[str, object]) -> None:
-    """Write ``launcher.json``, whole or not at all.
-
-    Raises:
-        OSError: it can't be written.
-    """
-    temporary = f"{paths.owner}.{os.getpid()}"
-    # Where others may write, somebody may have put a link of this name: it is not followed.
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
-    os.rename(temporary, paths.owner)
 
 
 def _boot_id() -> str:

@@ -1,4 +1,4 @@
-"""One run: what the files of its folder say."""
+"""Finds runs, and reads what the files of their folders say."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from launcher.errors import Fault, InputError, LaunchError
 from launcher.job import RunPaths, TaskId
-from launcher.runs.owner import (
-    AGENTS,
-    AgentRecord,
-    Owner,
-    is_alive,
-    is_elsewhere,
-    open_regular,
-    read_record,
-    user_of,
-    write_record,
-)
+from launcher.output.files import write_json
+from launcher.runs.logs import open_regular
+from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere, user_of
 from launcher.text import printable
 
-#: Seconds since the epoch: a later start is not believed.
-_FAR = 1e11
+#: The field of ``launcher.json`` with the agents; removed once no process of theirs is left.
+AGENTS = "agents"
+#: Bytes of a ``launcher.json``; a longer one is not ours.
+_RECORD_SIZE = 64 * 1024
 #: Bytes of a plan or a report: that of ten thousand tasks is smaller.
 _LARGEST = 1 << 30
+#: Seconds since the epoch: a later start is not believed.
+_FAR = 1e11
+#: The newest run.
+LATEST = "latest"
 
 
 class RunState(enum.Enum):
@@ -80,10 +79,72 @@ class Run(NamedTuple):
         return json_of(self.paths.report) or {}
 
 
+def runs_folder(environ: Mapping[str, str] = os.environ) -> str:
+    """The folder of this user's runs: ``$XDG_STATE_HOME/tf-launcher/runs`` or below ``~/.local/state``.
+
+    Raises:
+        LaunchError: the user has no home.
+    """
+    state = environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):
+        home = environ.get("HOME")
+        state = os.path.expanduser("~/.local/state") if home is None else os.path.join(home, ".local/state")
+    if not os.path.isabs(state):
+        raise LaunchError(
+            "no folder for a run's files: neither XDG_STATE_HOME nor HOME is set; use --run-dir"
+        )
+    return os.path.join(state, "tf-launcher", "runs")
+
+
+def all_runs() -> list[Run]:
+    """The runs of this user, the oldest first."""
+    folder = runs_folder()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    # A folder that was used again belongs to the later run only, though an old link still leads there.
+    runs = [run for name in names if (run := load(f"{folder}/{name}")) is not None and run.job == name]
+    return sorted(runs, key=lambda run: (run.started_at, run.job))
+
+
+def find(text: str | None = None) -> Run:
+    """The run that is named.
+
+    Args:
+        text: its name, a beginning or the last letters of its name if no other run has them, the path of its
+            folder; ``latest`` or ``None`` for the newest.
+
+    Raises:
+        InputError: there is none, or more than one.
+    """
+    if text and (os.sep in text or os.path.isdir(text)):
+        run = load(text)
+        if run is None:
+            expected = "expected one that holds launcher.json or plan.json"
+            raise InputError([Fault("", f"{text!r} is not the folder of a run", expected)])
+        return run
+    runs = all_runs()
+    if text in (None, "", LATEST):
+        if runs:
+            return runs[-1]
+        expected = "expected one started before, or the path of its folder"
+        raise InputError([Fault("", "there are no runs", expected)])
+    found = [run for run in runs if run.job == text] or [
+        run for run in runs if run.job.startswith(str(text)) or run.job.endswith(f"-{text}")
+    ]
+    if not found:
+        raise InputError([Fault("", f"no run {text!r}", "`launch ps --all` lists them")])
+    if len(found) > 1:
+        names = ", ".join(run.job for run in found[-5:])
+        raise InputError([Fault("", f"{text!r} may be {len(found)} runs", f"the newest of them: {names}")])
+    return found[0]
+
+
 def load(path: str) -> Run | None:
     """The run whose folder this is; ``None`` if it is not a run's folder."""
     paths = RunPaths(os.path.realpath(path))
-    record, written_by = _record(paths)
+    record, written_by = read_record(paths)
     if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
         return None
     job = record.get("job")
@@ -99,9 +160,9 @@ def load(path: str) -> Run | None:
 
 def forget_agents(run: Run) -> None:
     """Nothing of this run is left: no later launch needs to look."""
-    record = {name: value for name, value in _record(run.paths)[0].items() if name != AGENTS}
+    record = {name: value for name, value in read_record(run.paths)[0].items() if name != AGENTS}
     try:
-        write_record(run.paths, record)
+        write_json(run.paths.owner, record)
     except OSError:
         return  # then a later launch looks again
 
@@ -151,13 +212,17 @@ def json_of(path: str) -> Mapping[str, Any] | None:
         return None
 
 
-def _record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
-    """The object in ``launcher.json``, empty if there is none, and the user that the file belongs to."""
+def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
+    """The object in ``launcher.json``, empty if there is none, and the user that the file belongs to.
+
+    We write a file there: a link is not ours.
+    """
     try:
-        data, uid = read_record(paths)
+        with open_regular(paths.owner, links=False) as file:
+            data, uid = file.read(_RECORD_SIZE + 1), os.fstat(file.fileno()).st_uid
     except OSError:
         return {}, -1
-    return _object(data) or {}, uid
+    return (_object(data) if len(data) <= _RECORD_SIZE else None) or {}, uid
 
 
 def _object(data: bytes) -> Mapping[str, Any] | None:
@@ -179,12 +244,11 @@ def _owner(record: Mapping[str, Any]) -> Owner | None:
 
 def _agents(found: object) -> tuple[AgentRecord, ...]:
     """The agents in a list; entries that are not agents are left out."""
-    entries = [entry for entry in found if isinstance(entry, list)] if isinstance(found, list) else []
-    size = len(AgentRecord._fields)
+    entries = found if isinstance(found, list) else []
     return tuple(
-        AgentRecord._make(entry)
+        AgentRecord(*entry)
         for entry in entries
-        if len(entry) == size and all(type(n) is int for n in entry)
+        if isinstance(entry, list) and list(map(type, entry)) == [int] * len(AgentRecord._fields)
     )
 
 

@@ -28,7 +28,7 @@ def test_colours_a_live_line_and_a_table(terminal: Open, tmp_path: Path):
     assert "succeeded" in it.text and "ok in" in it.text
     table = it.raw[it.raw.rindex(b"HOST") :]
     assert b"\x1b[32m" in table, "success is green"
-    assert it.text.rstrip().splitlines()[-1].startswith("logs: ")
+    assert it.text.rstrip().splitlines()[-2].startswith("logs: ")
 
 
 def test_the_live_line_leaves_no_trace(terminal: Open, tmp_path: Path):

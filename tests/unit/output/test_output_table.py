@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from launcher.job import TaskId
-from launcher.output.table import result_table, summary
+from launcher.output.table import result_table, verdict
 from launcher.report import ExitStatus, Failure, Reason, TaskState
 from tests.unit.output.output_samples import failed, report, task_report
 
@@ -24,8 +24,8 @@ def test_all_well():
         "HOST    PORT  ROLE    INDEX  STATE      EXIT     TIME  PEAK MEM\n"
         "node1   2222  worker      0  succeeded  0         12s     12 MB\n"
         "node1  40001  ps          0  stopped    SIGTERM   12s     12 MB\n"
-        "job mnist: ok in 12s\n"
         "logs: /runs/1\n"
+        "job mnist: ok in 12s\n"
     )
 
 
@@ -51,15 +51,15 @@ def test_a_failure():
         "node1  2222  worker      0  failed     SIGKILL (9)   12s     12 MB  <- out of memory\n"
         "node2  2222  worker      1  failed     7             12s     12 MB  <- first\n"
         "node2     -  worker      2  cancelled  -               -         -\n"
-        "job mnist: failed, exit code 7 (worker/1)\n"
         "logs: /runs/1\n"
+        "job mnist: failed, exit code 7 (worker/1)\n"
     )
 
 
 def test_many_that_are_well_are_counted():
     tasks = [task_report(f"worker/{n}", ended_at=112.0 + n % 3) for n in range(500)]
     assert result_table(report(*tasks)) == (
-        "500 tasks of worker succeeded (12s to 14s, up to 12 MB)\njob mnist: ok in 12s\nlogs: /runs/1\n"
+        "500 tasks of worker succeeded (12s to 14s, up to 12 MB)\nlogs: /runs/1\njob mnist: ok in 12s\n"
     )
 
 
@@ -88,18 +88,18 @@ def test_many_that_failed_have_rows_the_first_first():
 )
 def test_how_the_job_ended_in_a_few_words(failure: Failure, code: int, outcome: str):
     ended = report(failure=failure, exit_code=code)
-    assert result_table(ended).splitlines()[0] == f"job mnist: {outcome}, exit code {code}"
+    assert verdict(ended) == f"job mnist: {outcome}, exit code {code}"
 
 
 def test_the_failed_host_or_task():
     lost = Failure(Reason.HOST_LOST, None, "node2", 1.0, "the connection ended")
-    assert summary(report(failure=lost, exit_code=125))[0] == "job mnist: failed, exit code 125 (node2)"
+    assert verdict(report(failure=lost, exit_code=125)) == "job mnist: failed, exit code 125 (node2)"
     ours = Failure(Reason.LAUNCHER, None, None, 1.0, "broken")
-    assert summary(report(failure=ours, exit_code=125))[0] == "job mnist: failed, exit code 125"
+    assert verdict(report(failure=ours, exit_code=125)) == "job mnist: failed, exit code 125"
 
 
 def test_control_characters_in_the_name_of_the_folder():
-    assert summary(report(run_dir="/runs/\x1b]0;x\x07"))[-1] == "logs: /runs/\\x1b]0;x\\x07"
+    assert result_table(report(run_dir="/runs/\x1b]0;x\x07")).splitlines()[0] == "logs: /runs/\\x1b]0;x\\x07"
 
 
 def test_colours_change_nothing_but_colours():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.job import RunPaths
-from launcher.runs import create
+from launcher.runs.folder import create
 from launcher.runs.owner import Owner, start_ticks, this_process
 
 Sleeper = Callable[[], "subprocess.Popen[bytes]"]

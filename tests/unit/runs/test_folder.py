@@ -1,4 +1,4 @@
-"""The folder of a run: made whole, or not at all."""
+"""The folder of a run: made whole, or not at all; old ones are removed, and nothing else is."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import JobError, LaunchError
-from launcher.runs import create, folder, new_job_id
+from launcher.runs import folder, run
+from launcher.runs.folder import MOST_REMOVED, create, new_job_id, prune
 from launcher.runs.owner import this_process
+from tests.unit.runs.conftest import made
 
 JOB = "20261121-070912-k3f9m"
 
@@ -21,14 +23,6 @@ def test_names_are_short_sortable_and_unique():
     names = [new_job_id() for _ in range(200)]
     assert len(set(names)) >= 199  # two in a second are the same once in 33 million times
     assert all(re.fullmatch(r"\d{8}-\d{6}-[0-9a-z]{5}", name) for name in names)
-
-
-def test_a_run_has_a_folder_of_its_own(state: Path):
-    paths = create(None, JOB)
-    assert paths.root == str(state / JOB)
-    assert os.listdir(paths.logs) == []
-    assert os.stat(paths.root).st_mode & 0o777 == 0o700
-    assert sorted(os.listdir(paths.root)) == ["launcher.json", "logs"]
 
 
 def test_the_owner_is_written_down_and_no_secret(state: Path):
@@ -43,42 +37,12 @@ def test_the_owner_is_written_down_and_no_secret(state: Path):
 def test_the_state_folder_is_below_home_without_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", "relative/is/to/be/ignored")
-    assert folder.runs_folder() == f"{tmp_path}/.local/state/tf-launcher/runs"
-
-
-@pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
-def test_a_folder_of_the_users_own(state: Path, weird_path: Path, there: bool):
-    root = weird_path / "deep" / "run"
-    if there:
-        root.mkdir(parents=True)
-    assert create(str(root), JOB).root == str(root)
-    assert os.readlink(state / JOB) == str(root)
+    assert run.runs_folder() == f"{tmp_path}/.local/state/tf-launcher/runs"
 
 
 def test_a_relative_folder(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert create("run/", JOB).root == str(tmp_path / "run")
-
-
-@pytest.mark.parametrize("names", [["a"], ["a", "b", "c", "d", "e"]])
-def test_what_is_in_the_way_is_named(state: Path, tmp_path: Path, names: list[str]):
-    root = tmp_path / "run"
-    root.mkdir()
-    for name in names:
-        (root / name).touch()
-    with pytest.raises(JobError, match=r"--run-dir: .*'a'.* in the way") as caught:
-        create(str(root), JOB)
-    assert ("and 2 more" in str(caught.value)) == (len(names) > 4)
-    assert sorted(os.listdir(root)) == names
-
-
-def test_a_file_in_the_way(state: Path, tmp_path: Path):
-    (tmp_path / "run").touch()
-    with pytest.raises(JobError, match="not a folder"):
-        create(str(tmp_path / "run"), JOB)
-    with pytest.raises(LaunchError, match="can't make") as caught:
-        create(str(tmp_path / "run" / "below"), JOB)
-    assert caught.value.exit_code == 125
 
 
 def test_no_name_is_no_folder(state: Path):
@@ -90,7 +54,7 @@ def test_a_full_disk_leaves_nothing(state: Path, monkeypatch: pytest.MonkeyPatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(folder, "write_record", full)
+    monkeypatch.setattr(folder, "write_json", full)
     with pytest.raises(LaunchError, match="No space left") as caught:
         create(None, JOB)
     assert str(state / JOB) in str(caught.value)
@@ -98,10 +62,75 @@ def test_a_full_disk_leaves_nothing(state: Path, monkeypatch: pytest.MonkeyPatch
     assert os.listdir(state) == []
 
 
-def test_a_state_folder_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(LaunchError, match=r"can't make .*; --run-dir DIR"):
-        create(None, JOB)
-    # It is no reason to refuse a run whose files go elsewhere.
-    assert os.path.isdir(create(str(tmp_path / "run"), JOB).logs)
+# ---------------------------------------------------------------------- old runs
+
+
+def name(number: int) -> str:
+    """The name of run ``number``, by time."""
+    return f"20260101-{number:06}-aaaaa"
+
+
+@pytest.fixture
+def keep_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "KEPT_RUNS", 3)
+    monkeypatch.setattr(folder, "_SLACK", 0)
+
+
+@pytest.mark.usefixtures("keep_three")
+def test_the_newest_are_kept(state: Path):
+    for number in range(6):
+        made(name(number), exit_code=0)
+    assert sorted(os.listdir(state)) == [name(3), name(4), name(5)]
+
+
+@pytest.mark.usefixtures("keep_three")
+def test_what_still_runs_is_kept(state: Path):
+    made(name(0), this_process())
+    made(name(1), this_process()._replace(machine="node7"))
+    for number in range(2, 6):
+        made(name(number), exit_code=0)
+    assert sorted(os.listdir(state)) == [name(n) for n in (0, 1, 3, 4, 5)]
+
+
+@pytest.mark.usefixtures("keep_three")
+def test_what_lies_elsewhere_is_not_touched(state: Path, tmp_path: Path):
+    mine = create(str(tmp_path / "mine"), name(0))
+    Path(mine.owner).unlink()
+    Path(mine.report).write_text("{}")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    inside = made(name(1), exit_code=0)
+    os.symlink(tmp_path / "precious", f"{inside.root}/link")
+    os.symlink(tmp_path / "precious" / "file", f"{inside.logs}/link")
+    for number in range(2, 5):
+        made(name(number), exit_code=0)
+    assert sorted(os.listdir(state)) == [name(2), name(3), name(4)]
+    assert (tmp_path / "precious" / "file").exists()
+    assert os.path.exists(mine.report)
+
+
+@pytest.mark.usefixtures("keep_three")
+def test_what_no_launch_made_is_not_touched(state: Path):
+    (state / "notes").mkdir(parents=True)
+    for number in range(5):
+        made(name(number), exit_code=0)
+    assert (state / "notes").is_dir()
+
+
+@pytest.mark.usefixtures("keep_three")
+def test_a_run_that_is_just_being_made_is_kept(state: Path):
+    (state / name(0)).mkdir(parents=True)
+    for number in range(1, 6):
+        made(name(number), exit_code=0)
+    assert (state / name(0)).is_dir()
+
+
+@pytest.mark.usefixtures("keep_three")
+def test_a_launch_removes_a_few_at_most(state: Path):
+    for number in range(MOST_REMOVED + 10):
+        made(name(number), exit_code=0)
+        (state / name(number)).rename(state.parent / name(number))
+    for number in range(MOST_REMOVED + 10):
+        (state.parent / name(number)).rename(state / name(number))
+    prune(str(state), os.listdir(state), 3)
+    assert len(os.listdir(state)) == 10

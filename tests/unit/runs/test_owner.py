@@ -1,4 +1,4 @@
-"""Whose run it is: never a stranger's process, though it may have the same pid."""
+"""The process that owns a run: never another one with the same pid."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ def test_this_process_is_alive():
     assert is_alive(this_process())
 
 
-def test_the_same_pid_at_another_time_is_a_stranger(sleeper: Sleeper):
+def test_the_same_pid_at_another_time_is_another_process(sleeper: Sleeper):
     process = sleeper()
     owner = owner_of(process)
-    strangers = [
+    others = [
         owner._replace(start_ticks=owner.start_ticks - 1),
         owner._replace(boot_id="another boot"),
         owner._replace(machine="another machine"),
         owner._replace(pid_namespace="pid:[1]"),
     ]
-    for stranger in strangers:
-        assert not is_alive(stranger)
-        assert attach(stranger) is None
+    for other in others:
+        assert not is_alive(other)
+        assert attach(other) is None
     assert process.poll() is None
-    assert [is_elsewhere(stranger) for stranger in strangers] == [False, False, True, True]
+    assert [is_elsewhere(other) for other in others] == [False, False, True, True]
 
 
 def test_the_owner_is_signalled(sleeper: Sleeper):

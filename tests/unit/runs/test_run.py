@@ -1,0 +1,205 @@
+"""Runs are found by name, part of it, path or age, and their state is what is true.
+
+What other users have put into a run's folder, or where it lies, blocks nothing and is not believed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import InputError
+from launcher.runs.folder import create, unfinished
+from launcher.runs.logs import open_regular
+from launcher.runs.owner import this_process
+from launcher.runs.run import AGENTS, RunState, all_runs, find, load, remaining, tasks_of
+from tests.unit.runs.conftest import Sleeper, made, owner_of
+
+OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"
+_NOBODY = 12345
+
+
+@pytest.fixture
+def two(state: Path) -> None:
+    """Two runs, the older with the later name's time."""
+    made(NEW, at=2.0, exit_code=0)
+    made(OLD, at=1.0)
+
+
+def test_no_runs(state: Path):
+    assert all_runs() == []
+    with pytest.raises(InputError, match="there are no runs"):
+        find()
+
+
+def test_the_oldest_is_first(two: None):
+    assert [run.job for run in all_runs()] == [OLD, NEW]
+
+
+@pytest.mark.parametrize("text", [None, "latest", NEW, "20261121", "bbbbb"])
+def test_a_run_by_name(two: None, text: str | None):
+    assert find(text).job == NEW
+
+
+@pytest.mark.parametrize("text", ["x", "bbb", "2026112", "./nowhere", "/"])
+def test_no_such_run(two: None, text: str):
+    with pytest.raises(InputError) as caught:
+        find(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_a_run_by_path(two: None, state: Path, monkeypatch: pytest.MonkeyPatch):
+    assert find(str(state / OLD)).job == OLD
+    monkeypatch.chdir(state)
+    assert find(OLD).job == OLD
+
+
+def test_the_states(state: Path, sleeper: Sleeper):
+    process = sleeper()
+    running, elsewhere = owner_of(process), this_process()._replace(machine="node7")
+    made("running", running)
+    made("finishing", running, exit_code=0)
+    made("elsewhere", elsewhere)
+    made("over there", elsewhere, exit_code=0)
+    made("died")
+    made("ended", exit_code=3)
+    assert {run.job: run.state for run in all_runs()} == {
+        "running": RunState.RUNNING,
+        "finishing": RunState.RUNNING,
+        "elsewhere": RunState.ELSEWHERE,
+        "over there": RunState.ENDED,
+        "died": RunState.DIED,
+        "ended": RunState.ENDED,
+    }
+    run = find("running")
+    process.kill()
+    process.wait()
+    assert run.state is RunState.DIED
+
+
+def test_a_folder_used_again_is_the_later_runs(state: Path, tmp_path: Path):
+    root = tmp_path / "run"
+    create(str(root), OLD)
+    for name in ("launcher.json", "logs"):
+        os.rename(root / name, tmp_path / name)
+    create(str(root), NEW)
+    assert [run.job for run in all_runs()] == [NEW]
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{", '{"pid": "x", "job": 3}', "\xff"])
+def test_a_broken_record_breaks_nothing(state: Path, record: str):
+    paths = made(OLD)
+    Path(paths.plan).write_text("{}")
+    Path(paths.owner).write_text(record, encoding="latin-1")
+    run = load(paths.root)
+    assert run is not None
+    assert (run.job, run.owner, run.state) == (OLD, None, RunState.DIED)
+
+
+# ---------------------------------------------------------------------- files of other users
+
+
+@pytest.fixture
+def odd(state: Path) -> Path:
+    """The folder of a run without a launcher."""
+    made(OLD, exit_code=0)
+    (state / NEW).mkdir()
+    return state / NEW
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("name", ["launcher.json", "plan.json", "report.json"])
+def test_a_pipe_in_the_place_of_a_file(odd: Path, name: str):
+    os.mkfifo(odd / name)
+    assert unfinished("another") == []
+    for run in all_runs():
+        assert (run.plan(), run.report() or run.job) in [({}, NEW), ({}, {"exit_code": 0, "ended_at": 5.0})]
+
+
+@pytest.mark.timeout(40)
+def test_events_that_are_a_pipe(odd: Path):
+    (odd / "plan.json").write_text('{"tasks": [{"task": "worker/0"}]}')
+    os.mkfifo(odd / "events.jsonl")
+    run = load(str(odd))
+    assert run is not None
+    assert remaining(run) == ["worker/0"]
+
+
+def test_what_never_ends_is_not_read(odd: Path, tmp_path: Path):
+    (odd / "launcher.json").symlink_to("/dev/zero")
+    assert unfinished("another") == []
+    assert [run.job for run in all_runs()] == [OLD]
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular("/dev/zero")
+    (odd / "launcher.json").unlink()
+    (odd / "launcher.json").write_text(json.dumps({AGENTS: [], "job": "x" * 100_000}))
+    assert unfinished("another") == []
+
+
+def test_a_record_is_no_link(odd: Path, state: Path):
+    """It might lead to that of another launch of ours."""
+    (odd / "launcher.json").symlink_to(state / OLD / "launcher.json")
+    (odd / "plan.json").write_text("{}")
+    run = load(str(odd))
+    assert run is not None
+    assert (run.owner, run.is_ours, run.state) == (None, False, RunState.DIED)
+
+
+def test_records_that_are_believed(state: Path, sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch):
+    """Of this user, and of the user whose launcher it is."""
+    run = load(made(OLD, owner_of(sleeper())).root)
+    assert run is not None
+    assert run.written_by == os.geteuid()
+    run = run._replace(written_by=1000)
+    monkeypatch.setattr("launcher.runs.run.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: 1000)
+    assert (run.is_ours, run.is_believed) == (True, True)
+    monkeypatch.setattr("launcher.runs.run.os.geteuid", lambda: _NOBODY)
+    assert (run.is_ours, run.is_believed) == (False, True)
+    monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: _NOBODY)
+    assert (run.is_ours, run.is_believed) == (False, False)
+    assert run._replace(written_by=0).is_ours
+
+
+def test_control_characters_in_names():
+    plan = {"tasks": [{"task": "a\x1b]0;x\a/0"}, {"task": "b/0", "host": "h\x1b[2J"}]}
+    assert tasks_of(plan) == {"b/0": "h\\x1b[2J"}
+
+
+def test_control_characters_in_the_name_of_a_job(odd: Path):
+    (odd / "launcher.json").write_text('{"job": "\\u001b[2J"}')
+    run = load(str(odd))
+    assert run is not None
+    assert run.job == "\\x1b[2J"
+
+
+def test_a_link_in_the_place_of_the_record(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch):
+    """A user who guesses our pid makes us write nowhere else."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    root = tmp_path / "run"
+    mkdir = os.mkdir
+
+    def made_and_linked(path: str, mode: int = 0o777) -> None:
+        mkdir(path, mode)
+        if path == f"{root}/logs":
+            os.symlink(precious, f"{root}/launcher.json.{os.getpid()}.new")
+
+    monkeypatch.setattr(os, "mkdir", made_and_linked)
+    paths = create(str(root), NEW)
+    assert precious.read_text() == "precious"
+    assert json.loads(Path(paths.owner).read_text())["job"] == NEW
+
+
+@pytest.mark.parametrize("mask", [0o777, 0o277, 0o022])
+def test_the_modes_do_not_depend_on_the_umask(state: Path, mask: int):
+    before = os.umask(mask)
+    try:
+        paths = create(None, NEW)
+    finally:
+        os.umask(before)
+    modes = [os.stat(path).st_mode & 0o777 for path in (paths.root, paths.logs, paths.owner)]
+    assert modes == [0o700, 0o700, 0o600]

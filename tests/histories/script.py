@@ -1,4 +1,4 @@
-"""Histories as text: a line a fact, times unless said otherwise 10 ms apart.
+"""Histories as text: events separated by ``;``, 10 ms apart unless they have a time.
 
 ::
 
@@ -7,40 +7,49 @@
     ready node1 | held node1 | refused node1 | lost node1 | closed node1
     closed                      every agent that is not lost
     worker/0 starts | cannot start 127 | exits 7 | dies 9 | dies 9 oom | gone | left 3 | unkillable 4711
+    worker/0 finishes 0         exits, and is gone
     worker/0 gets 15            a signal of ours
-    worker/0 ends               does as we say: gets 15, dies of it, is gone
+    worker/0 ends               as commanded: gets 15, dies of it, is gone
+    worker/0,worker/1 ends      each of them
     Ctrl-C | SIGTERM | SIGHUP
     time up end                 a timer
-    ... @ 5.5                   at this time, though what came before was later
+    ... @ 5.5                   at this time, though earlier events may have a later one
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from launcher import events
-from launcher.events import Event
+from launcher.events import Command, Event
 from launcher.job import (
     SERVICE_ROLES,
     Host,
     JobSpec,
     OnFailure,
     Placement,
+    Plan,
     Policy,
     Program,
     ProgramKind,
     Role,
     TaskId,
 )
+from launcher.report import Report
 from launcher.scheduler.placement import place
-from tests.clock import FakeClock
-from tests.replay import Played, play
+from launcher.scheduler.plan import make_plan
+from launcher.supervisor import Machine
+
+CommandKind = TypeVar("CommandKind", bound=Command)
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
 SIGNALS = {"Ctrl-C": 2, "SIGTERM": 15, "SIGHUP": 1}
-#: When a script's first fact happened.
+#: Events that are several.
+_PARTS = {"ends": ("gets 15", "dies 15", "gone"), "finishes": ("exits {}", "gone")}
+#: When a script's first event happened.
 START = 1.0
 
 
@@ -62,6 +71,89 @@ def hosts(count: int, slots: int | None = None) -> tuple[Host, ...]:
     return tuple(Host(f"node{number}", slots=slots) for number in range(1, count + 1))
 
 
+class Step(NamedTuple):
+    """An event (``None``: the beginning) and the commands it led to, in order."""
+
+    event: Any
+    commands: tuple[Command, ...]
+
+
+class Replay(NamedTuple):
+    """What came of a history."""
+
+    #: The beginning, then a step an event.
+    steps: tuple[Step, ...]
+    #: How it ended, or how it stands after the last event.
+    report: Report
+    #: Timers that are set, with their seconds.
+    timers: Mapping[str, float]
+    #: ``None``: it has not ended.
+    exit_code: int | None
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """All commands, in order."""
+        return tuple(command for step in self.steps for command in step.commands)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """The notices for the user, in order."""
+        return tuple(notice.text for notice in self.all(events.Tell))
+
+    def all(self, kind: type[CommandKind]) -> tuple[CommandKind, ...]:
+        """All commands of one kind, in order."""
+        return tuple(command for command in self.commands if isinstance(command, kind))
+
+
+class SimulatedJob:
+    """One job, supervised by the real machine; its commands are only recorded.
+
+    Args:
+        job: what to run.
+        placement: the host of each task.
+        check: the hosts try whether they reach each other.
+    """
+
+    def __init__(self, job: JobSpec, placement: Placement, check: bool = False) -> None:
+        self.job = job
+        self.placement = placement
+        self.machine = Machine(job, placement, "job", check)
+        self.plan: Plan | None = None
+        #: Timers that are set, with their seconds.
+        self.timers: dict[str, float] = {}
+        #: Set when it is over.
+        self.exit_code: int | None = None
+
+    def begin(self) -> tuple[Command, ...]:
+        """The first commands."""
+        return self._execute(self.machine.begin())
+
+    def take(self, event: Event) -> tuple[Command, ...]:
+        """The commands that this event leads to.
+
+        Raises:
+            ValueError: a timer is said to have run out that is not set.
+        """
+        if isinstance(event, events.TimeUp) and self.timers.pop(event.timer, None) is None:
+            raise ValueError(f"timer {event.timer!r} is not set: {', '.join(self.timers) or 'none'} is")
+        return self._execute(self.machine.handle(event))
+
+    def _execute(self, commands: Iterable[Command]) -> tuple[Command, ...]:
+        done: list[Command] = []
+        for command in commands:
+            done.append(command)
+            if isinstance(command, events.SetTimer):
+                self.timers[command.timer] = command.seconds
+            elif isinstance(command, events.CancelTimer):
+                self.timers.pop(command.timer, None)
+            elif isinstance(command, events.Finish):
+                self.exit_code = command.exit_code
+            elif isinstance(command, events.MakePlan):
+                self.plan = make_plan(self.job, self.placement, command.ports)
+                done.extend(self._execute(self.machine.planned(self.plan)))
+        return tuple(done)
+
+
 class Script:
     """Reads scripts of one job.
 
@@ -76,31 +168,42 @@ class Script:
         self.job = job
         self.placement: Placement = place(job, tuple(where) or hosts(1))
         self.host_of: dict[str, str] = {placed.task: placed.host.name for placed in self.placement.tasks}
-        self._clock = FakeClock(START, step=0.01)
+        self._clock = _clock(START)
         self._lost: set[str] = set()
 
-    def play(self, text: str) -> Played:
-        """What comes of this history."""
-        return play(self.job, self.placement, self.facts(text), self._check)
+    def play(self, text: str) -> Replay:
+        """Give the events of this history to the real machine.
 
-    def facts(self, text: str) -> Iterator[Event]:
-        """The facts that a script tells."""
-        for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
-            words, _, at = line.partition("@")
-            yield from self._line(words.strip(), FakeClock(float(at)) if at else self._clock)
+        Raises:
+            ValueError: a timer runs out that is not set.
+            launcher.supervisor.InvalidTransition: the events contradict each other.
+        """
+        simulated = SimulatedJob(self.job, self.placement, self._check)
+        steps = [Step(None, simulated.begin())]
+        steps.extend(Step(event, simulated.take(event)) for event in self.events_of(text))
+        times = [step.event.at for step in steps if step.event is not None]
+        report = simulated.machine.report(min(times, default=0.0), max(times, default=0.0))
+        return Replay(tuple(steps), report, dict(simulated.timers), simulated.exit_code)
 
-    def _line(self, words: str, now: Callable[[], float]) -> Iterator[Event]:
-        first, _, rest = words.partition(" ")
-        if words == "up":
+    def events_of(self, text: str) -> Iterator[Event]:
+        """The events of a history."""
+        for part in filter(None, (part.strip() for part in text.split(";"))):
+            event, _, at = part.partition("@")
+            yield from self._part(event.strip(), _clock(float(at), 0.0) if at else self._clock)
+
+    def _part(self, text: str, now: Callable[[], float]) -> Iterator[Event]:
+        first, _, rest = text.partition(" ")
+        if text == "up":
             yield from self._up(now)
-        elif words == "closed":
+        elif text == "closed":
             yield from (events.AgentClosed(host, now()) for host in self._hosts() if host not in self._lost)
-        elif words in SIGNALS:
-            yield events.StopAsked(now(), SIGNALS[words], words)
-        elif words.startswith("time up "):
-            yield events.TimeUp(now(), words.removeprefix("time up "))
+        elif text in SIGNALS:
+            yield events.StopAsked(now(), SIGNALS[text], text)
+        elif text.startswith("time up "):
+            yield events.TimeUp(now(), text.removeprefix("time up "))
         elif "/" in first:
-            yield from self._task(TaskId(first), rest, now)
+            for task in first.split(","):
+                yield from self._task(TaskId(task), rest, now)
         else:
             yield self._agent(first, rest, now)
 
@@ -132,10 +235,10 @@ class Script:
         self._lost.add(host)
         return events.AgentLost(host, now(), "connection reset")
 
-    def _task(self, task: TaskId, what: str, now: Callable[[], float]) -> Iterator[Event]:
-        verb = (re.match(r"[a-z ]*[a-z]", what) or [what])[0].removesuffix(" oom")
-        numbers = [int(number) for number in re.findall(r"\d+", what)]
-        host, at = self.host_of[task], (0.0 if verb == "ends" else now())
+    def _task(self, task: TaskId, text: str, now: Callable[[], float]) -> Iterator[Event]:
+        verb = (re.match(r"[a-z ]*[a-z]", text) or [text])[0].removesuffix(" oom")
+        numbers = [int(number) for number in re.findall(r"\d+", text)]
+        host, at = self.host_of[task], (0.0 if verb in _PARTS else now())
         if verb == "starts":
             yield events.TaskStarted(host, at, task, 1, 1000)
         elif verb == "cannot start":
@@ -143,27 +246,33 @@ class Script:
         elif verb == "exits":
             yield events.TaskExited(host, at, task, 1, numbers[0], None, 1 << 20, 0.5)
         elif verb == "dies":
-            oom = "oom_kill 1" if "oom" in what else ""
+            oom = "oom_kill 1" if "oom" in text else ""
             yield events.TaskExited(host, at, task, 1, None, numbers[0], 1 << 20, 0.5, oom)
         elif verb == "gets":
             yield events.TaskSignalled(host, at, task, 1, numbers[0], 1)
-        elif verb == "ends":
-            for part in ("gets 15", "dies 15", "gone"):
-                yield from self._task(task, part, now)
+        elif verb in _PARTS:
+            for part in _PARTS[verb]:
+                yield from self._task(task, part.format(*numbers), now)
         else:
-            assert verb in ("gone", "left", "unkillable"), what
+            assert verb in ("gone", "left", "unkillable"), text
             pids = tuple(numbers) if verb == "unkillable" else ()
             yield events.TaskGone(host, at, task, 1, numbers[0] if verb == "left" else 0, pids)
 
 
-def states(played: Played) -> dict[str, str]:
+def _clock(start: float, step: float = 0.01) -> Callable[[], float]:
+    """A clock that advances with each look."""
+    times = itertools.count(start, step)
+    return lambda: next(times)
+
+
+def states(replay: Replay) -> dict[str, str]:
     """``{"worker/0": "failed: exit"}``: state and reason of each task."""
     return {
         task.task: f"{task.state.value}: {task.reason.value}" if task.reason else task.state.value
-        for task in played.report.tasks
+        for task in replay.report.tasks
     }
 
 
-def after(played: Played, last: int = 1) -> tuple[Any, ...]:
-    """The orders that the last facts led to."""
-    return tuple(order for step in played.steps[-last:] for order in step.orders)
+def after(replay: Replay, last: int = 1) -> tuple[Any, ...]:
+    """The commands that the last events led to."""
+    return tuple(command for step in replay.steps[-last:] for command in step.commands)

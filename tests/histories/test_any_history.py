@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: a job ends, in a way that can be told, and truthfully."""
+"""Whatever happens, in whatever order: a job ends, in a way that can be notices, and truthfully."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from launcher.job import JobSpec, OnFailure
 from launcher.report import Report, TaskState
+from launcher.scheduler.placement import place
 from launcher.supervisor.tasks import deciding_tasks
-from tests.histories.script import hosts, job
+from tests.histories.script import SimulatedJob, hosts, job
 from tests.histories.world import World
-from tests.replay import Rehearsal
 
 TAPES = st.lists(st.integers(0, 1 << 16), max_size=120)
 
@@ -30,17 +30,19 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     )
 
 
-def run(stage: Rehearsal, tape: list[int], skews: list[float], surprising: int, calm: bool = False) -> World:
+def run(
+    simulated: SimulatedJob, tape: list[int], skews: list[float], surprising: int, calm: bool = False
+) -> World:
     """Let happen what the tape says, then let it settle.
 
     Args:
-        stage: the job.
+        simulated: the job.
         tape: which of the things that can happen does.
         skews: how wrong the clocks of the hosts are.
         surprising: how many of 16 are surprises.
         calm: all goes well until every task has started.
     """
-    world = World(stage, skews)
+    world = World(simulated, skews)
     if calm:
         world.start()
     for number in tape:
@@ -64,15 +66,15 @@ def run(stage: Rehearsal, tape: list[int], skews: list[float], surprising: int, 
 def test_every_history_ends(
     spec: JobSpec, count: int, tape: list[int], skews: list[float], surprising: int, calm: bool
 ):
-    stage = Rehearsal(spec, hosts(count))
-    run(stage, tape, skews, surprising, calm)
-    report = stage.machine.report(100.0, 200.0)
+    simulated = SimulatedJob(spec, place(spec, hosts(count)))
+    run(simulated, tape, skews, surprising, calm)
+    report = simulated.machine.report(100.0, 200.0)
     check_states(report)
     check_cause(report)
     if report.exit_code == 0:
-        decided = deciding_tasks(stage.placement)
+        decided = deciding_tasks(simulated.placement)
         assert all(task.state is TaskState.SUCCEEDED for task in report.tasks if task.task in decided)
-    assert stage.exit_code == report.exit_code
+    assert simulated.exit_code == report.exit_code
 
 
 def check_states(report: Report) -> None:
@@ -107,13 +109,13 @@ def check_cause(report: Report) -> None:
 @given(jobs(), st.integers(1, 3), TAPES)
 def test_without_surprises_and_failures_it_is_a_success(spec: JobSpec, count: int, tape: list[int]):
     """Only the order in which things happen is left to chance."""
-    stage = Rehearsal(spec, hosts(count))
-    world = World(stage)
+    simulated = SimulatedJob(spec, place(spec, hosts(count)))
+    world = World(simulated)
     for number in tape:
         ready = [action for agent in world.agents.values() for action in world._sound(agent)]
         if ready:
             ready[number % len(ready)]()
     world.settle()
-    assert stage.exit_code == 0
-    states = {task.state for task in stage.machine.report(0.0, 1.0).tasks}
+    assert simulated.exit_code == 0
+    states = {task.state for task in simulated.machine.report(0.0, 1.0).tasks}
     assert states <= {TaskState.SUCCEEDED, TaskState.STOPPED}

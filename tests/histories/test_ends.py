@@ -28,153 +28,84 @@ PLAIN = ("worker 2", "ps 1")
 ENDS = {
     "all workers exit with 0: the ps is stopped": End(
         Script(job(*PLAIN)),
-        """
-        up
-        worker/0 exits 0
-        worker/0 gone
-        worker/1 exits 0
-        worker/1 gone
-        ps/0 ends
-        closed
-        """,
+        "up; worker/0,worker/1 finishes 0; ps/0 ends; closed",
         0,
         "worker/0 succeeded: exit, worker/1 succeeded: exit, ps/0 stopped: stopped",
     ),
     "the chief is done: workers are stopped": End(
         Script(job("chief 1", *PLAIN)),
-        """
-        up
-        worker/0 exits 0
-        worker/0 gone
-        chief/0 exits 0
-        chief/0 gone
-        worker/1 ends
-        ps/0 ends
-        closed
-        """,
+        "up; worker/0,chief/0 finishes 0; worker/1,ps/0 ends; closed",
         0,
         "chief/0 succeeded: exit, worker/0 succeeded: exit, worker/1 stopped: stopped, ps/0 stopped: stopped",
     ),
     "only ps: the job is over when they are": End(
-        Script(job("ps 1")), "up\nps/0 exits 0\nps/0 gone\nclosed", 0, "ps/0 succeeded: exit"
+        Script(job("ps 1")), "up; ps/0 finishes 0; closed", 0, "ps/0 succeeded: exit"
     ),
     "a role of the user's own is waited for like a worker": End(
         Script(job("reader 1", "worker 1")),
-        """
-        up
-        worker/0 exits 0
-        worker/0 gone
-        reader/0 exits 0
-        reader/0 gone
-        closed
-        """,
+        "up; worker/0,reader/0 finishes 0; closed",
         0,
         "worker/0 succeeded: exit, reader/0 succeeded: exit",
     ),
     "one worker exits with 7": End(
         Script(job(*PLAIN)),
-        """
-        up
-        worker/1 exits 7
-        worker/1 gone
-        worker/0 ends
-        ps/0 ends
-        closed
-        """,
+        "up; worker/1 finishes 7; worker/0,ps/0 ends; closed",
         7,
         "worker/0 stopped: stopped, worker/1 failed: exit, ps/0 stopped: stopped",
         "worker/1 failed on node1 after 0.0s: exit code 7",
     ),
     "killed by SIGKILL": End(
         Script(job("worker 1")),
-        "up\nworker/0 dies 9\nworker/0 gone\nclosed",
+        "up; worker/0 dies 9; worker/0 gone; closed",
         137,
         "worker/0 failed: signal",
         "worker/0 failed on node1 after 0.0s: killed by SIGKILL",
     ),
     "out of memory": End(
         Script(job("worker 1")),
-        "up\nworker/0 dies 9 oom\nworker/0 gone\nclosed",
+        "up; worker/0 dies 9 oom; worker/0 gone; closed",
         137,
         "worker/0 failed: out of memory",
         "worker/0 failed on node1 after 0.0s: killed by SIGKILL, out of memory (oom_kill 1)",
     ),
     "a ps dies before the end": End(
         Script(job(*PLAIN)),
-        "up\nps/0 dies 11\nps/0 gone\nworker/0 ends\nworker/1 ends\nclosed",
+        "up; ps/0 dies 11; ps/0 gone; worker/0,worker/1 ends; closed",
         139,
         "worker/0 stopped: stopped, worker/1 stopped: stopped, ps/0 failed: signal",
         "ps/0 failed on node1 after 0.0s: killed by SIGSEGV",
     ),
     "a ps exits with 0 before the end": End(
         Script(job(*PLAIN)),
-        """
-        up
-        ps/0 exits 0
-        ps/0 gone
-        worker/0 exits 0
-        worker/0 gone
-        worker/1 exits 0
-        worker/1 gone
-        closed
-        """,
+        "up; ps/0,worker/0,worker/1 finishes 0; closed",
         0,
         "worker/0 succeeded: exit, worker/1 succeeded: exit, ps/0 succeeded: exit",
     ),
     "the evaluator fails": End(
         Script(job("worker 1", "evaluator 1")),
-        "up\nevaluator/0 exits 3\nevaluator/0 gone\nworker/0 ends\nclosed",
+        "up; evaluator/0 finishes 3; worker/0 ends; closed",
         3,
         "worker/0 stopped: stopped, evaluator/0 failed: exit",
         "evaluator/0 failed on node1 after 0.0s: exit code 3",
     ),
-    "by itself between our order and our signal": End(
+    "by itself between our command and our signal": End(
         Script(job("worker 3")),
-        """
-        up
-        worker/1 exits 7
-        worker/1 gone
-        worker/2 exits 9           # no signal of ours reached it
-        worker/2 gone
-        worker/0 ends
-        closed
-        """,
+        "up; worker/1 finishes 7; worker/2 finishes 9; worker/0 ends; closed",
         7,
         "worker/0 stopped: stopped, worker/1 failed: exit, worker/2 failed: exit",
         "worker/1 failed on node1 after 0.0s: exit code 7",
     ),
     "the first by time is the cause, though reported second": End(
         Script(job("worker 3"), hosts(3)),
-        """
-        up
-        worker/1 exits 7 @ 9.0
-        worker/2 exits 9 @ 8.5
-        worker/1 gone
-        worker/2 gone
-        worker/0 ends
-        closed
-        """,
+        "up; worker/1 exits 7 @ 9.0; worker/2 exits 9 @ 8.5; worker/1,worker/2 gone; worker/0 ends; closed",
         9,
         "worker/0 stopped: stopped, worker/1 failed: exit, worker/2 failed: exit",
         "worker/2 failed on node3 after 7.4s: exit code 9",
     ),
     "what we signalled is stopped, whatever its code": End(
         Script(job("worker 4")),
-        """
-        up
-        worker/0 exits 1
-        worker/0 gone
-        worker/1 gets 15
-        worker/2 gets 15
-        worker/3 gets 15
-        worker/1 exits 0
-        worker/2 exits 3
-        worker/3 dies 11
-        worker/1 gone
-        worker/2 gone
-        worker/3 gone
-        closed
-        """,
+        "up; worker/0 finishes 1; worker/1,worker/2,worker/3 gets 15; "
+        "worker/1 exits 0; worker/2 exits 3; worker/3 dies 11; worker/1,worker/2,worker/3 gone; closed",
         1,
         "worker/0 failed: exit, worker/1 stopped: stopped, worker/2 stopped: stopped, "
         "worker/3 stopped: stopped",
@@ -182,104 +113,78 @@ ENDS = {
     ),
     "a ps that crashes after all was done": End(
         Script(job("worker 1", "ps 1")),
-        "up\nworker/0 exits 0 @ 5.0\nps/0 dies 6 @ 5.001\nworker/0 gone\nps/0 gone\nclosed",
+        "up; worker/0 exits 0 @ 5.0; ps/0 dies 6 @ 5.001; worker/0,ps/0 gone; closed",
         0,
         "worker/0 succeeded: exit, ps/0 stopped: stopped",
     ),
     "a ps that had crashed before all was done": End(
         Script(job("worker 1", "ps 1"), hosts(2)),
-        "up\nworker/0 exits 0 @ 5.0\nps/0 dies 6 @ 4.999\nworker/0 gone\nps/0 gone\nclosed",
+        "up; worker/0 exits 0 @ 5.0; ps/0 dies 6 @ 4.999; worker/0,ps/0 gone; closed",
         134,
         "worker/0 succeeded: exit, ps/0 failed: signal",
         "ps/0 failed on node1 after 3.9s: killed by SIGABRT",
     ),
-    "done is when the last worker ended, not when the last was heard of": End(
+    "done is when the last worker ended, not when that became known": End(
         Script(job("worker 2", "ps 1"), hosts(3)),
-        """
-        up
-        worker/0 exits 0 @ 5.2
-        worker/1 exits 0 @ 5.0
-        ps/0 dies 6 @ 5.1
-        worker/0 gone
-        worker/1 gone
-        ps/0 gone
-        closed
-        """,
+        "up; worker/0 exits 0 @ 5.2; worker/1 exits 0 @ 5.0; ps/0 dies 6 @ 5.1; "
+        "worker/0,worker/1,ps/0 gone; closed",
         134,
         "worker/0 succeeded: exit, worker/1 succeeded: exit, ps/0 failed: signal",
         "ps/0 failed on node1 after 4.0s: killed by SIGABRT",
     ),
     "not found": End(
         Script(job("worker 1")),
-        "ready node1\nheld node1\nworker/0 cannot start 127\nclosed",
+        "ready node1; held node1; worker/0 cannot start 127; closed",
         127,
         "worker/0 failed: not found",
         "worker/0 could not be started on node1: no such thing",
     ),
     "not runnable": End(
         Script(job("worker 2"), hosts(2)),
-        """
-        ready node1
-        ready node2
-        held node2
-        held node1
-        worker/1 cannot start 126
-        worker/0 starts
-        worker/0 ends
-        closed
-        """,
+        "ready node1; ready node2; held node2; held node1; worker/1 cannot start 126; "
+        "worker/0 starts; worker/0 ends; closed",
         126,
         "worker/0 stopped: stopped, worker/1 failed: not runnable",
         "worker/1 could not be started on node2: no such thing",
     ),
     "the host could not start it": End(
         Script(job("worker 1")),
-        "ready node1\nheld node1\nworker/0 cannot start 125\nclosed",
+        "ready node1; held node1; worker/0 cannot start 125; closed",
         125,
         "worker/0 failed: launcher",
         "worker/0 could not be started on node1: no such thing",
     ),
     "none could be started": End(
         Script(job("worker 2")),
-        "ready node1\nheld node1\nworker/0 cannot start 127\nworker/1 cannot start 127\nclosed",
+        "ready node1; held node1; worker/0 cannot start 127; worker/1 cannot start 127; closed",
         127,
         "worker/0 failed: not found, worker/1 failed: not found",
         "worker/0 could not be started on node1: no such thing",
     ),
     "continue: the others go on; the first failure's code": End(
         Script(job("worker 3", "ps 1", on_failure="continue")),
-        """
-        up
-        worker/1 exits 7
-        worker/1 gone
-        worker/2 exits 9
-        worker/2 gone
-        worker/0 exits 0
-        worker/0 gone
-        ps/0 ends
-        closed
-        """,
+        "up; worker/1 finishes 7; worker/2 finishes 9; worker/0 finishes 0; ps/0 ends; closed",
         7,
         "worker/0 succeeded: exit, worker/1 failed: exit, worker/2 failed: exit, ps/0 stopped: stopped",
         "worker/1 failed on node1 after 0.0s: exit code 7",
     ),
     "continue: the chief fails, and that is the end": End(
         Script(job("chief 1", "worker 1", on_failure="continue")),
-        "up\nchief/0 exits 7\nchief/0 gone\nworker/0 ends\nclosed",
+        "up; chief/0 finishes 7; worker/0 ends; closed",
         7,
         "chief/0 failed: exit, worker/0 stopped: stopped",
         "chief/0 failed on node1 after 0.0s: exit code 7",
     ),
     "continue: what crashes after the end has not failed": End(
         Script(job("worker 1", "ps 1", on_failure="continue")),
-        "up\nworker/0 exits 7\nps/0 dies 6\nworker/0 gone\nps/0 gone\nclosed",
+        "up; worker/0 exits 7; ps/0 dies 6; worker/0,ps/0 gone; closed",
         7,
         "worker/0 failed: exit, ps/0 stopped: stopped",
         "worker/0 failed on node1 after 0.0s: exit code 7",
     ),
     "continue: a ps fails, the workers finish": End(
         Script(job("worker 1", "ps 1", on_failure="continue")),
-        "up\nps/0 exits 2\nps/0 gone\nworker/0 exits 0\nworker/0 gone\nclosed",
+        "up; ps/0 finishes 2; worker/0 finishes 0; closed",
         2,
         "worker/0 succeeded: exit, ps/0 failed: exit",
         "ps/0 failed on node1 after 0.0s: exit code 2",
@@ -289,81 +194,81 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 def test_ends(end: End):
-    played = end.script.play(end.history)
-    assert played.exit_code == played.report.exit_code == end.exit_code
-    assert ", ".join(f"{task} {state}" for task, state in states(played).items()) == end.states
-    assert (played.report.failure.text if played.report.failure else "") == end.cause
-    assert not {"end", "start", "ready", "job"} & set(played.timers)
+    replay = end.script.play(end.history)
+    assert replay.exit_code == replay.report.exit_code == end.exit_code
+    assert ", ".join(f"{task} {state}" for task, state in states(replay).items()) == end.states
+    assert (replay.report.failure.text if replay.report.failure else "") == end.cause
+    assert not {"end", "start", "ready", "job"} & set(replay.timers)
 
 
 def test_one_failure_stops_the_others_at_once_in_one_order_a_host():
     script = Script(job("worker 5", "ps 1"), hosts(3, slots=2))
-    played = script.play("up\nworker/3 exits 7")
-    stops = [order for order in played.steps[-1].orders if isinstance(order, events.StopTasks)]
+    replay = script.play("up; worker/3 exits 7")
+    stops = [command for command in replay.steps[-1].commands if isinstance(command, events.StopTasks)]
     on: dict[str, tuple[str, ...]] = {}
     for task, host in script.host_of.items():
         on[host] = (*on.get(host, ()), *((task,) if task != "worker/3" else ()))
     assert {stop.host: stop.tasks for stop in stops} == on
     assert len(stops) == 3
     assert {stop.ladder for stop in stops} == {TERM_ABRT_KILL}
-    assert played.told == ("worker/3 failed on node3 after 0.0s: exit code 7; stopping the other 5 tasks",)
+    assert replay.notices == ("worker/3 failed on node3 after 0.0s: exit code 7; stopping the other 5 tasks",)
 
 
 def test_what_failed_is_not_stopped_again():
     """What it left behind is on a ladder already: a new one would only take longer."""
-    played = Script(job("worker 2")).play("up\nworker/0 exits 7")
-    assert [stop.tasks for stop in played.all(events.StopTasks)] == [("worker/1",)]
+    replay = Script(job("worker 2")).play("up; worker/0 exits 7")
+    assert [stop.tasks for stop in replay.all(events.StopTasks)] == [("worker/1",)]
 
 
 def test_the_last_one_ends_without_being_stopped():
-    played = Script(job("worker 1")).play("up\nworker/0 exits 0")
-    assert not played.all(events.StopTasks)
-    assert played.timers["end"] == 27.0
+    replay = Script(job("worker 1")).play("up; worker/0 exits 0")
+    assert not replay.all(events.StopTasks)
+    assert replay.timers["end"] == 27.0
 
 
 def test_grace_0_kills_at_once():
-    played = Script(job("worker 2", grace=0)).play("up\nworker/0 exits 7")
-    assert [stop.ladder for stop in played.all(events.StopTasks)] == [((9, 5.0),)]
+    replay = Script(job("worker 2", grace=0)).play("up; worker/0 exits 7")
+    assert [stop.ladder for stop in replay.all(events.StopTasks)] == [((9, 5.0),)]
 
 
 def test_a_failure_that_was_first_is_told_though_it_comes_late():
-    played = Script(job("worker 1", "ps 1"), hosts(2)).play("up\nworker/0 exits 0 @ 5.0\nps/0 exits 2 @ 4.5")
-    assert played.told == ("ps/0 failed on node1 after 3.5s: exit code 2; that was before all else",)
+    replay = Script(job("worker 1", "ps 1"), hosts(2)).play("up; worker/0 exits 0 @ 5.0; ps/0 exits 2 @ 4.5")
+    assert replay.notices == ("ps/0 failed on node1 after 3.5s: exit code 2; that was before all else",)
 
 
 def test_a_failure_that_only_follows_the_first_is_not_told():
-    played = Script(job("worker 3")).play("up\nworker/0 exits 7\nworker/1 exits 1")
-    assert played.told == ("worker/0 failed on node1 after 0.0s: exit code 7; stopping the other 2 tasks",)
+    replay = Script(job("worker 3")).play("up; worker/0 exits 7; worker/1 exits 1")
+    assert replay.notices == ("worker/0 failed on node1 after 0.0s: exit code 7; stopping the other 2 tasks",)
 
 
 def test_continue_says_who_is_left():
-    played = Script(job("worker 3", on_failure="continue")).play("up\nworker/0 exits 7\nworker/1 exits 1")
-    assert played.told == (
+    replay = Script(job("worker 3", on_failure="continue")).play("up; worker/0 exits 7; worker/1 exits 1")
+    assert replay.notices == (
         "worker/0 failed on node1 after 0.0s: exit code 7; 2 tasks left",
         "worker/1 failed on node1 after 0.0s: exit code 1; 1 task left",
     )
-    assert not played.all(events.StopTasks)
+    assert not replay.all(events.StopTasks)
 
 
 def test_the_report_keeps_what_was_seen():
-    played = Script(job("worker 1")).play("up\nworker/0 exits 7 @ 5.0\nworker/0 left 3\nclosed")
-    (task,) = played.report.tasks
+    replay = Script(job("worker 1")).play("up; worker/0 exits 7 @ 5.0; worker/0 left 3; closed")
+    (task,) = replay.report.tasks
     assert (task.host, task.address, task.port, task.pid) == ("node1", "node1:4000", 4000, 1000)
     assert (task.ended_at, task.peak_rss, task.cpu_s, task.leftovers) == (5.0, 1 << 20, 0.5, 3)
     assert task.detail == "exit code 7"
-    assert "worker/0 left 3 processes behind: ended by us" in played.told
+    assert "worker/0 left 3 processes behind: ended by us" in replay.notices
 
 
 def test_facts_after_the_end_change_nothing():
     script = Script(job("worker 1"))
-    played = script.play("up\nworker/0 exits 0\nworker/0 gone\nclosed\nCtrl-C\nlost node1")
-    assert played.exit_code == 0
-    assert not played.steps[-1].orders
-    assert played.report.failure is None
+    replay = script.play("up; worker/0 finishes 0; closed; Ctrl-C; lost node1")
+    assert replay.exit_code == 0
+    assert not replay.steps[-1].commands
+    assert replay.report.failure is None
 
 
 def test_a_ps_that_ends_early_by_itself_is_no_failure_and_is_mentioned():
-    history = "up\nps/0 exits 0\nps/0 gone\nworker/0 exits 0\nworker/0 gone\nclosed"
-    played = Script(job("worker 1", "ps 1")).play(history)
-    assert played.exit_code == 0
-    assert played.told == ("ps/0 ended by itself (exit code 0) before the job was done",)
+    history = "up; ps/0,worker/0 finishes 0; closed"
+    replay = Script(job("worker 1", "ps 1")).play(history)
+    assert replay.exit_code == 0
+    assert replay.notices == ("ps/0 ended by itself (exit code 0) before the job was done",)

@@ -1,6 +1,6 @@
 """A world of hosts in which anything happens that can happen, in any order that it can happen in.
 
-Each host is a model of the real agent: its facts leave in order, its orders come in order, and both are
+Each host is a model of the real agent: its events leave in order, its commands come in order, and both are
 on their way for any time. What happens next is read from a tape of numbers, so that a failing history
 can be shrunk.
 """
@@ -14,7 +14,7 @@ from launcher import events
 from launcher.events import Command, Event, Ladder
 from launcher.job import TaskId
 from launcher.supervisor.machine import Phase
-from tests.replay import Rehearsal
+from tests.histories.script import SimulatedJob
 
 ABANDONED: Ladder = ((15, 1.0), (9, 5.0))
 #: What bounds the wait of each phase.
@@ -31,12 +31,12 @@ Action = Callable[[], object]
 class ModelTask:
     """A task as its agent sees it: its process lives or has exited, and may have left something behind."""
 
-    def __init__(self, order: events.StartTask) -> None:
-        self.order = order
+    def __init__(self, command: events.StartTask) -> None:
+        self.command = command
         self.alive = True
         self.signalled = False
         self.leftovers = 0
-        self.rungs: deque[tuple[int, float]] = deque()
+        self.steps: deque[tuple[int, float]] = deque()
 
 
 class ModelAgent:
@@ -49,26 +49,26 @@ class ModelAgent:
         self.outbox: deque[Event] = deque()
         self.tasks: dict[TaskId, ModelTask] = {}
         self.closing = self.over = False
-        self._say(events.AgentReady(host, now(), 1, {}))
+        self._report(events.AgentReady(host, now(), 1, {}))
 
-    def _say(self, fact: Event) -> None:
-        self.outbox.append(fact)
+    def _report(self, event: Event) -> None:
+        self.outbox.append(event)
 
     def actions(self) -> Iterator[Action]:
         """Everything that can happen on this host now."""
         if self.over:
             return
         if self.inbox:
-            yield self._obey
+            yield self._execute
         for name, task in self.tasks.items():
             yield from self._of_task(name, task)
         if self.closing and not self.tasks:
-            yield self._goodbye
+            yield self._close
 
     def accidents(self) -> Iterator[Action]:
         """What ends an agent unasked, and what it can't do."""
         if self.inbox and not self.over:
-            yield lambda: self._obey(refuse=True)
+            yield lambda: self._execute(refuse=True)
         if not self.over:
             yield lambda: self.die(len(self.outbox))
             yield lambda: self.die(len(self.outbox) // 2)
@@ -82,50 +82,52 @@ class ModelAgent:
             yield lambda: self._exit(name, task, 0, None, leaves=2)
         else:
             yield lambda: self._gone(name)
-        if task.rungs:
-            yield lambda: self._climb(name, task)
+        if task.steps:
+            yield lambda: self._next_step(name, task)
 
     # What agents do ---------------------------------------------------------------------------------
 
-    def _obey(self, refuse: bool = False) -> None:
-        order = self.inbox.popleft()
-        if isinstance(order, events.HoldPorts) and refuse:
-            self._say(events.PortsRefused(self.host, self._now(), "none left"))
-        elif isinstance(order, events.HoldPorts):
-            ports = {task: 4000 + number for number, task in enumerate(order.tasks)}
-            self._say(events.PortsHeld(self.host, self._now(), ports))
-        elif isinstance(order, events.StartTask):
-            self._start(order, refuse)
-        elif isinstance(order, events.StopTasks):
-            self._end(order.tasks, order.ladder)
+    def _execute(self, refuse: bool = False) -> None:
+        command = self.inbox.popleft()
+        if isinstance(command, events.HoldPorts) and refuse:
+            self._report(events.PortsRefused(self.host, self._now(), "none left"))
+        elif isinstance(command, events.HoldPorts):
+            ports = {task: 4000 + number for number, task in enumerate(command.tasks)}
+            self._report(events.PortsHeld(self.host, self._now(), ports))
+        elif isinstance(command, events.StartTask):
+            self._start(command, refuse)
+        elif isinstance(command, events.StopTasks):
+            self._end(command.tasks, command.ladder)
         else:
             self.abandon()
 
-    def _start(self, order: events.StartTask, refuse: bool) -> None:
+    def _start(self, command: events.StartTask, refuse: bool) -> None:
         if refuse:
-            self._say(events.TaskNotStarted(self.host, self._now(), order.task, order.attempt, 127, "none"))
+            self._report(
+                events.TaskNotStarted(self.host, self._now(), command.task, command.attempt, 127, "none")
+            )
             return
-        self.tasks[order.task] = ModelTask(order)
-        self._say(events.TaskStarted(self.host, self._now(), order.task, order.attempt, 1000))
+        self.tasks[command.task] = ModelTask(command)
+        self._report(events.TaskStarted(self.host, self._now(), command.task, command.attempt, 1000))
         if self.closing:
-            self._end((order.task,), ABANDONED)
+            self._end((command.task,), ABANDONED)
 
     def _end(self, tasks: Sequence[TaskId], ladder: Ladder) -> None:
         for name in tasks:
             task = self.tasks.get(name)
             if task is not None and (task.alive or task.leftovers):
-                task.rungs = deque(ladder)
+                task.steps = deque(ladder)
                 self._signal(name, task)
 
     def _signal(self, name: TaskId, task: ModelTask) -> None:
-        signal, _ = task.rungs[0]
+        signal, _ = task.steps[0]
         task.signalled = task.signalled or task.alive
-        self._say(events.TaskSignalled(self.host, self._now(), name, task.order.attempt, signal, 1))
+        self._report(events.TaskSignalled(self.host, self._now(), name, task.command.attempt, signal, 1))
 
-    def _climb(self, name: TaskId, task: ModelTask) -> None:
-        """The rung's time is up: the next one, or there is nothing more that we could do."""
-        task.rungs.popleft()
-        if task.rungs:
+    def _next_step(self, name: TaskId, task: ModelTask) -> None:
+        """The step's time is up: the next one, or there is nothing more that we could do."""
+        task.steps.popleft()
+        if task.steps:
             self._signal(name, task)
         else:
             self._gone(name, unkillable=(4711,))
@@ -134,16 +136,16 @@ class ModelAgent:
         self, name: TaskId, task: ModelTask, code: int | None, signal: int | None, leaves: int = 0
     ) -> None:
         task.alive = False
-        who = (self.host, self._now(), name, task.order.attempt)
-        self._say(events.TaskExited(*who, code, signal, 1 << 20, 0.1))
+        fields = (self.host, self._now(), name, task.command.attempt)
+        self._report(events.TaskExited(*fields, code, signal, 1 << 20, 0.1))
         task.leftovers = leaves
-        if leaves and not task.rungs:
-            self._end((name,), task.order.ladder)
+        if leaves and not task.steps:
+            self._end((name,), task.command.ladder)
 
     def _gone(self, name: TaskId, unkillable: tuple[int, ...] = ()) -> None:
         task = self.tasks.pop(name)
-        who = (self.host, self._now(), name, task.order.attempt)
-        self._say(events.TaskGone(*who, task.leftovers, unkillable))
+        fields = (self.host, self._now(), name, task.command.attempt)
+        self._report(events.TaskGone(*fields, task.leftovers, unkillable))
 
     def abandon(self) -> None:
         """Told to close, or SIGTERM from outside: end everything, then itself."""
@@ -151,35 +153,35 @@ class ModelAgent:
             self.closing = True
             self._end(tuple(self.tasks), ABANDONED)
 
-    def _goodbye(self) -> None:
+    def _close(self) -> None:
         self.over = True
-        self._say(events.AgentClosed(self.host, self._now()))
+        self._report(events.AgentClosed(self.host, self._now()))
 
     def die(self, arrives: int) -> None:
-        """It is killed, or its host is cut off: so many of its last facts still arrive."""
+        """It is killed, or its host is cut off: so many of its last events still arrive."""
         self.over = True
         while len(self.outbox) > arrives:
             self.outbox.pop()
-        self._say(events.AgentLost(self.host, self._now(), "reset"))
+        self._report(events.AgentLost(self.host, self._now(), "reset"))
 
 
 class World:
     """A job among its hosts. Checks all the while that nothing is ordered that must not be.
 
     Args:
-        stage: the job.
+        simulated: the job.
         skews: how wrong the clocks of the hosts are, in seconds.
     """
 
-    def __init__(self, stage: Rehearsal, skews: Sequence[float] = ()) -> None:
-        self.stage = stage
+    def __init__(self, simulated: SimulatedJob, skews: Sequence[float] = ()) -> None:
+        self.simulated = simulated
         self._time = 100.0
-        hosts = [host.name for host in stage.placement.hosts()]
+        hosts = [host.name for host in simulated.placement.hosts()]
         wrong = dict(zip(hosts, skews, strict=False))
         self.agents = {host: ModelAgent(host, self._clock(wrong.get(host, 0.0))) for host in hosts}
         self._lost: set[str] = set()
         self._stopping = False
-        self._carry(stage.begin())
+        self._carry(simulated.begin())
 
     def _clock(self, skew: float) -> Callable[[], float]:
         def now() -> float:
@@ -200,7 +202,7 @@ class World:
     def surprises(self) -> list[Action]:
         """Everything else that can happen."""
         found: list[Action] = [accident for agent in self.agents.values() for accident in agent.accidents()]
-        found.extend(lambda timer=timer: self.time_up(timer) for timer in self.stage.timers)  # type: ignore[misc]
+        found.extend(lambda timer=timer: self.time_up(timer) for timer in self.simulated.timers)  # type: ignore[misc]
         found.extend([self._ctrl_c] * 2)
         return found
 
@@ -212,31 +214,31 @@ class World:
         """A timer runs out."""
         self._take(events.TimeUp(self._time, timer))
 
-    def _take(self, fact: Event) -> None:
-        was_over = self.stage.exit_code is not None
-        given = self.stage.take(fact)
-        assert not (was_over and given), f"orders after the end: {given}"
-        self._carry(given)
+    def _take(self, event: Event) -> None:
+        was_over = self.simulated.exit_code is not None
+        commands = self.simulated.take(event)
+        assert not (was_over and commands), f"commands after the end: {commands}"
+        self._carry(commands)
         self._check_waits()
 
-    def _carry(self, given: Sequence[Command]) -> None:
-        for order in given:
-            host = getattr(order, "host", None)
+    def _carry(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            host = getattr(command, "host", None)
             if host is None:
                 continue
-            assert host not in self._lost, f"{host} is lost, and yet: {order}"
-            self._stopping = self._stopping or isinstance(order, (events.StopTasks, events.CloseAgent))
-            assert not (self._stopping and isinstance(order, events.StartTask)), "a start after a stop"
-            if isinstance(order, events.HangUp):
+            assert host not in self._lost, f"{host} is lost, and yet: {command}"
+            self._stopping = self._stopping or isinstance(command, (events.StopTasks, events.CloseAgent))
+            assert not (self._stopping and isinstance(command, events.StartTask)), "a start after a stop"
+            if isinstance(command, events.HangUp):
                 self._lost.add(host)
                 self.agents[host].over = True
                 self.agents[host].outbox.clear()
             else:
-                self.agents[host].inbox.append(order)
+                self.agents[host].inbox.append(command)
 
     def _check_waits(self) -> None:
-        bound = BOUNDS.get(self.stage.machine.phase)
-        assert bound is None or bound in self.stage.timers, f"{self.stage.machine.phase} has no end"
+        bound = BOUNDS.get(self.simulated.machine.phase)
+        assert bound is None or bound in self.simulated.timers, f"{self.simulated.machine.phase} has no end"
 
     def start(self) -> None:
         """Every task is started, and nobody has ended."""
@@ -248,19 +250,19 @@ class World:
             if agent.outbox:
                 yield lambda agent=agent: self._take(agent.outbox.popleft())  # type: ignore[misc]
             if agent.inbox:
-                yield agent._obey
+                yield agent._execute
 
     def settle(self) -> None:
         """No more surprises: everybody does what is asked, and only what can't go on runs into its timer."""
         for _ in range(10_000):
-            if self.stage.exit_code is not None:
+            if self.simulated.exit_code is not None:
                 return
             ready = [action for agent in self.agents.values() for action in self._sound(agent)]
             if ready:
                 ready[0]()
                 continue
-            bounds = [timer for timer in self.stage.timers if timer not in ("patience", "job")]
-            assert bounds, f"stuck in {self.stage.machine.phase}"
+            bounds = [timer for timer in self.simulated.timers if timer not in ("patience", "job")]
+            assert bounds, f"stuck in {self.simulated.machine.phase}"
             self.time_up(bounds[0])
         raise AssertionError("it never ends")
 
@@ -270,7 +272,7 @@ class World:
         if agent.over:
             return
         if agent.inbox:
-            yield agent._obey
+            yield agent._execute
         for name, task in agent.tasks.items():
             service = name.role in ("ps", "evaluator", "board")
             if not task.alive:
@@ -280,4 +282,4 @@ class World:
             elif not service:
                 yield lambda name=name, task=task: agent._exit(name, task, 0, None)  # type: ignore[misc]
         if agent.closing and not agent.tasks:
-            yield agent._goodbye
+            yield agent._close

@@ -1,9 +1,8 @@
 """Data files by name or pattern: text, CSV, TFRecord.
 
-Where there are more files than workers each file is a partition; else files are cut, where a record begins,
-so that every worker gets several pieces. Packed files are one piece. Files are read in the driver; with
-``read_on_worker=True`` (or ``beside=True``) each piece is read in the task that gets it, for file systems
-that all hosts share (the driver still finds and cuts the files).
+Files are read in the driver, in partitions of about 2 MiB, or of less, so that every worker gets several.
+With ``read_on_worker=True`` (or ``beside=True``) each file is one partition, and the task that gets it reads
+it: for file systems that all hosts share.
 """
 
 from __future__ import annotations
@@ -11,10 +10,12 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
 
 from launcher.errors import Fault, InputError
 from launcher.feed.remote.readers import CsvReader, RecordReader, TextReader
-from launcher.feed.sources import PIECES_PER_WORKER, Piece, piece_of
+from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, Piece, groups, piece_of
 
 #: One name or pattern, or several.
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -28,31 +29,16 @@ class DataFiles:
 
     def __init__(self, names: Names, reader: Reader, remote: bool) -> None:
         self.paths = found(names)
-        self._reader = reader
+        self._readers: list[Any] = [reader._replace(path=path) for path in self.paths]
         self._remote = remote
-        self._readers: dict[int, list[Reader]] = {}
 
     def pieces(self, workers: int) -> Iterator[Piece]:
         """The pieces for so many workers."""
-        if workers not in self._readers:
-            self._readers[workers] = list(self._cut(workers))
-        for reader in self._readers[workers]:
-            yield piece_of(reader) if self._remote else piece_of(reader)._replace(remote=None)
-
-    def _cut(self, workers: int) -> Iterator[Reader]:
-        """A reader for each piece."""
-        sizes = {path: os.path.getsize(path) for path in self.paths}
-        for path, size in sizes.items():
-            reader = self._reader._replace(path=path)
-            many = round(workers * PIECES_PER_WORKER * size / max(1, sum(sizes.values())))
-            if len(self.paths) > workers or path.endswith(".gz"):
-                many = 1
-            positions = [position for n in range(1, many) if (position := size * n // many) > 0]
-            cuts = (
-                [cut for cut in dict.fromkeys(reader.cuts(positions)) if 0 < cut < size] if positions else []
-            )
-            for start, stop in zip([0, *cuts], [*cuts, None], strict=True):
-                yield reader._replace(start=start, stop=stop)
+        if self._remote:
+            return map(piece_of, self._readers)
+        size = sum(map(os.path.getsize, self.paths))
+        rows = chain.from_iterable(reader() for reader in self._readers)
+        return map(piece_of, groups(rows, min(GROUP_BYTES, size // (workers * PIECES_PER_WORKER))))
 
 
 class TextFiles(DataFiles):

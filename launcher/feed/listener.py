@@ -11,7 +11,9 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.feed.remote.connect import GREETING, NONCE, PROOF, keep_alive, read_exactly
@@ -69,10 +71,9 @@ class Listener:
         self._lock = threading.Lock()
         self._rejected = False
         self._closing = threading.Event()
-        #: Connections in their handshake, oldest first.
+        #: Connections in their handshake, oldest first, and the threads that accept.
         self._pending: dict[socket.socket, threading.Thread] = {}
         self._accepting: list[threading.Thread] = []
-        self._on_peer: Callable[[Peer], None] = lambda peer: peer.sock.close()
         self._delivering = threading.Lock()
         self.path = os.path.join(folder, "feed.sock")
         if len(os.fsencode(folder)) > LONGEST_FOLDER:
@@ -93,36 +94,30 @@ class Listener:
 
     def serve(self, on_peer: Callable[[Peer], None]) -> None:
         """Accept tasks from now on, in threads; ``on_peer`` is called for one at a time and must be quick."""
-        self._on_peer = on_peer
         for sock in self._listening:
-            thread = threading.Thread(target=self._accept, args=[sock], name="feed listener", daemon=True)
-            self._accepting.append(thread)
-            thread.start()
+            self._accepting.append(_thread("feed listener", self._accept, sock, on_peer))
+            self._accepting[-1].start()
 
     def close(self) -> None:
         """Accept no more connections; those of accepted tasks stay open."""
         with self._lock:
             self._closing.set()
-            pending = list(self._pending.items())
-        for sock in [*self._listening, *(sock for sock, _ in pending)]:
+            pending = dict(self._pending)
+        for sock in [*self._listening, *pending]:
             hang_up(sock)
-        for thread in [*self._accepting, *(thread for _, thread in pending)]:
+        for thread in [*self._accepting, *pending.values()]:
             thread.join()
         for sock in self._listening:
             sock.close()
-        try:
-            os.unlink(self.path)
-        except OSError:  # the folder may be gone
-            pass
+        Path(self.path).unlink(missing_ok=True)
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket, on_peer: Callable[[Peer], None]) -> None:
         while not self._closing.is_set():
             try:
                 sock, _ = listening.accept()
             except OSError:  # closed; or no file descriptor is free
                 self._closing.wait(_NO_DESCRIPTOR)
                 continue
-            thread = threading.Thread(target=self._handshake, args=[sock], name="feed handshake", daemon=True)
             with self._lock:
                 if self._closing.is_set():
                     sock.close()
@@ -131,33 +126,26 @@ class Listener:
                 if oldest is not None:
                     del self._pending[oldest]
                     hang_up(oldest)
-                self._pending[sock] = thread
-                thread.start()
+                self._pending[sock] = _thread("feed handshake", self._handshake, sock, on_peer)
+                self._pending[sock].start()
             if oldest is not None:
                 self._report(f"because more than {MOST_PENDING} were without a handshake")
 
-    def _handshake(self, sock: socket.socket) -> None:
-        limit = threading.Timer(HANDSHAKE_SECONDS, hang_up, [sock])
-        limit.daemon = True
-        limit.start()
+    def _handshake(self, sock: socket.socket, on_peer: Callable[[Peer], None]) -> None:
+        peer = None
         try:
             keep_alive(sock)
-            peer = greet(sock, self._key)
+            peer = greet(sock, self._key, time.monotonic() + HANDSHAKE_SECONDS)
+            sock.settimeout(None)
         except OSError as error:  # a task that has connected by another route closes this one
-            self._forget(sock)
             sock.close()
             if isinstance(error, Rejected):
                 self._report(str(error))
-            return
-        finally:
-            limit.cancel()
-        self._forget(sock)
-        with self._delivering:
-            self._on_peer(peer)
-
-    def _forget(self, sock: socket.socket) -> None:
         with self._lock:
             self._pending.pop(sock, None)
+        if peer is not None:
+            with self._delivering:
+                on_peer(peer)
 
     def _report(self, reason: str) -> None:
         with self._lock:
@@ -167,24 +155,24 @@ class Listener:
             self._notice(f"rejected a connection {reason} (further ones are not reported)")
 
 
-def greet(sock: socket.socket, key: bytes) -> Peer:
-    """The driver's side of the handshake.
+def greet(sock: socket.socket, key: bytes, deadline: float) -> Peer:
+    """The driver's side of the handshake, until a time of `time.monotonic`.
 
     Raises:
         Rejected: the peer does not have the key, or its hello is invalid.
-        OSError: the connection has ended.
+        OSError: the connection has ended, or the time is over.
     """
     ours = os.urandom(NONCE)
     sock.sendall(GREETING + ours)
-    theirs, proof = read_exactly(sock, NONCE), read_exactly(sock, PROOF)
+    theirs, proof = read_exactly(sock, NONCE, deadline), read_exactly(sock, PROOF, deadline)
     if not hmac.compare_digest(proof, hmac.digest(key, b"task" + ours + theirs, "sha256")):
         raise Rejected("with a wrong key")
     sock.sendall(hmac.digest(key, b"driver" + theirs + ours, "sha256"))
-    length = int.from_bytes(read_exactly(sock, 4), "big")
+    length = int.from_bytes(read_exactly(sock, 4, deadline), "big")
     if not 0 < length <= MOST_HELLO:
         raise Rejected(f"with a hello of {length} bytes (at most {MOST_HELLO})")
     try:
-        hello = json.loads(read_exactly(sock, length))
+        hello = json.loads(read_exactly(sock, length, deadline))
     except (ValueError, RecursionError) as error:
         raise Rejected("with a hello that is not JSON") from error
     if not isinstance(hello, dict) or not all(
@@ -192,6 +180,10 @@ def greet(sock: socket.socket, key: bytes) -> Peer:
     ):
         raise Rejected("with an incomplete hello")
     return Peer(hello["task"], hello["attempt"], hello["purpose"], str(hello.get("feed", "")), hello, sock)
+
+
+def _thread(name: str, function: Callable[..., None], *args: Any) -> threading.Thread:
+    return threading.Thread(target=function, args=args, name=name, daemon=True)
 
 
 def _listening(family: int, address: Any) -> socket.socket:

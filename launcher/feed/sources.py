@@ -27,7 +27,6 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,9 +42,9 @@ Result = TypeVar("Result")
 #: Pieces for each worker of data that can be cut anywhere: a fast worker can take more of them.
 PIECES_PER_WORKER = 4
 #: Bytes and rows of a group of rows that come one by one; rows of which only the first is measured.
-_BYTES, _ROWS, _STEP = 2 << 20, 16384, 64
-#: Seconds after which rows that come slowly are a group, however few; seconds between two looks.
-_SECONDS, _LOOK = 1.0, 0.25
+GROUP_BYTES, _ROWS, _STEP = 2 << 20, 16384, 64
+#: Seconds after which rows that come slowly are a group, however few.
+_SECONDS = 1.0
 
 
 class Piece(NamedTuple):
@@ -260,74 +259,56 @@ def run_user_code(call: Callable[[], Result]) -> tuple[Result | None, Exception 
         return None, failed
 
 
-def groups(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    """All rows in lists of about 2 MiB, or of those that came within a second.
+def groups(rows: Iterator[Any], most: int = GROUP_BYTES) -> Iterator[list[Any]]:
+    """All rows in lists of about ``most`` bytes, or of those that came within a second.
 
     ``next`` of a user's generator cannot be interrupted, so a thread iterates, one group ahead at most.
 
     Raises:
         Exception: those of the iterator, see `run_user_code`.
     """
-    reader = _Grouping(rows)
-    try:
-        while group := reader.take():
-            yield group
-    finally:
-        reader.leave()
+    group: deque[Any] = deque()  # appended to and emptied by two threads without a lock, for speed
+    ready, taken, left = threading.Event(), threading.Event(), threading.Event()
+    ended: list[Exception | None] = []
 
-
-class _Grouping:
-    """Iterates in a thread until a group is full; goes on when it is taken."""
-
-    def __init__(self, rows: Iterator[Any]) -> None:
-        self._rows = rows
-        self._changed = threading.Condition()
-        #: Appended to by the thread and emptied by `take`, both without the lock: millions of rows a second.
-        self._group: deque[Any] = deque()
-        self._full = self._ended = self._left = False
-        self._error: Exception | None = None
-        threading.Thread(target=self._run, name="rows of a feed", daemon=True).start()
-
-    def take(self) -> list[Any]:
-        """The next rows: a full group, or those that came within a second; empty: there are no more."""
-        until = time.monotonic() + _SECONDS
-        with self._changed:
-            while not (self._full or self._ended or (self._group and time.monotonic() >= until)):
-                self._changed.wait(_LOOK if time.monotonic() >= until else _SECONDS)
-            if self._error is not None:
-                raise self._error
-            group = [self._group.popleft() for _ in range(len(self._group))]
-            self._full = False
-            self._changed.notify_all()
-        return group
-
-    def leave(self) -> None:
-        """No more rows are taken; the thread ends after the row that it waits for."""
-        with self._changed:
-            self._left = True
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        _, error = run_user_code(self._read)
-        with self._changed:
-            self._ended, self._error = True, error
-            self._changed.notify_all()
-
-    def _read(self) -> None:
-        group, bytes_each, weight = self._group, 1, 0
-        for number, row in enumerate(self._rows):
+    def read() -> None:
+        weight, step = 0, 1
+        for row in rows:
             group.append(row)
-            if number % _STEP == 0 or weight == 0:
-                bytes_each = _weight(row)
-            weight += bytes_each
-            if weight >= _BYTES or len(group) >= _ROWS:
-                with self._changed:
-                    self._full = bool(group)
-                    self._changed.notify_all()
-                    self._changed.wait_for(lambda: not self._full or self._left)
-                weight = 0
-            if self._left:
+            bytes_each = max(1, _weight(row))
+            more = max(0, min(step, (most - weight) // bytes_each) - 1)
+            group.extend(islice(rows, more))  # each can be taken as soon as it comes
+            weight, step = weight + (1 + more) * bytes_each, min(2 * step, _STEP)
+            if weight >= most or len(group) >= _ROWS:
+                taken.clear()
+                ready.set()
+                taken.wait()
+                weight, step = 0, 1
+            if left.is_set():
                 return
+
+    def run() -> None:
+        ended.append(run_user_code(read)[1])
+        ready.set()
+
+    threading.Thread(target=run, name="rows of a feed", daemon=True).start()
+    try:
+        while True:
+            if not (ready.wait(_SECONDS) or group or ended):
+                continue
+            over = bool(ended)
+            if over and (error := ended[0]) is not None:
+                raise error
+            found = [group.popleft() for _ in range(len(group))]
+            ready.clear()
+            taken.set()
+            if found:
+                yield found
+            if over:
+                return
+    finally:
+        left.set()
+        taken.set()
 
 
 def _weight(row: Any) -> int:
@@ -335,4 +316,4 @@ def _weight(row: Any) -> int:
     try:
         return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
     except (pickle.PicklingError, TypeError, AttributeError):
-        return _BYTES // _STEP
+        return GROUP_BYTES // _STEP

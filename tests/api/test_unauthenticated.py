@@ -100,7 +100,7 @@ def test_a_machine_with_the_same_address_that_does_not_answer_is_passed_over(lab
 
 def test_a_wrong_key_is_rejected(lab: Lab):
     with pytest.raises(ConnectError, match="cannot be reached"):
-        lab.connector(key=b"x" * 32).connect("member", patience=0.0)
+        lab.connector(key=b"x" * 32).connect("member", timeout=0.0)
     assert soon(lambda: lab.notices) and not lab.peers
     assert lab.notices[0].startswith("rejected a connection with a wrong key")
 
@@ -121,7 +121,7 @@ def test_the_driver_must_prove_that_it_has_the_key(tmp_path: Path):
         thread = threading.Thread(target=pretend)
         thread.start()
         with pytest.raises(ConnectError, match="has not the key of this job"):
-            Connector([f"unix:{tmp_path}/pretend"], "", KEY, HELLO).connect("member", patience=0.0)
+            Connector([f"unix:{tmp_path}/pretend"], "", KEY, HELLO).connect("member", timeout=0.0)
         thread.join(10)
 
 
@@ -143,7 +143,7 @@ def test_other_data_is_rejected_unread(lab: Lab, data: str, tmp_path: Path):
 
 
 def test_a_long_hello_is_not_read(lab: Lab):
-    with lab.connector(more="x" * 5000).connect("member", patience=0.0) as sock:
+    with lab.connector(more="x" * 5000).connect("member", timeout=0.0) as sock:
         sock.settimeout(10)
         try:
             assert sock.recv(1) == b""

@@ -61,12 +61,12 @@ class Connector:
         self._key = key
         self._routes = list(addresses) + (["relay:" + relay] if relay else [])
 
-    def connect(self, purpose: str, patience: float = 30.0, **more: Any) -> socket.socket:
+    def connect(self, purpose: str, timeout: float = 30.0, **more: Any) -> socket.socket:
         """A connection whose two ends have proved that they have the key. It blocks, without a time limit.
 
         Args:
             purpose: ``member``, ``feed``, ...
-            patience: seconds to go on trying.
+            timeout: seconds to go on trying.
             more: further fields of the hello.
 
         Raises:
@@ -88,11 +88,11 @@ class Connector:
                 return sock
             message = "the program that drives the job cannot be reached: " + "; ".join(errors)
             waited = time.monotonic() - started
-            if waited >= patience:
+            if waited >= timeout:
                 raise ConnectError(message)
             if waited > SILENCE and not explained:
                 explained = True
-                print(f"{message}; trying again for {patience:.0f} s", file=sys.stderr, flush=True)
+                print(f"{message}; trying again for {timeout:.0f} s", file=sys.stderr, flush=True)
             time.sleep(PAUSE)
 
 
@@ -106,15 +106,21 @@ def keep_alive(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def read_exactly(sock: socket.socket, size: int) -> bytes:
+def read_exactly(sock: socket.socket, size: int, deadline: float | None = None) -> bytes:
     """Read exactly ``size`` bytes.
+
+    Args:
+        deadline: a time of `time.monotonic`; ``None``: the socket's own time limit.
 
     Raises:
         ConnectError: the connection ended before.
+        OSError: it has broken, or the time is over.
     """
     received = bytearray(size)
     view = memoryview(received)
     while view:
+        if deadline is not None:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
         count = sock.recv_into(view)
         if not count:
             raise ConnectError("the other end closed the connection")

@@ -1,17 +1,16 @@
 """Readers of data files: text, CSV, TFRecord. They run in the driver, or are sent to a task and run there.
 
-A reader reads a file, or a piece of one that begins and ends where a record does. Files named ``*.gz`` are
-unpacked; each is one piece. TFRecord files are read without TensorFlow: a record is its length (u64, little
-endian), the masked CRC-32C of those eight bytes, the record, and its masked CRC-32C. The checksums of lengths
-are always compared, those of records if google-crc32c is installed.
+Files named ``*.gz`` are unpacked. TFRecord files are read without TensorFlow: a record is its length (u64,
+little endian), the masked CRC-32C of those eight bytes, the record, and its masked CRC-32C. The checksums of
+lengths are always compared, those of records if google-crc32c is installed.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
-import os
 import struct
+from contextlib import closing
 from functools import lru_cache
 from itertools import chain
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -19,7 +18,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from typing import Any
 
 #: Bytes read at once.
@@ -36,7 +35,7 @@ class BrokenFile(LaunchError):
 
 
 class TextReader(NamedTuple):
-    """Lines, without their ends. ``start`` and ``stop`` of readers are offsets in bytes.
+    """Lines, without their ends.
 
     Raises:
         BrokenFile: bytes that are not text of this encoding.
@@ -45,8 +44,6 @@ class TextReader(NamedTuple):
 
     encoding: str
     path: str = ""
-    start: int = 0
-    stop: int | None = None
 
     def __call__(self) -> Iterator[str]:
         """Read them."""
@@ -54,12 +51,7 @@ class TextReader(NamedTuple):
 
     def _lines(self) -> Iterator[list[str]]:
         with _text(self.path) as file:
-            file.seek(max(self.start, file.tell()))
-            left = None if self.stop is None else self.stop - file.tell()
-            while piece := file.read(_READ if left is None else min(left, _READ)):
-                if not piece.endswith(b"\n"):
-                    piece += file.readline()
-                left = None if left is None else max(0, left - len(piece))
+            while piece := file.read(_READ) + file.readline():
                 lines = _decoded(piece, self.encoding, self.path).split("\n")
                 if not lines[-1]:
                     del lines[-1]
@@ -68,14 +60,6 @@ class TextReader(NamedTuple):
                     if b"\r" in piece
                     else lines
                 )
-
-    def cuts(self, positions: Iterable[int]) -> Iterator[int]:
-        """The first offset at or after each position at which a line begins."""
-        with open(self.path, "rb") as file:
-            for position in positions:
-                file.seek(position - 1)
-                file.readline()
-                yield file.tell()
 
 
 class CsvReader(NamedTuple):
@@ -93,17 +77,14 @@ class CsvReader(NamedTuple):
     #: Which columns, in this order: rows are tuples of them. Empty: all.
     columns: tuple[str, ...]
     path: str = ""
-    start: int = 0
-    stop: int | None = None
 
     def __call__(self) -> Iterator[Any]:
         """Read them."""
-        with _text(self.path) as file:
-            names = next(self._records(iter(file.readline, b"")), []) if self.header else []
-            file.seek(max(self.start, file.tell()))
+        with closing(self._records()) as records:
+            names = next(records, []) if self.header else []
             places = [names.index(name) for name in self.columns]
             width = len(names)
-            for record in self._records(self._lines(file)):
+            for record in records:
                 width = width or len(record)
                 if len(record) != width:
                     row = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
@@ -115,41 +96,15 @@ class CsvReader(NamedTuple):
 
     def names(self) -> list[str]:
         """Those of the first line."""
+        return next(self._records(), [])
+
+    def _records(self) -> Generator[list[str], None, None]:
         with _text(self.path) as file:
-            return next(self._records(iter(file.readline, b"")), [])
-
-    def cuts(self, positions: Iterable[int]) -> Iterator[int]:
-        """As `TextReader.cuts`; the file is read once, to know which line ends are within quotes."""
-        starts = self._starts()
-        first = next(starts)  # the row before it may be the names, which are not a piece of their own
-        return (cut for cut in _nearest(starts, positions) if cut > first)
-
-    def _starts(self) -> Iterator[int]:
-        """Where each row but the first begins: an odd number of quotes in a line opens or closes a field."""
-        with open(self.path, "rb") as file:
-            at, quoted = 0, False
-            for line in file:
-                at += len(line)
-                quoted ^= bool(line.count(b'"') & 1)
-                if not quoted:
-                    yield at
-        yield at
-
-    def _lines(self, file: IO[bytes]) -> Iterator[bytes]:
-        at = file.tell()
-        while self.stop is None or at < self.stop:
-            line = file.readline()
-            if not line:
-                return
-            at += len(line)
-            yield line
-
-    def _records(self, lines: Iterable[bytes]) -> Iterator[list[str]]:
-        texts = (_decoded(line, self.encoding, self.path) for line in lines)
-        try:
-            yield from filter(None, csv.reader(texts, delimiter=self.delimiter, strict=True))
-        except csv.Error as error:
-            raise BrokenFile(f"{self.path}: not CSV: {error}") from error
+            lines = (_decoded(line, self.encoding, self.path) for line in file)
+            try:
+                yield from filter(None, csv.reader(lines, delimiter=self.delimiter, strict=True))
+            except csv.Error as error:
+                raise BrokenFile(f"{self.path}: not CSV: {error}") from error
 
 
 class RecordReader(NamedTuple):
@@ -163,53 +118,29 @@ class RecordReader(NamedTuple):
     #: Whether the checksums of the records are compared, if google-crc32c is installed.
     check: bool = True
     path: str = ""
-    start: int = 0
-    stop: int | None = None
 
     def __call__(self) -> Iterator[bytes]:
         """Read them."""
         check = self.check and _fast_crc32c() is not None
         with _opened(self.path) as file:
-            file.seek(self.start)
-            at = self.start
-            while self.stop is None or at < self.stop:
-                length = self._length(file, at)
-                if length is None:
-                    return
-                content = file.read(length + _SUM.size)
-                if len(content) < length + _SUM.size:
+            at = 0
+            while head := file.read(_HEAD):
+                size = int(_LENGTH.unpack_from(head)[0]) if len(head) == _HEAD else 0
+                if len(head) == _HEAD and (
+                    head[_LENGTH.size :] != _masked(head[: _LENGTH.size]) or size > _MOST
+                ):
+                    kind = "damaged" if at else "not a TFRecord file"
+                    raise BrokenFile(f"{self.path}: {kind}: the checksum of the length at byte {at} is wrong")
+                content = file.read(size + _SUM.size)
+                if len(head) < _HEAD or len(content) < size + _SUM.size:
                     raise BrokenFile(f"{self.path}: cut off within the record at byte {at}")
-                record = content[:length]
-                if check and content[length:] != _masked(record):
+                record = content[:size]
+                if check and content[size:] != _masked(record):
                     raise BrokenFile(
                         f"{self.path}: damaged: the checksum of the record at byte {at} is wrong"
                     )
                 yield record
-                at += _HEAD + length + _SUM.size
-
-    def cuts(self, positions: Iterable[int]) -> Iterator[int]:
-        """As `TextReader.cuts`; only the lengths of the records are read."""
-        return _nearest(self._starts(), positions)
-
-    def _starts(self) -> Iterator[int]:
-        with open(self.path, "rb") as file:
-            at, end = 0, os.fstat(file.fileno()).st_size
-            while at < end and (length := self._length(file, at)) is not None:
-                at = file.seek(at + _HEAD + length + _SUM.size)
-                yield at
-
-    def _length(self, file: IO[bytes], at: int) -> int | None:
-        """The length of the record that begins here; ``None`` at the end of the file."""
-        head = file.read(_HEAD)
-        if not head:
-            return None
-        if len(head) < _HEAD:
-            raise BrokenFile(f"{self.path}: cut off within the record at byte {at}")
-        length = int(_LENGTH.unpack_from(head)[0])
-        if head[_LENGTH.size :] != _masked(head[: _LENGTH.size]) or length > _MOST:
-            kind = "not a TFRecord file" if at == 0 else "damaged"
-            raise BrokenFile(f"{self.path}: {kind}: the checksum of the length at byte {at} is wrong")
-        return length
+                at += _HEAD + len(content)
 
 
 def write_records(path: str, records: Iterable[bytes]) -> int:
@@ -263,17 +194,6 @@ def _masked(data: bytes) -> bytes:
     """The checksum as it is stored: rotated, and a constant added."""
     crc = crc32c(data)
     return _SUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _nearest(starts: Iterator[int], positions: Iterable[int]) -> Iterator[int]:
-    """The first start at or after each position, as long as there is one."""
-    at: int | None = 0
-    for position in positions:
-        while at is not None and at < position:
-            at = next(starts, None)
-        if at is None:
-            return
-        yield at
 
 
 def _opened(path: str, mode: str = "rb") -> IO[bytes]:

@@ -67,14 +67,13 @@ def test_every_record_once(tmp_path: Path, records: list[bytes], workers: int, p
     assert flat(TFRecordFiles(file), workers) == records
 
 
-def test_few_files_are_cut_and_many_are_not(tmp_path: Path):
+def test_every_worker_gets_several_partitions_or_whole_files(tmp_path: Path):
     for n in range(3):
         written(tmp_path / f"part-{n}", "".join(f"{n}.{m}\n" for m in range(100)))
-    whole, cut = (taken(TextFiles(str(tmp_path / "part-*")), workers) for workers in (2, 4))
-    assert [len(part) for part in whole] == [100, 100, 100]
-    assert len(cut) == 15 and max(map(len, cut)) <= 25
-    assert list(itertools.chain(*whole)) == list(itertools.chain(*cut))
-    assert taken(TextFiles(written(tmp_path / "x.gz", gzip.compress(b"one\ntwo\n")))) == [["one", "two"]]
+    here, there = (TextFiles(str(tmp_path / "part-*"), beside=beside) for beside in (False, True))
+    assert len(taken(here, 5)) >= 20 and [len(part) for part in taken(there, 5)] == [100, 100, 100]
+    assert flat(here, 5) == flat(there, 5)
+    assert flat(TextFiles(written(tmp_path / "x.gz", gzip.compress(b"one\ntwo\n")))) == ["one", "two"]
     long = ["x" * 3_000_000, "y", "z" * 1_500_000]
     assert flat(TextFiles(written(tmp_path / "long.txt", "\n".join(long))), 3) == long
 

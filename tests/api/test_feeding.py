@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -38,13 +37,6 @@ def consumed(folder: Path) -> list[int]:
     return sorted(
         int(line) for path in folder.glob("*-*") if path.is_file() for line in path.read_text().split()
     )
-
-
-def test_each_row_arrives_once(tmp_path: Path):
-    with TFCluster.run(consume, {"folder": str(tmp_path)}, 3, 1, **FED) as cluster:
-        cluster.train([range(start, start + size) for start, size in ((0, 1), (1, 5000), (5001, 333))])
-        cluster.train(list(range(5334, 6000)))
-    assert consumed(tmp_path) == list(range(6000))
 
 
 def test_a_node_that_dies_costs_no_row_if_the_others_go_on(tmp_path: Path):
@@ -151,17 +143,6 @@ def test_a_quiet_job_prints_no_line_about_a_wait(
     assert ("waiting for worker/0 to ask for rows" in capfd.readouterr().err) is not quiet
 
 
-def test_inference(tmp_path: Path):
-    def square(args: Any, ctx: Any) -> None:
-        feed = ctx.get_data_feed(train_mode=False)
-        while not feed.should_stop():
-            feed.batch_results([row * row for row in feed.next_batch(64)])
-
-    with TFCluster.run(square, None, 2, **FED) as cluster:
-        assert list(cluster.inference([range(10), range(10, 1000)])) == [row * row for row in range(1000)]
-        assert next(iter(cluster.inference([7, 8, 9]))) == 49
-
-
 @pytest.mark.timeout(120)  # a wait for the results would take ten minutes
 def test_results_that_no_thread_takes_do_not_keep_the_cluster(capsys: pytest.CaptureFixture[str]):
     def halves(args: Any, ctx: Any) -> None:
@@ -188,28 +169,6 @@ def test_a_node_that_is_not_fed_fails_with_that_reason():
         TFCluster.run(ask, None, 2, 1, **FED) as cluster,
     ):
         cluster.shutdown()
-
-
-def test_two_feeds_at_once(tmp_path: Path):
-    def both(args: Any, ctx: Any) -> None:
-        train, check = ctx.get_data_feed(), ctx.get_data_feed(qname_in="check")
-        total = 0
-        while not train.should_stop():
-            total += sum(train.next_batch(10))
-        checked = 0
-        while not check.should_stop():
-            checked += sum(check.next_batch(10))
-        Path(args).write_text(f"{total} {checked}")
-
-    out = tmp_path / "out"
-    with TFCluster.run(both, str(out), 1, queues=["input", "check"], **FED) as cluster:
-        thread = threading.Thread(target=cluster.train, args=[range(50)], kwargs={"qname": "check"})
-        thread.start()
-        cluster.train(range(100))
-        time.sleep(0.5)
-        cluster.shutdown()
-        thread.join(30)
-    assert out.read_text() == f"{sum(range(100))} {sum(range(50))}"
 
 
 def test_a_function_that_wants_no_more_rows(tmp_path: Path):

@@ -1,13 +1,9 @@
-"""A feeder with its listener, and tasks around it: threads of this process, or other processes."""
+"""A feeder with its listener, and tasks: threads of this process."""
 
 from __future__ import annotations
 
-import array
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,15 +46,11 @@ class Lab:
         self.errors: list[Exception] = []
         self._threads: list[threading.Thread] = []
         self._feeds: list[DataFeed] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Lab:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
         self.listener.close()
         self.feeder.close()
         for feed in self._feeds:
@@ -111,12 +103,6 @@ class Lab:
         for worker in range(workers):
             self.run(answer, self.feed(worker, train_mode=False))
 
-    def process(self, worker: int, action: str, *args: str) -> subprocess.Popen[bytes]:
-        """A task in a process of its own; see `main`."""
-        argv = [sys.executable, "-m", "tests.unit.feed.lab", self.address, str(worker), action, *args]
-        self._processes.append(subprocess.Popen(argv, cwd=Path(__file__).parents[3]))
-        return self._processes[-1]
-
     def finish(self) -> None:
         """End the feeds, and wait for the threads."""
         self.feeder.finish()
@@ -138,23 +124,3 @@ def uneven(rows: int) -> list[range]:
         found.append(range(at, min(rows, at + size)))
         at, size = at + size, (size * 7 + 13) % 50_021
     return found
-
-
-def main(address: str, worker: str, action: str, *args: str) -> None:
-    """A task.
-
-    ``write FILE``: write each number to a file before the next batch. ``double``: give the double of each.
-    """
-    feed = DataFeed(connector(address, int(worker)), train_mode=action == "write")
-    if action == "double":
-        while not feed.should_stop():
-            feed.batch_results([2 * row for row in feed.next_batch(100)])
-        return
-    with open(args[0], "wb", buffering=0) as file:
-        while not feed.should_stop():
-            file.write(array.array("q", feed.next_batch(500)).tobytes())
-            time.sleep(0.001)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

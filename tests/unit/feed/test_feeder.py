@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import itertools
 import random
-import socket
 import sys
 import threading
 import time
@@ -50,38 +48,6 @@ def test_every_row_arrives_once(tmp_path: Path, tcp: bool):
         lab.finish()
     assert sorted(flat(got)) == list(range(MANY)) and all(got)
     assert len([1 for batches in got for batch in batches if len(batch) != 500]) <= 4  # the last ones
-
-
-@pytest.mark.parametrize("action", ["write", "double"])
-def test_a_killed_process_costs_no_row_and_no_result(tmp_path: Path, action: str):
-    files = [tmp_path / "0", tmp_path / "1"]
-    with Lab(tmp_path) as lab:
-        processes = [lab.process(n, action, str(file)) for n, file in enumerate(files)]
-
-        def kill() -> None:
-            processes[0].kill()
-            processes[0].wait()
-            lab.feeder.lost("worker/0", 1, "killed")
-
-        if action == "double":
-            results = lab.feeder.inference([range(n, n + 5000) for n in range(0, MANY - 3, 5000)])
-            found = list(itertools.islice(results, 20_000))
-            kill()
-            assert [*found, *results] == [2 * row for row in range(MANY - 3)]
-        else:
-            fed = lab.run(lab.feeder.train, uneven(MANY))
-            soon(lambda: files[0].exists() and files[0].stat().st_size > 8 * 30_000)
-            kill()
-            fed.join(60)
-        lab.feeder.finish()
-        assert processes[1].wait(40) == 0 and not lab.errors
-    if action == "write":
-        seen: Counter[int] = Counter()
-        for file in files:
-            data = file.read_bytes()
-            seen.update(array.array("q", data[: len(data) // 8 * 8]))
-        assert seen.keys() == set(range(MANY))
-        assert sum(seen.values()) < MANY + 150_000  # what was not acknowledged
 
 
 @pytest.mark.timeout(180)
@@ -198,15 +164,6 @@ def test_calls_epochs_and_feeds(tmp_path: Path):
     assert sorted(flat([tests])) == list(range(5000))
 
 
-def test_small_data_go_to_all_tasks(tmp_path: Path):
-    with Lab(tmp_path) as lab:
-        first, second = lab.feed(0), lab.feed(1)
-        lab.run(lab.feeder.train, range(16))
-        assert first.next_batch(1) and second.next_batch(1)
-        first.terminate()
-        second.terminate()
-
-
 @pytest.mark.parametrize(("equal", "rounds"), [("drop", 8), ("pad", 9), ("repeat", 9)])
 def test_equal_numbers_of_batches(tmp_path: Path, equal: str, rounds: int):
     with Lab(tmp_path, 3) as lab:
@@ -215,6 +172,15 @@ def test_equal_numbers_of_batches(tmp_path: Path, equal: str, rounds: int):
         lab.finish()
     assert [[len(batch) for batch in batches if batch] for batches in got] == [[4] * rounds] * 3
     assert set(flat(got)) == set(range(96 if equal == "drop" else 100))
+
+
+def test_small_data_go_to_all_tasks(tmp_path: Path):
+    with Lab(tmp_path) as lab:
+        first, second = lab.feed(0), lab.feed(1)
+        lab.run(lab.feeder.train, range(16))
+        assert first.next_batch(1) and second.next_batch(1)
+        first.terminate()
+        second.terminate()
 
 
 def test_equal_batches_need_all_tasks(tmp_path: Path):
@@ -416,18 +382,6 @@ def test_functions_that_return_early_are_named(tmp_path: Path):
     assert lab.notices == [f"feed 'input': {text}"]
 
 
-def test_rows_before_a_pause_of_their_source_arrive(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        [got] = lab.read(1, batch=1)
-
-        def live() -> Iterator[int]:
-            yield from range(5)
-            soon(lambda: len(flat([got])) == 5)
-
-        lab.feeder.train(live())
-        lab.finish()
-
-
 # ---------------------------------------------------------------------------------------- errors
 
 
@@ -572,6 +526,9 @@ def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             feed.next_batch(1)
 
 
+# ---------------------------------------------------------------------------------------- the end
+
+
 def test_a_driver_that_ends_without_finish(tmp_path: Path):
     with Lab(tmp_path, 1) as lab:
         feed = lab.feed()
@@ -580,9 +537,6 @@ def test_a_driver_that_ends_without_finish(tmp_path: Path):
         lab.feeder.close()
         with pytest.raises(FeedError, match="no more rows"):
             feed.next_batch(1)
-
-
-# ---------------------------------------------------------------------------------------- the end
 
 
 def test_an_inference_that_is_not_taken_to_its_end(tmp_path: Path):
@@ -636,15 +590,3 @@ def test_another_thread_that_takes_results(tmp_path: Path, ends: str):
         assert len(found) == 5000 or ends != "takes all"
         expected = {"takes all": "", "ends": "not all were taken", "waits": "has taken none for 0.5 s"}[ends]
         assert expected in " ".join(lab.notices)
-
-
-def test_a_stranger_gets_no_row(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        got = lab.read(1)
-        with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.connect(lab.listener.path)
-            stranger.sendall(bytes(200))
-            lab.feeder.train(range(1000))
-        lab.finish()
-    assert sorted(flat(got)) == list(range(1000))
-    assert "rejected a connection with a wrong key (further ones are not reported)" in lab.notices

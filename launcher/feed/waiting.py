@@ -1,4 +1,4 @@
-"""How one says who is waited for: soon, as nobody likes silence, and again when it is getting odd."""
+"""When to explain a wait: after two seconds, after thirty, and then each time after twice as long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds after which it is said; and said again, from then on each time after twice as many.
+#: Seconds after which a wait is explained first, and for the second time.
 FIRST, ODD = 2.0, 30.0
 
 

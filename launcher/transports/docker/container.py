@@ -1,13 +1,19 @@
-"""What a container is to be like, whose it is, and the ``docker run`` command line that starts it."""
+"""What containers a job has: one for each host, the labels of all, and their ``docker run`` command lines."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
+from launcher.errors import Fault, JobError, PlacementError
+from launcher.job import OUTPUT_DIR, Host, JobSpec, Placement, Role
 from launcher.runs.owner import Owner, is_alive, is_elsewhere, this_process
+from launcher.text import counted
+from launcher.transports.docker.options import DockerOptions
+
+_N = TypeVar("_N", int, float)
 
 #: Labels of everything a launch creates: its job, its launcher process, the machine of that, ``--keep``.
 JOB, OWNER, MACHINE, KEPT = (f"tf-launcher.{name}" for name in ("job", "owner", "machine", "kept"))
@@ -15,6 +21,8 @@ JOB, OWNER, MACHINE, KEPT = (f"tf-launcher.{name}" for name in ("job", "owner", 
 HOST_NETWORK = "host"
 #: Characters that container names do not have.
 _INVALID = re.compile(r"[^A-Za-z0-9_.-]")
+#: Names in ``options:`` of a job file that are not those of ``docker run`` with underscores.
+_ALIASES = {"devices": "device", "extra_hosts": "add-host", "ulimits": "ulimit"}
 
 
 class Mount(NamedTuple):
@@ -45,6 +53,165 @@ class Container(NamedTuple):
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()
     #: Why the image does not fit the engine's machine; empty: it does.
     architecture: str = ""
+
+
+# ---------------------------------------------------------------------- hosts
+
+
+def own_hosts(job: JobSpec, free: Sequence[str]) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
+    """A host for each task, with the task's name, and the GPUs of each.
+
+    Args:
+        job: the job.
+        free: ids of this machine's GPUs.
+
+    Raises:
+        JobError: two roles would have containers of the same name.
+        PlacementError: there are not enough GPUs.
+    """
+    names: dict[str, str] = {}
+    twins = []
+    for role in job.roles:
+        other = names.setdefault(_host_name(role, 0), role.name)
+        if other != role.name:
+            what = f"the containers of {other!r} and {role.name!r} would have the same names"
+            twins.append(Fault(role.source, what))
+    if twins:
+        raise JobError(twins)
+    left = list(free)
+    asked = sum((role.gpus or 0) * role.count for role in job.roles)
+    if asked > len(left):
+        what = f"the tasks ask for {counted(asked, 'GPU')}, this machine has {len(left)}"
+        expected = "ask for fewer with --gpus, or say which there are, as in CUDA_VISIBLE_DEVICES=0,1"
+        raise PlacementError([Fault("", what, expected)])
+    hosts: list[Host] = []
+    given: dict[str, tuple[str, ...]] = {}
+    for role in job.roles:
+        for index in range(role.count):
+            name = _host_name(role, index)
+            given[name], left = tuple(left[: role.gpus or 0]), left[role.gpus or 0 :]
+            # A container numbers its GPUs from 0.
+            seen = tuple(map(str, range(role.gpus))) if role.gpus else None
+            hosts.append(Host(name, slots=1, roles=(role.name,), gpus=seen, source=role.source))
+    return tuple(hosts), given
+
+
+def _host_name(role: Role, index: int) -> str:
+    """``worker-0``; host names have no underscores."""
+    return f"{role.name.lower().replace('_', '-')}-{index}"
+
+
+def renumbered(host: Host) -> Host:
+    """A machine as its container sees it: with its GPUs numbered from 0."""
+    return host._replace(gpus=host.gpus and tuple(map(str, range(len(host.gpus)))))
+
+
+# ---------------------------------------------------------------------- containers
+
+
+def containers(
+    docker: DockerOptions,
+    job: JobSpec,
+    placement: Placement,
+    gpus: Mapping[str, Sequence[str]],
+    here: bool,
+) -> list[Container]:
+    """A container for each host in use.
+
+    Args:
+        docker: the options.
+        job: the job; its Python is the image's.
+        placement: which tasks run in each.
+        gpus: host -> ids of the GPUs its container sees.
+        here: mounts are of this machine, and the folders of tasks are mounted; else mounts are of the hosts.
+
+    Raises:
+        JobError: mounts or limits that can't be.
+    """
+    mounts, faults = asked_mounts(docker, here)
+    roles = {role.name for role in job.roles}
+    for option, limits in (("memory", docker.memory), ("cpus", docker.cpus)):
+        for role, _ in limits:
+            # A role of the job file may have no task this time.
+            if role and role not in roles and role not in docker.limited_roles:
+                expected = f"expected one of {', '.join(sorted(roles))}"
+                faults.append(Fault(f"--{option} {role}=", f"there is no role {role!r}", expected))
+    workdirs = [job.workdir, *(role.workdir for role in job.roles)] if here and not docker.no_mount else []
+    # A folder that is not here may be the image's own.
+    folders = [os.path.abspath(path) for path in workdirs if path and os.path.isdir(path)]
+    if "/" in folders:
+        expected = "expected another one, or --no-mount"
+        faults.append(Fault("--workdir", "the root folder can't be mounted", expected))
+    if faults:
+        raise JobError(faults)
+    options = ((_ALIASES.get(name, name.replace("_", "-")), values) for name, values in docker.engine_options)
+    same = Container("", docker.image, job.python or "python3", tuple(mounts), options=tuple(options))
+    same = with_folders(same, folders, docker.read_only)
+    return [
+        same._replace(
+            host=host.name,
+            memory=_limit(docker.memory, placement, host),
+            cpus=_limit(docker.cpus, placement, host),
+            gpus=tuple(gpus.get(host.name, ())),
+        )
+        for host in placement.hosts()
+    ]
+
+
+def with_folders(container: Container, folders: Iterable[str], read_only: bool) -> Container:
+    """The container with folders of its tasks mounted at the same path, unless something else is."""
+    usual = [Mount(folder, folder, read_only) for folder in folders if folder != "/"]
+    by_target = {mount.target: mount for mount in (*usual, *container.mounts)}
+    return container._replace(mounts=tuple(by_target.values()))
+
+
+def with_output_mounts(container: Container, placement: Placement) -> Container:
+    """The container with the output folders of its tasks mounted."""
+    mine = (dict(placed.env) for placed in placement.tasks if placed.host.name == container.host)
+    more = tuple(Mount(env[OUTPUT_DIR], env[OUTPUT_DIR]) for env in mine if OUTPUT_DIR in env)
+    return container._replace(mounts=container.mounts + more)
+
+
+def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:
+    """The mounts of job file and command line, and what is wrong with them."""
+    found: dict[str, Mount] = {}
+    faults: list[Fault] = []
+    for texts in (docker.file_mounts, docker.mounts):
+        seen: dict[str, Mount] = {}
+        for text in texts:
+            mount = _mount(text, here)
+            if mount is None:
+                expected = "expected SRC, SRC:/DST or SRC:/DST:ro"
+                faults.append(Fault(f"--mount {text}", "this is not a mount", expected))
+            elif seen.setdefault(mount.target, mount) != mount:
+                what = f"{seen[mount.target].source} is mounted there already"
+                faults.append(Fault(f"--mount {text}", what, "expected a place for each"))
+        found.update(seen)
+    return list(found.values()), faults
+
+
+def _mount(text: str, here: bool) -> Mount | None:
+    """``SRC[:DST][:ro]``; ``~`` is the home here, or of each host; ``None``: it is not a mount."""
+    source, *rest = text.split(":")
+    mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
+    if source and (here or not (source == "~" or source.startswith("~/"))):
+        source = os.path.abspath(os.path.expanduser(source))
+    target = rest[0] if rest else source
+    at_home = target.startswith("~/") and not rest
+    if not source or len(rest) > 1 or not (target.startswith("/") or at_home) or target == "/":
+        return None
+    return Mount(source, os.path.normpath(target), mode == "ro")
+
+
+def _limit(limits: Sequence[tuple[str, _N]], placement: Placement, host: Host) -> _N | None:
+    """The sum of the limits of a container's tasks; a role's own limit comes before that of every role."""
+    by_role = dict(limits)
+    roles = [placed.role.name for placed in placement.tasks if placed.host.name == host.name]
+    found = [limit for role in roles if (limit := by_role.get(role, by_role.get(""))) is not None]
+    return sum(found[1:], found[0]) if found and len(found) == len(roles) else None
+
+
+# ---------------------------------------------------------------------- names and labels
 
 
 def network_name(job: str) -> str:
@@ -80,13 +247,13 @@ def is_dead(found: Mapping[str, str]) -> bool:
     return mine and bool(machine) and not is_elsewhere(owner) and not is_alive(owner)
 
 
-def label_words(marks: Mapping[str, str]) -> list[str]:
+def label_options(found: Mapping[str, str]) -> list[str]:
     """Labels as options of a ``docker`` command."""
-    return [word for label, value in marks.items() for word in ("--label", f"{label}={value}")]
+    return [word for label, value in found.items() for word in ("--label", f"{label}={value}")]
 
 
-def run_words(
-    container: Container, name: str, network: str, marks: Mapping[str, str], command: list[str]
+def run_command(
+    container: Container, name: str, network: str, its_labels: Mapping[str, str], command: list[str]
 ) -> list[str]:
     """The arguments of ``docker`` that start a container, its stdin held open.
 
@@ -96,18 +263,18 @@ def run_words(
         container: what it is to be like.
         name: its name at the engine.
         network: that it joins; in a network of the job its host's name resolves to it.
-        marks: labels; with `KEPT` the container stays when it has ended.
+        its_labels: with `KEPT` the container stays when it has ended.
         command: what runs in it: the image's own entry point does not count.
     """
     words = ["run", "--interactive", "--name", name, "--network", network, "--log-driver", "none"]
     words += ["--sig-proxy=false"]
     if network != HOST_NETWORK:
         words += ["--hostname", container.host, "--network-alias", container.host]
-    if KEPT not in marks:
+    if KEPT not in its_labels:
         words += ["--rm"]
-    words += [*label_words(marks), *_limits(container)]
+    words += [*label_options(its_labels), *_limits(container)]
     for mount in container.mounts:
-        words += ["--mount", _mount(mount)]
+        words += ["--mount", _mount_option(mount)]
     for option, values in container.options:
         words += [f"--{option}={value}" for value in values]
     return [*words, "--entrypoint", command[0], container.image, *command[1:]]
@@ -124,7 +291,7 @@ def _limits(container: Container) -> Iterator[str]:
         yield from ("--gpus", _csv(f"device={','.join(container.gpus)}"))
 
 
-def _mount(mount: Mount) -> str:
+def _mount_option(mount: Mount) -> str:
     fields = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
     return ",".join(_csv(field) for field in [*fields, *(["readonly"] if mount.read_only else [])])
 

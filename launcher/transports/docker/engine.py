@@ -1,4 +1,4 @@
-"""A Docker engine by its ``docker`` command: the engine of this machine, or of a host.
+"""A Docker engine, by the ``docker`` command of this machine or of a host.
 
 Every command has a time limit: an engine that hangs gives an error that says so.
 """
@@ -8,19 +8,26 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.errors import TransportError
+from launcher.job import Host
 from launcher.text import printable
-from launcher.transports.docker.container import JOB, KEPT, MACHINE, OWNER, is_dead, label_words
+from launcher.transports.base import Hosts, RemoteCommand
+from launcher.transports.docker.container import JOB, KEPT, MACHINE, OWNER, is_dead, label_options
 
+#: What runs a command line on a host, with a time limit, and with the streams of the remote command.
+_MAIN, _BECOME = "launcher.agent.command:main", "launcher.agent.command:become"
 #: Seconds for one answer of an engine, for the removal of things, and for a pull.
 ANSWER, REMOVAL, PULL = 30.0, 50.0, 3600.0
 #: Seconds between two attempts to remove a network whose containers are just ending.
 _AGAIN = 0.1
+#: Seconds for a host to report that a command took too long, and bytes of a command's output.
+_REPORT, _OUTPUT = 10.0, 4 << 20
 #: Exit status of `Result` where the command took too long, or is not there; a shell uses the same.
 LATE, NOT_FOUND = 124, 127
 #: A variable of the launcher's environment. With it, a container that is disconnected from the job's network
@@ -28,14 +35,20 @@ LATE, NOT_FOUND = 124, 127
 FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
 #: The oldest engine with all that is used here: ``--mount``, ``--rm`` by the engine.
 _OLDEST = (17, 6)
-#: How often a subnet that another network has just taken is asked for again.
-_TRIES = 5
 _PERMISSION = re.compile(r"permission denied", re.I)
 _NOT_RUNNING = re.compile(r"cannot connect to the docker daemon|failed to connect|is the docker daemon", re.I)
 _GONE = re.compile(r"no such|not found", re.I)
 _BUSY = re.compile(r"active endpoints|removal of container .* is already in progress", re.I)
 #: What the kernel's name of a machine is called in images.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "i386": "386"}
+#: The login user's numbers, then each path with ``~`` filled in; an empty line for one that is not there.
+_PATHS = """\
+echo "$(id -u):$(id -g)"
+for path do
+    case $path in "~") path=$HOME;; "~/"*) path=$HOME/${path#"~/"};; esac
+    if [ -e "$path" ]; then printf '%s\\n' "$path"; else echo; fi
+done
+"""
 
 
 class Result(NamedTuple):
@@ -53,10 +66,6 @@ class Result(NamedTuple):
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         lines = [line for line in lines if not line.startswith(("WARNING:", "Run 'docker"))] or ["no message"]
         return re.sub(r"^(docker: |ERROR: )?(Error response from daemon: )?", "", printable(lines[0]))
-
-
-#: Runs ``docker`` with these arguments, for so many seconds at most.
-Run = Callable[[Sequence[str], float], Result]
 
 
 class Thing(NamedTuple):
@@ -78,23 +87,249 @@ class Info(NamedTuple):
     rootless: bool
 
 
-def run_here(words: Sequence[str], seconds: float, environ: Mapping[str, str] | None = None) -> Result:
-    """Run ``docker`` on this machine."""
-    try:
-        done = subprocess.run(
-            ["docker", *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds,
-            start_new_session=True, env=environ,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Result(LATE, "", "")
-    except OSError as error:
-        return Result(NOT_FOUND, "", f"docker: {error.strerror}; PATH is {os.environ.get('PATH', '')}")
-    return Result(
-        done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
-    )
+class Engine:
+    """The engine that the ``docker`` command uses, here or on a host.
+
+    Args:
+        notice: gets lines for the user; any thread may call it.
+        host: its ``DOCKER_`` variables say where its engine is; ``None``: this machine.
+        commands: run programs on the host.
+        environ: of the ``docker`` command here; ``None``: that of this process.
+    """
+
+    def __init__(
+        self,
+        notice: Callable[[str], None],
+        host: Host | None = None,
+        commands: Hosts | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._notice, self._host, self._commands, self._environ = notice, host, commands, environ
+        #: Follows the names of things in lines for the user.
+        self._where = f" on {host.name}" if host else ""
+
+    def docker(self, *words: str, seconds: float = ANSWER) -> Result:
+        """Run ``docker`` with these arguments."""
+        return self._run(["docker", *words], seconds)
+
+    def start(self, words: Sequence[str]) -> RemoteCommand:
+        """Start ``docker`` on the host, with a pipe to its streams.
+
+        Raises:
+            TransportError: there is no connection to the host.
+        """
+        return self._remote(_BECOME, ["docker", *words])
+
+    def _remote(self, entry: str, argv: Sequence[str], **more: object) -> RemoteCommand:
+        assert self._commands is not None and self._host is not None
+        env = {name: value for name, value in self._host.env if name.startswith("DOCKER_")}
+        return self._commands.run(self._host.name, entry, {"argv": argv, "env": env, **more})
+
+    def _run(self, argv: Sequence[str], seconds: float) -> Result:
+        if self._host is None:
+            return self._run_here(argv, seconds)
+        command = self._remote(_MAIN, argv, seconds=seconds)
+        until, out = time.monotonic() + seconds + _REPORT, b""
+        try:
+            poll = select.poll()
+            poll.register(command, select.POLLIN)
+            while (data := command.recv(1 << 16)) != b"":
+                out += data or b""
+                left = until - time.monotonic()
+                if left < 0 or len(out) > _OUTPUT:
+                    return Result(LATE, "", "")
+                if data is None:
+                    poll.poll(left * 1000 + 1)
+            code = command.wait(max(0.0, until - time.monotonic()))
+            return Result(LATE if code is None else code, out.decode(errors="replace"), command.stderr())
+        finally:
+            command.close()
+
+    def _run_here(self, argv: Sequence[str], seconds: float, stdout: int = subprocess.PIPE) -> Result:
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, timeout=seconds,
+                start_new_session=stdout == subprocess.PIPE, env=self._environ, encoding="utf-8",
+                errors="replace",
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Result(LATE, "", "")
+        except OSError as error:
+            return Result(NOT_FOUND, "", f"docker: {error.strerror}; PATH is {os.environ.get('PATH', '')}")
+        return Result(done.returncode, done.stdout or "", done.stderr)
+
+    def info(self) -> Info:
+        """See that the engine can be used.
+
+        Raises:
+            TransportError: it can't be.
+        """
+        result = self.docker("info", "--format", "{{json .}}")
+        try:
+            found = json.loads(result.out)
+        except ValueError:
+            found = {}
+        errors = found.get("ServerErrors") or []
+        if result.code or errors:
+            text = result.err if result.err.strip() else "\n".join(errors)
+            raise TransportError(explain(result._replace(code=result.code or 1, err=text)))
+        if found.get("OSType") not in ("linux", None):
+            kind = found["OSType"]
+            raise TransportError(f"the Docker engine runs {kind} containers; Linux containers are needed")
+        version = str(found.get("ServerVersion", ""))
+        if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST and version:
+            raise TransportError(f"the Docker engine is too old: {version}; 17.06 or newer is needed")
+        rootless = "name=rootless" in (found.get("SecurityOptions") or ())
+        return Info(str(found.get("Name") or ""), str(found.get("Architecture") or ""), rootless)
+
+    def paths(self, paths: Sequence[str]) -> tuple[str, dict[str, str]]:
+        """``UID:GID`` of the host's login user, and of these paths those that are there, with full names.
+
+        Raises:
+            TransportError: the host does not say.
+        """
+        result = self._run(["sh", "-c", _PATHS, "sh", *paths], ANSWER)
+        if result.code:
+            raise TransportError(f"what is to be mounted can't be looked for: {result.fault}")
+        user, *lines = result.out.splitlines()
+        return user, {path: line for path, line in zip(paths, lines, strict=False) if line}
+
+    # ------------------------------------------------------------------ images
+
+    def provide(self, image: str, policy: str) -> str:
+        """See that the engine has an image.
+
+        Args:
+            image: as the user wrote it.
+            policy: when to pull it: ``missing``, ``always`` or ``never``.
+
+        Returns:
+            The kind of machine it is for.
+
+        Raises:
+            TransportError: the engine can't have it.
+        """
+        found = "" if policy == "always" else self._architecture(image)
+        if found:
+            return found
+        if policy == "never":
+            raise TransportError(
+                f"there is no image {image} at the engine, and --pull never forbids to fetch it"
+            )
+        self._notice(f"pulling the image {image}{self._where}")
+        began = time.monotonic()
+        if self._host is None:  # shows its progress on stderr
+            result = self._run_here(["docker", "pull", "--", image], PULL, stdout=2)
+        else:
+            result = self.docker("pull", "--quiet", "--", image, seconds=PULL)
+        if result.code:
+            why = explain(result, PULL) if result.code == LATE else result.fault
+            raise TransportError(f"the image {image} can't be pulled: {why}")
+        self._notice(f"pulled the image {image}{self._where} in {time.monotonic() - began:.0f} s")
+        return self._architecture(image)
+
+    def _architecture(self, image: str) -> str:
+        """The kind of machine an image is for, empty if the engine does not have the image."""
+        result = self.docker("image", "inspect", "--format", "{{.Architecture}}", "--", image)
+        if result.code == 0:
+            return (result.out.split() or ["unknown"])[-1]
+        if _GONE.search(result.fault):
+            return ""
+        raise TransportError(f"the image {image} can't be looked for: {explain(result)}")
+
+    # ------------------------------------------------------------------ networks
+
+    def make_network(self, name: str, its_labels: Mapping[str, str]) -> str:
+        """Create the network of a job.
+
+        Returns:
+            Its id.
+
+        Raises:
+            TransportError: it can't be created.
+        """
+        network = self._create_network(name, its_labels)
+        if not os.environ.get(FIXED_ADDRESSES):
+            return network
+        # Again, with the subnet that the engine chose.
+        form = "{{range .IPAM.Config}}--subnet={{.Subnet}} {{end}}"
+        subnets = self.docker("network", "inspect", "--format", form, network).out.split()
+        self.docker("network", "rm", network)
+        return self._create_network(name, its_labels, *subnets)
+
+    def _create_network(self, name: str, its_labels: Mapping[str, str], *subnets: str) -> str:
+        options = ["--driver", "bridge", *label_options(its_labels), *subnets]
+        result = self.docker("network", "create", *options, name)
+        if result.code:
+            fault = explain(result) if result.code == LATE else result.fault
+            raise TransportError(f"the job's network can't be created: {fault}")
+        return result.out.strip()
+
+    # ------------------------------------------------------------------ clean-up
+
+    def things(self, job: str | None = None, seconds: float = ANSWER) -> list[Thing]:
+        """What launches have created at the engine, containers first.
+
+        Args:
+            job: of this job only.
+            seconds: time limit for each answer.
+
+        Raises:
+            TransportError: the engine does not say.
+        """
+        keys = [OWNER, MACHINE, KEPT]
+        fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in keys), "."])
+        options = ["--no-trunc", "--filter", f"label={OWNER}"]
+        options += ["--filter", f"label={JOB}={job}"] if job else []
+        found: list[Thing] = []
+        for kind, words, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
+            result = self.docker(*words, *options, "--format", fields % plural, seconds=seconds)
+            if result.code:
+                raise TransportError(f"what launches have left can't be listed: {explain(result, seconds)}")
+            for line in result.out.splitlines():
+                identity, name, *values = line.split("\t")
+                its_labels = {label: value for label, value in zip(keys, values, strict=False) if value}
+                found.append(Thing(kind, identity, name, its_labels))
+        return found
+
+    def dead(self) -> list[Thing]:
+        """What launches of this user, from this machine, have left that have ended, also by ``--keep``.
+
+        Raises:
+            TransportError: the engine does not say.
+        """
+        return [thing for thing in self.things() if is_dead(thing.labels)]
+
+    def remove(self, found: Sequence[Thing], seconds: float = REMOVAL) -> list[str]:
+        """Remove these, containers first.
+
+        Returns:
+            What is still there, and why: a line each.
+        """
+        until = time.monotonic() + seconds
+        left: list[str] = []
+        for thing in sorted(found, key=lambda thing: thing.kind):
+            words = ["rm", "--force", "--volumes"] if thing.kind == "container" else ["network", "rm"]
+            while True:
+                result = self.docker(*words, thing.id, seconds=max(1.0, until - time.monotonic()))
+                if not _BUSY.search(result.fault) or time.monotonic() > until:
+                    break
+                time.sleep(_AGAIN)
+            if result.code and not _GONE.search(result.fault):
+                why = explain(result) if result.code == LATE else result.fault
+                left.append(f"{thing.kind} {thing.name}: {why}")
+        return left
+
+    def sweep(self) -> None:
+        """Remove what launches have left that were killed, except what ``--keep`` left."""
+        found = [thing for thing in self.dead() if KEPT not in thing.labels]
+        if found:
+            left = self.remove(found)
+            names = ", ".join(f"{thing.name}{self._where}" for thing in found)
+            self._notice("; ".join(left) if left else f"removed what a killed launch had left: {names}")
 
 
-def fault_of(result: Result, seconds: float = ANSWER) -> str:
+def explain(result: Result, seconds: float = ANSWER) -> str:
     """Why the engine or its command can't be used, and what to try; empty if the command succeeded."""
     fault = result.fault
     if not fault:
@@ -114,110 +349,6 @@ def fault_of(result: Result, seconds: float = ANSWER) -> str:
     return f"the Docker engine can't be used: {fault}"
 
 
-def inspect(run: Run) -> Info:
-    """See that the engine can be used.
-
-    Raises:
-        TransportError: it can't be.
-    """
-    result = run(["info", "--format", "{{json .}}"], ANSWER)
-    found = _last_object(result.out)
-    errors = found.get("ServerErrors") or []
-    if result.code or errors:
-        text = result.err if result.err.strip() else "\n".join(errors)
-        raise TransportError(fault_of(result._replace(code=result.code or 1, err=text)))
-    if (found.get("OSType") or "linux") != "linux":
-        raise TransportError(
-            f"the Docker engine runs {found['OSType']} containers; Linux containers are needed"
-        )
-    numbers = tuple(int(number) for number in re.findall(r"\d+", str(found.get("ServerVersion", "")))[:2])
-    if numbers and numbers < _OLDEST:
-        raise TransportError(
-            f"the Docker engine is too old: {found['ServerVersion']}; 17.06 or newer is needed"
-        )
-    podman = found.get("host") or {}  # its `docker info` has fields of its own
-    rootless = "name=rootless" in (found.get("SecurityOptions") or ()) or podman.get("security", {}).get(
-        "rootless"
-    )
-    machine = found.get("Architecture") or podman.get("arch") or ""
-    return Info(str(found.get("Name") or podman.get("hostname", "")), str(machine), bool(rootless))
-
-
-def _last_object(text: str) -> Mapping[str, Any]:
-    """The JSON object in what was printed, among warnings; empty if there is none."""
-    for line in text.splitlines():
-        if line.startswith("{"):
-            try:
-                found: Mapping[str, Any] = json.loads(line)
-            except ValueError:
-                continue
-            return found
-    return {}
-
-
-# ---------------------------------------------------------------------- images
-
-
-def architecture(run: Run, image: str) -> str:
-    """The kind of machine an image is for, empty if the engine does not have the image.
-
-    Raises:
-        TransportError: the engine does not say.
-    """
-    result = run(["image", "inspect", "--format", "{{.Architecture}}", "--", image], ANSWER)
-    if result.code == 0:
-        return (result.out.split() or ["unknown"])[-1]
-    if _GONE.search(result.fault):
-        return ""
-    raise TransportError(f"the image {image} can't be looked for: {fault_of(result)}")
-
-
-def provide(
-    run: Run, image: str, policy: str, tell: Callable[[str], None], where: str, pull: Callable[[str], Result]
-) -> str:
-    """See that an engine has an image.
-
-    Args:
-        run: the engine.
-        image: as the user wrote it.
-        policy: when to pull it: ``missing``, ``always`` or ``never``.
-        tell: gets lines for the user.
-        where: follows the name of the image in these: `` on node1``.
-        pull: pulls it.
-
-    Returns:
-        The kind of machine it is for.
-
-    Raises:
-        TransportError: the engine can't have it.
-    """
-    found = "" if policy == "always" else architecture(run, image)
-    if found:
-        return found
-    if policy == "never":
-        raise TransportError(f"there is no image {image} at the engine, and --pull never forbids to fetch it")
-    tell(f"pulling the image {image}{where}")
-    began = time.monotonic()
-    result = pull(image)
-    if result.code:
-        why = fault_of(result, PULL) if result.code == LATE else result.fault
-        raise TransportError(f"the image {image} can't be pulled: {why}")
-    tell(f"pulled the image {image}{where} in {time.monotonic() - began:.0f} s")
-    return architecture(run, image)
-
-
-def pull_here(image: str) -> Result:
-    """Pull an image to this machine; ``docker pull`` shows its progress on stderr."""
-    try:
-        done = subprocess.run(
-            ["docker", "pull", "--", image], stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE,
-            timeout=PULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Result(LATE, "", "")
-    return Result(done.returncode, "", done.stderr.decode(errors="replace"))
-
-
 def mismatch(image: str, its: str, machine: str) -> str:
     """Why an image can't run on a machine of another kind; empty: it can, or this is not known."""
     mine = _ARCHITECTURES.get(machine, machine)
@@ -227,118 +358,3 @@ def mismatch(image: str, its: str, machine: str) -> str:
         f"{image} is for {its}, the engine's machine is {mine}: `docker pull --platform linux/{mine} "
         f"{image}` gets the image for this machine, if there is one"
     )
-
-
-# ---------------------------------------------------------------------- networks
-
-
-def make_network(run: Run, name: str, marks: Mapping[str, str]) -> str:
-    """Create the network of a job.
-
-    Returns:
-        Its id.
-
-    Raises:
-        TransportError: it can't be created.
-    """
-    network = _create_network(run, name, marks, ())
-    if not os.environ.get(FIXED_ADDRESSES):
-        return network
-    for _ in range(_TRIES):  # create it again, with the subnet the engine chose, unless another takes it
-        form = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
-        subnets = run(["network", "inspect", "--format", form, network], ANSWER).out.split()
-        run(["network", "rm", network], ANSWER)
-        try:
-            return _create_network(run, name, marks, subnets)
-        except TransportError:
-            network = _create_network(run, name, marks, ())
-    return network
-
-
-def _create_network(run: Run, name: str, marks: Mapping[str, str], subnets: Sequence[str]) -> str:
-    words = ["network", "create", "--driver", "bridge", *label_words(marks)]
-    result = run([*words, *(f"--subnet={subnet}" for subnet in subnets), name], ANSWER)
-    if result.code:
-        fault = fault_of(result) if result.code == LATE else result.fault
-        raise TransportError(f"the job's network can't be created: {fault}")
-    return result.out.strip()
-
-
-# ---------------------------------------------------------------------- clean-up
-
-
-def things(run: Run, job: str | None = None, seconds: float = ANSWER) -> list[Thing]:
-    """What launches have created at an engine, containers first.
-
-    Args:
-        run: the engine.
-        job: of this job only.
-        seconds: time limit for each answer.
-
-    Raises:
-        TransportError: the engine does not say.
-    """
-    wanted = [OWNER, MACHINE, KEPT]
-    fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in wanted), "."])
-    which = ["--no-trunc", "--filter", f"label={OWNER}", *(["--filter", f"label={JOB}={job}"] if job else [])]
-    found: list[Thing] = []
-    for kind, words, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
-        result = run([*words, *which, "--format", fields % plural], seconds)
-        if result.code:
-            raise TransportError(f"what launches have left can't be listed: {fault_of(result, seconds)}")
-        for line in result.out.splitlines():
-            identity, name, *values = line.split("\t")
-            if len(values) == len(wanted) + 1:
-                said = {label: value for label, value in zip(wanted, values, strict=False) if value}
-                found.append(Thing(kind, identity, name, said))
-    return found
-
-
-def dead(run: Run, kept: bool = False) -> list[Thing]:
-    """What launches of this user, from this machine, have left that have ended.
-
-    Args:
-        run: the engine.
-        kept: also what ``--keep`` has left.
-
-    Raises:
-        TransportError: the engine does not say.
-    """
-    return [thing for thing in things(run) if is_dead(thing.labels) and (kept or KEPT not in thing.labels)]
-
-
-def remove(run: Run, found: Sequence[Thing], seconds: float = REMOVAL) -> list[str]:
-    """Remove these, containers first.
-
-    Returns:
-        What is still there, and why: a line each.
-    """
-    until = time.monotonic() + seconds
-    left: list[str] = []
-    for kind, words in (("container", ["rm", "--force", "--volumes"]), ("network", ["network", "rm"])):
-        for thing in (thing for thing in found if thing.kind == kind):
-            while True:
-                result = run([*words, thing.id], max(1.0, until - time.monotonic()))
-                if not _BUSY.search(result.fault) or time.monotonic() > until:
-                    break
-                time.sleep(_AGAIN)
-            if result.code and not _GONE.search(result.fault):
-                left.append(
-                    f"{kind} {thing.name}: {fault_of(result) if result.code == LATE else result.fault}"
-                )
-    return left
-
-
-def sweep(run: Run, tell: Callable[[str], None], where: str = "") -> None:
-    """Remove what launches have left that were killed, but for what ``--keep`` left.
-
-    Args:
-        run: the engine.
-        tell: gets a line for the user.
-        where: follows the names of what is removed: `` on node1``.
-    """
-    found = dead(run)
-    if found:
-        left = remove(run, found)
-        names = ", ".join(f"{thing.name}{where}" for thing in found)
-        tell("; ".join(left) if left else f"removed what a killed launch had left: {names}")

@@ -1,25 +1,21 @@
-"""The options about containers: from the command line and a job file to one `Container` for each host."""
+"""The options about containers, on the command line and in job files."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from launcher.config import values
 from launcher.config.faults import Faults, quoted
 from launcher.config.keys import RESOURCES
 from launcher.config.schema import Form, Key, Node, read_mapping, table, wrong_kind
-from launcher.errors import Fault, JobError, PlacementError
-from launcher.job import OUTPUT_DIR, Host, JobSpec, Placement, Role
-from launcher.text import counted, did_you_mean
-from launcher.transports.docker.container import Container, Mount
+from launcher.errors import Fault
+from launcher.text import did_you_mean
 
 _N = TypeVar("_N", int, float)
 
-#: Names in ``options:`` of a job file that are not those of ``docker run`` with underscores.
-_ALIASES = {"devices": "device", "extra_hosts": "add-host", "ulimits": "ulimit"}
 #: Options of ``docker run`` that launch sets itself.
 _RESERVED = (
     "detach", "entrypoint", "interactive", "label", "log_driver", "name", "network", "rm", "sig_proxy",
@@ -200,168 +196,3 @@ def faults(args: argparse.Namespace, docker: DockerOptions | None) -> Iterator[F
         yield Fault("--docker", what, f"expected --docker IMAGE {docker.image}")
     if docker.no_mount and docker.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")
-
-
-# ---------------------------------------------------------------------- hosts
-
-
-def own_hosts(job: JobSpec, free: Sequence[str]) -> tuple[tuple[Host, ...], dict[str, tuple[str, ...]]]:
-    """A host for each task, with the task's name, and the GPUs of each.
-
-    Args:
-        job: the job.
-        free: ids of this machine's GPUs.
-
-    Raises:
-        JobError: two roles would have containers of the same name.
-        PlacementError: there are not enough GPUs.
-    """
-    names: dict[str, str] = {}
-    twins = []
-    for role in job.roles:
-        other = names.setdefault(_host_name(role, 0), role.name)
-        if other != role.name:
-            what = f"the containers of {other!r} and {role.name!r} would have the same names"
-            twins.append(Fault(role.source, what))
-    if twins:
-        raise JobError(twins)
-    left = list(free)
-    asked = sum((role.gpus or 0) * role.count for role in job.roles)
-    if asked > len(left):
-        what = f"the tasks ask for {counted(asked, 'GPU')}, this machine has {len(left)}"
-        raise PlacementError([Fault("", what, "ask for fewer with --gpus")])
-    hosts: list[Host] = []
-    given: dict[str, tuple[str, ...]] = {}
-    for role in job.roles:
-        for index in range(role.count):
-            name = _host_name(role, index)
-            given[name], left = tuple(left[: role.gpus or 0]), left[role.gpus or 0 :]
-            # A container numbers its GPUs from 0.
-            seen = tuple(map(str, range(role.gpus))) if role.gpus else None
-            hosts.append(Host(name, slots=1, roles=(role.name,), gpus=seen, source=role.source))
-    return tuple(hosts), given
-
-
-def _host_name(role: Role, index: int) -> str:
-    """``worker-0``; host names have no underscores."""
-    return f"{role.name.lower().replace('_', '-')}-{index}"
-
-
-def renumbered(host: Host) -> Host:
-    """A machine as its container sees it: with its GPUs numbered from 0."""
-    return host._replace(gpus=host.gpus and tuple(map(str, range(len(host.gpus)))))
-
-
-# ---------------------------------------------------------------------- containers
-
-
-def containers(
-    docker: DockerOptions,
-    job: JobSpec,
-    placement: Placement,
-    gpus: Mapping[str, Sequence[str]],
-    folders: Sequence[str],
-    here: bool,
-) -> list[Container]:
-    """A container for each host in use.
-
-    Args:
-        docker: the options.
-        job: the job; its Python is the image's.
-        placement: which tasks run in each.
-        gpus: host -> ids of the GPUs its container sees.
-        folders: mounted at the same path.
-        here: mounts are of this machine; else of the hosts, and ``~`` is the home there.
-
-    Raises:
-        JobError: mounts or limits that can't be.
-    """
-    asked, wrong = asked_mounts(docker, here)
-    wrong += _limit_faults(docker, job)
-    if "/" in folders:
-        what = "the root folder can't be mounted"
-        wrong.append(Fault("--workdir", what, "expected another one, or --no-mount"))
-    if wrong:
-        raise JobError(wrong)
-    options = ((_ALIASES.get(name, name.replace("_", "-")), texts) for name, texts in docker.engine_options)
-    same = Container("", docker.image, job.python or "python3", tuple(asked), options=tuple(options))
-    same = with_folders(same, folders, docker.read_only)
-    return [
-        same._replace(
-            host=host.name,
-            memory=_limit(docker.memory, placement, host),
-            cpus=_limit(docker.cpus, placement, host),
-            gpus=tuple(gpus.get(host.name, ())),
-        )
-        for host in placement.hosts()
-    ]
-
-
-def with_folders(container: Container, folders: Iterable[str], read_only: bool) -> Container:
-    """The container with folders of its tasks mounted at the same path, unless something else is."""
-    usual = [Mount(folder, folder, read_only) for folder in folders if folder != "/"]
-    by_target = {mount.target: mount for mount in (*usual, *container.mounts)}
-    return container._replace(mounts=tuple(by_target.values()))
-
-
-def with_output_mounts(container: Container, placement: Placement) -> Container:
-    """The container with the output folders of its tasks mounted."""
-    mine = (dict(placed.env) for placed in placement.tasks if placed.host.name == container.host)
-    more = tuple(Mount(env[OUTPUT_DIR], env[OUTPUT_DIR]) for env in mine if OUTPUT_DIR in env)
-    return container._replace(mounts=container.mounts + more)
-
-
-def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:
-    """The mounts of job file and command line, and what is wrong with them."""
-    found: dict[str, Mount] = {}
-    wrong: list[Fault] = []
-    for words in (docker.file_mounts, docker.mounts):
-        seen: dict[str, Mount] = {}
-        for word in words:
-            mount = _mount(word, here)
-            if mount is None:
-                what = "this is not a mount"
-                wrong.append(Fault(f"--mount {word}", what, "expected SRC, SRC:/DST or SRC:/DST:ro"))
-            elif seen.setdefault(mount.target, mount) != mount:
-                what = f"{seen[mount.target].source} is mounted there already"
-                wrong.append(Fault(f"--mount {word}", what, "expected a place for each"))
-        found.update(seen)
-    return list(found.values()), wrong
-
-
-def _mount(word: str, here: bool) -> Mount | None:
-    """``SRC[:DST][:ro]``; ``~`` is the home here, or of each host; ``None``: it is not a mount."""
-    source, *rest = word.split(":")
-    mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
-    if source and (here or not (source == "~" or source.startswith("~/"))):
-        source = os.path.abspath(os.path.expanduser(source))
-    target = rest[0] if rest else source
-    at_home = target.startswith("~/") and not rest
-    if not source or len(rest) > 1 or not (target.startswith("/") or at_home) or target == "/":
-        return None
-    return Mount(source, os.path.normpath(target), mode == "ro")
-
-
-def _limit_faults(docker: DockerOptions, job: JobSpec) -> Iterator[Fault]:
-    """Roles that are not there; a role of the job file may have no task this time."""
-    roles = {role.name for role in job.roles}
-    for option, limits in (("memory", docker.memory), ("cpus", docker.cpus)):
-        for role, _ in limits:
-            if role and role not in roles and role not in docker.limited_roles:
-                what = f"there is no role {role!r}"
-                yield Fault(f"--{option} {role}=", what, f"expected one of {', '.join(sorted(roles))}")
-
-
-def _limit(limits: Sequence[tuple[str, _N]], placement: Placement, host: Host) -> _N | None:
-    """The sum of the limits of a container's tasks; a role's own limit comes before that of every role."""
-    said = dict(limits)
-    here = [placed.role.name for placed in placement.tasks if placed.host.name == host.name]
-    each = [said.get(role, said.get("")) for role in here]
-    found = [limit for limit in each if limit is not None]
-    return sum(found[1:], found[0]) if found and len(found) == len(each) else None
-
-
-def folders_of(job: JobSpec) -> list[str]:
-    """Where tasks run on this machine; a folder that is not here may be the image's own."""
-    paths = [job.workdir, *(role.workdir for role in job.roles)]
-    return list(dict.fromkeys(os.path.abspath(path) for path in paths if path and os.path.isdir(path)))

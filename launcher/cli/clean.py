@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from contextlib import ExitStack
 
 from launcher.config.hostfile import read_hosts
-from launcher.errors import HostsError, LaunchError
+from launcher.errors import HostsError
 from launcher.job_run.hosts import Programs, is_here
 from launcher.job_run.notices import print_notice
 from launcher.transports import ssh
-from launcher.transports.docker import engine
-from launcher.transports.docker.here import reminder
-from launcher.transports.docker.hosts import Engines
+from launcher.transports.docker.containers import HERE, each_engine
+from launcher.transports.docker.engine import Engine, Thing
 
 SUMMARY = "remove containers and networks that killed launches, or --keep, have left"
 
@@ -39,45 +38,33 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         LaunchError: a host or an engine can't be reached, or does not remove them.
     """
-    if args.hosts is not None:
-        return _clean_hosts(args)
-    with reminder(print_notice, "waiting for the Docker engine to respond"):
-        engine.inspect(engine.run_here)
-        found = engine.dead(engine.run_here, kept=True)
-        faults = [] if args.dry_run else engine.remove(engine.run_here, found)
-    _show(args.dry_run, [(f"{thing.kind} {thing.name}",) * 2 for thing in found], faults)
-    if faults:
-        raise LaunchError("; ".join(faults))
-    return 0
+    engines = {HERE: Engine(print_notice)}
+    with ExitStack() as stack:
+        if args.hosts is not None:
+            from launcher.transports.ssh import SshHosts
 
+            hosts = read_hosts(args.hosts)
+            remote = [host for host in hosts if not is_here(host)]
+            fleet = stack.enter_context(SshHosts(remote, ssh.settings(args), print_notice))
+            fleet.connect()
+            programs = Programs(hosts, fleet)
+            engines = {host.name: Engine(print_notice, host, programs) for host in hosts}
 
-def _clean_hosts(args: argparse.Namespace) -> int:
-    from launcher.transports.ssh import SshHosts
+        def clean(name: str) -> tuple[list[Thing], list[str]]:
+            engines[name].info()
+            found = engines[name].dead()
+            return found, [] if args.dry_run else engines[name].remove(found)
 
-    hosts = read_hosts(args.hosts)
-    remote = [host for host in hosts if not is_here(host)]
-    with SshHosts(remote, ssh.settings(args), print_notice) as fleet:
-        fleet.connect()
-        engines = Engines(hosts, Programs(hosts, fleet), print_notice)
-        dead = engines.dead()
-        faults = [] if args.dry_run else engines.remove(dead)
-    found = [(f"{it.kind} {it.name} on {host}", host) for host, things in dead.items() for it in things]
-    _show(args.dry_run, found, faults)
+        results = each_engine(engines, clean, print_notice, "its Docker engine")
+    faults = []
+    for name, (found, left) in results.items():
+        where = "" if name == HERE else f" on {name}"
+        faults += [f"{name}: {fault}" if where else fault for fault in left]
+        for thing in found:
+            if not any(fault.startswith(f"{thing.kind} {thing.name}:") for fault in left):
+                print(f"{'would remove' if args.dry_run else 'removed'} {thing.kind} {thing.name}{where}")
     if faults:
         raise HostsError(faults)
-    return 0
-
-
-def _show(dry_run: bool, found: Sequence[tuple[str, str]], faults: Sequence[str]) -> None:
-    """Print what is removed.
-
-    Args:
-        dry_run: nothing was removed.
-        found: each thing, and the beginning of a fault that kept it.
-        faults: what went wrong.
-    """
-    for thing, prefix in found:
-        if not any(fault.startswith(f"{prefix}:") for fault in faults):
-            print(f"{'would remove' if dry_run else 'removed'} {thing}")
-    if not found:
+    if not any(found for found, _ in results.values()):
         print("nothing is left")
+    return 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from launcher import events
 from launcher.errors import HostsError, JobError, LaunchError, TransportError
-from launcher.job import RELAY, Placement, RunPaths
+from launcher.job import RELAY, Host, Placement, RunPaths
 from launcher.job_run.display import JobDisplay, tmux_session
 from launcher.job_run.hosts import (
     HostHints,
@@ -38,6 +38,7 @@ from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, Tas
 from launcher.runs.folder import create, new_job_id, unfinished
 from launcher.scheduler.placement import place
 from launcher.text import counted
+from launcher.transports.base import Link
 from launcher.transports.docker.container import Container
 from launcher.transports.link import ReconnectingTransport
 from launcher.transports.local import LocalTransport
@@ -88,7 +89,7 @@ def _show_plan(options: Options, placement: Placement, staging: Staging | None) 
     notes = [*options.notes, *placement.notes]
     files = [] if staging is None else list(staging.described())
     if options.docker is not None and options.hosts_named:
-        from launcher.job_run.containers import of_image
+        from launcher.transports.docker.containers import of_image
 
         expected = of_image(expected)
         image = options.docker.image
@@ -132,19 +133,28 @@ def _launch(
 
         containers = None
         if options.docker is not None:
-            from launcher.job_run.containers import connect_engines
+            from launcher.transports.docker.containers import Containers
 
-            containers = connect_engines(options, made, job, notices, commands, programs, hosts)
+            there = hosts if options.hosts_named else ()
+            containers = Containers(
+                options.docker, made, job, notices, there, commands, programs, options.ssh.lease
+            )
+            containers.prepare()
         if staging is not None:
             stack.enter_context(staging.on_hosts(commands, job, interrupts))
             placement = staging.send()
 
         tmux = tmux_session(job) if options.tmux else None
         paths = _run_folder(options, job, links)
-        if containers is not None:
-            placement, open_link = containers.start(stack, placement, paths, interrupts)
-        else:
-            open_link = links.open
+        open_link: Callable[[Host], Link] = links.open
+        if containers is not None and options.docker is not None:
+            stack.enter_context(containers)
+            if not options.hosts_named:
+                stack.callback(interrupts.ignore)  # while they are removed
+                if options.job.output_dirs:
+                    mode = 0o777 if options.docker.user else 0o700
+                    placement = make_output_dirs_here(placement, paths, mode)
+            placement, open_link = containers.start(placement, options.job.workdir), containers.open
         if options.job.output_dirs and (containers is None or options.hosts_named):
             placement = make_output_dirs_here(placement, paths)
         if remote is not None and options.relay is not None:
@@ -181,8 +191,8 @@ def _launch(
             text = "the job is ok, but not everything could be written, as said above"
             print_notice(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
-    if containers is not None:
-        containers.finished()
+    for line in [] if containers is None else containers.kept():
+        print_notice(line)
     return code or (0 if complete else LaunchError.exit_code)
 
 

@@ -14,8 +14,8 @@ import psutil
 from launcher.api.run import Options, Path_, Words, option_environ, program_driver
 from launcher.errors import TransportError
 from launcher.testing.job import LOOK, ClusterError, Job
-from launcher.transports.docker import engine
 from launcher.transports.docker.container import KEPT
+from launcher.transports.docker.engine import FIXED_ADDRESSES, Engine, Thing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -92,7 +92,7 @@ class Cluster:
             self._folder = self._make_folder()
         folder = self._folder / f"job-{len(self.jobs)}"
         folder.mkdir()
-        environ = {MARK: self._mark, engine.FIXED_ADDRESSES: "1"}
+        environ = {MARK: self._mark, FIXED_ADDRESSES: "1"}
         counts = {"chief": chief or None, "worker": workers, "ps": ps, "evaluator": evaluator or None}
         options = {**options, "run_dir": folder / "run", "docker": image}
         output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -168,11 +168,10 @@ def _end_containers(job: str, environ: Mapping[str, str]) -> list[str]:
         A line for each that had not ended, or can't be removed.
     """
 
-    def docker(words: Any, seconds: float) -> engine.Result:
-        return engine.run_here(words, seconds, environ)
+    engine = Engine(lambda _: None, environ=environ)
 
-    def left() -> list[engine.Thing]:
-        return [thing for thing in engine.things(docker, job) if KEPT not in thing.labels]
+    def left() -> list[Thing]:
+        return [thing for thing in engine.things(job) if KEPT not in thing.labels]
 
     try:
         deadline = time.monotonic() + _AGENTS
@@ -180,7 +179,7 @@ def _end_containers(job: str, environ: Mapping[str, str]) -> list[str]:
             if time.monotonic() > deadline:
                 break
             time.sleep(10 * LOOK)
-        return engine.remove(docker, left()) + [f"container {thing.name}" for thing in alive]
+        return engine.remove(left()) + [f"container {thing.name}" for thing in alive]
     except TransportError as error:
         return [f"a container or network at the engine ({error})"]
 

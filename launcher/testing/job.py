@@ -17,15 +17,15 @@ from launcher.report import ExitStatus, Report, TaskState, report_from_json
 from launcher.runs.logs import GrowingFile, last_lines, shown_lines
 from launcher.runs.run import json_of
 from launcher.text import signal_name
-from launcher.transports.docker import engine
 from launcher.transports.docker.container import container_name, network_name
+from launcher.transports.docker.engine import Engine, explain
 
 _T = TypeVar("_T")
 
 #: Seconds between two looks at what a test waits for.
 LOOK = 0.01
-#: Seconds for all processes of a task to be suspended or resumed; for an agent to answer; for Docker.
-_SUSPEND, _ANSWER, _DOCKER = 20.0, 10.0, 30.0
+#: Seconds for all processes of a task to be suspended or resumed; for an agent to answer.
+_SUSPEND, _ANSWER = 20.0, 10.0
 #: Last lines in the message of a failed wait; tasks whose last lines the report of a failed test shows.
 _LINES, _TASKS = 10, 32
 #: A task's line in the output of the launcher: ``node1 worker/0 | ``.
@@ -322,10 +322,10 @@ class Job:
         return container_name(self.name, found.host)
 
     def _docker(self, task: Task | str, *words: str) -> str:
-        result = engine.run_here(words, _DOCKER, self.environ)
+        result = Engine(lambda _: None, environ=self.environ).docker(*words)
         if result.code:
             name = task if isinstance(task, str) else task.name
-            raise ClusterError(f"{name}: its network can't be changed: {engine.fault_of(result, _DOCKER)}")
+            raise ClusterError(f"{name}: its network can't be changed: {explain(result)}")
         return result.out
 
 

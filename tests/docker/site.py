@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.job import Host
-from launcher.transports.base import Transport
-from launcher.transports.docker import engine as commands
-from launcher.transports.docker.container import Container, Mount, container_name, labels
-from launcher.transports.docker.here import ContainerLink, Containers
+from launcher.job import Host, Placement
+from launcher.transports.base import Link, Transport
+from launcher.transports.docker.container import Container, Mount, container_name
+from launcher.transports.docker.containers import Containers
+from launcher.transports.docker.options import DockerOptions
 from tests.docker.engine import BASE, Engine
 
 #: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal
@@ -49,15 +49,15 @@ class DockerSite:
         environ.setenv("DOCKER_HOST", engine.host)
         self._inits: list[int] = []
 
-    def open(self, host: Host) -> ContainerLink:
+    def open(self, host: Host) -> Link:
         """See `launcher.transport.base.Transport.open`."""
         if self._inits:
             pytest.skip("a container is a machine of its own, and has one agent")
         job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"
         container = Container(host.name, BASE, self.python, (Mount(self.folder, self.folder),))
-        marks = labels(job, keep=False)
-        made = Containers(commands.run_here, job, [container], marks, True, self.told.append)
-        self._stack.enter_context(made).start()
+        made = Containers(DockerOptions(BASE), [container], job, self.told.append)
+        made.prepare()
+        self._stack.enter_context(made).start(Placement(()))
         found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, host.name))
         self._inits.append(int(found))
         return made.open(host)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.errors import LaunchError
-from launcher.transports.docker import engine
-from launcher.transports.docker.container import Container, container_name, labels, network_name
-from launcher.transports.docker.here import Containers
+from launcher.job import Placement
+from launcher.transports.docker.container import Container, container_name, network_name
+from launcher.transports.docker.containers import Containers
+from launcher.transports.docker.options import DockerOptions
 from tests.docker.conftest import left_of
 from tests.docker.engine import BASE, Engine
 
@@ -32,9 +33,9 @@ def start() -> str:
     notices: list[str] = []
     with (
         pytest.raises(LaunchError) as caught,
-        Containers(engine.run_here, JOB, containers, labels(JOB, keep=False), True, notices.append) as made,
+        Containers(DockerOptions(BASE), containers, JOB, notices.append) as made,
     ):
-        made.start()
+        made.start(Placement(()))
     assert [line for line in notices if not line.startswith("waiting for ")] == []
     return str(caught.value)
 

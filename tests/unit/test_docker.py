@@ -9,16 +9,22 @@ import pytest
 from launcher.errors import JobError, PlacementError
 from launcher.job import Host, JobSpec, Placed, Placement, Program, Role, TaskId
 from launcher.transports.docker import engine
-from launcher.transports.docker.container import KEPT, Container, Mount, container_name, run_words
+from launcher.transports.docker.container import (
+    KEPT,
+    Container,
+    Mount,
+    asked_mounts,
+    container_name,
+    containers,
+    own_hosts,
+    run_command,
+)
 from launcher.transports.docker.engine import Result
-from launcher.transports.docker.faults import end_fault
+from launcher.transports.docker.link import end_fault
 from launcher.transports.docker.options import (
     DockerOptions,
     add_options,
-    asked_mounts,
-    containers,
     faults,
-    own_hosts,
     settings,
 )
 
@@ -39,7 +45,7 @@ def test_the_command_line():
         "worker-0", "tf:1", "python3", (Mount("/a,b", "/c", True),), "1:2", 1 << 29, 1.5, ("0", "3"),
         (("shm-size", ("1g",)), ("add-host", ("a:1.2.3.4", "b:1.2.3.5"))),
     )  # fmt: skip
-    words = run_words(container, "name", "net", {"l": "v"}, ["python3", "-c", "1"])
+    words = run_command(container, "name", "net", {"l": "v"}, ["python3", "-c", "1"])
     text = " ".join(words)
     assert text.startswith("run --interactive --name name --network net --log-driver none --sig-proxy=false ")
     assert "--hostname worker-0 --network-alias worker-0 --rm --label l=v --user 1:2" in text
@@ -49,7 +55,7 @@ def test_the_command_line():
     assert text.endswith(
         "--shm-size=1g --add-host=a:1.2.3.4 --add-host=b:1.2.3.5 --entrypoint python3 tf:1 -c 1"
     )
-    kept = run_words(container, "name", "host", {KEPT: "1"}, ["python3"])
+    kept = run_command(container, "name", "host", {KEPT: "1"}, ["python3"])
     assert not {"--rm", "--hostname"} & set(kept)
     assert container_name("job", "fe80::1") == "tf-launcher-job-fe80--1"
 
@@ -114,14 +120,12 @@ def test_limits_of_a_container_are_those_of_its_tasks():
     docker = DockerOptions(
         "tf", memory=(("worker", 100), ("", 7)), engine_options=(("ulimits", ("core=0",)),)
     )
-    (made,) = containers(docker, JobSpec((WORKER,)), Placement(tasks), {}, ["/work"], here=False)
+    (made,) = containers(docker, JobSpec((WORKER,)), Placement(tasks), {}, here=False)
     assert made == Container(
-        "node1", "tf", "python3", (Mount("/work", "/work"),), memory=200, options=(("ulimit", ("core=0",)),)
+        "node1", "tf", "python3", memory=200, options=(("ulimit", ("core=0",)),)
     )  # fmt: skip
     with pytest.raises(JobError, match="there is no role 'boss'"):
-        containers(
-            DockerOptions("tf", cpus=(("boss", 1.0),)), JobSpec((WORKER,)), Placement(tasks), {}, [], True
-        )
+        containers(DockerOptions("tf", cpus=(("boss", 1.0),)), JobSpec((WORKER,)), Placement(tasks), {}, True)
 
 
 def test_containers_as_hosts():
@@ -150,7 +154,7 @@ def test_containers_as_hosts():
     ],
 )
 def test_an_engine_that_can_not_be_used(result: Result, text: str):
-    assert text in engine.fault_of(result)
+    assert text in engine.explain(result)
 
 
 def test_images_of_other_machines():

@@ -112,23 +112,27 @@ class Engine:
         """Run ``docker`` with these arguments."""
         return self._run(["docker", *words], seconds)
 
-    def start(self, words: Sequence[str]) -> RemoteCommand:
+    def start(self, programs: Hosts, words: Sequence[str]) -> RemoteCommand:
         """Start ``docker`` on the host, with a pipe to its streams.
+
+        Args:
+            programs: run programs on the host.
+            words: its arguments.
 
         Raises:
             TransportError: there is no connection to the host.
         """
-        return self._remote(_BECOME, ["docker", *words])
+        return self._start(programs, _BECOME, ["docker", *words])
 
-    def _remote(self, entry: str, argv: Sequence[str], **more: object) -> RemoteCommand:
-        assert self._commands is not None and self._host is not None
+    def _start(self, commands: Hosts, entry: str, argv: Sequence[str], **more: object) -> RemoteCommand:
+        assert self._host is not None
         env = {name: value for name, value in self._host.env if name.startswith("DOCKER_")}
-        return self._commands.run(self._host.name, entry, {"argv": argv, "env": env, **more})
+        return commands.run(self._host.name, entry, {"argv": argv, "env": env, **more})
 
     def _run(self, argv: Sequence[str], seconds: float) -> Result:
-        if self._host is None:
+        if self._commands is None:
             return self._run_here(argv, seconds)
-        command = self._remote(_MAIN, argv, seconds=seconds)
+        command = self._start(self._commands, _MAIN, argv, seconds=seconds)
         until, out = time.monotonic() + seconds + _REPORT, b""
         try:
             poll = select.poll()

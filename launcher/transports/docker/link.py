@@ -128,7 +128,8 @@ class Arrival:
             if found is not None:
                 self._check(found[0])
             elif len(self._output) > bootstrap.MAX_NOISE:
-                raise TransportError(f"its {self._container.python} printed too much before the agent started")
+                python = self._container.python
+                raise TransportError(f"its {python} printed too much before the agent started")
         return True
 
     def _check(self, mark: str) -> None:

@@ -195,7 +195,7 @@ def _docker(env: dict[str, str], *words: str) -> int:
         ("--docker x --cpus 0", "expected a number of CPUs"),
         ("--docker x --mount :/a", "this is not a mount"),
         ("--docker x --mount /a:b:c:d", "this is not a mount"),
-        ("--docker x --sync .", "this is about other machines, and --docker without --hosts uses none"),
+        ("--docker x --sync .", "this is about other machines, and none is named"),
         ("--docker x --no-mount --read-only", "the working folder, which is not mounted"),
         ("--docker=", "'' is no name of an image"),
         ("--docker train.py", "'train.py' is a program, not an image; expected --docker IMAGE train.py"),
@@ -220,12 +220,8 @@ def test_bad_input(launch: Launch, words: str, why: str):
             "roles:\n  a_b: {program: [echo, x]}\n  a-b: {program: [echo, x]}\n",
             "the containers of 'a_b' and 'a-b' would have the same names",
         ),
-        (
-            "roles:\n  worker: {program: [echo, x]}\nsync: [.]\n",
-            "--sync: this is about other machines, and --docker without --hosts uses none",
-        ),
     ],
-    ids=["limits", "same names", "sync"],
+    ids=["limits", "same names"],
 )
 def test_job_files_that_can_not_be_followed(launch: Launch, tmp_path: Path, text: str, why: str):
     job = tmp_path / "job.yaml"

@@ -68,7 +68,7 @@ def test_an_engine_that_hangs_at_the_start(short_lived: tuple[Engine, Path], lau
     os.kill(dockerd, signal.SIGSTOP)
     try:
         started = launch.start(*LASTING, cwd=tmp_path, env={"DOCKER_HOST": engine.host})
-        started.until(lambda it: "waiting for the Docker engine to respond" in it.err, 40)
+        started.until(lambda it: "waiting for this machine: its Docker engine" in it.err, 40)
         ended = started.wait(60)
     finally:
         os.kill(dockerd, signal.SIGCONT)

@@ -136,7 +136,7 @@ def test_an_image_that_can_not_be_pulled(docker: Engine, launch: Launch, tmp_pat
 
 def faults(ended: Ended) -> list[str]:
     """What was said, but for whom is waited."""
-    return [line for line in ended.err.splitlines() if "waiting for the Docker engine" not in line]
+    return [line for line in ended.err.splitlines() if "waiting for " not in line]
 
 
 SELECT = "DOCKER_HOST and `docker context use` select one (Cannot connect to the Docker daemon at unix:///"

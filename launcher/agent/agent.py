@@ -342,7 +342,7 @@ class Agent:
         if task is None:
             return
         members = self._families.members(task.main, self._families.orphans().get(task.id, []))
-        for process in members:
+        for process in reversed(members):  # children first: what a killed main process leaves counts as left
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
         after = [processes.look_at(process.pid) for process in members]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+import signal
 import time
 
 import pytest
 
 from launcher import events
+from launcher.job import TaskId
 from tests.contract.driver import AT_ONCE, POLITE, SOON, Driver
 from tests.contract.sites import Eyes
 
@@ -296,3 +298,25 @@ def test_two_hundred_processes_that_fork_and_end(agent: Driver, eyes: Eyes, igno
     )
     assert eyes.alive(*map(int, left.split())) == []
     assert agent.fact(events.TaskExited, "worker/1") is None
+
+
+def test_a_signal_by_command_is_no_stop(agent: Driver):
+    """To all processes, or to the main one; the answer has their states."""
+    script = "trap 'echo usr1' USR1; sh -c 'sleep 600' & echo up; while :; do wait; done"
+    agent.start("worker/0", ["sh", "-c", script])
+    agent.prints("worker/0", b"up")
+
+    def answer(number: int, to_all: bool) -> str:
+        known = len(agent.all(events.SignalSent))
+        agent.send(events.SignalTask(agent.host, TaskId("worker/0"), number, to_all))
+        return agent.until(lambda: agent.all(events.SignalSent)[known:])[0].states
+
+    agent.until(lambda: set(answer(signal.SIGSTOP, True)) <= set("TD"))
+    agent.until(lambda: "T" not in answer(signal.SIGCONT, True))
+    answer(signal.SIGUSR1, False)
+    agent.prints("worker/0", b"usr1")
+    answer(signal.SIGKILL, True)
+    exited = agent.wait(events.TaskExited)
+    assert exited.signal == signal.SIGKILL
+    assert not [fact for fact in agent.all(events.TaskSignalled) if fact.at < exited.at]  # then leftovers end
+    agent.wait(events.TaskGone)

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from launcher import InputMode, TaskFailed, TFCluster, TFParallel
+from launcher import ExitStatus, InputMode, TaskFailed, TaskState, TFCluster, TFParallel
 from launcher.feed import listener
+from launcher.testing import Cluster
 from tests.local.seeing import soon
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 from tests.ssh.test_outputs import cache_of
+from tests.testing.stubs import COUNTS
 
 pytestmark = pytest.mark.timeout(180)
 #: The same minor version of Python as ours.
@@ -76,6 +78,22 @@ def test_a_network_that_breaks_costs_no_row(hosts: list[LabHost], monkeypatch: p
         mend.start()
         assert first + list(results) == [row * row for row in range(8000)]
         mend.join()
+
+
+def test_a_task_of_the_pytest_fixture_is_suspended_and_killed(hosts: list[LabHost], cluster: Cluster):
+    job = cluster.start(COUNTS, workers=2, hosts="node1,node2", workdir="/", on_failure="continue")
+    task, other = job.tasks
+    task.until_prints("step 2")
+    task.stop()
+    before = task.raw
+    other.until_prints(f"step {len(other.lines) + 5}")
+    assert len(task.raw) <= len(before) + 20, "a line may have been on its way"
+    task.resume()
+    task.until_prints(f"step {len(task.lines) + 2}")
+    task.kill()
+    assert task.wait() == ExitStatus(None, 9) and other.state is TaskState.RUNNING
+    job.stop()
+    assert job.wait().exit_code == 137
 
 
 @pytest.fixture

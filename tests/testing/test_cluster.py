@@ -115,47 +115,39 @@ def test_several_at_a_time(cluster: Cluster):
     assert second.running
 
 
-# ---------------------------------------------------------------------- what can't be
+# ---------------------------------------------------------------------- errors
 
 
-def test_bad_input(cluster: Cluster):
-    with pytest.raises(CannotStart, match="--grace: 'never' is not a duration") as caught:
-        cluster.start(["true"], options=["--grace", "never"])
-    assert caught.value.exit_code == 2
-    assert "launch:" in caught.value.output
+@pytest.mark.parametrize(
+    ("program", "options", "message", "code"),
+    [
+        (["true"], {"options": ["--grace", "never"]}, "--grace: 'never' is not a duration", 2),
+        (["nothing.py"], {"workers": 2}, "nothing.py", 127),
+        (["./program"], {"workers": 2}, "could not be started", 126),  # there is a plan by then
+        (["true"], {"backend": "docker:any"}, "no Docker engine responds.*unix:///no/engine", 125),
+    ],
+)
+def test_a_launch_that_starts_no_task(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    program: list[str], options: dict[str, Any], message: str, code: int,
+):  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/engine")
+    (tmp_path / "program").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "program").chmod(0o755)
+    with pytest.raises(CannotStart, match=message) as caught:
+        cluster.start(program, **options)
+    assert caught.value.exit_code == code and "launch:" in caught.value.output
 
 
-def test_a_program_that_is_not_there(cluster: Cluster):
-    with pytest.raises(CannotStart, match="nothing.py") as caught:
-        cluster.start(["nothing.py"], workers=2)
-    assert caught.value.exit_code == 127
-
-
-def test_a_program_that_its_host_can_not_start(cluster: Cluster, tmp_path: Path):
-    """As one that is missing in containers is: there is a plan by then."""
-    program = tmp_path / "program"
-    program.write_text("#!/no/such/interpreter\n")
-    program.chmod(0o755)
-    with pytest.raises(CannotStart, match="could not be started") as caught:
-        cluster.start([str(program)], workers=2)
-    assert caught.value.exit_code in (126, 127)
-
-
-def test_a_backend_that_is_none(cluster: Cluster):
+def test_an_unknown_backend(cluster: Cluster):
     with pytest.raises(
         ClusterError, match="'podman:x' is no backend for clusters; expected local, or docker"
     ):
         cluster.start(["true"], backend="podman:x")
 
 
-def test_containers_without_an_engine(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("DOCKER_HOST", "unix:///no/engine")
-    with pytest.raises(CannotStart, match="no Docker engine responds.*unix:///no/engine") as caught:
-        cluster.start(["true"], backend="docker:any")
-    assert caught.value.exit_code == 125
-
-
-def test_waits_end_in_time_and_say_what_was_waited_for(cluster: Cluster):
+def test_a_wait_that_fails_names_its_task_and_condition(cluster: Cluster):
     job = cluster.start(SLEEPS, workers=2, left_running=True)
     job.task("worker/1").until_prints("asleep")
     with pytest.raises(WaitFailed) as caught:
@@ -171,7 +163,7 @@ def test_waits_end_in_time_and_say_what_was_waited_for(cluster: Cluster):
         job.until(lambda: False, "rain", timeout=0.1)
 
 
-def test_nobody_waits_for_what_can_not_come(cluster: Cluster):
+def test_a_wait_ends_when_its_condition_can_not_hold_any_more(cluster: Cluster):
     script = "test $TASK_INDEX = 0 || exec sleep 600; echo only this; exit 3"
     job = cluster.start(["sh", "-c", script], workers=2, on_failure="continue", left_running=True)
     since = time.monotonic()
@@ -190,7 +182,7 @@ def test_a_launcher_that_was_killed_leaves_no_report(cluster: Cluster):
         job.wait()
 
 
-# ---------------------------------------------------------------------- hurting tasks
+# ---------------------------------------------------------------------- killed and suspended tasks
 
 
 def test_a_task_is_killed(cluster: Cluster):
@@ -207,6 +199,31 @@ def test_a_task_is_killed(cluster: Cluster):
     ended = job.wait()
     assert ended.exit_code == 137
     assert ended.failure is not None and ended.failure.task == "ps/0"
+
+
+@pytest.mark.parametrize("victim", ["worker/2", "ps/0"])
+def test_the_killed_task_is_the_first_failure_and_the_others_are_stopped(cluster: Cluster, victim: str):
+    job = cluster.start(COUNTS, ps=1, workers=3)
+    for task in job.tasks:
+        task.until_prints("step 1")
+    job.task(victim).kill()
+    ended = job.wait()
+    assert ended.exit_code == 128 + signal.SIGKILL
+    assert ended.failure is not None
+    assert (ended.failure.task, ended.failure.reason) == (victim, Reason.SIGNAL)
+    states = {task.name: task.state for task in job.tasks}
+    assert states.pop(job.task(victim).name) is TaskState.FAILED
+    assert set(states.values()) == {TaskState.STOPPED}
+
+
+def test_a_ps_that_hangs_does_not_keep_a_finished_job(cluster: Cluster, tmp_path: Path):
+    """Suspended, it can't act on SIGTERM: SIGKILL ends it after the grace."""
+    waits = "test $JOB_NAME = ps && exec sleep 600; echo up; while ! test -e done; do sleep 0.05; done"
+    job = cluster.start(["sh", "-c", waits], ps=1, workers=2, workdir=tmp_path, grace=0.5)
+    job.task("ps/0").stop()
+    (tmp_path / "done").touch()
+    assert job.wait().exit_code == 0
+    assert job.task("ps/0").state is TaskState.STOPPED
 
 
 def test_all_processes_of_a_task_are_killed(cluster: Cluster):

@@ -1,4 +1,4 @@
-"""The plug-in in somebody else's runs of pytest."""
+"""The plug-in in runs of pytest of other projects."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
+
+from tests.local.seeing import soon
 
 pytest_plugins = ["pytester"]
 
 pytestmark = pytest.mark.timeout(300)
 
 #: Seconds that a run of pytest may take.
-PATIENCE = 150
+LIMIT = 150
 
 
 def test_a_job_that_is_left_running_fails_the_test(plugged: pytest.Pytester):
@@ -34,7 +34,7 @@ def test_a_job_that_is_left_running_fails_the_test(plugged: pytest.Pytester):
             cluster.start(["true"]).wait()
         """
     )
-    result = plugged.runpytest_subprocess(timeout=PATIENCE)
+    result = plugged.runpytest_subprocess(timeout=LIMIT)
     result.assert_outcomes(passed=3, errors=1)
     result.stdout.fnmatch_lines(["*ERROR at teardown of test_forgets*", "job * was left running; *"])
 
@@ -50,7 +50,7 @@ def test_a_test_that_fails_shows_the_logs(plugged: pytest.Pytester):
             assert job.task("worker/0").port == 0
         """
     )
-    result = plugged.runpytest_subprocess(timeout=PATIENCE)
+    result = plugged.runpytest_subprocess(timeout=LIMIT)
     result.assert_outcomes(failed=1)  # and no error: that the job runs on is the lesser thing
     result.stdout.fnmatch_lines(
         [
@@ -69,7 +69,7 @@ def test_a_test_that_fails_shows_the_logs(plugged: pytest.Pytester):
     )
 
 
-def test_a_wait_that_fails_is_told_in_short(plugged: pytest.Pytester):
+def test_a_wait_that_fails_is_reported_in_short(plugged: pytest.Pytester):
     plugged.makepyfile(
         """
         def test_waits(cluster):
@@ -78,7 +78,7 @@ def test_a_wait_that_fails_is_told_in_short(plugged: pytest.Pytester):
             job.task("worker/0").until_prints("two", timeout=1)
         """
     )
-    result = plugged.runpytest_subprocess(timeout=PATIENCE)
+    result = plugged.runpytest_subprocess(timeout=LIMIT)
     result.assert_outcomes(failed=1)
     shown = result.stdout.str()
     assert "WaitFailed: worker/0 (running): waited for a line with 'two': not within 1 s" in shown
@@ -88,7 +88,7 @@ def test_a_wait_that_fails_is_told_in_short(plugged: pytest.Pytester):
 
 
 def test_where_tasks_run(plugged: pytest.Pytester):
-    """The option wins over the configuration file; what is neither is told."""
+    """The option wins over the configuration file."""
     plugged.makeini("[pytest]\ncluster_backend = docker:from-file\n")
     plugged.makepyfile("def test_it(cluster): print('backend:', cluster._image)")
     for words, expected in [
@@ -96,8 +96,8 @@ def test_where_tasks_run(plugged: pytest.Pytester):
         (["--cluster-backend=docker:x/y:1"], "*backend: x/y:1"),
         (["--cluster-backend=local"], "*backend: None"),
     ]:
-        plugged.runpytest_subprocess("-s", *words, timeout=PATIENCE).stdout.fnmatch_lines([expected])
-    result = plugged.runpytest_subprocess("--cluster-backend=cloud", timeout=PATIENCE)
+        plugged.runpytest_subprocess("-s", *words, timeout=LIMIT).stdout.fnmatch_lines([expected])
+    result = plugged.runpytest_subprocess("--cluster-backend=cloud", timeout=LIMIT)
     result.stdout.fnmatch_lines(["*'cloud' is no backend for clusters; expected local, or docker:IMAGE"])
 
 
@@ -111,7 +111,7 @@ def test_it_costs_nothing_where_it_is_not_used(plugged: pytest.Pytester):
             assert not {"tensorflow", "yaml", "psutil", "paramiko"} & set(sys.modules)
         """
     )
-    plugged.runpytest_subprocess("-W", "error", timeout=PATIENCE).assert_outcomes(passed=1)
+    plugged.runpytest_subprocess("-W", "error", timeout=LIMIT).assert_outcomes(passed=1)
 
 
 def test_the_runs_are_named_in_junit_s_xml(plugged: pytest.Pytester):
@@ -122,13 +122,13 @@ def test_the_runs_are_named_in_junit_s_xml(plugged: pytest.Pytester):
             assert cluster.start(["false"]).wait().exit_code == 1
         """
     )
-    plugged.runpytest_subprocess("--junitxml=junit.xml", timeout=PATIENCE).assert_outcomes(passed=1)
+    plugged.runpytest_subprocess("--junitxml=junit.xml", timeout=LIMIT).assert_outcomes(passed=1)
     xml = (plugged.path / "junit.xml").read_text()
     found = re.findall(r'<property name="run_dir" value="([^"]*)"', xml)
     assert [Path(path, "report.json").exists() for path in found] == [True, True]
 
 
-def test_a_fixture_of_that_name_of_one_s_own_is_the_one(plugged: pytest.Pytester):
+def test_a_fixture_of_this_name_in_the_project_wins(plugged: pytest.Pytester):
     plugged.makepyfile(
         """
         import pytest
@@ -139,17 +139,11 @@ def test_a_fixture_of_that_name_of_one_s_own_is_the_one(plugged: pytest.Pytester
             assert cluster == "mine"
         """
     )
-    plugged.runpytest_subprocess(timeout=PATIENCE).assert_outcomes(passed=1)
+    for options in ([], ["-p", "no:tf-launcher"]):
+        plugged.runpytest_subprocess(*options, timeout=LIMIT).assert_outcomes(passed=1)
 
 
-def test_it_can_be_left_out(plugged: pytest.Pytester):
-    plugged.makepyfile(
-        "def test_it(request): assert not request.config.pluginmanager.has_plugin('tf-launcher')"
-    )
-    plugged.runpytest_subprocess("-p", "no:tf-launcher", timeout=PATIENCE).assert_outcomes(passed=1)
-
-
-def test_ctrl_c_is_heard_where_the_tests_ignore_it(plugged: pytest.Pytester):
+def test_ctrl_c_works_where_the_tests_ignore_it(plugged: pytest.Pytester):
     """As in the background of a script."""
     plugged.makepyfile(
         """
@@ -161,10 +155,10 @@ def test_ctrl_c_is_heard_where_the_tests_ignore_it(plugged: pytest.Pytester):
             assert job.wait().exit_code == 130
         """
     )
-    plugged.runpytest_subprocess(timeout=PATIENCE).assert_outcomes(passed=1)
+    plugged.runpytest_subprocess(timeout=LIMIT).assert_outcomes(passed=1)
 
 
-_TELLS = """
+_WRITES_PIDS = """
 import json, os, signal, sys, time
 def test_it(cluster):
     job = cluster.start(["sleep", "600"], workers=2)
@@ -179,28 +173,28 @@ def test_it(cluster):
 @pytest.mark.parametrize("then", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_when_pytest_is_gone_its_launches_end(plugged: pytest.Pytester, then: str):
     """``os._exit`` is what pytest-timeout does."""
-    plugged.makepyfile(_TELLS.format(then=then))
-    plugged.runpytest_subprocess(timeout=PATIENCE)
+    plugged.makepyfile(_WRITES_PIDS.format(then=then))
+    plugged.runpytest_subprocess(timeout=LIMIT)
     pids = json.loads((plugged.path / "pids").read_text())
     assert len(pids) == 3
-    _soon(lambda: not any(map(_lives, pids)))
+    soon(lambda: not any(map(_lives, pids)))
 
 
 def test_ctrl_c_at_the_tests_ends_all(plugged: pytest.Pytester):
-    file = plugged.makepyfile(_TELLS.format(then="time.sleep(600)"))
+    file = plugged.makepyfile(_WRITES_PIDS.format(then="time.sleep(600)"))
     argv = [sys.executable, "-m", "pytest", str(file)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True, cwd=plugged.path) as process:
-        pids = _soon(
+        pids = soon(
             lambda: (plugged.path / "pids").exists() and json.loads((plugged.path / "pids").read_text())
         )
         os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=PATIENCE)
-    assert b"KeyboardInterrupt" in said
+        output, _ = process.communicate(timeout=LIMIT)
+    assert b"KeyboardInterrupt" in output
     assert not any(map(_lives, pids))
 
 
-def test_what_is_left_behind_is_ended_and_told(plugged: pytest.Pytester):
-    """Launcher, agent and guardian killed at once: nobody but us is left to end the tasks."""
+def test_processes_that_are_left_behind_are_ended_and_reported(plugged: pytest.Pytester):
+    """Launcher, agent and watchdog are killed at once: only the fixture can end the tasks."""
     plugged.makepyfile(
         """
         import psutil
@@ -219,7 +213,7 @@ def test_what_is_left_behind_is_ended_and_told(plugged: pytest.Pytester):
             print("pids:", *tasks)
         """
     )
-    result = plugged.runpytest_subprocess("-rP", timeout=PATIENCE)
+    result = plugged.runpytest_subprocess("-rP", timeout=LIMIT)
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["process * (sleep 600) was left behind by a launch that has ended"])
     pids = re.findall(r"^pids: (\d+) (\d+)$", result.stdout.str(), re.M)
@@ -228,16 +222,6 @@ def test_what_is_left_behind_is_ended_and_told(plugged: pytest.Pytester):
 
 def _lives(pid: int) -> bool:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-
-
-def _soon(what: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """What it is once it is true."""
-    until = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < until, "not in time"
-        time.sleep(0.01)
-    return found

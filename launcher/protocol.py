@@ -166,35 +166,32 @@ class FileEnd(NamedTuple):
 
 
 class FilesListed(NamedTuple):
-    """What the receiver of the tree with this number has already.
+    """What the receiver of a tree has already.
 
     ``data`` is compressed by zlib: a line of JSON for each entry, the fields of a `FileEntry`.
     """
 
-    item: int
     data: bytes
 
 
 class FilesFollow(NamedTuple):
-    """The entries of a tree, or of what was asked for under this number, follow: so many bytes of files.
+    """The entries of a tree, or of what was asked for, follow: so many bytes of files.
 
     ``gone`` are paths that the receiver has, and that are not in the tree as they are.
     """
 
-    item: int
     size: int
     gone: Tuple[str, ...] = ()
 
 
 class FileRemark(NamedTuple):
-    """Something for the user about what was asked for under this number."""
+    """Something for the user about what was asked for."""
 
-    item: int
     text: str
 
 
 class FilesDone(NamedTuple):
-    """All was sent, or has been received: the paths of the trees."""
+    """All of a tree, or of what was asked for, was sent; a command ends with the paths of the trees."""
 
     paths: Tuple[str, ...] = ()
 

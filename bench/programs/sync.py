@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from launcher.files.progress import shown
 from launcher.files.requests import parse_syncs
+from launcher.files.session import Progress
 from launcher.files.sync import finish, sync
 from launcher.files.walk import look
 from launcher.job import Host
@@ -24,7 +24,7 @@ def bring(job: str, text: str, *hosts: str) -> None:
     packed = look(parse_syncs([text]), os.getcwd())
     with _connected(hosts) as fleet:
         fleet.connect()
-        sync(fleet, hosts, packed, job, shown(), 32)
+        sync(fleet, hosts, packed, job, Progress("syncing", print), 32)
 
 
 def end(job: str, *hosts: str) -> None:

@@ -5,10 +5,11 @@
     ~/.cache/tf-launcher/        (or below $XDG_CACHE_HOME)
       work/JOB/NAME              a tree of a run, which its tasks run in
       work/JOB/.tf-launcher-output/TASK     what a task makes (``--output-dirs``)
-      work/JOB/.KEY/             the list of what was copied there; files while they arrive
+      work/JOB/.KEY/             the tree while it arrives, and the list of what was copied
       trees/KEY/                 the tree of an earlier run from the same folder: its files need not travel
+      locks/                     a lock for each KEY and each place that stays
 
-`receive`, `give`, `make_outputs` and `finish` are remote commands. Home folders may be shared between
+Home folders may be shared between
 machines: locks are those of files, and the folder of a run that never ended is removed only where no other
 machine used it.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import glob
 import hashlib
 import itertools
@@ -27,7 +29,7 @@ import shutil
 import stat
 import time
 import zlib
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, List, Tuple
 
 from launcher.agent.transfer import (
     FOLDER,
@@ -80,56 +82,26 @@ class _Pipe(FileStream):
         return data
 
 
-def _serve(command: Callable[[_Pipe, Any], List[str]], arguments: Any) -> int:
-    """Run a command; its answer, or why it failed, goes to the launcher."""
-    pipe = _Pipe()
-    try:
+def _remote_command(function: Callable[[_Pipe, Any], Iterable[str]]) -> Callable[[Any], int]:
+    """Make a remote command of a function: its answer, or why it failed, goes to the launcher."""
+
+    @functools.wraps(function)
+    def run(arguments: Any) -> int:
+        pipe = _Pipe()
         try:
-            answer: Any = FilesDone(tuple(command(pipe, arguments)))
-        except (Failed, ProtocolError) as error:
-            answer = FilesFailed(str(error))
-        except OSError as error:
-            answer = FilesFailed(_worded(error))
-        pipe.put(answer)
-        pipe.flush()
-    except (BrokenPipeError, EOFError):  # the launcher is gone
-        return 1
-    return 0
+            try:
+                answer: Any = FilesDone(tuple(function(pipe, arguments)))
+            except (Failed, ProtocolError) as error:
+                answer = FilesFailed(str(error))
+            except OSError as error:
+                answer = FilesFailed(_worded(error))
+            pipe.put(answer)
+            pipe.flush()
+        except (BrokenPipeError, EOFError):  # the launcher is gone
+            return 1
+        return 0
 
-
-def receive(arguments: Any) -> int:
-    """Remote command: make trees what they are on the launcher's machine.
-
-    Args:
-        arguments: ``{"job": JOB, "trees": [{"name": NAME, "remote": PLACE or None, "key": KEY}]}``. The host
-            sends for each tree what it has, and gets what is missing; the answer has the paths of the trees.
-    """
-    return _serve(_receive, arguments)
-
-
-def give(arguments: Any) -> int:
-    """Remote command: send what was asked for.
-
-    Args:
-        arguments: ``{"items": [{"base": FOLDER, "path": PATH}]}``.
-
-    A tree is sent as it is, with links as links; only what the user named may be a link to what is meant.
-    """
-    return _serve(_give, arguments)
-
-
-def make_outputs(arguments: Any) -> int:
-    """Remote command: make a folder for what each task makes.
-
-    Args:
-        arguments: ``{"job": JOB, "names": [...], "mode": 448}``; the answer has the paths, in order.
-    """
-    return _serve(_make_outputs, arguments)
-
-
-def finish(arguments: Any) -> int:
-    """Remote command: remove the folders of a run. ``{"job": JOB}``."""
-    return _serve(lambda _, arguments: discard(str(arguments["job"])), arguments)
+    return run
 
 
 # ---------------------------------------------------------------------- folders
@@ -160,30 +132,12 @@ def _run_folder(job: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """Make a folder and lock it; waits while another process has the lock, which may remove the folder."""
-    while (fd := _lock(folder)) is None:
-        pass
-    try:
+def _locked(name: str) -> Iterator[None]:
+    """Hold a lock of this user on this home folder; waits while another process holds it."""
+    os.makedirs(f"{_cache()}/locks", mode=0o700, exist_ok=True)
+    with open(f"{_cache()}/locks/{name}", "a", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
-
-
-def _lock(folder: str) -> Optional[int]:
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        fd = os.open(f"{folder}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:  # it was removed at this moment
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if os.path.samestat(os.fstat(fd), os.stat(f"{folder}/.lock")):
-            return fd
-    except FileNotFoundError:
-        pass
-    os.close(fd)
-    return None
 
 
 def _use(job: str) -> str:
@@ -208,34 +162,36 @@ def _sweep() -> None:
                 _remove(run)
 
 
-def discard(job: str) -> List[str]:
+def discard(job: str) -> None:
     """Remove the folder of a run that is over; its trees are kept for the next run from the same folder.
 
     Raises:
         OSError, Failed: it can't be removed.
     """
     run = _run_folder(job)
-    if not os.path.isdir(run):
-        return []
-    with _locked(run):
-        for name in os.listdir(run):
-            if name.startswith(".") and os.path.isfile(f"{run}/{name}/list"):
-                _keep(run, name[1:])
-        _remove(run)
-    total = 0
-    kept = glob.glob(f"{glob.escape(_cache())}/trees/*/list")
-    for path in sorted(kept, key=os.path.getmtime, reverse=True):
-        total += sum(entry.size for entry in _read_list(path)[1].values())
-        if total > _MOST_KEPT:
-            _remove(os.path.dirname(path))
-    return []
+    for path in glob.glob(f"{glob.escape(run)}/.*/list"):
+        key = os.path.basename(os.path.dirname(path))[1:]
+        with _locked(key):
+            if os.path.exists(path):  # another host with the same home folder may have done it
+                _keep(run, key)
+    if os.path.isdir(run):
+        with _locked("work"):
+            _remove(run)
+    kept, total = glob.glob(f"{glob.escape(_cache())}/trees/*/list"), 0
+    with contextlib.suppress(FileNotFoundError):  # another launch has taken it
+        for path in sorted(kept, key=os.path.getmtime, reverse=True):
+            total += sum(entry.size for entry in _read_list(path)[1].values())
+            folder = os.path.dirname(path)
+            if total > _MOST_KEPT:
+                with _locked(os.path.basename(folder)):
+                    _remove(folder)
 
 
 def _keep(run: str, key: str) -> None:
     """Move a tree of a run, without what its tasks made, to where the next run looks for it."""
-    tree = f"{run}/.{key}/tree"
+    tree, kept = f"{run}/.{key}/tree", f"{_cache()}/trees/{key}"
     name, entries = _read_list(f"{run}/.{key}/list")
-    if name and os.path.isdir(f"{run}/{name}"):
+    if os.path.isdir(f"{run}/{name}"):
         os.rename(f"{run}/{name}", tree)
     known = _unchanged(tree, entries)
     for folder, folders, files in os.walk(tree):
@@ -245,107 +201,99 @@ def _keep(run: str, key: str) -> None:
                 _remove(path)
             elif item in folders and not os.path.islink(path):
                 os.chmod(path, 0o700)
-    kept = f"{_cache()}/trees/{key}"
+    os.utime(f"{run}/.{key}/list")
     os.makedirs(os.path.dirname(kept), mode=0o700, exist_ok=True)
-    with contextlib.suppress(OSError):  # another launch puts its own there at this moment
-        _remove(kept)
-        os.rename(f"{run}/.{key}", kept)
-        os.utime(f"{kept}/list")
+    _remove(kept)
+    os.rename(f"{run}/.{key}", kept)
 
 
 # ---------------------------------------------------------------------- --sync
 
 
-def _receive(pipe: _Pipe, arguments: Any) -> List[str]:
+@_remote_command
+def receive(pipe: _Pipe, arguments: Any) -> List[str]:
+    """Make trees what they are on the launcher's machine.
+
+    Args:
+        pipe: the host sends for each tree what it has, and gets what is missing.
+        arguments: ``{"job": JOB, "trees": [{"name": NAME, "remote": PLACE or None, "key": KEY}]}``.
+
+    Returns:
+        The paths of the trees.
+    """
     _sweep()
+    run = _use(str(arguments["job"]))
     paths = []
-    for number, tree in enumerate(arguments["trees"]):
+    for tree in arguments["trees"]:
         if tree["remote"] is None:
-            run = _use(str(arguments["job"]))
-            paths.append(f"{run}/{tree['name']}")
-            with _locked(run):
-                _receive_for_run(pipe, number, run, str(tree["name"]), str(tree["key"]))
+            folder, path = f"{run}/.{tree['key']}", f"{run}/{tree['name']}"
+            with _locked(str(tree["key"])):
+                if os.path.isdir(f"{_cache()}/trees/{tree['key']}") and not os.path.isdir(folder):
+                    os.rename(f"{_cache()}/trees/{tree['key']}", folder)
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                if os.path.isdir(path):  # another host with the same home folder has made it
+                    os.rename(path, f"{folder}/tree")
+                _update(pipe, f"{folder}/tree", f"{folder}/list", str(tree["name"]), f"{folder}/new")
+                os.rename(f"{folder}/tree", path)
         else:
-            path = _place(str(tree["remote"]))
-            paths.append(path)
-            folder, name = os.path.split(path)
-            digest = hashlib.blake2b(os.fsencode(name), digest_size=6).hexdigest()
-            stage = f"{folder}/.tf-launcher-new-{digest}"
-            with _locked(stage):
-                _update(pipe, number, path, f"{path}/{SYNC_MARK}", _MARK, stage)
-                _remove(stage)
+            path = _resolved_place(str(tree["remote"]))
+            digest = hashlib.blake2b(os.fsencode(path), digest_size=10).hexdigest()
+            with _locked(digest):
+                _check_place(path)
+                stage = f"{os.path.dirname(path)}/.tf-launcher-new-{digest}"
+                _update(pipe, path, f"{path}/{SYNC_MARK}", _MARK, stage)
+        paths.append(path)
     return paths
 
 
-def _receive_for_run(pipe: _Pipe, number: int, run: str, name: str, key: str) -> None:
-    """A tree of a run: built out of sight, from what an earlier run left, and renamed."""
-    folder, path = f"{run}/.{key}", f"{run}/{name}"
-    if not os.path.isdir(folder):
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(f"{_cache()}/trees/{key}", folder)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    with open(f"{folder}/list", "a", encoding="ascii"):  # an interrupted copy is kept, too
-        pass
-    if os.path.isdir(path):  # this machine under another name, or one that shares its home, has made it
-        os.rename(path, f"{folder}/tree")
-    _update(pipe, number, f"{folder}/tree", f"{folder}/list", name, folder)
-    os.rename(f"{folder}/tree", path)
-
-
-def _update(pipe: _Pipe, number: int, root: str, list_path: str, title: str, stage: str) -> None:
+def _update(pipe: _Pipe, root: str, list_path: str, title: str, stage: str) -> None:
     """Send what there is of a tree, take what is missing, and put it into its place.
 
     Args:
-        pipe, number: the launcher, and its number of the tree.
+        pipe: the launcher.
         root: the tree.
         list_path, title: the list of what was copied there, and its first line.
-        stage: the folder where files wait until all have arrived; what an interrupted copy left is used.
+        stage: the folder where files wait until all have arrived.
 
     Raises:
-        Failed: the place holds other files, a task runs there, or something would be lost.
+        Failed: there is no room, a task runs there, or something would be lost.
     """
     old_title, entries = _read_list(list_path)
     had = _unchanged(root, entries)
-    staged = f"{stage}/new"
-    waiting = _entries_in(staged)
-    rows = [json.dumps(entry) for entry in {**had, **waiting}.values()]
-    pipe.put(FilesListed(number, zlib.compress("\n".join(rows).encode("ascii"), 1)))
+    _remove(stage)
+    rows = "\n".join(map(json.dumps, had.values()))
+    pipe.put(FilesListed(zlib.compress(rows.encode("ascii"), 1)))
     follow = pipe.get()
     if not isinstance(follow, FilesFollow):
         raise ProtocolError(f"{type(follow).__name__} at the wrong moment")
-    if follow.size > (free := _room(stage)):
+    if follow.size > (free := _room(root)):
         needed = f"{root} needs {byte_size(follow.size)}, and {byte_size(free)} are free there"
         raise Failed(f"disk full: {needed}")
-    gone = frozenset(follow.gone)
-    for path in gone & waiting.keys():
-        os.unlink(f"{staged}/{path}")
-        with contextlib.suppress(OSError):
-            os.removedirs(os.path.dirname(f"{staged}/{path}"))
-    landing = Landing(staged)
+    landing = Landing(stage)
     try:
         while not isinstance(message := pipe.get(), FilesDone):
             landing.take(message)
+        arrived = {path: FileEntry(path, FOLDER, mode) for path, mode in landing.folders.items()}
+        arrived.update(_files_in(stage))
+        after = {path: entry for path, entry in had.items() if path not in set(follow.gone)}
+        if arrived or len(after) < len(had) or title != old_title or not os.path.isdir(root):
+            _merge(root, had.keys() - after.keys(), stage, arrived)
+            after.update(arrived)
+            with open(f"{list_path}.new", "w", encoding="ascii") as file:
+                file.writelines(f"{json.dumps(row)}\n" for row in [title, *after.values()])
+            os.replace(f"{list_path}.new", list_path)
+        for entry in sorted(after.values(), reverse=True):
+            if entry.kind == FOLDER:
+                os.chmod(f"{root}/{entry.path}", entry.mode)
     except OSError as error:
-        error.filename = root
+        error.filename = error.filename if os.path.isabs(error.filename or "") else root
         raise
     finally:
         landing.close()
-    arrived = {path: FileEntry(path, FOLDER, mode) for path, mode in landing.folders.items()}
-    arrived.update(_entries_in(staged))
-    after = {path: entry for path, entry in had.items() if path not in gone}
-    if arrived or gone or title != old_title or not os.path.isdir(root):
-        _merge(root, {path: had[path] for path in gone & had.keys()}, staged, arrived)
-        after = {**after, **arrived}
-        with open(f"{list_path}.new", "w", encoding="ascii") as file:
-            file.writelines(f"{json.dumps(row)}\n" for row in [title, *after.values()])
-        os.replace(f"{list_path}.new", list_path)
-    for entry in sorted(after.values(), reverse=True):
-        if entry.kind == FOLDER:
-            os.chmod(f"{root}/{entry.path}", entry.mode)
-    _remove(staged)
+        _remove(stage)
 
 
-def _merge(root: str, gone: Dict[str, FileEntry], staged: str, arrived: Dict[str, FileEntry]) -> None:
+def _merge(root: str, gone: AbstractSet[str], stage: str, arrived: Dict[str, FileEntry]) -> None:
     """Remove ``gone`` from a tree, and move what has arrived into it; all else there stays."""
     user = _user_of(root, "")
     if user:
@@ -356,34 +304,24 @@ def _merge(root: str, gone: Dict[str, FileEntry], staged: str, arrived: Dict[str
             if not os.path.islink(folder):
                 os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | 0o700)
     for path in sorted(gone, reverse=True):
-        if path not in arrived or gone[path].kind != arrived[path].kind:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                _remove_one(f"{root}/{path}", gone[path].kind == FOLDER)
+        with contextlib.suppress(OSError):  # a folder may hold files that no sync brought
+            is_folder = stat.S_ISDIR(os.lstat(f"{root}/{path}").st_mode)
+            (os.rmdir if is_folder else os.unlink)(f"{root}/{path}")
     for entry in sorted(arrived.values()):
         target = f"{root}/{entry.path}"
         is_folder = os.path.isdir(target) and not os.path.islink(target)
-        if entry.kind != FOLDER:
-            if is_folder:
-                what = "is a folder with files that no sync brought, and a file is to stand there"
-                raise Failed(f"{target} {what}")
-            os.rename(f"{staged}/{entry.path}", target)
-        elif not is_folder:
-            _remove(target)
-            os.mkdir(target)
+        if entry.kind == FOLDER:
+            if not is_folder:
+                _remove(target)
+                os.mkdir(target)
+        elif is_folder:
+            what = "is a folder with files that no sync brought, and a file is to stand there"
+            raise Failed(f"{target} {what}")
+        else:
+            os.rename(f"{stage}/{entry.path}", target)
 
 
-def _remove_one(path: str, is_folder: bool) -> None:
-    if not is_folder:
-        os.unlink(path)
-        return
-    try:
-        os.rmdir(path)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:
-            raise
-
-
-def _place(remote: str) -> str:
+def _resolved_place(remote: str) -> str:
     """The path of the place that the user named.
 
     Raises:
@@ -395,12 +333,16 @@ def _place(remote: str) -> str:
             raise Failed(f"{path} can't be replaced: {name} is there; give a folder of its own")
     if os.path.ismount(path):
         raise Failed(f"{path} can't be replaced: it is a mount point; give a folder below it")
+    return path
+
+
+def _check_place(path: str) -> None:
+    """Pass where there is nothing, an empty folder, or what an earlier sync made."""
     if os.path.lexists(path) and not os.path.isdir(path):
         raise Failed(f"{path} is in the way: it is a file; give another place, or remove it")
     if os.path.isdir(path) and os.listdir(path) and _read_list(f"{path}/{SYNC_MARK}")[0] != _MARK:
         what = "holds files, and no sync made it, so it is not replaced"
         raise Failed(f"{path} {what}; give another place, or empty it")
-    return path
 
 
 def _read_list(path: str) -> Tuple[str, Dict[str, FileEntry]]:
@@ -427,7 +369,7 @@ def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]
     return found
 
 
-def _entries_in(root: str) -> Dict[str, FileEntry]:
+def _files_in(root: str) -> Dict[str, FileEntry]:
     """The files and links below a folder, which may be missing."""
     found = {}
     for folder, folders, files in os.walk(root):
@@ -456,7 +398,16 @@ def _user_of(folder: str, job: str) -> str:
 # ---------------------------------------------------------------------- --collect, --output-dirs
 
 
-def _make_outputs(_: _Pipe, arguments: Any) -> List[str]:
+@_remote_command
+def make_outputs(_: _Pipe, arguments: Any) -> List[str]:
+    """Make a folder for what each task makes.
+
+    Args:
+        arguments: ``{"job": JOB, "names": [...], "mode": 448}``.
+
+    Returns:
+        The paths, in order.
+    """
     top = f"{_use(str(arguments['job']))}/{OUTPUTS}"
     os.makedirs(top, mode=0o700, exist_ok=True)
     paths = [f"{top}/{name}" for name in arguments["names"]]
@@ -466,20 +417,38 @@ def _make_outputs(_: _Pipe, arguments: Any) -> List[str]:
     return paths
 
 
-def _give(pipe: _Pipe, arguments: Any) -> List[str]:
-    for number, item in enumerate(arguments["items"]):
-        _give_one(pipe, number, _resolved(str(item["base"])), str(item["path"]))
+@_remote_command
+def finish(_: _Pipe, arguments: Any) -> List[str]:
+    """Remove the folders of a run. ``{"job": JOB}``."""
+    discard(str(arguments["job"]))
     return []
 
 
-def _give_one(pipe: _Pipe, number: int, base: str, path: str) -> None:
+@_remote_command
+def give(pipe: _Pipe, arguments: Any) -> List[str]:
+    """Send what was asked for.
+
+    Args:
+        pipe: gets for each item what it is, and `FilesDone`.
+        arguments: ``{"items": [{"base": FOLDER, "path": PATH}]}``.
+
+    A tree is sent as it is, with links as links; only what the user named may be a link to what is meant.
+    """
+    for item in arguments["items"]:
+        _give_one(pipe, _resolved(str(item["base"])), str(item["path"]))
+        pipe.put(FilesDone())
+    return []
+
+
+def _give_one(pipe: _Pipe, base: str, path: str) -> None:
     count = itertools.count(1)
 
     def remark(text: str) -> None:
         place = next(count)
-        if place <= _MOST_REMARKS + 1:
-            more = place > _MOST_REMARKS
-            pipe.put(FileRemark(number, "there is more of this kind" if more else text))
+        if place <= _MOST_REMARKS:
+            pipe.put(FileRemark(text))
+        elif place == _MOST_REMARKS + 1:
+            pipe.put(FileRemark("there is more of this kind"))
 
     found = _find(base, path)
     if not found:
@@ -489,7 +458,7 @@ def _give_one(pipe: _Pipe, number: int, base: str, path: str) -> None:
     entries = list(itertools.islice(pairs, MAX_ENTRIES))
     if len(entries) == MAX_ENTRIES:
         remark(f"{path!r} holds more than {MAX_ENTRIES} files: the others are left out")
-    pipe.put(FilesFollow(number, sum(entry.size for _, entry in entries)))
+    pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
     send_entries(pipe, entries, lambda source, why: remark(f"{source}: {why}"))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from launcher.agent.transfer import MAX_ENTRIES, Landing
@@ -35,6 +36,20 @@ class Collected(NamedTuple):
     failed: tuple[str, ...] = ()
 
 
+@dataclass
+class _Fetch:
+    """How far one item is."""
+
+    item: Item
+    done: bool = False
+    #: Files that came as they are, and their bytes.
+    files: int = 0
+    size: int = 0
+    #: From the host; and what can't be written here.
+    remarks: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
 def collect(
     commands: Hosts,
     items: Sequence[Item],
@@ -51,155 +66,95 @@ def collect(
         fanout: how many hosts at once.
         deadline: when to give up what is not here (monotonic seconds); ``None``: never.
     """
-    by_host: dict[str, list[_Arriving]] = {}
-    for item in items:
-        by_host.setdefault(item.host, []).append(_Arriving(item))
+    fetches = [_Fetch(item) for item in items]
+    hosts = list(dict.fromkeys(item.host for item in items))
 
     def visit(host: str, cancelled: threading.Event) -> None:
-        arriving = by_host[host]
-        orders = [{"base": one.item.base, "path": one.item.path} for one in arriving]
+        mine = [fetch for fetch in fetches if fetch.item.host == host]
+        orders = [{"base": fetch.item.base, "path": fetch.item.path} for fetch in mine]
         try:
             with Conversation(commands, host, "give", {"items": orders}, cancelled) as talk:
-                _take_all(talk, arriving, progress)
+                for fetch in mine:
+                    _take(talk, fetch, progress)
         except TransportError as error:
-            left = [f"{one.item.path!r} of {one.item.task}" for one in arriving if not one.done]
-            came = counted(sum(one.files for one in arriving), "file")
+            left = [f"{fetch.item.path!r} of {fetch.item.task}" for fetch in mine if not fetch.done]
+            came = counted(sum(fetch.files for fetch in mine), "file")
             raise TransportError(f"{error}; not fetched: {listed(left)} ({came} came)") from error
 
     lines: list[str] = []
     try:
-        failed = on_all(list(by_host), visit, fanout, progress, deadline).failed
-        result = _result(by_host, failed)
-        what = f"{counted(result.files, 'file')} ({byte_size(result.size)})"
-        folders = {one.item.into for arriving in by_host.values() for one in arriving if one.files}
+        lost = on_all(hosts, visit, fanout, progress, deadline).failed
+        files, size = sum(fetch.files for fetch in fetches), sum(fetch.size for fetch in fetches)
+        folders = {fetch.item.into for fetch in fetches if fetch.files}
         if len(folders) > 1:  # several tasks have a folder each: the folder that those are in
             folders = {os.path.dirname(path) for path in folders}
         into = f" into {listed(sorted(map(with_tilde, folders)))}" if folders else ""
-        hosts = counted(len(by_host), "host")
-        lines = [f"collected {what} from {hosts}{into} in {progress.seconds:.1f} s"]
-        return result
+        what = f"{counted(files, 'file')} ({byte_size(size)}) from {counted(len(hosts), 'host')}"
+        lines = [f"collected {what}{into} in {progress.seconds:.1f} s"]
+        failed = {fetch.item.host for fetch in fetches if fetch.failures} | lost.keys()
+        remarks = [text for fetch in fetches for text in fetch.remarks]
+        failures = [text for fetch in fetches for text in fetch.failures] + list(lost.values())
+        names = (host for host in hosts if host in failed)
+        return Collected(files, size, tuple(remarks), tuple(failures), tuple(names))
     finally:
         progress.end(*lines)
 
 
-def _result(by_host: Mapping[str, Sequence[_Arriving]], failed: Mapping[str, str]) -> Collected:
-    arriving = [one for items in by_host.values() for one in items]
-    failures = [text for one in arriving for text in one.failures]
-    names = [host for host, items in by_host.items() if host in failed or any(one.failures for one in items)]
-    return Collected(
-        sum(one.files for one in arriving),
-        sum(one.size for one in arriving),
-        tuple(text for one in arriving for text in one.remarks),
-        (*failures, *failed.values()),
-        tuple(names),
-    )
-
-
-def _take_all(talk: Conversation, items: Sequence[_Arriving], progress: Progress) -> None:
-    """Take what a host sends, until it reports the end.
+def _take(talk: Conversation, fetch: _Fetch, progress: Progress) -> None:
+    """Take what a host sends for an item. What can't be written here is noted.
 
     Raises:
-        TransportError: the host failed.
+        TransportError: the host failed, or there is no room here.
     """
-    current: _Arriving | None = None
+    host, into = fetch.item.host, fetch.item.into
+    landing, path = Landing(into), "."
+    entries, room = 2 * MAX_ENTRIES, 0
+
+    def fail(error: OSError) -> None:
+        if len(fetch.failures) < _MOST_REMARKS:
+            fetch.failures.append(f"{host}: {path!r} can't be put into {into}: {error.strerror}")
+
     try:
         while not isinstance(message := talk.get(), FilesDone):
-            if isinstance(message, (FileRemark, FilesFollow)) and not 0 <= message.item < len(items):
-                raise ProtocolError(f"nothing was asked for under the number {message.item}")
             if isinstance(message, FileRemark):
-                items[message.item].remark(message.text)
+                fetch.remarks.append(f"{host}: {fetch.item.task}: {message.text[:_LONGEST_REMARK]}")
             elif isinstance(message, FilesFollow):
-                if current is not None:
-                    current.complete()
-                current = items[message.item]
-                current.begin(message.size)
+                if room or message.size < 0:
+                    raise ProtocolError("FilesFollow at the wrong moment")
+                _check_room(host, into, message.size)
+                room = 2 * message.size + _MOST_GROWTH
                 progress.expect(message.size)
-            elif current is None:
-                raise ProtocolError(f"{type(message).__name__} at the wrong moment")
             else:
-                current.take(message)
-                progress.move(len(message.data) if isinstance(message, FileData) else 0)
-        for item in items:
-            item.complete()
+                if isinstance(message, FileEntry):
+                    path = message.path
+                    entries -= 1
+                elif isinstance(message, FileData):
+                    room -= len(message.data)
+                    progress.move(len(message.data))
+                try:
+                    file = landing.take(message)
+                except OSError as error:
+                    fail(error)
+                    continue
+                if file is not None:
+                    fetch.files += 1
+                    fetch.size += file.size
+            if entries < 0 or room < 0 or len(fetch.remarks) > _MOST_REMARKS:
+                raise ProtocolError("too many entries, bytes or remarks")
+        fetch.done, path = True, "."
+        landing.finish()
+    except OSError as error:
+        fail(error)
     except ProtocolError as error:
         raise talk.misunderstood(error) from error
     finally:
-        for item in items:
-            item.landing.close()
+        landing.close()
 
 
-class _Arriving:
-    """One thing that is fetched."""
-
-    def __init__(self, item: Item) -> None:
-        self.item = item
-        #: All of it is here.
-        self.done = False
-        #: Files that came as they are, and their bytes.
-        self.files = self.size = 0
-        #: From the host; and what can't be written here.
-        self.remarks: list[str] = []
-        self.failures: list[str] = []
-        self.landing = Landing(item.into)
-        self._path = "."
-        #: Entries and bytes that may still come.
-        self._entries, self._bytes = 2 * MAX_ENTRIES, 0
-
-    def begin(self, size: int) -> None:
-        """So many bytes follow.
-
-        Raises:
-            TransportError: there is no room for them here.
-        """
-        if self.done or self._bytes:
-            raise ProtocolError("something is sent twice")
-        self._bytes = 2 * size + _MOST_GROWTH
-        parent = self.item.into
-        while not os.path.isdir(parent):
-            parent = os.path.dirname(parent)
-        free = shutil.disk_usage(parent).free
-        if size > free:
-            text = f"{byte_size(size)} come, and {byte_size(free)} are free at {parent}"
-            raise TransportError(f"{self.item.host}: disk full here: {text}")
-
-    def remark(self, text: str) -> None:
-        """The host reports something about it."""
-        if len(self.remarks) == _MOST_REMARKS:
-            raise ProtocolError("too many remarks")
-        self.remarks.append(f"{self.item.host}: {self.item.task}: {text[:_LONGEST_REMARK]}")
-
-    def take(self, message: object) -> None:
-        """An entry, or part of a file.
-
-        Raises:
-            ProtocolError: it is neither, or too much comes.
-        """
-        if isinstance(message, FileEntry):
-            self._path = message.path
-            self._entries -= 1
-        elif isinstance(message, FileData):
-            self._bytes -= len(message.data)
-        if self._entries < 0 or self._bytes < 0:
-            raise ProtocolError("too many entries or bytes")
-        try:
-            file = self.landing.take(message)
-        except OSError as error:
-            self._fail(error)
-            return
-        if file is not None:
-            self.files += 1
-            self.size += file.size
-
-    def complete(self) -> None:
-        """All of it has come."""
-        if not self.done:
-            self.done, self._path = True, "."
-            try:
-                self.landing.finish()
-            except OSError as error:
-                self._fail(error)
-
-    def _fail(self, error: OSError) -> None:
-        if len(self.failures) < _MOST_REMARKS:
-            where = f"{self._path!r} can't be put into {self.item.into}"
-            self.failures.append(f"{self.item.host}: {where}: {error.strerror}")
+def _check_room(host: str, into: str, size: int) -> None:
+    while not os.path.isdir(into):
+        into = os.path.dirname(into)
+    free = shutil.disk_usage(into).free
+    if size > free:
+        text = f"{byte_size(size)} come, and {byte_size(free)} are free at {into}"
+        raise TransportError(f"{host}: disk full here: {text}")

@@ -53,8 +53,8 @@ def sync(
 
     def visit(host: str, cancelled: threading.Event) -> Sequence[str]:
         with Conversation(commands, host, "receive", {"job": job, "trees": trees}, cancelled) as talk:
-            for number, tree in enumerate(packed.trees):
-                _send(talk, number, tree, progress, lambda path, why: problems.add((path, why)))
+            for tree in packed.trees:
+                _send(talk, tree, progress, lambda path, why: problems.add((path, why)))
             return _paths(talk, len(trees))
 
     lines: list[str] = []
@@ -84,12 +84,10 @@ def _order(request: SyncRequest) -> dict[str, str | None]:
     return {"name": request.name, "remote": request.remote, "key": key}
 
 
-def _send(
-    talk: Conversation, number: int, tree: Tree, progress: Progress, problem: Callable[[str, str], None]
-) -> None:
+def _send(talk: Conversation, tree: Tree, progress: Progress, problem: Callable[[str, str], None]) -> None:
     """Send a host what it lacks of a tree."""
     message = talk.get()
-    if not isinstance(message, FilesListed) or message.item != number:
+    if not isinstance(message, FilesListed):
         raise talk.misunderstood(f"{type(message).__name__} at the wrong moment")
     try:
         lines = zlib.decompressobj().decompress(message.data, _MOST_LISTED).splitlines()
@@ -101,7 +99,7 @@ def _send(
     gone = sorted((path for path, entry in had.items() if tree.entries.get(path) != entry), reverse=True)
     size = sum(entry.size for entry in lacking)
     progress.expect(size)
-    talk.put(FilesFollow(number, size, tuple(gone)))
+    talk.put(FilesFollow(size, tuple(gone)))
     sources = ((f"{tree.request.folder}/{entry.path}", entry) for entry in lacking)
     send_entries(talk, sources, problem, progress.move)
     talk.put(FilesDone())

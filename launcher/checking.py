@@ -114,7 +114,7 @@ def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, A
 
     Args:
         hosts: those that the tasks run on.
-        facts: of each host, see `launcher.agent.hostfacts`.
+        facts: of each host, see `launcher.agent.host`.
     """
     same = [host.name for host in hosts if host.name in facts and _runs_its_agent(host)]
     pythons = _python_versions({name: str(facts[name]["python"]) for name in same})

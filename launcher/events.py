@@ -23,7 +23,7 @@ def now() -> float:
 
 
 class AgentReady(NamedTuple):
-    """The agent of a host runs; ``facts`` describes the host (see ``launcher.agent.hostfacts``)."""
+    """The agent of a host runs; ``facts`` describes the host (see ``launcher.agent.host``)."""
 
     host: str
     at: float

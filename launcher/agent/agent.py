@@ -13,16 +13,12 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence
 
 from launcher import events, protocol
-from launcher.agent import hostfacts, peers, processes
+from launcher.agent import host, ports, processes
 from launcher.agent.children import Children
 from launcher.agent.connection import Connection
-from launcher.agent.exits import Exits
-from launcher.agent.families import Families
-from launcher.agent.oom import OomWatch
 from launcher.agent.output import Outputs
-from launcher.agent.ports import PortKeeper, explain_refusal
 from launcher.agent.spawn import CannotStart, Limits, Spawner
-from launcher.agent.stopping import SIGKILL, Stopping, Task
+from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
 from launcher.agent.watchdog import TOLD
 from launcher.job import TaskId
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
@@ -64,14 +60,14 @@ class Agent:
         self._renew = renew
         self._outputs = Outputs(selector, connection, self._gone_if_done)
         self._limits = Limits(number)
-        self._ports = PortKeeper(self._limits.keep)
+        self._ports = ports.PortKeeper(self._limits.keep)
         self._families = Families()
         self._stopping = Stopping(self._families, self._report_signal)
         self._children = Children(selector, connection, self._families.ignore)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
-        self._oom = OomWatch()
-        self._exits = Exits(self._limits.keep)
+        self._oom = host.OomWatch()
+        self._exits = processes.Exits(self._limits.keep)
         self._spawner = Spawner(self._limits)
         self._cluster: Optional[ClusterSpec] = None
         self._closing = self._stays = False
@@ -102,7 +98,7 @@ class Agent:
             Exit code: 0 if that is what ended it; else `TOLD`, or 1 if the launcher does not know why.
         """
         self._listen()
-        self._send(events.AgentReady("", events.now(), os.getpid(), hostfacts.host_facts()))
+        self._send(events.AgentReady("", events.now(), os.getpid(), host.host_facts()))
         while True:
             while not (self._closing and not self._tasks):
                 self._turn()
@@ -158,7 +154,7 @@ class Agent:
         ):
             self._selector.register(fd, selectors.EVENT_READ, callback)
         try:
-            self._children.ask(hostfacts.ask_for_gpus, hostfacts.GPU_SECONDS, self._report_gpus)
+            self._children.ask(host.ask_for_gpus, host.GPU_SECONDS, self._report_gpus)
         except OSError:  # no process for it: then nothing is known of its GPUs
             pass
 
@@ -199,12 +195,12 @@ class Agent:
     def _hold_ports(self, command: events.HoldPorts) -> None:
         self._limits.make_room(len(command.tasks))
         try:
-            ports = {task: self._ports.hold(task) for task in command.tasks}
+            held = {task: self._ports.hold(task) for task in command.tasks}
         except OSError as error:
             self._release_ports(events.ReleasePorts("", command.tasks))
-            self._send(events.PortsRefused("", events.now(), explain_refusal(error)))
+            self._send(events.PortsRefused("", events.now(), ports.explain_refusal(error)))
             return
-        self._send(events.PortsHeld("", events.now(), ports))
+        self._send(events.PortsHeld("", events.now(), held))
 
     def _release_ports(self, command: events.ReleasePorts) -> None:
         for task in command.tasks:
@@ -352,17 +348,17 @@ class Agent:
     # ------------------------------------------------------------------ questions
 
     def _report_gpus(self, answer: bytes) -> None:
-        gpus = hostfacts.read_gpus(answer)
+        gpus = host.read_gpus(answer)
         if gpus:
             self._send(events.HostGpus("", events.now(), gpus))
 
     def _try_peers(self, command: events.TryPeers) -> None:
         def report(answer: bytes) -> None:
-            unreachable = peers.read_unreachable(answer, command.addresses)
+            unreachable = ports.read_unreachable(answer, command.addresses)
             self._send(events.PeersTried("", events.now(), unreachable))
 
         try:
-            self._children.ask(lambda: peers.print_unreachable(command.addresses), peers.SECONDS, report)
+            self._children.ask(lambda: ports.print_unreachable(command.addresses), ports.SECONDS, report)
         except OSError as error:
             why = f"no process to try it with: {error.strerror}"
             self._send(events.PeersTried("", events.now(), dict.fromkeys(command.addresses, why)))

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from launcher.agent.hostfacts import host_facts
+from launcher.agent.host import host_facts
 from launcher.agent.ports import PortKeeper, in_both_worlds
 from launcher.agent.spawn import entered
 from launcher.job import TaskId

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
 
 from launcher.agent.connection import Connection
 from launcher.agent.processes import reset_signals
@@ -28,7 +28,7 @@ from launcher.protocol import (
     RunCommand,
 )
 
-#: Bytes that the answer to a question, and the stderr of a remote command, may have.
+#: Bytes kept of the stderr of a child.
 _LIMIT = 64 * 1024
 _READ = 64 * 1024
 #: Seconds for a remote command to end after it was closed.
@@ -36,16 +36,29 @@ _CLOSING = 5.0
 _MOST_DESCRIPTORS = 65536
 
 
-class Forked(NamedTuple):
-    """A child, and our ends of its stdin, stdout and stderr, which do not block."""
+class _Child:
+    """A child that runs, and our ends of its standard streams, which do not block."""
 
-    pid: int
-    stdin: int
-    stdout: int
-    stderr: int
+    def __init__(self, pid: int, stdin: int, stdout: int, stderr: int) -> None:
+        self.pid, self.stdin, self.stdout, self.stderr = pid, stdin, stdout, stderr
+        #: Streams that are open, and those that the selector watches.
+        self.open = {stdin, stdout, stderr}
+        self.watched: Dict[int, int] = {}
+        self.input: List[memoryview] = []
+        self.input_ended = False
+        self.errors = b""
+        #: Bytes of its output that may be read now.
+        self.credit = CREDIT
+        self.status: Optional[int] = None
+        #: When to kill it (monotonic).
+        self.kill_at: Optional[float] = None
+        #: The number of a remote command; of a question: its answer, and what gets it.
+        self.number = 0
+        self.answer = b""
+        self.done: Optional[Callable[[bytes], None]] = None
 
 
-def fork(function: Callable[[], Any]) -> Forked:
+def _fork(function: Callable[[], Any]) -> _Child:
     """Call a function in a child with pipes as its standard streams; its result is the exit status.
 
     Raises:
@@ -67,7 +80,7 @@ def fork(function: Callable[[], Any]) -> Forked:
         os.close(fd)
     for fd in (in_writing, out_reading, err_reading):
         os.set_blocking(fd, False)
-    return Forked(pid, in_writing, out_reading, err_reading)
+    return _Child(pid, in_writing, out_reading, err_reading)
 
 
 def _become(function: Callable[[], Any], streams: Sequence[int]) -> NoReturn:
@@ -98,36 +111,6 @@ def _close_others() -> None:
         low = fd + 1
 
 
-class _Question:
-    """A child whose output is the answer."""
-
-    def __init__(self, child: Forked, seconds: float, done: Callable[[bytes], None]) -> None:
-        self.child = child
-        self.until = time.monotonic() + seconds
-        self.done = done
-        self.answer = b""
-        self.answered = False
-
-
-class _Command:
-    """A remote command of the launcher."""
-
-    def __init__(self, number: int, child: Forked) -> None:
-        self.number = number
-        self.child = child
-        self.stdin: List[memoryview] = []
-        self.stderr = b""
-        #: Bytes of its output that the launcher takes now.
-        self.credit = CREDIT
-        self.status: Optional[int] = None
-        #: Streams that are open, and those that the selector watches.
-        self.open = {child.stdin, child.stdout, child.stderr}
-        self.watched: Dict[int, int] = {}
-        self.input_ended = False
-        #: When to kill it; ``None``: it was not closed.
-        self.kill_at: Optional[float] = None
-
-
 class Children:
     """The children of an agent that are no tasks.
 
@@ -143,39 +126,26 @@ class Children:
         self._selector = selector
         self._connection = connection
         self._ignore = ignore
-        self._questions: Dict[int, _Question] = {}
-        self._commands: Dict[int, _Command] = {}
+        self._children: Dict[int, _Child] = {}
+        self._commands: Dict[int, _Child] = {}
 
-    # ------------------------------------------------------------------ questions
+    def _started(self, function: Callable[[], Any]) -> _Child:
+        child = _fork(function)
+        self._ignore(child.pid)
+        self._children[child.pid] = child
+        self._watch(child)
+        return child
 
     def ask(self, function: Callable[[], Any], seconds: float, done: Callable[[bytes], None]) -> None:
-        """Call a function in a child; ``done`` gets what it printed, after its end or so many seconds.
+        """Call a function in a child; ``done`` gets what it printed when it ends, or is killed in so many
+        seconds.
 
         Raises:
             OSError: no process or descriptor is left.
         """
-        child = fork(function)
-        os.close(child.stdin)
-        os.close(child.stderr)
-        self._ignore(child.pid)
-        question = _Question(child, seconds, done)
-        self._questions[child.pid] = question
-        self._selector.register(child.stdout, selectors.EVENT_READ, lambda: self._read_answer(question))
-
-    def _read_answer(self, question: _Question) -> None:
-        try:
-            data = os.read(question.child.stdout, _READ)
-        except BlockingIOError:
-            return
-        question.answer = (question.answer + data)[:_LIMIT]
-        if not data:
-            self._answered(question)
-
-    def _answered(self, question: _Question) -> None:
-        self._selector.unregister(question.child.stdout)
-        os.close(question.child.stdout)
-        question.answered = True
-        question.done(question.answer)
+        child = self._started(function)
+        child.done, child.kill_at = done, time.monotonic() + seconds
+        self._close(child, child.stdin)
 
     # ------------------------------------------------------------------ remote commands
 
@@ -187,139 +157,132 @@ class Children:
             return getattr(importlib.import_module(module), function)(order.arguments)
 
         try:
-            child = fork(call)
+            child = self._commands[order.command] = self._started(call)
         except OSError as error:
             self._connection.send(CommandEnded(order.command, 125, f"no process for it: {error.strerror}"))
-            return
-        self._ignore(child.pid)
-        command = _Command(order.command, child)
-        self._commands[order.command] = command
-        self._watch(command)
+        else:
+            child.number = order.command
 
     def take_input(self, message: CommandInput) -> None:
         """Bytes for the stdin of a remote command, or its end."""
-        command = self._commands.get(message.command)
-        if command is not None and not command.input_ended:
+        child = self._commands.get(message.command)
+        if child is not None and not child.input_ended:
             if message.data:
-                command.stdin.append(memoryview(message.data))
-            command.input_ended = not message.data
-            self._write(command)
+                child.input.append(memoryview(message.data))
+            child.input_ended = not message.data
+            self._write(child)
 
     def take_credit(self, message: CommandCredit) -> None:
         """The launcher took bytes of a remote command."""
-        command = self._commands.get(message.command)
-        if command is not None:
-            command.credit += message.size
-            self._watch(command)
+        child = self._commands.get(message.command)
+        if child is not None:
+            child.credit += message.size
+            self._watch(child)
 
     def close(self, message: CloseCommand) -> None:
         """The launcher needs a remote command no more: it sees the end of its stdin, and has some seconds."""
-        command = self._commands.get(message.command)
-        if command is not None:
-            command.stdin.clear()
-            for fd in list(command.open):
-                self._close(command, fd)
-            command.kill_at = time.monotonic() + _CLOSING
-            self._end_if_over(command)
+        child = self._commands.get(message.command)
+        if child is not None:
+            child.input.clear()
+            for fd in list(child.open):
+                self._close(child, fd)
+            child.kill_at = time.monotonic() + _CLOSING
+            self._end_if_over(child)
 
-    def _watch(self, command: _Command) -> None:
-        """Wait for those streams of a command that have something to do."""
-        child = command.child
-        wanted = {child.stderr: selectors.EVENT_READ}
-        if command.credit > 0:
-            wanted[child.stdout] = selectors.EVENT_READ
-        if command.stdin:
-            wanted[child.stdin] = selectors.EVENT_WRITE
-        for fd in command.open:
-            if fd in wanted and fd not in command.watched:
-                self._selector.register(fd, wanted[fd], partial(self._ready, command, fd))
-                command.watched[fd] = wanted[fd]
-            elif fd not in wanted and command.watched.pop(fd, 0):
+    # ------------------------------------------------------------------ their streams
+
+    def _watch(self, child: _Child) -> None:
+        """Wait for those streams of a child that have something to do."""
+        events = {child.stderr: selectors.EVENT_READ}
+        if child.credit > 0:
+            events[child.stdout] = selectors.EVENT_READ
+        if child.input:
+            events[child.stdin] = selectors.EVENT_WRITE
+        for fd in child.open:
+            if fd in events and fd not in child.watched:
+                self._selector.register(fd, events[fd], partial(self._ready, child, fd))
+                child.watched[fd] = events[fd]
+            elif fd not in events and child.watched.pop(fd, 0):
                 self._selector.unregister(fd)
 
-    def _ready(self, command: _Command, fd: int) -> None:
-        if fd == command.child.stdin:
-            self._write(command)
+    def _ready(self, child: _Child, fd: int) -> None:
+        if fd == child.stdin:
+            self._write(child)
             return
         try:
-            size = min(_READ, command.credit) if fd == command.child.stdout else _READ
-            data = os.read(fd, size)
+            data = os.read(fd, min(_READ, child.credit) if fd == child.stdout else _READ)
         except BlockingIOError:
             return
-        if fd == command.child.stderr:
-            command.stderr = (command.stderr + data)[-_LIMIT:]
+        if fd == child.stderr:
+            child.errors = (child.errors + data)[-_LIMIT:]
         else:
-            command.credit -= len(data)
-            self._connection.send(CommandOutput(command.number, data))
+            child.credit -= len(data)
+            child.answer += data if child.done else b""
+            if not child.done:
+                self._connection.send(CommandOutput(child.number, data))
         if not data:
-            self._close(command, fd)
-        self._watch(command)
-        self._end_if_over(command)
+            self._close(child, fd)
+        self._watch(child)
+        self._end_if_over(child)
 
-    def _write(self, command: _Command) -> None:
-        taken, fd = 0, command.child.stdin
+    def _write(self, child: _Child) -> None:
+        taken, fd = 0, child.stdin
         try:
-            while command.stdin and fd in command.open:
-                count = os.write(fd, command.stdin[0])
+            while child.input and fd in child.open:
+                count = os.write(fd, child.input[0])
                 taken += count
-                command.stdin[0] = command.stdin[0][count:]
-                if not command.stdin[0]:
-                    command.stdin.pop(0)
+                child.input[0] = child.input[0][count:]
+                if not child.input[0]:
+                    child.input.pop(0)
         except BlockingIOError:
             pass
         except OSError:  # it reads no more
-            taken += sum(map(len, command.stdin))
-            command.stdin.clear()
+            taken += sum(map(len, child.input))
+            child.input.clear()
         if taken:
-            self._connection.send(CommandCredit(command.number, taken))
-        if command.input_ended and not command.stdin and fd in command.open:
-            self._close(command, fd)
-        self._watch(command)
+            self._connection.send(CommandCredit(child.number, taken))
+        if child.input_ended and not child.input and fd in child.open:
+            self._close(child, fd)
+        self._watch(child)
 
-    def _close(self, command: _Command, fd: int) -> None:
-        if command.watched.pop(fd, 0):
+    def _close(self, child: _Child, fd: int) -> None:
+        if child.watched.pop(fd, 0):
             self._selector.unregister(fd)
-        command.open.discard(fd)
+        child.open.discard(fd)
         os.close(fd)
-
-    def _end_if_over(self, command: _Command) -> None:
-        reading = {command.child.stdout, command.child.stderr} & command.open
-        if command.status is None or reading:
-            return
-        for fd in list(command.open):
-            self._close(command, fd)
-        if self._commands.pop(command.number, None) is not None:
-            stderr = command.stderr.decode("utf-8", "replace")
-            self._connection.send(CommandEnded(command.number, command.status, stderr))
 
     # ------------------------------------------------------------------ their end
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the agent has ended; the pid may belong to another process from now on."""
-        question = self._questions.pop(pid, None)
-        if question is not None and not question.answered:
-            self._read_answer(question)
-        if question is not None and not question.answered:
-            self._answered(question)
-        for command in list(self._commands.values()):
-            if command.child.pid == pid:
-                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-                command.status = code
-                self._end_if_over(command)
+        child = self._children.pop(pid, None)
+        if child is None:
+            return
+        child.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+        if child.done and child.stdout in child.open:
+            self._ready(child, child.stdout)
+        self._end_if_over(child)
+
+    def _end_if_over(self, child: _Child) -> None:
+        """Report the end of a child; a remote command's when its output has ended, too."""
+        if child.status is None or (not child.done and {child.stdout, child.stderr} & child.open):
+            return
+        for fd in list(child.open):
+            self._close(child, fd)
+        if child.done:
+            done, child.done = child.done, lambda answer: None
+            done(child.answer)
+        elif self._commands.pop(child.number, None) is not None:
+            stderr = child.errors.decode("utf-8", "replace")
+            self._connection.send(CommandEnded(child.number, child.status, stderr))
 
     def next_due(self) -> Optional[float]:
         """When `on_time` is due (monotonic); ``None``: never."""
-        dues = [question.until for question in self._questions.values() if not question.answered]
-        dues += [command.kill_at for command in self._commands.values() if command.kill_at is not None]
-        return min(dues, default=None)
+        return min((c.kill_at for c in self._children.values() if c.kill_at is not None), default=None)
 
     def on_time(self, now: float) -> None:
         """Kill those whose time is up."""
-        for question in list(self._questions.values()):
-            if question.until <= now and not question.answered:
-                os.kill(question.child.pid, signal.SIGKILL)  # not reaped: the pid is still that child's
-                self._answered(question)
-        for command in self._commands.values():
-            if command.kill_at is not None and command.kill_at <= now and command.status is None:
-                command.kill_at = None
-                os.kill(command.child.pid, signal.SIGKILL)
+        for child in self._children.values():
+            if child.kill_at is not None and child.kill_at <= now:
+                child.kill_at = None
+                os.kill(child.pid, signal.SIGKILL)  # not reaped: the pid is still that child's

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent import oom
+from launcher.agent import host as oom
 
 
 class Kernel:

@@ -58,7 +58,7 @@ while data := os.read(0, 1 << 16):
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("send(TaskOutput('', 'worker/0', 1, b'\\x1b[31mforged\\n'))", "'worker/0', which is no task of this host"),
+        ("send(TaskOutput('', 'worker/0', 1, b'\\x1b[31mforged'))", "'worker/0', which is no task of this host"),
         ("send(TaskGone('', now(), 'ps/9', 1))", "'ps/9', which is no task of this host"),
         ("send(TaskExited('', now(), task, 1, 'zero', None, 0, 0.0, ''))", "code is not"),
         ("send(AgentReady('', float('nan'), 1, {}))", "at is not float"),
@@ -67,9 +67,8 @@ while data := os.read(0, 1 << 16):
         ("raw(b'\\x05\\0\\0\\0\\x80' + bytes(1 << 20))", "a message of type 5"),
         ("while True: flood(TaskOutput('', task, 1, bytes(60000)))", ""),
         ("while True: flood(TaskSignalled('', now(), task, 1, 15, 1))", ""),
-        ("while True: flood(CommandOutput(1, bytes(60000)))", ""),
     ],
-    ids=["other", "unknown", "type", "nan", "direction", "code", "size", "output", "events", "command"],
+    ids=["other", "unknown", "type", "nan", "direction", "code", "size", "output", "events"],
 )  # fmt: skip
 def test_a_hostile_agent(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path, code: str, text: str):
     root = str(Path(__file__).parents[2])
@@ -79,7 +78,7 @@ def test_a_hostile_agent(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Pat
     hosts[1].expected.append("evil")
     hostfile = tmp_path / "lab.yaml"
     hostfile.write_text("hosts: [{name: node1}, {name: node2, python: ~/evil}]")
-    words = ["--quiet", "--no-check", "--timeout", "6", "--grace", "1", "--hosts", str(hostfile)]
+    words = ["--quiet", "--no-check", "--timeout", "3", "--grace", "1", "--hosts", str(hostfile)]
     started = ssh_launch.start(*words, "--workers", "2", "--", "sleep", "300.5", cwd="/")
     peak = 0
     while started.process.poll() is None:
@@ -87,9 +86,9 @@ def test_a_hostile_agent(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Pat
         peak = max([peak, *map(int, re.findall(r"VmHWM:\s+(\d+)", status))])
         time.sleep(0.1)
     ended = started.wait(60)
-    assert ended.code == (125 if text else 124), ended.err
+    assert ended.code in ((125,) if text else (124, 125)), ended.err
+    assert "host node2 is lost: its agent " in ended.err
     assert text in ended.err
-    assert not text or "host node2 is lost: its agent failed: " in ended.err
     assert "\x1b" not in ended.out + ended.err
-    assert ended.elapsed < 25
+    assert ended.elapsed < 40
     assert peak < 250_000, "kB of memory"

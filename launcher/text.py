@@ -6,6 +6,7 @@ Python 3.8 and the standard library only: this module also runs on the hosts.
 from __future__ import annotations
 
 import signal
+import time
 from typing import Iterable, Optional, Sequence
 
 #: Numbers of signals that have a name on this system.
@@ -107,3 +108,27 @@ def printable(text: str) -> str:
 def shortened(line: str, width: int) -> str:
     """The line in at most ``width`` characters."""
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+
+
+class Waiting:
+    """When to explain a wait that begins now: after 2 s, after 30 s, then each time after twice as long."""
+
+    FIRST, SECOND = 2.0, 30.0
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._next = self.FIRST
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self._began
+
+    def due(self) -> str:
+        """How to begin a sentence about it, ``waiting for`` or the like; empty: it is not time for one."""
+        waited = self.seconds
+        if waited < self._next:
+            return ""
+        first = self._next == self.FIRST
+        self._next = self.SECOND if waited < self.SECOND else 2 * waited
+        return "waiting for" if first else f"still waiting, after {waited:.0f} s, for"

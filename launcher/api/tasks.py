@@ -25,10 +25,9 @@ from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile
 from launcher.errors import JobError, JobFailed, LaunchError, TaskFailed
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
-from launcher.feed.waiting import FIRST, Waiting
 from launcher.job import JobSpec, OnFailure, is_loopback
 from launcher.runs.logs import last_lines
-from launcher.text import listed, signal_name
+from launcher.text import Waiting, listed, signal_name
 
 #: Seconds between two looks at which tasks have connected.
 _LOOK = 0.05
@@ -215,7 +214,7 @@ class Tasks:
         """Stop the job in order: the tasks have their grace, and their files are fetched."""
         if not self.driver.asked:
             self.driver.signal(15)
-        if not self.driver.over.wait(FIRST):
+        if not self.driver.over.wait(Waiting.FIRST):
             seconds = (_GRACE if self._grace is None else self._grace) + _FETCHING
             self.explain(f"waiting for the job to end (at most {seconds:g} s; Ctrl-C ends it at once)")
             self.driver.over.wait(seconds)

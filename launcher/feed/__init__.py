@@ -9,10 +9,9 @@ standard library only).
                                     `inference`, `finish`, `close`)
 `feed.listener`                     `Listener`: accepts the tasks that have the job's key; `Peer`: one of them
 `feed.sources`, `feed.files`        `rows`, `partitions`; `TextFiles`, `CsvFiles`, `TFRecordFiles`
-`feed.waiting`                      `Waiting`: when to say what a long wait is for
 `feed.remote.connect`               `Connector`, `ConnectError`, `read_exactly`: a task's connection
 `feed.remote.frames`                `send_frame`, `recv_frame`, `hang_up`, `check_size`, `FeedBroken`
-`feed.remote.data_feed`, `dataset`  `DataFeed`, `end_all`; `dataset`
-`feed.remote.own_modules`           `by_value`: pickle the program's own modules as code
+`feed.remote.data_feed`             `DataFeed`, `dataset`, `end_all`
+`feed.remote.codec`                 `by_value`: pickle the program's own modules as code
 ==================================  ==========================================================================
 """

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from launcher.errors import FeedError, FeedTimeout
 from launcher.feed.partition import Chunker, Partition
 from launcher.feed.sources import Piece
-from launcher.feed.waiting import ODD, Waiting
-from launcher.text import listed
+from launcher.text import Waiting, listed
 
 if TYPE_CHECKING:
     from launcher.feed.channel import WorkerChannel
@@ -421,7 +420,7 @@ class FeedCall:
         if not (begun := self._waiting.due()):
             return
         hint = "importing TensorFlow takes seconds"
-        if self._waiting.seconds >= ODD:
+        if self._waiting.seconds >= Waiting.SECOND:
             lines = self._feed.last_lines(missing[0])
             hint = f"last line of {missing[0]}: {lines[-1]}" if lines else f"{missing[0]} has printed nothing"
         rows = f"rows of the feed {self._feed.name!r}"

@@ -20,7 +20,7 @@ from launcher.feed.listener import Peer
 from launcher.feed.lockstep import Dealer
 from launcher.feed.remote.frames import Kind, hang_up, send_frame
 from launcher.feed.sources import Piece, pieces_of
-from launcher.feed.waiting import Waiting
+from launcher.text import Waiting
 
 #: Seconds for a thread to end, and for the last frames of a task that has ended.
 _THREAD, _LAST_FRAMES = 2.0, 0.3

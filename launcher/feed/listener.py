@@ -78,12 +78,17 @@ class Listener:
         self.path = os.path.join(folder, "feed.sock")
         if len(os.fsencode(folder)) > LONGEST_FOLDER:
             raise OSError(f"the path of a socket in {folder!r} would be too long")
-        self._listening = [_listening(socket.AF_UNIX, self.path)]
+        self._listening = [socket.socket(socket.AF_UNIX)]
+        self._listening[0].bind(self.path)
+        self._listening[0].listen(128)
         self.port = 0
         if tcp:
-            both = _listening(socket.AF_INET6, ("::", 0)) if socket.has_dualstack_ipv6() else None
-            self._listening.append(both or _listening(socket.AF_INET, ("0.0.0.0", 0)))
-            self.port = self._listening[-1].getsockname()[1]
+            dual = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if dual else socket.AF_INET
+            self._listening.append(
+                socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=dual)
+            )
+            self.port = self._listening[1].getsockname()[1]
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -184,19 +189,6 @@ def greet(sock: socket.socket, key: bytes, deadline: float) -> Peer:
 
 def _thread(name: str, function: Callable[..., None], *args: Any) -> threading.Thread:
     return threading.Thread(target=function, args=args, name=name, daemon=True)
-
-
-def _listening(family: int, address: Any) -> socket.socket:
-    sock = socket.socket(family)
-    try:
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind(address)
-        sock.listen(128)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def own_addresses() -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher import FeedError, FeedTimeout, InputError, InputMode, JobFailed, TaskFailed, TFCluster
-from launcher.feed import waiting
+from launcher.text import Waiting
 from tests.local.seeing import quick, soon
 
 FED: dict[str, Any] = {"input_mode": InputMode.FEED, "quiet": True}
@@ -121,9 +121,9 @@ def test_rows_and_results_of_classes_of_a_module_of_ones_own(tmp_path: Path, mon
 def test_a_quiet_job_prints_no_line_about_a_wait(
     quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    go, due = tmp_path / "go", waiting.Waiting.due
+    go, due = tmp_path / "go", Waiting.due
 
-    def seen(self: waiting.Waiting) -> str:
+    def seen(self: Waiting) -> str:
         begun = due(self)
         if begun:
             go.touch()
@@ -137,8 +137,8 @@ def test_a_quiet_job_prints_no_line_about_a_wait(
             feed.next_batch(10)
 
     with TFCluster.run(fun, None, 1, input_mode=InputMode.FEED, quiet=quiet) as cluster:
-        monkeypatch.setattr(waiting, "FIRST", 0.1)
-        monkeypatch.setattr(waiting.Waiting, "due", seen)
+        monkeypatch.setattr(Waiting, "FIRST", 0.1)
+        monkeypatch.setattr(Waiting, "due", seen)
         cluster.train(range(10))
     assert ("waiting for worker/0 to ask for rows" in capfd.readouterr().err) is not quiet
 

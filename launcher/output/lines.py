@@ -138,7 +138,7 @@ class LineCutter:
             return b""
         self._looked = True
         data = b"".join(self._rest)
-        end = _whole_characters(data)
+        end = whole_characters(data)
         text = strip_controls(data[:end].decode("utf-8", "replace"), self._keep)
         if not strip_controls(text).strip():
             return b""
@@ -209,9 +209,9 @@ class LineCutter:
         while len(line.rstrip(b"\r")) > self._limit:  # these may belong to the newline
             window = line[: self._limit]
             if b"\r" in window or b"\b" in window:
-                line = line[_last_visible(window) :]
+                line = line[max(window.rfind(b"\r"), window.rfind(b"\b")) or 1 :]
                 continue
-            end = _whole_characters(window) or len(window)
+            end = whole_characters(window) or len(window)
             part, line = window[:end], line[end:]
             if has_controls(part) or not part.isascii():
                 part = _closed(strip_controls(part.decode("utf-8", "replace"), self._keep)).encode()
@@ -237,18 +237,7 @@ class LineCutter:
         return b"%b%b\n" % (prefix, _closed(text).encode())
 
 
-def _last_visible(window: bytes) -> int:
-    """Where the last rewriting begins that is followed by something to see; else the last one."""
-    places = [found.span() for found in _REWRITE.finditer(window)]
-    end = len(window)
-    for begin, after in reversed(places):
-        if begin and window[after:end].strip():
-            return begin
-        end = begin
-    return places[-1][0] or places[-1][1]
-
-
-def _whole_characters(data: bytes) -> int:
+def whole_characters(data: bytes | bytearray) -> int:
     """The length of the data without a UTF-8 character that is cut at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)

@@ -42,7 +42,7 @@ class Tmux:
 
     Args:
         job: the job's id.
-        attach: show the session in this terminal now; else the user is told how to.
+        attach: show the session in this terminal now; else a notice has the command for it.
 
     Raises:
         LaunchError: tmux is not installed.
@@ -56,7 +56,6 @@ class Tmux:
         self.how_to_attach = f"tmux -L launch-{job} attach"
         self._attach = attach
         self._panes: dict[TaskId, str] = {}
-        self._stopped: set[TaskId] = set()
         self._socket = ""
         #: The server's process, to see its end, and to end one that does not answer.
         self._pidfd = -1
@@ -94,14 +93,14 @@ class Tmux:
     def on(self, event: Shown) -> None:
         """Show the state of a task in the title of its pane."""
         if isinstance(event, events.TaskStarted):
-            self._stopped.discard(event.task)
             self._title(event.task, f"pid {event.pid}")
         elif isinstance(event, events.TaskNotStarted):
             self._title(event.task, f"NOT STARTED: {event.why}")
         elif isinstance(event, events.TaskExited):
-            self._title(event.task, self._end_of(event))
+            end = f"exit code {event.code}" if event.signal is None else signal_name(event.signal)
+            self._title(event.task, end)
         elif isinstance(event, events.TaskSignalled):
-            self._stopped.add(event.task)
+            self._title(event.task, "stopping")
 
     def tick(self, now: float) -> float | None:
         """Look again soon whether the session is still there."""
@@ -160,25 +159,16 @@ class Tmux:
             self._run("set", "-p", "-t", pane, "@host", f" on {placed.host.name}")
         return pane
 
-    def _end_of(self, exited: events.TaskExited) -> str:
-        """How a task ended; a signal of ours is not named."""
-        stopped = exited.task in self._stopped
-        if exited.signal is not None:
-            return "stopped" if stopped else f"killed by {signal_name(exited.signal)}"
-        code = f"exit code {exited.code}"
-        return f"stopped, {code}" if stopped else code
-
     def _title(self, task: TaskId, state: str) -> None:
         if not self._over:
             self._run("set", "-p", "-t", self._panes[task], "@state", state.replace("#", "##"))
 
     def _show_end(self, report: Report) -> None:
-        """Say that the job is over, and how to leave."""
+        """Show that the job is over, and how to leave."""
         for key in ("q", "C-c"):
             self._run("bind", "-n", key, "kill-session")
-        task = report.failure.task if report.failure else None
-        failed = f"failed: {task}, exit code" if task else "failed, exit code"
-        end = "ok" if report.exit_code == 0 else f"{failed} {report.exit_code}"
+        task = f": {report.failure.task}" if report.failure and report.failure.task else ""
+        end = f"failed{task}, exit code {report.exit_code}" if report.exit_code else "ok"
         self._run("set", "-g", "status-right-length", "100")
         self._run("set", "-g", "status-right", f" job over: {end}; q leaves ")
 
@@ -195,14 +185,14 @@ class Tmux:
                 check=False,
                 env=environment,
             )
-        except subprocess.TimeoutExpired as error:
-            if self._panes:
-                self._stuck = True
-                return ""
-            raise LaunchError(f"tmux could not be started: no answer in {_LIMIT:.0f} s") from error
-        if done.returncode and not self._panes:
-            raise LaunchError(f"tmux could not be started: {done.stderr.decode(errors='replace').strip()}")
-        return done.stdout.decode().strip()
+            if not done.returncode or self._panes:
+                return done.stdout.decode().strip()
+            why = done.stderr.decode(errors="replace").strip()
+        except subprocess.TimeoutExpired:
+            self._stuck, why = True, f"no answer in {_LIMIT:.0f} s"
+        if self._panes:
+            return ""
+        raise LaunchError(f"tmux could not be started: {why}")
 
 
 @contextmanager

@@ -28,8 +28,8 @@ class Writer:
 
     It also calls `flush` when a `blocked` file is writable.
 
-    While `holds` is true the agents keep the output of tasks, so that no line is lost. After `hurry` a full
-    queue drops lines, and a notice has their number.
+    While `holds` is true the agents keep the output of tasks, so that no line is lost. At the end of a job
+    that failed a full queue drops lines, and a notice has their number.
 
     Args:
         logs: the folder of the complete output, for the notice; empty if there is none.
@@ -37,7 +37,7 @@ class Writer:
         capacity: bytes that may wait for one reader.
     """
 
-    #: Seconds of `finish`: in all, without progress, in all after `hurry`, for urgent lines after that.
+    #: Seconds of `finish`: in all, without progress, in all after a failure, for urgent lines then.
     TOTAL, IDLE, HURRIED, URGENT = 30.0, 2.0, 1.0, 1.0
 
     def __init__(
@@ -87,10 +87,6 @@ class Writer:
         file = self._of_fd.get(fd)
         return file.error if file else None
 
-    def hurry(self) -> None:
-        """From now on drop lines rather than wait for a slow reader."""
-        self._hurried = True
-
     def holds(self, ending: bool = False, failed: bool = False) -> bool:
         """Whether the agents have to keep the output of tasks, because too much waits for a reader.
 
@@ -101,7 +97,7 @@ class Writer:
         if ending:
             self._ending_since = self._ending_since or time.monotonic()
             if failed or time.monotonic() - self._ending_since > _DONE_LIMIT:
-                self.hurry()
+                self._hurried = True
         limit = self._capacity // 2 if self._full else self._capacity
         self._full = any(file.size >= limit for file in self._files.values())
         return self._full and not self._hurried

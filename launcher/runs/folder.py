@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -131,16 +132,10 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
     for path in [f"{folder}/{name}" for name in runs[: max(0, len(runs) - keep)]]:
         if removed == MOST_REMOVED:
             return
-        try:
-            if not _is_over(path):
-                continue
-            if os.path.islink(path):
-                os.unlink(path)
-            else:
-                shutil.rmtree(path)  # never follows a link
-            removed += 1
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            if _is_over(path):
+                os.unlink(path) if os.path.islink(path) else shutil.rmtree(path)  # never follows a link
+                removed += 1
 
 
 def _is_over(path: str) -> bool:

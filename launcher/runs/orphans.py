@@ -60,9 +60,8 @@ def sweep_at(folders: Iterable[str]) -> str:
 def _sweep(run: Run, deadline: float | None) -> Swept:
     began, announced = time.monotonic(), False
     while True:
-        keepers = _keepers(run)
-        found = [*keepers, *_started(run, keepers)]
-        ending = any(keeper.state not in _SUSPENDED for keeper in keepers)
+        agents, found = _processes(run)
+        ending = any(agent.state not in _SUSPENDED for agent in agents)
         waited = time.monotonic() - began
         if not ending or waited >= (deadline or 0.0):
             break
@@ -72,35 +71,35 @@ def _sweep(run: Run, deadline: float | None) -> Swept:
         time.sleep(_LOOK)
     if ending and deadline is None:
         return Swept(f"job {run.job} died; its agent is just ending what it left here", left=True)
-    left = _kill(run) if found else []
+    left, kill_until = found, time.monotonic() + _KILL_LIMIT
+    while left and time.monotonic() < kill_until:
+        for process in left:
+            send(process, signal.SIGKILL)
+        time.sleep(_LOOK)
+        left = _processes(run)[1]
     if not left:
         forget_agents(run)
     if not found:
         return Swept()
     many = f"{len(found)} processes" if len(found) > 1 else "a process"
-    but = f", but {', '.join(map(str, left))} can't be" if left else ""
+    but = f", but {', '.join(str(process.pid) for process in left)} can't be" if left else ""
     return Swept(f"job {run.job} died and had left {many} here: killed{but}", bool(left))
 
 
-def _kill(run: Run) -> list[int]:
-    """Kill all processes of the run, again until none is there; return those that are still there."""
-    deadline = time.monotonic() + _KILL_LIMIT
-    while True:
-        keepers = _keepers(run)
-        found = [*keepers, *_started(run, keepers)]  # keepers first: they could start others
-        for process in found:
-            send(process, signal.SIGKILL)
-        if not found or time.monotonic() > deadline:
-            return [process.pid for process in found]
-        time.sleep(_LOOK)
+def _processes(run: Run) -> tuple[list[Process], list[Process]]:
+    """The agents and watchdogs of the run, which could start others; and these with all that they started."""
+    agents = [process for process in all_processes() if not process.ended and _is_agent(run, process)]
+    by_number, known = tagged(), {process.pid for process in agents}
+    started = [
+        process
+        for agent in run.agents
+        for process in by_number.get(agent.number, [])
+        if process.pid not in known and _is_mine(process.pid)
+    ]
+    return agents, [*agents, *started]
 
 
-def _keepers(run: Run) -> list[Process]:
-    """The agents and watchdogs of the run. They end last: what is there after them is left behind."""
-    return [process for process in all_processes() if not process.ended and _is_keeper(run, process)]
-
-
-def _is_keeper(run: Run, process: Process) -> bool:
+def _is_agent(run: Run, process: Process) -> bool:
     """Whether it is a watchdog of this run, or an agent: in its watchdog's session, and little younger."""
     for agent in run.agents:
         if process.pid == agent.pid:
@@ -108,13 +107,6 @@ def _is_keeper(run: Run, process: Process) -> bool:
         if process.session == agent.pid and 0 <= process.start - agent.start_ticks <= _APART:
             return _is_mine(process.pid)
     return False
-
-
-def _started(run: Run, keepers: list[Process]) -> list[Process]:
-    """What the agents of the run started: it carries their mark."""
-    by_agent, known = tagged(), {process.pid for process in keepers}
-    found = [process for agent in run.agents for process in by_agent.get(agent.number, [])]
-    return [process for process in found if process.pid not in known and _is_mine(process.pid)]
 
 
 def _is_mine(pid: int) -> bool:

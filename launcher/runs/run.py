@@ -6,6 +6,7 @@ import enum
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from launcher.errors import Fault, InputError, LaunchError
@@ -90,9 +91,8 @@ def runs_folder(environ: Mapping[str, str] = os.environ) -> str:
         home = environ.get("HOME")
         state = os.path.expanduser("~/.local/state") if home is None else os.path.join(home, ".local/state")
     if not os.path.isabs(state):
-        raise LaunchError(
-            "no folder for a run's files: neither XDG_STATE_HOME nor HOME is set; use --run-dir"
-        )
+        text = "no folder for a run's files: neither XDG_STATE_HOME nor HOME is set; use --run-dir"
+        raise LaunchError(text)
     return os.path.join(state, "tf-launcher", "runs")
 
 
@@ -161,10 +161,8 @@ def load(path: str) -> Run | None:
 def forget_agents(run: Run) -> None:
     """Nothing of this run is left: no later launch needs to look."""
     record = {name: value for name, value in read_record(run.paths)[0].items() if name != AGENTS}
-    try:
+    with suppress(OSError):  # then a later launch looks again
         write_json(run.paths.owner, record)
-    except OSError:
-        return  # then a later launch looks again
 
 
 def tasks(run: Run) -> dict[TaskId, str]:
@@ -175,13 +173,12 @@ def tasks(run: Run) -> dict[TaskId, str]:
 def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
     """The same, from the content of ``plan.json``; entries that are not tasks are left out."""
     planned = plan.get("tasks")
-    entries = [entry for entry in planned if isinstance(entry, dict)] if isinstance(planned, list) else []
-    named = [(entry.get("task"), entry.get("host", "")) for entry in entries]
-    return {
-        TaskId(task): printable(str(host))
-        for task, host in named
-        if isinstance(task, str) and "/" in task and task.isprintable()
-    }
+    found = {}
+    for entry in planned if isinstance(planned, list) else []:
+        task = entry.get("task") if isinstance(entry, dict) else None
+        if isinstance(task, str) and "/" in task and task.isprintable():
+            found[TaskId(task)] = printable(str(entry.get("host", "")))
+    return found
 
 
 def exit_code_of(report: Mapping[str, Any]) -> int | None:
@@ -193,13 +190,9 @@ def exit_code_of(report: Mapping[str, Any]) -> int | None:
 def remaining(run: Run) -> list[TaskId]:
     """The tasks without an event yet that they are gone."""
     gone = set()
-    try:
-        with open_regular(run.paths.events) as lines:
-            for line in lines:
-                event = _object(line) if b"TaskGone" in line else None
-                gone.add(str(event.get("task")) if event and event.get("event") == "TaskGone" else "")
-    except OSError:
-        pass
+    with suppress(OSError), open_regular(run.paths.events) as lines:
+        for event in (_object(line) or {} for line in lines if b"TaskGone" in line):
+            gone.add(event.get("task") if event.get("event") == "TaskGone" else None)
     return [task for task in tasks(run) if task not in gone]
 
 

@@ -19,7 +19,7 @@ def start(hosts: SshHosts, host: str, function: str, arguments: object) -> SshPr
     """Start one of the functions there."""
     python = hosts.python(host)
     startup = bootstrap.startup(python, f"{_STUBS}:{function}", arguments, (_STUBS,))
-    return hosts.connection(host).start(python, startup)
+    return SshProgram(hosts.connection(host), python, startup)
 
 
 def receive(errand: RemoteCommand, until: int | None = None, patience: float = PATIENCE) -> bytes:

@@ -132,7 +132,7 @@ def test_one_that_hangs_up(home: Home, talker: Callable[[bytes], int]):
     port = talker(b"")
     said = refusal(Host("127.0.0.1", port=port))
     assert said.startswith(
-        f"127.0.0.1: 127.0.0.1:{port} closed the connection before its ssh server said anything"
+        f"127.0.0.1: 127.0.0.1:{port} closed the connection before its ssh server sent anything"
     )
     port = talker(b"SSH-2.0-OpenSSH_9.2\r\n")
     said = refusal(Host("127.0.0.1", port=port))

@@ -96,7 +96,7 @@ def test_through_a_command(home: Home, hosts: list[LabHost], tmp_path: Path):
 def test_what_a_host_is_reached_through_is_named(home: Home, hosts: list[LabHost]):
     home.config("Host node1\n  ProxyCommand /bin/false %h %p\n")
     said = refusal(Host("node1"))
-    assert "closed the connection before its ssh server said anything" in said
+    assert "closed the connection before its ssh server sent anything" in said
     command = f"/bin/false {hosts[0].address} {hosts[0].port}"
     through = f"; it is reached through its ProxyCommand '{command}', which printed no error"
     assert said.endswith(through)

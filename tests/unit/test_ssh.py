@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from paramiko import PKey
 
-from launcher.transports.ssh.failures import HostFailure
-from launcher.transports.ssh.known_hosts import KnownHosts, fingerprint
-from launcher.transports.ssh.options import Hop, HostOptions, host_options, parse_hop
+from launcher.transports.ssh.keys import KnownHosts, fingerprint
+from launcher.transports.ssh.options import HostFailure, Hop, HostOptions, host_options, parse_hop
 
 
 class Key(PKey):
@@ -167,24 +166,23 @@ def test_a_hostfile_wins_and_counts_for_the_rest(folder: Path):
         host_options(Hop("node1", "$(id)"))
 
 
-def test_an_include_counts_in_its_block(folder: Path):
-    (folder / "config").write_text(
-        'Host node1\n  Include parts/*.conf "with space"\n  Port 1\nHost *\n  User all\n'
-    )
+def test_an_include_for_all_hosts(folder: Path):
+    (folder / "config").write_text('Include parts/*.conf "with space"\nPort 1\nHost node2\n  User two\n')
     (folder / "parts").mkdir()
     (folder / "parts/a.conf").write_text("Host node1\n  HostName a\nHost nodeX\n")
     (folder / "parts/b.conf").write_text("include = parts/deeper\n")
     (folder / "parts/deeper").write_text("Host node*\n  IdentitiesOnly yes\n")
     (folder / "with space").write_text("HashKnownHosts yes\n")
     one, two = host_options(Hop("node1")), host_options(Hop("node2"))
-    assert one[1:3] == ("a", 1) and one.identities_only and one.hash_known_hosts and one.user == "all"
-    assert two[1:3] == ("node2", 22) and not two.identities_only and two.user == "all"
+    assert one[1:3] == ("a", 1) and one.identities_only and one.hash_known_hosts
+    assert two[1:4] == ("node2", 1, "two") and two.identities_only
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("Include config\n", "include each other"),
+        ("Host x\n  Include more\n", "~/.ssh/config:2: an Include for some hosts only needs the ssh command"),
         ("Host x\n  nonsense\n", "~/.ssh/config can't be understood: .*nonsense"),
         ("Port many\n", "~/.ssh/config has a wrong value: .*many"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -15,15 +16,12 @@ from typing import cast
 
 from paramiko import Channel, ChannelException, Message, SSHException, Transport
 from paramiko.packet import Packetizer
+from paramiko.ssh_exception import IncompatiblePeer
 
-from launcher.errors import ConnectionLost, TransportError
 from launcher.text import printable
-from launcher.transports.ssh import SshSettings, failures
-from launcher.transports.ssh.failures import HostFailure, Place
-from launcher.transports.ssh.known_hosts import KnownHosts
-from launcher.transports.ssh.login import KeyFiles, log_in
-from launcher.transports.ssh.options import HostOptions
-from launcher.transports.ssh.program import SshProgram
+from launcher.transports.ssh import SshSettings
+from launcher.transports.ssh.keys import KeyFile, KnownHosts, log_in
+from launcher.transports.ssh.options import HostFailure, HostOptions, Place, reason_of
 
 #: Costs a tenth of the CPU of the next best key exchange, at both ends.
 _KEX = "curve25519-sha256@libssh.org"
@@ -36,11 +34,17 @@ logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
 _LOOK = 5.0
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 #: Seconds of silence until the kernel asks, between two questions, and how many without an answer end it.
-_KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4}
-#: Milliseconds that something sent may stay without an answer.
-_USER_TIMEOUT = 30_000
+_KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 15,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 4,
+    # Milliseconds that something sent may stay without an answer.
+    socket.TCP_USER_TIMEOUT: 30_000,
+}
 #: Seconds for a ProxyCommand to end by itself, and bytes of its stderr that are kept.
 _PROXY_END, _PROXY_STDERR = 1.0, 4096
+#: The reason code of a server that forbids forwarding (RFC 4254, 5.1).
+_PROHIBITED = 1
 #: Message numbers of RFC 4254: those after which a channel is used, and those that use it.
 _OPEN_CONFIRMATION, _WINDOW_ADJUST, _CLOSE, _REQUEST = 91, 93, 97, 98
 
@@ -67,26 +71,10 @@ class Connection:
     def why_broken(self) -> str:
         """For messages: that it broke, and the reason as far as paramiko knows it."""
         error = self.transport.saved_exception
-        if error is None or isinstance(error, (EOFError, ChannelException)):
-            return f"{self.host}: the connection broke (the other side closed it)"
-        return f"{self.host}: the connection broke ({failures.reason_of(error)})"
-
-    def start(self, python: str, startup: bytes) -> SshProgram:
-        """Start a program of ours on the host; does not wait.
-
-        Args:
-            python: what runs it.
-            startup: see `launcher.transports.bootstrap.startup`.
-
-        Raises:
-            TransportError: the connection is gone, or this machine has no descriptor or thread left.
-        """
-        if not self.alive:
-            raise ConnectionLost(self.why_broken())
-        try:
-            return SshProgram(self.host, self.transport.open_session, self.why_broken, python, startup)
-        except (OSError, RuntimeError) as error:
-            raise TransportError(f"{self.host}: {failures.unexpected(error)}") from error
+        reason = "the other side closed it"
+        if error is not None and not isinstance(error, (EOFError, ChannelException)):
+            reason = reason_of(error)
+        return f"{self.host}: the connection broke ({reason})"
 
     def close(self) -> None:
         """End it without waiting; whatever runs over it sees that it broke."""
@@ -94,13 +82,38 @@ class Connection:
         self.transport.close()
 
 
+class Sockets:
+    """The sockets of a launch; any thread may close them all, also while they are being connected."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socks: weakref.WeakSet[ClosingSocket] = weakref.WeakSet()
+        #: Everything is to end.
+        self.closed = threading.Event()
+
+    def add(self, sock: ClosingSocket) -> None:
+        """Close this one too."""
+        with self._lock:
+            self._socks.add(sock)
+        if self.closed.is_set():
+            sock.close()
+
+    def close(self) -> None:
+        """End everything, without waiting."""
+        self.closed.set()
+        with self._lock:
+            socks = list(self._socks)
+        for sock in socks:
+            sock.close()
+
+
 def connect(
     options: HostOptions,
     gateway: Connection | None,
     known: KnownHosts,
-    files: KeyFiles,
+    load: Callable[[str], KeyFile | None],
     settings: SshSettings,
-    stopping: Stopping,
+    sockets: Sockets,
     note: Callable[[str], None],
 ) -> Connection:
     """Connect to a host, check its key and log in.
@@ -108,10 +121,11 @@ def connect(
     Args:
         options: of the host.
         gateway: the connection to go through; ``None``: TCP, or its ProxyCommand.
-        known, files: host keys and our keys.
+        known: host keys.
+        load: gives the key of a file, see `log_in`.
         settings: of the launch.
-        stopping: ends everything that is being connected.
-        note: called with what is being done.
+        sockets: gets that of the connection.
+        note: called with the name of each step.
 
     Raises:
         HostFailure: why not.
@@ -128,45 +142,66 @@ def connect(
     else:
         sock = ClosingSocket(_tcp(place, options.address_family, seconds))
     try:
-        stopping.add(sock)
-        transport = _transport(options, sock, known)
+        sockets.add(sock)
+        transport = Transport(cast("socket.socket", sock), packetizer_class=_Packets)
+        transport.name = f"ssh {options.name}"
+        transport.set_log_channel(_LOG)
+        transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = seconds
+        algorithms = transport.get_security_options()
+        algorithms.kex = sorted(algorithms.kex, key=lambda name: name != _KEX)
+        algorithms.ciphers = sorted(algorithms.ciphers, key=lambda name: name != _CIPHER)
+        algorithms.key_types = known.algorithms(options, tuple(algorithms.key_types))
         note("waiting for its ssh server")
-        _shake_hands(transport, place, sock, seconds)
-        known.check(options, transport.get_remote_server_key(), settings.accept_new)
+        began = time.monotonic()
+        try:
+            transport.start_client(timeout=seconds)
+            host_key = transport.get_remote_server_key()  # raises if there was no answer in time
+        except (SSHException, EOFError, OSError) as error:
+            late = time.monotonic() - began >= seconds
+            version = transport.remote_version
+            raise _handshake_failed(place, error, version, sock.ended, late, seconds) from error
+        known.check(options, host_key, settings.accept_new)
         note("logging in")
-        log_in(transport, options, files, seconds)
+        log_in(transport, options, load, seconds)
     except BaseException as error:
         sock.close()
-        if stopping.is_set():
-            raise Stopped from error
+        if sockets.closed.is_set():
+            raise HostFailure("connecting was stopped") from error
         if isinstance(error, HostFailure):
             raise HostFailure(f"{error}{_way(options, proxy)}", error.may_pass) from error
         raise
     return Connection(options.name, transport, sock)
 
 
-def _transport(options: HostOptions, sock: ClosingSocket, known: KnownHosts) -> Transport:
-    transport = Transport(cast("socket.socket", sock), packetizer_class=_Packets)
-    transport.name = f"ssh {options.name}"
-    transport.set_log_channel(_LOG)
-    algorithms = transport.get_security_options()
-    algorithms.kex = sorted(algorithms.kex, key=lambda name: name != _KEX)
-    algorithms.ciphers = sorted(algorithms.ciphers, key=lambda name: name != _CIPHER)
-    algorithms.key_types = known.algorithms(options, tuple(algorithms.key_types))
-    return transport
+def _handshake_failed(
+    place: Place, error: Exception, version: str, ended: bool, late: bool, seconds: float
+) -> HostFailure:
+    """The connection is there, the SSH handshake failed.
 
-
-def _shake_hands(transport: Transport, place: Place, sock: ClosingSocket, seconds: float) -> None:
-    began = time.monotonic()
-    transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = seconds
-    try:
-        transport.start_client(timeout=seconds)
-        transport.get_remote_server_key()  # raises if there was no answer in time
-    except (SSHException, EOFError, OSError) as error:
-        late = time.monotonic() - began >= seconds
-        raise failures.handshake_failed(
-            place, error, transport.remote_version, sock.ended, late, seconds
-        ) from error
+    Args:
+        place: where.
+        error: raised by paramiko.
+        version: what the server announced; empty if nothing came.
+        ended: the server closed the connection.
+        late: the time limit has passed.
+        seconds: the time limit.
+    """
+    if isinstance(error, IncompatiblePeer):
+        return HostFailure(f"the ssh server at {place} has no cipher or key exchange in common: {error}")
+    if ended or isinstance(error, (EOFError, ConnectionError)):
+        when = "during the key exchange" if version else "before its ssh server sent anything"
+        return HostFailure(
+            f"{place} closed the connection {when}; is it too busy (MaxStartups), or refuses this machine?",
+            True,
+        )
+    if late and not version:
+        text = f"{place} accepted the connection and sent nothing for {seconds:g} s; is that an ssh server?"
+        return HostFailure(text, True)
+    if late:
+        return HostFailure(f"the ssh server at {place} stopped answering for {seconds:g} s", True)
+    if not version:
+        return HostFailure(f"{place} is not an ssh server: {reason_of(error)}")
+    return HostFailure(f"the ssh server at {place} failed: {reason_of(error)}", isinstance(error, OSError))
 
 
 def _way(options: HostOptions, proxy: _Proxy | None) -> str:
@@ -175,56 +210,11 @@ def _way(options: HostOptions, proxy: _Proxy | None) -> str:
         return f"; it is reached through its gateway {options.gateways[-1]} (ProxyJump in ~/.ssh/config)"
     if proxy is None:
         return ""
-    stderr = proxy.stderr()
-    return f"; it is reached through its ProxyCommand {proxy.command!r}" + (
-        f", which printed: {stderr}" if stderr else ", which printed no error"
-    )
+    printed = f"printed: {line}" if (line := proxy.stderr()) else "printed no error"
+    return f"; it is reached through its ProxyCommand {proxy.command!r}, which {printed}"
 
 
 # ---------------------------------------------------------------------- what the connection goes over
-
-
-class Stopped(HostFailure):
-    """Connecting was ended."""
-
-    def __init__(self) -> None:
-        super().__init__("connecting was stopped")
-
-
-class Stopping:
-    """Ends what is being connected, from another thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._event = threading.Event()
-        self._socks: weakref.WeakSet[ClosingSocket] = weakref.WeakSet()
-
-    def add(self, sock: ClosingSocket) -> None:
-        """Close this one too at the stop.
-
-        Raises:
-            Stopped: it is over.
-        """
-        with self._lock:
-            self._socks.add(sock)
-            if self._event.is_set():
-                raise Stopped
-
-    def is_set(self) -> bool:
-        """Whether everything is to end."""
-        return self._event.is_set()
-
-    def wait(self, seconds: float) -> bool:
-        """Whether that came within this time."""
-        return self._event.wait(seconds)
-
-    def set(self) -> None:
-        """End everything, without waiting."""
-        with self._lock:
-            self._event.set()
-            socks = list(self._socks)
-        for sock in socks:
-            sock.close()
 
 
 class ClosingSocket:
@@ -334,12 +324,14 @@ def _tcp(place: Place, family: str, seconds: float) -> socket.socket:
         HostFailure: none does.
     """
     deadline = time.monotonic() + seconds
+    kind = _FAMILIES.get(family, socket.AF_UNSPEC)
     try:
-        found = socket.getaddrinfo(
-            place.address, place.port, _FAMILIES.get(family, socket.AF_UNSPEC), socket.SOCK_STREAM
-        )
+        found = socket.getaddrinfo(place.address, place.port, kind, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # the latter: no name can be that long
-        raise failures.name_not_found(place, error) from error
+        passing = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
+        reason = "no name server answers" if passing else "no such name"
+        advice = "check the spelling, or give HostName in ~/.ssh/config"
+        raise HostFailure(f"{place.address!r} was not found ({reason}); {advice}", passing) from error
     failure: OSError = TimeoutError()
     for number, (kind, _, _, _, address) in enumerate(found):
         sock = socket.socket(kind, socket.SOCK_STREAM)
@@ -350,21 +342,37 @@ def _tcp(place: Place, family: str, seconds: float) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE.items():
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
             return sock
         except OSError as error:
             sock.close()
             failure = error
-    raise failures.connect_failed(place, failure, seconds) from failure
+    if isinstance(failure, TimeoutError):
+        text = f"no answer from {place} within {seconds:g} s; is it up, is a firewall between?"
+    elif failure.errno == errno.ECONNREFUSED:
+        text = f"{place} refused the connection; does an ssh server run there, on this port?"
+    elif failure.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        text = f"no route to {place}; is it up and on a network that this machine reaches?"
+    else:
+        text = f"{place} can't be connected to: {reason_of(failure)}"
+    raise HostFailure(text, may_pass=True) from failure
 
 
 def _through(gateway: Connection, place: Place, seconds: float) -> Channel:
+    target = (place.address, place.port)
     try:
-        return gateway.transport.open_channel(
-            "direct-tcpip", (place.address, place.port), ("", 0), timeout=seconds
-        )
+        return gateway.transport.open_channel("direct-tcpip", target, ("", 0), timeout=seconds)
     except (SSHException, EOFError, OSError) as error:
-        raise failures.gateway_refused(place, gateway.host, error) from error
+        reason = reason_of(error)
+        if isinstance(error, ChannelException):
+            if error.code == _PROHIBITED:
+                text = f"its gateway {gateway.host} forbids connections to {place} (AllowTcpForwarding)"
+                raise HostFailure(text) from error
+            reason = error.text.lower()
+        raise HostFailure(
+            f"its gateway {gateway.host} can't connect to {place} ({reason}); is it up, and is that its "
+            "address as the gateway sees it?",
+            True,
+        ) from error
 
 
 class _Proxy:
@@ -378,7 +386,7 @@ class _Proxy:
 
     def __init__(self, command: str) -> None:
         self.command = command
-        self._stderr = bytearray()
+        self._stderr = b""
         self.socket, other = socket.socketpair()
         with other:
             try:
@@ -397,11 +405,10 @@ class _Proxy:
 
     def _read(self) -> None:
         """Keep the end of its stderr, and wait for its end."""
-        with self._process:
-            assert self._process.stderr is not None
-            while data := os.read(self._process.stderr.fileno(), _PROXY_STDERR):
-                self._stderr += data
-                del self._stderr[:-_PROXY_STDERR]
+        with self._process as process:
+            assert process.stderr is not None
+            while data := os.read(process.stderr.fileno(), _PROXY_STDERR):
+                self._stderr = (self._stderr + data)[-_PROXY_STDERR:]
 
     def stderr(self) -> str:
         """The last line of what it printed there, after it has ended."""

@@ -7,6 +7,7 @@ another folder, or there is no ``ssh``, `paramiko.SSHConfig` reads the files of 
 
 from __future__ import annotations
 
+import errno
 import functools
 import getpass
 import glob
@@ -20,10 +21,11 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from paramiko import SSHException
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import ConfigParseError
 
-from launcher.transports.ssh.failures import HostFailure, Place
+from launcher.errors import TransportError
 
 #: The default port, which known_hosts and messages leave out.
 SSH_PORT = 22
@@ -40,6 +42,30 @@ _QUERY_LIMIT = 30.0
 _LENIENT = ("accept-new", "no", "off", "false")
 #: Characters of a name that a shell takes literally; as OpenSSH, others are refused in a ProxyCommand.
 _PLAIN = re.compile(r"[\w.:%@+,\[\]-]*")
+
+
+class HostFailure(TransportError):
+    """One host can't be connected to.
+
+    Args:
+        text: one line, without the name of the host.
+        may_pass: another attempt may succeed.
+    """
+
+    def __init__(self, text: str, may_pass: bool = False) -> None:
+        super().__init__(text)
+        self.may_pass = may_pass
+
+
+class Place(NamedTuple):
+    """Address and port of an SSH server."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        """``10.0.0.3:22``, ``[fe80::1]:22``."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 class HostOptions(NamedTuple):
@@ -177,9 +203,6 @@ def shorten(path: str) -> str:
     return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
 
 
-# ---------------------------------------------------------------------- ssh -G
-
-
 def _from_ssh(hop: Hop) -> dict[str, list[str]]:
     """What ``ssh -G`` prints: each option with its values in order."""
     argv = ["ssh", "-G"]
@@ -201,66 +224,68 @@ def _from_ssh(hop: Hop) -> dict[str, list[str]]:
     return values
 
 
-# ---------------------------------------------------------------------- paramiko.SSHConfig
-
-
 def _from_files(hop: Hop) -> dict[str, list[str]]:
-    own = ["Host *"] + [f"User {hop.user}"] * bool(hop.user) + [f"Port {hop.port}"] * bool(hop.port)
-    lines: list[str] = []
+    lines = ["Host *"] + [f"User {hop.user}"] * bool(hop.user) + [f"Port {hop.port}"] * bool(hop.port)
     for file in (os.path.expanduser(_USER_FILE), _SYSTEM_FILE):
-        lines += ["Host *", *_lines(file, hop.name, [*own, *lines])]
-    found = _lookup([*own, *lines], hop.name)
-    return {key: value if isinstance(value, list) else [value or "none"] for key, value in found.items()}
-
-
-def _lookup(lines: list[str], name: str) -> dict[str, str | list[str]]:
+        lines += ["Host *", *_lines(file)]
     try:
-        return dict(_parsed("\n".join(lines)).lookup(name))
+        found: dict[str, str | list[str]] = dict(_parsed("\n".join(lines)).lookup(hop.name))
     except ImportError as error:
         raise HostFailure(f"{_USER_FILE}: `Match exec` needs the ssh command; is it installed?") from error
     except (ConfigParseError, ValueError, KeyError) as error:
         raise HostFailure(f"{_USER_FILE} can't be understood: {error}") from error
+    return {key: value if isinstance(value, list) else [value or "none"] for key, value in found.items()}
 
 
 _parsed = functools.lru_cache(SSHConfig.from_text)  # most hosts have the same lines
 
 
-def _lines(path: str, name: str, before: list[str], depth: int = 0) -> Iterator[str]:
-    """The lines of a file for one host, with those of the files that it includes in their places.
+def _lines(path: str, depth: int = 0) -> Iterator[str]:
+    """The lines of a file, with those of the files that it includes in their places.
 
-    An ``Include`` counts in the block where it stands: it is skipped where that does not match the host.
+    paramiko can't include a file for some hosts only.
     """
     if depth > _MOST_INCLUDES:
         raise HostFailure(f"{path}: files include each other")
-    before, block = [*before, "Host *"], "Host *"
-    for line in _read(path):
-        keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        if keyword.lower() in ("host", "match"):
-            block = line
-        if keyword.lower() != "include":
-            before.append(line)
-            yield line
-        elif "launcherprobe" in _lookup([*before, block, "LauncherProbe yes"], name):
-            for file in _included(rest, path):
-                included = ["Host *", *_lines(file, name, before, depth + 1)]
-                before += included
-                yield from included
-            before.append(block)
-            yield block
-
-
-def _read(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().splitlines()
+            lines = file.read().splitlines()
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return
     except OSError as error:
         raise HostFailure(f"{path} can't be read: {error.strerror}") from error
+    for_all = True
+    for number, line in enumerate(lines, 1):
+        keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        if keyword.lower() in ("host", "match"):
+            for_all = rest.strip().lower() in ("*", "all")
+        if keyword.lower() != "include":
+            yield line
+            continue
+        if not for_all:
+            raise HostFailure(
+                f"{shorten(path)}:{number}: an Include for some hosts only needs the ssh command, and the "
+                "account's home as $HOME; put it above the first Host line, or copy the lines here"
+            )
+        folder = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
+        for pattern in shlex.split(rest):
+            for included in sorted(glob.glob(os.path.join(folder, os.path.expanduser(pattern)))):
+                yield from ["Host *", *_lines(included, depth + 1)]
+        yield "Host *"
 
 
-def _included(patterns: str, path: str) -> Iterator[str]:
-    """The files of an ``Include``: patterns, relative to the folder of the user's or the system's file."""
-    folder = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
-    for pattern in shlex.split(patterns):
-        yield from sorted(glob.glob(os.path.join(folder, os.path.expanduser(pattern))))
+def unexpected(error: Exception) -> str:
+    """Anything else, mostly a limit of this machine."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"no connection can be made here: {reason_of(error)} (`ulimit -n` is the limit)"
+    return f"no connection can be made: {type(error).__name__}: {reason_of(error)}"
+
+
+def reason_of(error: Exception) -> str:
+    """The text of an exception on one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    text = str(error)
+    if isinstance(error, SSHException):
+        text = text.removeprefix("Error reading SSH protocol banner")
+    return " ".join(text.split()) or type(error).__name__

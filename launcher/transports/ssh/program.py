@@ -12,6 +12,8 @@ from paramiko import Channel, ChannelException, SSHException
 
 from launcher.errors import ConnectionLost, TransportError
 from launcher.transports import bootstrap
+from launcher.transports.ssh.connection import Connection
+from launcher.transports.ssh.options import unexpected
 
 #: Bytes of stderr that are kept: the last ones.
 _STDERR_LIMIT = 64 * 1024
@@ -33,74 +35,59 @@ class SshProgram:
     where the output is read.
 
     Args:
-        host: for messages.
-        open_session: opens the channel.
-        why_broken: the message, if the connection has broken.
+        connection: to the host.
         python: what runs the program, for messages.
         startup: see `bootstrap.startup`.
 
     Raises:
-        OSError, RuntimeError: this machine has no descriptor or thread left.
+        TransportError: this machine has no descriptor or thread left.
     """
 
-    def __init__(
-        self,
-        host: str,
-        open_session: Callable[[], Channel],
-        why_broken: Callable[[], str],
-        python: str,
-        startup: bytes,
-    ) -> None:
-        self.host = host
-        self._open_session, self._why_broken = open_session, why_broken
-        self._python = python
+    def __init__(self, connection: Connection, python: str, startup: bytes) -> None:
+        self._connection, self._python = connection, python
         self._ready = False
         self._early = b""
         #: Why it could not start, or that the connection broke; set before the end of the output is seen.
         self._failure: TransportError | None = None
         self._status: int | None = None
-        self._stderr = bytearray()
+        self._stderr = b""
         self._over, self._let_go = threading.Event(), threading.Event()
-        self._socket, other = socket.socketpair()
-        self._socket.setblocking(False)
+        name = f"ssh {connection.host} program"
+        pair: tuple[socket.socket, ...] = ()
         try:
-            threading.Thread(
-                target=self._run, args=(other, startup), name=f"ssh {host} program", daemon=True
-            ).start()
-        except RuntimeError:
-            self._socket.close()
-            other.close()
-            raise
+            pair = self._socket, other = socket.socketpair()
+            self._socket.setblocking(False)
+            threading.Thread(target=self._run, args=(other, startup), name=name, daemon=True).start()
+        except (OSError, RuntimeError) as error:
+            for sock in pair:
+                sock.close()
+            raise self._fault(unexpected(error)) from error
 
     # ------------------------------------------------------------------ its own thread
 
     def _run(self, other: socket.socket, startup: bytes) -> None:
         with other:  # closed when everything else is known
             try:
-                self._exchange(other, startup)
+                channel = self._connection.transport.open_session()
+                try:
+                    channel.exec_command(bootstrap.COMMAND)
+                    if not Pump(channel, other, self._keep_stderr, self._let_go, startup).run():
+                        self._failure = ConnectionLost(self._connection.why_broken())
+                    self._status = channel.exit_status if channel.exit_status >= 0 else None
+                finally:
+                    close_channel(channel)
             except ChannelException:
                 self._failure = self._fault(
                     "its ssh server gives no further session on this connection "
                     "(is MaxSessions very low, or does it only forward?)"
                 )
             except (SSHException, EOFError, OSError):
-                self._failure = ConnectionLost(self._why_broken())
+                self._failure = ConnectionLost(self._connection.why_broken())
             finally:
                 self._over.set()
 
-    def _exchange(self, other: socket.socket, startup: bytes) -> None:
-        channel = self._open_session()
-        try:
-            channel.exec_command(bootstrap.COMMAND)
-            if not Pump(channel, other, self._keep_stderr, self._let_go, startup).run():
-                self._failure = ConnectionLost(self._why_broken())
-            self._status = channel.exit_status if channel.exit_status >= 0 else None
-        finally:
-            close_channel(channel)
-
     def _keep_stderr(self, data: bytes) -> None:
-        self._stderr += data
-        del self._stderr[:-_STDERR_LIMIT]
+        self._stderr = (self._stderr + data)[-_STDERR_LIMIT:]
 
     # ------------------------------------------------------------------ the caller's
 
@@ -151,11 +138,11 @@ class SshProgram:
             status = self.wait(_STATUS_LIMIT)
             text = (self.stderr() or self._early.decode("utf-8", "replace")).strip()
             ended = "its login shell ended" if status is None else f"its login shell ended with {status}"
-            words = f" and printed: {text.splitlines()[-1].strip()}" if text else ""
-            raise self._fault(f"our program could not be started there: {ended}{words}")
+            printed = f" and printed: {text.splitlines()[-1].strip()}" if text else ""
+            raise self._fault(f"our program could not be started there: {ended}{printed}")
 
     def _fault(self, text: str) -> TransportError:
-        return TransportError(f"{self.host}: {text}")
+        return TransportError(f"{self._connection.host}: {text}")
 
     def send(self, data: bytes | memoryview) -> int:
         """See `RemoteCommand.send`; takes nothing before the program is up."""

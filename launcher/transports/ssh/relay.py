@@ -19,7 +19,7 @@ from paramiko import Channel, SSHException
 
 from launcher.text import listed
 from launcher.transports.ssh.connection import Connection
-from launcher.transports.ssh.failures import reason_of
+from launcher.transports.ssh.options import reason_of
 from launcher.transports.ssh.program import Pump, close_channel
 
 #: Connections through one host at a time; others are closed at once.

@@ -17,27 +17,30 @@ from tests.ssh.test_relay import sshd_with
 pytestmark = pytest.mark.timeout(240)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mount namespaces")
 
-CONFIG = """\
+INCLUDE = """\
 Host other
   Include port.conf
 Match originalhost short exec "test -d /proc"
+  Port 22
+"""
+CONFIG = """\
+Match originalhost short
   HostName {address}
   ProxyCommand P={python}; $P '{script}' %h %p 2>/dev/null | cat
 """
 
 
 def config(lab: Lab, launch: Launch, host: LabHost) -> Path:
-    """A ``.ssh`` whose host ``short`` needs what OpenSSH does: Match, Include within a block, a shell."""
+    """A ``.ssh`` whose host ``short`` needs Match and a shell."""
     folder = launch.home / ".ssh"
     script = launch.home / "relay.py"
     script.write_text(_RELAY)
-    (folder / "port.conf").write_text("Port 9\n")
     text = CONFIG.format(address=host.address, python="/usr/bin/python3", script=script)
     (folder / "config").write_text(text + "Host *\n" + (folder / "config").read_text())
     return folder
 
 
-def test_match_include_and_a_proxy_command_with_shell_features(
+def test_match_and_a_proxy_command_with_shell_features(
     lab: Lab, ssh_launch: Launch, hosts: list[LabHost]
 ):
     config(lab, ssh_launch, hosts[0])
@@ -47,9 +50,11 @@ def test_match_include_and_a_proxy_command_with_shell_features(
 
 @needs_root
 def test_the_same_by_the_ssh_command(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
-    """``ssh -G`` reads the home of the account: its ``.ssh`` is another one in a mount namespace."""
+    """With more of Match and Include. ``ssh -G`` reads the account's home: a mount namespace has another ``.ssh``."""
     home = pwd.getpwuid(os.getuid()).pw_dir
     folder = config(lab, ssh_launch, hosts[0])
+    (folder / "port.conf").write_text("Port 9\n")
+    (folder / "config").write_text(INCLUDE + (folder / "config").read_text())
     os.makedirs(f"{home}/.ssh", 0o700, exist_ok=True)
     script = f'mount --bind "$0" {home}/.ssh && exec "$@"'
     started = ssh_launch.start(

@@ -231,7 +231,8 @@ def _from_files(hop: Hop) -> dict[str, list[str]]:
     try:
         found: dict[str, str | list[str]] = dict(_parsed("\n".join(lines)).lookup(hop.name))
     except ImportError as error:
-        raise HostFailure(f"{_USER_FILE}: `Match exec` needs the ssh command; is it installed?") from error
+        text = "`Match exec` needs the ssh command, and the account's home as $HOME"
+        raise HostFailure(f"{_USER_FILE}: {text}") from error
     except (ConfigParseError, ValueError, KeyError) as error:
         raise HostFailure(f"{_USER_FILE} can't be understood: {error}") from error
     return {key: value if isinstance(value, list) else [value or "none"] for key, value in found.items()}

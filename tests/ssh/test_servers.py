@@ -50,7 +50,7 @@ def test_match_and_a_proxy_command_with_shell_features(
 
 @needs_root
 def test_the_same_by_the_ssh_command(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
-    """With more of Match and Include. ``ssh -G`` reads the account's home: a mount namespace has another ``.ssh``."""
+    """With more of both. ``ssh -G`` reads the account's home: a mount namespace has another ``.ssh``."""
     home = pwd.getpwuid(os.getuid()).pw_dir
     folder = config(lab, ssh_launch, hosts[0])
     (folder / "port.conf").write_text("Port 9\n")

@@ -11,7 +11,7 @@ import pytest
 from paramiko import PKey
 
 from launcher.transports.ssh.keys import KnownHosts, fingerprint
-from launcher.transports.ssh.options import HostFailure, Hop, HostOptions, host_options, parse_hop
+from launcher.transports.ssh.options import Hop, HostFailure, HostOptions, host_options, parse_hop
 
 
 class Key(PKey):

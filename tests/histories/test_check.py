@@ -41,7 +41,7 @@ def test_when_all_reach_each_other_it_starts():
     assert "check" not in replay.timers
 
 
-def test_all_that_is_closed_is_told_and_nothing_starts():
+def test_addresses_that_cannot_be_reached_are_reported():
     replay = script().play(
         GATHERED + "reaches node1 all but node2:4001; reaches node2; reaches node3 all but node2:4001; closed"
     )
@@ -54,7 +54,7 @@ def test_all_that_is_closed_is_told_and_nothing_starts():
     assert replay.report.failure is not None and replay.report.failure.host == "node1"
 
 
-def test_who_does_not_answer_holds_nothing_up():
+def test_a_silent_host_holds_nothing_up():
     replay = script().play(GATHERED + "reaches node1; time up check")
     assert "going on without the check of the network on node2, node3: no answer" in replay.notices
     assert len(replay.all(events.StartTask)) == 3
@@ -69,7 +69,7 @@ def test_a_host_that_is_lost_meanwhile():
     assert replay.exit_code == 125
 
 
-def test_a_single_host_has_nobody_to_reach():
+def test_a_single_host_does_not_check():
     replay = Script(job("worker 2"), hosts(1), check=True).play("ready node1; held node1")
     assert not replay.all(events.TryPeers)
     assert len(replay.all(events.StartTask)) == 2

@@ -97,16 +97,6 @@ def test_lines_notices_and_the_end(screen):
     assert err == "launch: 2 tasks on node1\n"
 
 
-@with_options(colour=True)
-def test_colours(screen):
-    screen.begin(node1="worker/0 ps/0")
-    screen.on(printed(W0, b"\x1b[1mbold\n"), printed(PS0, b"b\n"), printed(W0, b"c\n"))
-    assert screen.texts()[0] == (
-        "\x1b[36mworker/0 |\x1b[0m \x1b[1mbold\x1b[0m\n"
-        "\x1b[33mps/0     |\x1b[0m b\n\x1b[36mworker/0 |\x1b[0m c\n"
-    )
-
-
 def test_progress_bars_are_looked_at_now_and_then(screen):
     screen.begin(node1="worker/0")
     screen.on(printed(W0, b"\r10%"))
@@ -135,39 +125,6 @@ def test_the_start_of_a_line_is_shown_when_its_task_is_quiet(screen):
         "worker/0 | next",
     ]
     assert screen.console.tick(6.0) is None
-
-
-@with_options(one=True, terminal=True, live=True, width=60)
-def test_the_live_line(screen):
-    screen.begin(node1="worker/0 ps/0")
-    assert screen.console.tick(0.0) == 1.0
-    screen.on(events.TaskStarted("node1", 1.0, W0, 1, 7))
-    assert 0 < screen.console.tick(0.05) <= 0.1
-    screen.texts()
-    screen.console.tick(12.0)
-    screen.on(printed(W0, b"hello\n"), events.TaskExited("node1", 1.0, W0, 1, 0, None, 1, 0.1))
-    screen.texts()
-    screen.console.tick(12.01)
-    screen.console.tick(12.2)
-    screen.console.close(report(task_report("worker/0"), run_dir=""))
-    lines = screen.texts()[0].replace("\r\x1b[K", "«").splitlines()
-    assert lines[:2] == [
-        "«  2 starting · 00:00«  1 running, 1 starting · 00:12«worker/0 | hello",
-        "«  1 starting, 1 ended · 00:12«HOST   PORT  ROLE    INDEX  STATE      EXIT  TIME  PEAK MEM",
-    ]
-
-
-@with_options(live=True, width=20)
-def test_the_live_line_fits_and_waits_for_a_stopped_terminal(screen, monkeypatch):
-    screen.begin(node1="worker/0 ps/0")
-    monkeypatch.setattr(screen.writer, "waiting", lambda fd: True)
-    assert screen.console.tick(5.0) == 0.1
-    monkeypatch.undo()
-    screen.console.tick(6.0)
-    assert screen.texts()[1] == "\r\x1b[K  2 starting · 00:…"
-    screen.on(events.AgentLost("node1", 1.0, "gone"))
-    screen.console.tick(7.0)
-    assert screen.texts()[1].endswith("  2 ended · 00:07")
 
 
 def test_labels_have_a_longest_width():

@@ -193,15 +193,6 @@ def test_a_traceback_of_this_python():
     assert found and found.start == 0 and lines[found.end - 1] == "OSError: x"
 
 
-def test_recursion_is_abridged(logged: Logged):
-    ended = report(failed("worker/1"), failure=FAILURE, exit_code=7)
-    frames = b'  File "a.py", line 1, in f\n    f()\n' * 200
-    output = b"Traceback (most recent call last):\n" + frames + b"RecursionError: deep\n" + b"noise\n" * 20
-    text = logged.text(ended, output)
-    assert "... 357 lines ..." in text
-    assert text.count("\n") < 75
-
-
 def test_the_same_exception_in_other_tasks(logged: Logged):
     tasks = [failed(f"worker/{index}", host="node2") for index in range(4)]
     for index in (0, 2, 3):

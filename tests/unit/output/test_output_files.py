@@ -43,42 +43,6 @@ def content(path: str) -> bytes:
         return file.read()
 
 
-def test_many_tasks_need_few_descriptors(paths, warnings, monkeypatch):
-    monkeypatch.setattr(files_module, "_MOST_OPEN", 10)
-    before = len(os.listdir("/proc/self/fd"))
-    names = [f"worker/{n}" for n in range(60)]
-    files = begun(paths, warnings, node1=" ".join(names))
-    for part in (b"one\n", b"two\n"):
-        for name in names:
-            files.on(printed(TaskId(name), part))
-    assert len(os.listdir("/proc/self/fd")) <= before + 10
-    files.close(report())
-    assert {content(paths.log(TaskId(name))) for name in names} == {b"one\ntwo\n"}
-    assert warnings == []
-
-
-def test_a_warning_that_comes_back_as_an_event(paths):
-    made: list[Files] = []
-    texts: list[str] = []
-
-    def warn(notice: Tell) -> None:
-        texts.append(notice.text.replace(paths.root, "run"))
-        made[0].on(notice)
-
-    files = Files(warn)
-    made.append(files)
-    with open(os.path.dirname(paths.root) + "/run", "w"):
-        pass  # a file where the folder should be
-    files.begin(Opening("mnist", placement(node1="worker/0"), paths, 1.0))
-    files.on(printed(W0, b"x"))
-    files.close(report())
-    assert texts == [
-        "run/events.jsonl can't be written: Not a directory; it ends here, the job goes on",
-        "not complete in run: events.jsonl, worker-0.log",
-        "run/report.json can't be written: Not a directory",
-    ]
-
-
 def test_a_report_is_there_whole_or_not_at_all(tmp_path):
     path = str(tmp_path / "report.json")
     write_json(path, {"b": 1, "a": [2]})

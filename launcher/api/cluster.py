@@ -155,8 +155,8 @@ class TFCluster:
         if tensorboard:  # on this machine other machines do not see it
             here = job is None and options.get("hosts") is None and options.get("docker") is None
             bind = ["--host", "{task_host}"] if here else ["--bind_all"]
-            words = ["-m", "tensorboard.main", "--logdir", log_dir or ".", "--reload_multifile=true", *bind]
-            roles[_BOARD] = {"count": 1, "sidecar": True, "command": [*words, "--port", "{task_port}"]}
+            argv = ["-m", "tensorboard.main", "--logdir", log_dir or ".", "--reload_multifile=true", *bind]
+            roles[_BOARD] = {"count": 1, "sidecar": True, "command": [*argv, "--port", "{task_port}"]}
         pickles = [dumps(_RUN, "map_fun", map_fun), dumps(_RUN, "tf_args", tf_args)]
         feeds: list[str] = []
         if input_mode == InputMode.FEED:

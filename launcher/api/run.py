@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Path_ = str | os.PathLike[str]
-Words = Sequence[str | os.PathLike[str]]
+Arguments = Sequence[str | os.PathLike[str]]
 
 _RUN = "launcher.run"
 
@@ -54,7 +54,7 @@ class Options(TypedDict, total=False):
     timeout: float | None
     run_dir: Path_ | None
     quiet: bool
-    options: Words
+    options: Arguments
 
 
 #: Those that are options of ``launch`` with a value.
@@ -64,7 +64,7 @@ _WITH_VALUE = (
 
 
 def run(
-    program: Words | Path_,
+    program: Arguments | Path_,
     *,
     ps: int | None = None,
     workers: int | None = None,
@@ -121,7 +121,7 @@ def run(
 
 def program_driver(
     caller: str,
-    program: Words | Path_,
+    program: Arguments | Path_,
     counts: Mapping[str, int | None],
     roles: Mapping[str, int | Mapping[str, Any]] | None,
     options: Options,
@@ -140,22 +140,22 @@ def program_driver(
     Raises:
         InputError: an argument is wrong.
     """
-    words: Any = [program] if isinstance(program, (str, os.PathLike)) else program
-    faults = list_faults(caller, "program", words) + option_faults(caller, options)
+    argv: Any = [program] if isinstance(program, (str, os.PathLike)) else program
+    faults = list_faults(caller, "program", argv) + option_faults(caller, options)
     for name, option in (("ps", "ps"), ("worker", "workers")):
         faults += [] if counts[name] is None else count_faults(caller, option, counts[name])
-    if not faults and not words:
+    if not faults and not argv:
         faults.append(Fault(caller, "program is empty", "expected a file, or a list: ['train.py', ...]"))
     if faults:
         raise InputError(faults)
-    words, overlay = with_roles([os.fspath(word) for word in words], counts, roles)
+    argv, overlay = with_roles([os.fspath(word) for word in argv], counts, roles)
     environ = {**option_environ(options), **(environ or {})}
     quiet = bool(options.get("quiet"))
-    return Driver([*option_words(options), *words], environ, roles=overlay, quiet=quiet, output=output)
+    return Driver([*option_arguments(options), *argv], environ, roles=overlay, quiet=quiet, output=output)
 
 
 def with_roles(
-    words: list[str], counts: Mapping[str, int | None], roles: Mapping[str, int | Mapping[str, Any]] | None
+    argv: list[str], counts: Mapping[str, int | None], roles: Mapping[str, int | Mapping[str, Any]] | None
 ) -> tuple[list[str], dict[str, Any]]:
     """The end of a command line of ``launch``, and the roles for its ``--roles-fd``."""
     found: dict[str, Any] = {
@@ -163,9 +163,9 @@ def with_roles(
     }
     for name, role in (roles or {}).items():
         found[name] = dict(role) if isinstance(role, Mapping) else {"count": role}
-    if words[0].endswith((".yaml", ".yml")):
-        return ["--", *words], found
-    return [], {name: {"command": words, **role} for name, role in (found or {"worker": {}}).items()}
+    if argv[0].endswith((".yaml", ".yml")):
+        return ["--", *argv], found
+    return [], {name: {"command": argv, **role} for name, role in (found or {"worker": {}}).items()}
 
 
 def option_environ(options: Options) -> dict[str, str]:
@@ -173,18 +173,18 @@ def option_environ(options: Options) -> dict[str, str]:
     return {**os.environ, **(options.get("env") or {})}
 
 
-def option_words(options: Options) -> list[str]:
+def option_arguments(options: Options) -> list[str]:
     """The options of ``launch``; it finds the values of ``env`` in its environment."""
-    words = [os.fspath(word) for word in options.get("options") or ()]
-    words += ["--flags"] if options.get("flags") else []
-    words += ["-q"] if options.get("quiet") else []
+    argv = [os.fspath(word) for word in options.get("options") or ()]
+    argv += ["--flags"] if options.get("flags") else []
+    argv += ["-q"] if options.get("quiet") else []
     for name in options.get("env") or {}:
-        words += ["-x", name]
+        argv += ["-x", name]
     given: Mapping[str, Any] = options
     for name in _WITH_VALUE:
         if given.get(name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(given[name])]
-    return words
+            argv += [f"--{name.replace('_', '-')}", str(given[name])]
+    return argv
 
 
 def option_faults(caller: str, options: Mapping[str, Any]) -> list[Fault]:

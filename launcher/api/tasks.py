@@ -19,7 +19,7 @@ from typing import Any
 from launcher.api.driver import LINES, Driver
 from launcher.api.remote import start
 from launcher.api.remote.worker import Message, MessageType, receive, send
-from launcher.api.run import Options, option_environ, option_words
+from launcher.api.run import Options, option_arguments, option_environ
 from launcher.api.serialize import modules, start_text
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile
@@ -116,16 +116,16 @@ class Tasks:
             "LAUNCH_FEED_KEY": key.hex(),
             "LAUNCH_START": start_text(),
         }
-        words = option_words(options)
+        argv = option_arguments(options)
         for name in variables:
-            words += ["-x", name]
-        words += ["--output-dirs", "--no-last-lines"]  # the exception has the last lines
-        words += ["--relay", self._listener.path] if elsewhere else []
+            argv += ["-x", name]
+        argv += ["--output-dirs", "--no-last-lines"]  # the exception has the last lines
+        argv += ["--relay", self._listener.path] if elsewhere else []
         engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
-        words += ["--mount", self._folder] if image and not elsewhere and engine_here else []
-        words += [] if job is None else ["--", os.fspath(job)]
+        argv += ["--mount", self._folder] if image and not elsewhere and engine_here else []
+        argv += [] if job is None else ["--", os.fspath(job)]
         self.driver = Driver(
-            words,
+            argv,
             {**option_environ(options), **variables},
             roles=overlay,
             quiet=self._quiet,
@@ -278,7 +278,7 @@ class Tasks:
         if well or self._goes_on:
             outcome = handle.outcome
             if not well and outcome is not None:
-                ending = f"raised {outcome.fields['what']}".partition("\n")[0]
+                ending = f"raised {outcome.fields['raised']}".partition("\n")[0]
             handle.reported = True
             self._ended(handle.name, handle.attempt, ending)
 
@@ -321,7 +321,7 @@ def with_outcome(error: TaskFailed, name: str, outcome: Message | None) -> TaskF
     """
     if outcome is None or outcome.type is not MessageType.RAISED or outcome.fields["exit"]:
         return error
-    raised, shown = str(outcome.fields["what"]), str(outcome.fields["traceback"])
+    raised, shown = str(outcome.fields["raised"]), str(outcome.fields["traceback"])
     lines: Sequence[str] = error.last_lines
     if shown.strip() == raised:  # raised by a function of ours
         shown, lines = "", [line for line in lines if line.strip() not in raised]

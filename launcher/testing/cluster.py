@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from launcher.api.run import Options, Path_, Words, option_environ, program_driver
+from launcher.api.run import Arguments, Options, Path_, option_environ, program_driver
 from launcher.errors import TransportError
 from launcher.testing.job import LOOK, ClusterError, Job
 from launcher.transports.docker.container import KEPT
@@ -54,7 +54,7 @@ class Cluster:
 
     def start(
         self,
-        program: Words | Path_,
+        program: Arguments | Path_,
         *,
         ps: int | None = None,
         workers: int | None = None,

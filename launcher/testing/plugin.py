@@ -53,8 +53,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def _backend(config: pytest.Config) -> str:
     """The option, else the configuration file."""
-    said = config.getoption("--cluster-backend", default=None)
-    return str(said or config.getini("cluster_backend"))
+    option = config.getoption("--cluster-backend", default=None)
+    return str(option or config.getini("cluster_backend"))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -86,10 +86,10 @@ def test_an_empty_job_is_quick():
 
 
 def test_output_is_shown_and_kept(capfd: pytest.CaptureFixture[str]):
-    with TFCluster.run(lambda args, ctx: print("said by", args, flush=True), "a node", 1) as cluster:
+    with TFCluster.run(lambda args, ctx: print("printed by", args, flush=True), "a node", 1) as cluster:
         pass
-    assert "worker/0 | said by a node" in capfd.readouterr().out
-    assert (Path(cluster.run_dir) / "logs" / "worker-0.log").read_text() == "said by a node\n"
+    assert "worker/0 | printed by a node" in capfd.readouterr().out
+    assert (Path(cluster.run_dir) / "logs" / "worker-0.log").read_text() == "printed by a node\n"
 
 
 # ---------------------------------------------------------------------- what travels
@@ -173,7 +173,7 @@ def test_a_job_file_says_where_and_how(tmp_path: Path):
     job = tmp_path / "job.yaml"
     job.write_text(
         "command: [ignored.py]\ntimeout: 1m\n"
-        "roles: {worker: {count: 7, env: {WORD: said}, workdir: sub}, ps: 3}\n"
+        "roles: {worker: {count: 7, env: {WORD: given}, workdir: sub}, ps: 3}\n"
     )
 
     def fun(args: Any, ctx: Any) -> None:
@@ -181,7 +181,7 @@ def test_a_job_file_says_where_and_how(tmp_path: Path):
 
     TFCluster.run(fun, None, 2, job=job, quiet=True).shutdown()
     assert not list(tmp_path.glob("seen-*"))
-    assert [path.read_text() for path in sorted((tmp_path / "sub").iterdir())] == ["said", "said"]
+    assert [path.read_text() for path in sorted((tmp_path / "sub").iterdir())] == ["given", "given"]
 
 
 PROGRAM = """

@@ -154,7 +154,7 @@ def _text(path: Path) -> bytes:
 
 
 def test_a_driver_that_is_killed_with_all_its_children_but_the_launcher(tmp_path: Path, launch: Any):
-    """Nothing but the pipe tells the launcher."""
+    """Only the pipe shows the launcher that its driver is gone."""
     (tmp_path / "program.py").write_text(PROGRAM)
     started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
     started.until(lambda it: it.out.count("| up") == 2)

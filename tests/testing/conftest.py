@@ -20,7 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def plugged(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Runs pytest as whoever has installed the package: pip makes such a folder from ``pyproject.toml``."""
+    """Runs pytest with the package installed: pip makes such a folder from ``pyproject.toml``."""
     packaging = (TOP / "pyproject.toml").read_text()
     ((name, module),) = re.findall(r'^\[project.entry-points.pytest11\]\n(\S+) = "(\S+)"$', packaging, re.M)
     info = pytester.path / "site" / "tf_launcher-0.dist-info"

@@ -276,11 +276,11 @@ def test_a_suspended_task_is_ended_too(cluster: Cluster):
 
 
 def test_a_signal(cluster: Cluster):
-    job = cluster.start(["sh", "-c", "trap 'echo heard; exit 4' USR1; echo up; while :; do sleep 0.05; done"])
+    job = cluster.start(["sh", "-c", "trap 'echo got; exit 4' USR1; echo up; while :; do sleep 0.05; done"])
     job.task("worker/0").until_prints("up")
     job.task("worker/0").signal(signal.SIGUSR1)
     assert job.wait().exit_code == 4
-    assert "heard" in job.task("worker/0").lines
+    assert "got" in job.task("worker/0").lines
 
 
 def test_only_the_network_of_a_container_can_be_cut(cluster: Cluster):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.api.run import Options, option_faults, option_words, with_roles
+from launcher.api.run import Options, option_arguments, option_faults, with_roles
 from launcher.job import TaskId
 from launcher.output.jsonl import report_as_dict
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState, report_from_json
@@ -48,7 +48,7 @@ def test_options_on_the_command_line_have_no_value_of_the_environment():
     options: Options = {"hosts": "lab.yaml", "docker": "x/y:1", "env": {"KEY": "secret"}, "timeout": None}
     options |= {"grace": 2.5, "flags": True, "options": ["--json"]}
     words = "--json --flags -x KEY --hosts lab.yaml --docker x/y:1 --grace 2.5"
-    assert option_words(options) == words.split()
+    assert option_arguments(options) == words.split()
 
 
 def test_all_faults_of_options_at_once():

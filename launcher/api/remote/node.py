@@ -269,9 +269,9 @@ class TFNode:
             expected = "start the cluster with input_mode=InputMode.FEED"
             raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
         if input_mapping is not None and not isinstance(input_mapping, Mapping):
-            what = f"input_mapping is a {type(input_mapping).__name__}"
+            text = f"input_mapping is a {type(input_mapping).__name__}"
             expected = "expected a dict: the columns of the rows, in their order, and their names"
-            raise InputError([Fault("DataFeed", what, expected)])
+            raise InputError([Fault("DataFeed", text, expected)])
         return DataFeed(mgr.connect, train_mode, qname_in, qname_out, input_mapping)
 
 

@@ -235,9 +235,9 @@ def _failed(error: BaseException) -> tuple[Message, int]:
         code, shown = 1, str(code)
     sys.stdout.flush()
     print(shown, file=sys.stderr, flush=True)
-    what = "".join(traceback.format_exception_only(type(error), error)).strip()
+    raised = "".join(traceback.format_exception_only(type(error), error)).strip()
     exited = isinstance(error, SystemExit)
-    fields = {"what": what, "traceback": shown, "exit": exited, "code": code & 0xFF, "unasked": unasked}
+    fields = {"raised": raised, "traceback": shown, "exit": exited, "code": code & 0xFF, "unasked": unasked}
     return Message(MessageType.RAISED, fields, _pickled_error(error)), code & 0xFF
 
 

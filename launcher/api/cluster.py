@@ -12,7 +12,7 @@ from launcher.api.remote.node import TRAINING, InputMode
 from launcher.api.run import Options, Path_, count_faults, list_faults, option_faults
 from launcher.api.serialize import dumps
 from launcher.api.tasks import Tasks, notice
-from launcher.errors import Fault, InputError, JobFailed, LaunchError
+from launcher.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
 from launcher.job import RunPaths
 from launcher.runs.run import json_of
@@ -52,35 +52,29 @@ class TFCluster:
         feeds: Sequence[str],
         exactly_once: bool,
     ) -> None:
+        ours = {name: role["count"] for name, role in roles.items() if name != _BOARD}
         #: The nodes by number.
-        self._nodes = [
-            f"{name}/{index}"
-            for name, role in roles.items()
-            if name != _BOARD
-            for index in range(role["count"])
-        ]
-        self._feeder: Feeder | None = None
+        self._nodes = [f"{name}/{index}" for name, count in ours.items() for index in range(count)]
         self._closed = False
-        if feeds:
-            self._feeder = Feeder(
-                [task for task in self._nodes if task.partition("/")[0] in TRAINING],
-                feeds,
-                exactly_once=exactly_once,
-                last_lines=lambda task: self._tasks.last_lines(task),
-                notice=lambda text: self._tasks.explain(text),
-                warn=notice,
-            )
+        self._feeds = feeds
+        self._feeder = Feeder(
+            [task for task in self._nodes if task.partition("/")[0] in TRAINING],
+            feeds,
+            exactly_once=exactly_once,
+            last_lines=lambda task: self._tasks.last_lines(task),
+            notice=lambda text: self._tasks.explain(text),
+            warn=notice,
+        )
         numbers = {task: number for number, task in enumerate(self._nodes)}
         fields = {"slot": False, "fed": bool(feeds), "numbers": numbers}
-        feed = None if self._feeder is None else self._feeder.add
         try:
             self._tasks = Tasks(
-                roles, options, job, fields, pickles, self._job_failed, feed=feed, ended=self._task_ended
-            )
+                roles, options, job, fields, pickles,
+                failed=self._feeder.fail, feed=self._feeder.add, ended=self._task_ended,
+            )  # fmt: skip
             self._tasks.start()
         except BaseException:
-            if self._feeder is not None:
-                self._feeder.close()
+            self._feeder.close()
             raise
         _running.add(self)
 
@@ -280,8 +274,7 @@ class TFCluster:
             return
         limit = None if timeout < 0 else timeout
         try:
-            if self._feeder is not None:
-                self._feeder.finish(limit)
+            self._feeder.finish(limit)
             if not self._tasks.driver.wait(limit):
                 self._tasks.driver.end()
                 text = f"the nodes did not end within {timeout:g} s, and were ended"
@@ -309,8 +302,7 @@ class TFCluster:
         try:
             self._tasks.close(at_once)
         finally:
-            if self._feeder is not None:
-                self._feeder.close()
+            self._feeder.close()
 
     def _usable_feeder(self, caller: str) -> Feeder:
         self._tasks.check()
@@ -320,19 +312,13 @@ class TFCluster:
             )
         if self._closed:
             raise JobFailed("the cluster has been shut down", self.run_dir)
-        if self._feeder is None:
+        if not self._feeds:
             expected = "expected input_mode=InputMode.FEED in TFCluster.run"
             raise InputError([Fault(caller, "the cluster was started with InputMode.TENSORFLOW", expected)])
         return self._feeder
 
-    # ------------------------------------------------------------------ called in threads of the tasks
-
-    def _job_failed(self, error: LaunchError) -> None:
-        if self._feeder is not None:
-            self._feeder.fail(error)
-
     def _task_ended(self, task: str, attempt: int, ending: str) -> None:
-        if self._feeder is not None and task.partition("/")[0] in TRAINING:
+        if task.partition("/")[0] in TRAINING:
             self._feeder.lost(task, attempt, ending)
 
 

@@ -66,36 +66,28 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         peer.sock.close()
 
 
-def test_a_task_with_the_key_is_accepted(lab: Lab):
-    with lab.connector().connect("feed", feed="input") as sock:
-        assert soon(lambda: lab.peers)
-        assert lab.peers[0][:4] == ("worker/0", 1, "feed", "input")
-        lab.peers[0].sock.sendall(b"welcome")
-        assert sock.recv(100) == b"welcome"
-    assert not lab.notices
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
-def test_over_the_network(lab: Lab, address: str):
-    if address == "[::1]" and not socket.has_ipv6:
+@pytest.mark.parametrize("route", ["unix", "127.0.0.1", "[::1]", "relay", "after a silent machine"])
+def test_a_task_with_the_key_is_accepted(lab: Lab, route: str):
+    """The relay is tried last. Another machine with the same address that does not answer is passed over."""
+    if route == "[::1]" and not socket.has_ipv6:
         pytest.skip("no IPv6")
-    with lab.connector("unix:/no/such", f"tcp:{address}:{lab.listener.port}").connect("member"):
-        assert soon(lambda: lab.peers)
-    assert lab.listener.addresses[0] == f"unix:{lab.listener.path}"
-    assert not any("127.0.0.1" in address for address in lab.listener.addresses)
-
-
-def test_the_relay_is_tried_last(lab: Lab):
-    routes = lab.connector("unix:/no/such", "tcp:127.0.0.1:9", relay=f"127.0.0.1:{lab.listener.port}")
-    with routes.connect("member"):
-        assert soon(lambda: lab.peers)
-
-
-def test_a_machine_with_the_same_address_that_does_not_answer_is_passed_over(lab: Lab):
+    port = lab.listener.port
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        other = f"tcp:127.0.0.1:{silent.getsockname()[1]}"
-        with lab.connector(other, f"tcp:127.0.0.1:{lab.listener.port}").connect("member"):
+        routes = {
+            "unix": lab.connector(),
+            "relay": lab.connector("unix:/no/such", "tcp:127.0.0.1:9", relay=f"127.0.0.1:{port}"),
+            "after a silent machine": lab.connector(
+                f"tcp:127.0.0.1:{silent.getsockname()[1]}", f"tcp:127.0.0.1:{port}"
+            ),
+        }
+        connector = routes.get(route) or lab.connector("unix:/no/such", f"tcp:{route}:{port}")
+        with connector.connect("feed", feed="input") as sock:
             assert soon(lambda: lab.peers)
+            assert lab.peers[0][:4] == ("worker/0", 1, "feed", "input")
+            lab.peers[0].sock.sendall(b"welcome")
+            assert sock.recv(100) == b"welcome"
+    assert lab.listener.addresses[0] == f"unix:{lab.listener.path}" and not lab.notices
+    assert not any("127.0.0.1" in address for address in lab.listener.addresses)
 
 
 def test_a_wrong_key_is_rejected(lab: Lab):

@@ -14,7 +14,6 @@ import enum
 import json
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
@@ -293,38 +292,23 @@ def _instance(work: Message, order: Message) -> Message:
     """Run one instance in a fork; its outcome."""
     sys.stdout.flush()
     sys.stderr.flush()
-    ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
-        ours.close()
-        context = _context_of_instance(work.fields, order.fields["number"])
-        message, code = _run([*work.pickles, *order.pickles], context, results=True)
-        send(theirs, message)
-        _leave(message, code)
-    theirs.close()
-    with ours:
-        outcome = _outcome(ours, pid)
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    ending = {"number": order.fields["number"], "exit": [code, None] if code >= 0 else [None, -code]}
-    if outcome is None:
-        return Message(MessageType.FREE, ending)
-    fields = {**ending, "outcome": [outcome.type.value, outcome.fields]}
-    return Message(MessageType.FREE, fields, outcome.pickles)
-
-
-def _outcome(sock: socket.socket, pid: int) -> Message | None:
-    """What the instance sends before it ends; ``None``: it ends without."""
-    handle = os.pidfd_open(pid)
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    poll.register(handle, select.POLLIN)
-    ready = [fd for fd, _ in poll.poll()]
-    os.close(handle)
-    try:
-        return receive(sock) if sock.fileno() in ready else None
-    except OSError:  # it was killed while it sent that
-        return None
+    number = order.fields["number"]
+    with open(os.memfd_create("outcome"), "w+b") as file:
+        pid = os.fork()
+        if pid == 0:
+            context = _context_of_instance(work.fields, number)
+            message, code = _run([*work.pickles, *order.pickles], context, results=True)
+            pickle.dump([message.type.value, message.fields, message.pickles], file)
+            file.flush()
+            _leave(message, code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        ending = {"number": number, "exit": [code, None] if code >= 0 else [None, -code]}
+        file.seek(0)
+        try:
+            name, fields, pickles = pickle.load(file)
+        except (EOFError, pickle.UnpicklingError):  # it has ended without
+            return Message(MessageType.FREE, ending)
+    return Message(MessageType.FREE, {**ending, "outcome": [name, fields]}, pickles)
 
 
 def _context_of_instance(fields: Mapping[str, Any], number: int) -> TFNodeContext:

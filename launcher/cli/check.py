@@ -19,13 +19,13 @@ from launcher.config.hostfile import read_hosts, this_machine
 from launcher.config.values import argument, positive_duration
 from launcher.errors import Fault, HostsError, JobError, TransportError
 from launcher.job import Host
-from launcher.job_run.hosts import is_here
 from launcher.job_run.notices import print_notice
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import byte_size, counted, duration, listed, printable
 from launcher.transports import ssh
 from launcher.transports.base import RemoteCommand, for_each
-from launcher.transports.local import LocalHosts
+from launcher.transports.command import LocalHosts
+from launcher.transports.machines import is_here
 
 SUMMARY = "look at hosts, and at the network between them, for what breaks jobs"
 
@@ -115,7 +115,7 @@ def _ask(hosts: Sequence[Host], args: argparse.Namespace) -> Asked:
         if remote:
             from launcher.transports.ssh import SshHosts
 
-            fleet = stack.enter_context(SshHosts(remote, ssh.settings(args), print_notice))
+            fleet = stack.enter_context(SshHosts(remote, ssh.ssh_settings(args), print_notice))
             try:
                 fleet.connect()
             except HostsError as error:

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 from launcher.config.hostfile import read_hosts
 from launcher.errors import HostsError
-from launcher.job_run.hosts import Programs, is_here
 from launcher.job_run.notices import print_notice
 from launcher.transports import ssh
 from launcher.transports.docker.containers import HERE, each_engine
 from launcher.transports.docker.engine import Engine, Thing
+from launcher.transports.machines import Programs, is_here
 
 SUMMARY = "remove containers and networks that killed launches, or --keep, have left"
 
@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
             hosts = read_hosts(args.hosts)
             remote = [host for host in hosts if not is_here(host)]
-            fleet = stack.enter_context(SshHosts(remote, ssh.settings(args), print_notice))
+            fleet = stack.enter_context(SshHosts(remote, ssh.ssh_settings(args), print_notice))
             fleet.connect()
-            programs = Programs(hosts, fleet)
+            programs = Programs(filter(is_here, hosts), fleet)
             engines = {host.name: Engine(print_notice, host, programs) for host in hosts}
 
         def clean(name: str) -> tuple[list[Thing], list[str]]:

@@ -65,12 +65,14 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
     faults += _path_faults(args)
     faults += _conflicts(args, named or not hosts)
     settings = {}
-    for name, module in zip(transports.TRANSPORTS, transports.modules(), strict=True):
-        settings[name] = module.settings(args, file.sections.get(name), folder)
-        faults += module.faults(args, settings[name])
-    if settings["docker"] is not None and not named and hosts and (args.collect or file.collect):
-        expected = "expected --hosts, or --output-dirs"
-        faults.append(Fault("--collect", "containers of this machine have no files to copy", expected))
+    for name, transport in transports.transports().items():
+        settings[name] = transport.settings(args, file.sections.get(name), folder)
+        faults += transport.faults(args, settings[name])
+    name = transports.selected(settings)
+    transport = transports.transports()[name]
+    if transport.in_containers and not named and (args.collect or file.collect):
+        what = "this is about other machines, and none is named"
+        faults.append(Fault("--collect", what, "expected --hosts, or --output-dirs"))
     if file.sync and not args.sync and not named:
         where = file.sources["sync"]
         notes.append(f"{where}: sync: is not used: all tasks run on this machine, in its folders")
@@ -85,10 +87,11 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
         hosts,
         hosts_text=args.hosts,
         hosts_named=named,
-        ssh=settings["ssh"],
+        transport=transport,
+        transport_name=name,
+        settings=settings,
         check=not args.no_check,
         relay=args.relay,
-        docker=settings["docker"],
         sync=tuple(args.sync or (file.sync if named else ())),
         collect=tuple(args.collect or file.collect),
         run_dir=file.run_dir if args.run_dir is None else args.run_dir,

@@ -104,8 +104,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--relay", metavar="SOCKET",
         help="forward a port on each host to this unix socket here; tasks find its address in LAUNCH_RELAY",
     )  # fmt: skip
-    for module in transports.modules():
-        module.add_options(parser)
+    for transport in transports.transports().values():
+        transport.add_options(parser)
 
     end = parser.add_argument_group("how it ends")
     end.add_argument(

@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from launcher.events import Tell
+from launcher.events import AgentReady, Event, TaskNotStarted, Tell
+from launcher.job import Host
 from launcher.text import printable
 
 #: Messages that may wait for the console; the oldest are dropped.
 _MOST_WAITING = 1000
+
+_NOT_SYNCED = "--sync DIR brings a folder to every host and runs there"
+_SYNCED = "--sync leaves out what .gitignore names"
+_MOUNTED = "it sees only the folder that the tasks run in; --mount adds others"
+_PYTHON = "venv: or python: of a host names its Python"
+#: Exit codes of a task whose program is not there, or can't be run.
+_NO_PROGRAM = (126, 127)
 
 
 def print_notice(text: str) -> None:
@@ -75,3 +84,45 @@ class Notices:
             self._queueing = False
             for message in self.take():
                 print_notice(message.text)
+
+
+class HostHints:
+    """Looks at the events of a job with other machines or containers.
+
+    Args:
+        hosts: those that the tasks run on.
+        synced: code was brought to them.
+        check: look for what usually goes wrong between hosts.
+        in_containers: the tasks run in containers.
+    """
+
+    def __init__(self, hosts: Sequence[Host], synced: bool, check: bool, in_containers: bool) -> None:
+        self._hosts = hosts
+        self._synced = synced
+        self._check = check
+        self._in_containers = in_containers
+        self._ready: dict[str, Mapping[str, Any]] = {}
+        self._advised = False
+
+    def observe(self, event: Event) -> str:
+        """A message for the user; empty: there is none."""
+        if isinstance(event, TaskNotStarted) and event.code in _NO_PROGRAM and not self._advised:
+            self._advised = True
+            if self._in_containers:
+                return f"not there in the container of {event.host}: {_MOUNTED}"
+            return f"not there on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
+        if isinstance(event, AgentReady) and self._check:
+            self._ready[event.host] = event.facts
+            if len(self._ready) == len(self._hosts):
+                return "\n".join(self._findings())
+        return ""
+
+    def _findings(self) -> list[str]:
+        from launcher.checking import Severity, findings_of_agents
+
+        lines = []
+        for finding in findings_of_agents(self._hosts, self._ready):
+            if finding.severity is not Severity.NOTE:
+                advice = f" ({finding.advice})" if finding.advice else ""
+                lines.append(f"{finding.severity.value}: {', '.join(finding.hosts)}: {finding.seen}{advice}")
+        return lines

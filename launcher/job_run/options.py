@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from launcher.job import Host, JobSpec
-from launcher.transports.docker.options import DockerOptions
-from launcher.transports.ssh import SshSettings
+from launcher.transports.machines import Request, Transport
+from launcher.transports.ssh import SshSettings, SshTransport
 
 #: The source of what several options say together, and of roles that options make.
 COMMAND_LINE = "command line"
@@ -31,12 +32,14 @@ class Options(NamedTuple):
     hosts_text: str | None = None
     #: ``--hosts`` or the job file names the hosts; else there is only this machine.
     hosts_named: bool = False
-    ssh: SshSettings = SshSettings()
+    #: How the hosts are reached: the transport, its name, and the settings of all transports by name.
+    transport: Transport = SshTransport()
+    transport_name: str = "ssh"
+    settings: Mapping[str, Any] = {"ssh": SshSettings()}
     #: Let the hosts try to reach each other first.
     check: bool = True
     #: A unix socket that tasks on other machines can connect to.
     relay: str | None = None
-    docker: DockerOptions | None = None
     #: As ``--sync`` and ``--collect`` take them.
     sync: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
@@ -59,3 +62,15 @@ class Options(NamedTuple):
     sources: Sources = Sources()
     #: Remarks on the options, for the user.
     notes: tuple[str, ...] = ()
+
+    @property
+    def ssh(self) -> SshSettings:
+        """How to connect to hosts over SSH."""
+        found: SshSettings = self.settings["ssh"]
+        return found
+
+    @property
+    def request(self) -> Request:
+        """What the transport plans from."""
+        python, workdir = bool(self.sources.python), bool(self.sources.workdir)
+        return Request(self.job, self.hosts, self.hosts_named, self.settings, python, workdir)

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 from launcher import events
 from launcher.errors import ProtocolError, TransportError
 from launcher.job import TASK_MARK, Host, JobSpec, Placement, Plan, TaskId
-from launcher.job_run.hosts import HostHints
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
-from launcher.job_run.notices import Notices
+from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import write_plan
 from launcher.output.base import Opening, Renderer, Shown
 from launcher.output.writer import Writer

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
-from launcher.job import Host, Placed, Placement, ProgramKind
-from launcher.job_run.hosts import is_here
+from launcher.job import Host, Placed, ProgramKind
 from launcher.job_run.options import COMMAND_LINE, Options
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import listed, nearest
+from launcher.transports.machines import Planned
 
 
 class _Missing(NamedTuple):
@@ -28,7 +28,7 @@ class _Missing(NamedTuple):
     error: LaunchError
 
 
-def check_programs(options: Options, placement: Placement) -> None:
+def check_programs(options: Options, planned: Planned) -> None:
     """Check whether every task on this machine can be started, as far as files tell.
 
     Raises:
@@ -36,7 +36,7 @@ def check_programs(options: Options, placement: Placement) -> None:
         ProgramError, NotRunnableError: programs that do not exist, or can't be run: all of them, in the class
             of the first.
     """
-    here = [placed for placed in placement.tasks if is_here(placed.host)]
+    here = [placed for placed in planned.placement.tasks if placed.host.name in planned.local]
     folders = dict.fromkeys(_workdir(options, placed) for placed in here)
     if here:
         folders[("", ".")] = None

@@ -5,26 +5,15 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from launcher import events
 from launcher.errors import HostsError, JobError, LaunchError, TransportError
-from launcher.job import RELAY, Host, Placement, RunPaths
+from launcher.job import RELAY, Placement, RunPaths
 from launcher.job_run.display import JobDisplay, tmux_session
-from launcher.job_run.hosts import (
-    HostHints,
-    HostLinks,
-    Programs,
-    RemoteCommands,
-    allow_descriptors,
-    connect_hosts,
-    is_here,
-    with_default_python,
-)
 from launcher.job_run.interrupts import Interrupts
-from launcher.job_run.notices import Notices, print_notice
+from launcher.job_run.notices import HostHints, Notices, print_notice
 from launcher.job_run.options import Options
 from launcher.job_run.orchestrator import Orchestrator
 from launcher.job_run.plan import show_plan
@@ -36,15 +25,8 @@ from launcher.output.files import write_json_for_user
 from launcher.output.jsonl import report_as_dict
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.runs.folder import create, new_job_id, unfinished
-from launcher.scheduler.placement import place
-from launcher.text import counted
-from launcher.transports.base import Link
-from launcher.transports.docker.container import Container
-from launcher.transports.link import ReconnectingTransport
-from launcher.transports.local import LocalTransport
-
-if TYPE_CHECKING:
-    from launcher.transports.ssh import SshHosts
+from launcher.text import counted, listed
+from launcher.transports.machines import Launch, Planned
 
 
 def run_job(options: Options) -> int:
@@ -60,105 +42,79 @@ def run_job(options: Options) -> int:
         InputError: the options can't be followed; nothing was started.
         LaunchError: the job could not be started; nothing of it is left.
     """
-    made: Sequence[Container] = ()
-    if options.docker is None:
-        options = with_default_python(options)
-        placement = place(options.job, options.hosts)
-        check_programs(options, placement)
-    else:
-        from launcher.job_run.containers import place_containers
-
-        options, placement, made = place_containers(options, options.docker)
+    planned = options.transport.plan(options.request)
+    if not options.transport.in_containers:
+        check_programs(options, planned)
     staging = None
     if options.sync or options.collect or options.job.output_dirs:
-        staging = Staging(options, placement)
+        staging = Staging(options, planned)
     if options.dry_run:
-        return _show_plan(options, placement, staging)
-    show = None if options.show is None else parse_selection(options.show, placement)
+        return _show_plan(options, planned, staging)
+    show = None if options.show is None else parse_selection(options.show, planned.placement)
     began = events.now()
     with Interrupts() as interrupts:
         try:
-            return _launch(options, placement, made, staging, show, interrupts)
+            return _launch(options, planned, staging, show, interrupts)
         except TransportError as error:
-            _report_unstarted(options, placement, error, began)
+            _report_unstarted(options, planned.placement, error, began)
+            text = options.hosts_text
+            is_word = text is not None and not os.path.exists(text) and not set(text) & set(",:@[")
+            if isinstance(error, HostsError) and is_word and "was not found" in str(error):
+                more = f"--hosts {text}: there is no file of that name either"
+                raise HostsError([*error.faults, more]) from error
             raise
 
 
-def _show_plan(options: Options, placement: Placement, staging: Staging | None) -> int:
-    expected = placement if staging is None else staging.expected()
-    notes = [*options.notes, *placement.notes]
-    files = [] if staging is None else list(staging.described())
-    if options.docker is not None and options.hosts_named:
-        from launcher.transports.docker.containers import of_image
-
-        expected = of_image(expected)
-        image = options.docker.image
-        files.insert(0, f"each host starts a container of {image}, by its own engine: all runs in there")
-    return show_plan(options.job, expected._replace(notes=tuple(notes)), options.json, files)
+def _show_plan(options: Options, planned: Planned, staging: Staging | None) -> int:
+    expected = planned.placement if staging is None else staging.expected()
+    notes = [*options.notes, *expected.notes]
+    files = [*planned.remarks, *([] if staging is None else staging.described())]
+    return show_plan(planned.job, planned.shown(expected)._replace(notes=tuple(notes)), options.json, files)
 
 
 def _launch(
     options: Options,
-    placement: Placement,
-    made: Sequence[Container],
+    planned: Planned,
     staging: Staging | None,
     show: frozenset[str] | None,
     interrupts: Interrupts,
 ) -> int:
     """Run a job whose options are known to be right."""
-    began, job = events.now(), new_job_id()
-    hosts = placement.hosts()
+    began, job, placement = events.now(), new_job_id(), planned.placement
     with ExitStack() as stack:
         notices = stack.enter_context(Notices())
         for text in () if staging is None else staging.notes:
             notices(text)
-        # Forked first: a process with threads, as SSH and Docker need them, can't be forked.
-        local = [host for host in hosts if is_here(host)] if options.docker is None else []
-        links = HostLinks()
-        stack.callback(links.close)
-        links.start(LocalTransport(), local)
-        allow_descriptors(len(placement.tasks))  # for their logs; local tasks keep the limit of the user
-        by_ssh = options.docker is None or options.hosts_named
-        remote = connect_hosts(stack, options, placement, notices) if by_ssh else None
-        programs = Programs(hosts, remote)
-        commands = RemoteCommands(links, programs)
-        if remote is not None:
-            brought = job if options.sync or options.job.output_dirs else ""
-            stays = staging is not None or options.docker is not None
-            # The links to the agents in containers report a lost connection, too.
-            notify = notices if options.docker is None else lambda _: None
-            ssh = ReconnectingTransport(remote, notify, options.ssh.lease, brought, stays)
-            stack.callback(links.close)  # before the connections
-            links.start(ssh, [host for host in hosts if not is_here(host)])
-
-        containers = None
-        if options.docker is not None:
-            from launcher.transports.docker.containers import Containers
-
-            there = hosts if options.hosts_named else ()
-            containers = Containers(
-                options.docker, made, job, notices, there, commands, programs, options.ssh.lease
-            )
-            containers.prepare()
+        if options.hosts_named:
+            _name_idle_hosts(options, placement)
+        settings = options.settings[options.transport_name]
+        files = bool(options.sync or options.job.output_dirs)
+        launch = Launch(
+            job,
+            options.request,
+            planned,
+            settings,
+            notices,
+            interrupts.ignore,
+            commands=staging is not None,
+            files=files,
+            relay=options.relay,
+        )
+        hosts = stack.enter_context(options.transport.hosts(launch))
         if staging is not None:
-            stack.enter_context(staging.on_hosts(commands, job, interrupts))
+            stack.enter_context(staging.on_hosts(hosts, job, interrupts))
             placement = staging.send()
 
         tmux = tmux_session(job) if options.tmux else None
-        paths = _run_folder(options, job, links)
-        open_link: Callable[[Host], Link] = links.open
-        if containers is not None and options.docker is not None:
-            stack.enter_context(containers)
-            if not options.hosts_named:
-                stack.callback(interrupts.ignore)  # while they are removed
-                if options.job.output_dirs:
-                    mode = 0o777 if options.docker.user else 0o700
-                    placement = make_output_dirs_here(placement, paths, mode)
-            placement, open_link = containers.start(placement, options.job.workdir), containers.open
-        if options.job.output_dirs and (containers is None or options.hosts_named):
-            placement = make_output_dirs_here(placement, paths)
-        if remote is not None and options.relay is not None:
-            placement = _with_relay(placement, remote, options.relay, notices)
+        paths = _run_folder(options, job, hosts.agents)
+        if options.job.output_dirs:
+            placement = make_output_dirs_here(placement, paths, 0o777 if planned.other_user else 0o700)
+        placement = stack.enter_context(hosts.started(placement))
+        if options.relay is not None:
+            ports = hosts.relay(os.path.abspath(options.relay)) if hosts.others else {}
+            used = [placed for placed in placement.tasks if placed.host.name in ports]
+            relays = {one.task: {RELAY: f"127.0.0.1:{ports[one.host.name]}"} for one in used}
+            placement = placement.told(relays)
 
         display = JobDisplay(options, show, paths, tmux)
         for note in (_announcement(job, placement, paths), *options.notes, *placement.notes, *display.notes):
@@ -166,20 +122,21 @@ def _launch(
         swept = _sweep(job)
         if swept:
             notices.add(swept, urgent=True)
-        check = remote is not None and options.check
+        check = hosts.others and options.check
+        hints = None
+        if hosts.others or options.transport.in_containers:
+            hints = HostHints(placement.hosts(), bool(options.sync), check, options.transport.in_containers)
         gc.freeze()  # what is imported by now stays: only what comes is looked at
         gc.enable()
         orchestrator = Orchestrator(
-            options.job,
+            planned.job,
             placement,
-            open_link,
+            hosts.open,
             display,
             Opening(job, placement, paths, began),
             interrupts,
             notices,
-            HostHints(hosts, bool(options.sync), check, options.docker is not None)
-            if remote is not None or options.docker is not None
-            else None,
+            hints,
             check,
             options.commands_fd,
         )
@@ -191,30 +148,28 @@ def _launch(
             text = "the job is ok, but not everything could be written, as said above"
             print_notice(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
-    for line in [] if containers is None else containers.kept():
+    for line in hosts.kept():
         print_notice(line)
     return code or (0 if complete else LaunchError.exit_code)
 
 
-def _with_relay(placement: Placement, remote: SshHosts, socket: str, notices: Notices) -> Placement:
-    """The placement whose tasks on other machines find the port that leads to this unix socket."""
-    ports = remote.relay(os.path.abspath(socket), notices)
-    relays = {
-        placed.task: {RELAY: f"127.0.0.1:{ports[placed.host.name]}"}
-        for placed in placement.tasks
-        if placed.host.name in ports
-    }
-    return placement.told(relays)
+def _name_idle_hosts(options: Options, placement: Placement) -> None:
+    used = {host.name for host in placement.hosts()}
+    idle = [host.name for host in options.hosts if host.name not in used]
+    if idle:
+        count = len(placement.tasks)
+        tasks = "1 task (--workers N starts more)" if count == 1 else f"{count} tasks"
+        print_notice(f"no task runs on {listed(idle)}: the job has {tasks}")
 
 
-def _run_folder(options: Options, job: str, links: HostLinks) -> RunPaths:
+def _run_folder(options: Options, job: str, agents: Sequence[tuple[int, int]]) -> RunPaths:
     """Make the folder of the run.
 
     Raises:
         JobError: it is in use; a job file that names one names the same for each of its runs.
     """
     try:
-        return create(options.run_dir, job, links.agents)
+        return create(options.run_dir, job, agents)
     except JobError as error:
         if options.sources.run_dir in ("", "--run-dir"):
             raise

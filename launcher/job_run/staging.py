@@ -15,12 +15,12 @@ from launcher.files.session import Progress
 from launcher.files.sync import finish, make_outputs, sync
 from launcher.files.walk import Packed, left_out, look
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
-from launcher.job_run.hosts import is_here
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
 from launcher.text import byte_size, counted, listed
 from launcher.transports.base import Hosts
+from launcher.transports.machines import Planned
 
 #: Stands for the name of the run in a dry run.
 _JOB = "JOB"
@@ -61,10 +61,12 @@ class Staging:
         JobError: a file or folder is not there, or can't be read.
     """
 
-    def __init__(self, options: Options, placement: Placement) -> None:
+    def __init__(self, options: Options, planned: Planned) -> None:
+        placement = planned.placement
+        self._other_user = planned.other_user
         self._options = options
         self._placement = placement
-        self._remote = [host.name for host in placement.hosts() if not is_here(host)]
+        self._remote = [host.name for host in placement.hosts() if host.name not in planned.local]
         self._notify = None if options.quiet or options.json else print_notice
         self._syncs = parse_syncs(options.sync, options.sources.sync)
         counts = {role.name: role.count for role in options.job.roles}
@@ -77,8 +79,6 @@ class Staging:
         self._output_hosts: list[str] = []
         if options.job.output_dirs:
             self._output_hosts = self._remote
-            if options.docker is not None:
-                self._output_hosts = [host.name for host in placement.hosts()] if options.hosts_named else []
         #: Hosts with files that could not be collected.
         self._incomplete: Sequence[str] = ()
         self._sent = False
@@ -128,15 +128,13 @@ class Staging:
             folders = sync(self._commands, self._remote, self._packed, self._job, progress, fanout, deadline)
             placement = self._in(self._packed, folders)
         if self._output_hosts:
-            docker = self._options.docker
             # A user that only the container knows must be able to write; no folder above is visible there.
-            for_all = docker is not None and docker.user is not None
             tasks: dict[str, list[TaskId]] = {host: [] for host in self._output_hosts}
             for placed in placement.tasks:
                 if placed.host.name in tasks:
                     tasks[placed.host.name].append(placed.task)
             names = {host: [task.file_stem for task in of_host] for host, of_host in tasks.items()}
-            made = make_outputs(self._commands, names, self._job, fanout, for_all)
+            made = make_outputs(self._commands, names, self._job, fanout, self._other_user)
             outputs = {
                 task: path for host in tasks for task, path in zip(tasks[host], made[host], strict=True)
             }

@@ -8,17 +8,13 @@ neither, starts ``launch`` as a process of its own.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import select
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from typing import IO, NoReturn
+from typing import NoReturn
 
 from launcher.agent import main, processes, sweep
 from launcher.errors import TransportError
@@ -33,17 +29,6 @@ _F_SETPIPE_SZ = 1031
 _READ = 128 * 1024
 _STDERR_LIMIT = 64 * 1024
 _MANY_BUFFERS = 512
-#: What the child runs; its arguments: a folder for the path, the entry, a file with the entry's argument.
-_BOOTSTRAP = """\
-import sys
-sys.path.insert(0, sys.argv[1])
-import importlib, json
-module, _, function = sys.argv[2].partition(":")
-with open(int(sys.argv[3])) as file:
-    arguments = json.load(file)
-sys.exit(getattr(importlib.import_module(module), function)(arguments))
-"""
-_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 #: Seconds for a program to end after the end of its stdin; then it is killed.
 _CLOSING = 5.0
 
@@ -250,89 +235,3 @@ def _become_agent(host: str, number: int, streams: Sequence[int]) -> NoReturn:
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(1)
-
-
-class LocalHosts:
-    """Runs programs of ours in child processes here, whatever the host is called; see
-    `launcher.transports.base.Connections`."""
-
-    def run(self, host: str, entry: str, arguments: object) -> LocalCommand:
-        """See `Hosts.run`."""
-        ours, its = socket.socketpair()
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the command closes it
-        with its, tempfile.TemporaryFile() as file:
-            file.write(json.dumps(arguments).encode("ascii"))
-            file.seek(0)
-            argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _PACKAGE_FOLDER, entry, str(file.fileno())]
-            try:
-                process = subprocess.Popen(
-                    argv,
-                    stdin=its.fileno(),
-                    stdout=its.fileno(),
-                    stderr=stderr,
-                    pass_fds=[file.fileno()],
-                    start_new_session=True,
-                )
-            except OSError as error:
-                ours.close()
-                stderr.close()
-                raise TransportError(f"{host}: {entry} can't be started: {error.strerror}") from error
-        ours.setblocking(False)
-        return LocalCommand(host, process, ours, stderr)
-
-    def reconnect(self, host: str) -> None:
-        """There is no connection that could break."""
-        raise TransportError(f"{host}: nothing connects to this machine")
-
-
-class LocalCommand:
-    """One of them; see `launcher.transports.base.RemoteCommand`."""
-
-    def __init__(
-        self, host: str, process: subprocess.Popen[bytes], pipe: socket.socket, stderr: IO[bytes]
-    ) -> None:
-        self._host, self._process, self._pipe, self._stderr = host, process, pipe, stderr
-
-    def fileno(self) -> int:
-        """See `RemoteCommand.fileno`."""
-        return self._pipe.fileno()
-
-    def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`."""
-        try:
-            return self._pipe.recv(size)
-        except BlockingIOError:
-            return None
-        except ConnectionResetError:  # it ended without reading all that was sent
-            return b""
-
-    def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`."""
-        try:
-            return self._pipe.send(data)
-        except BlockingIOError:
-            return 0
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise TransportError(f"{self._host}: the program there has ended: {self.stderr()}") from error
-
-    def wait(self, seconds: float) -> int | None:
-        """See `RemoteCommand.wait`."""
-        try:
-            status = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        return status if status >= 0 else None
-
-    def stderr(self) -> str:
-        """See `RemoteCommand.stderr`."""
-        fd = self._stderr.fileno()
-        start = max(0, os.fstat(fd).st_size - _STDERR_LIMIT)
-        return os.pread(fd, _STDERR_LIMIT, start).decode("utf-8", "replace")
-
-    def close(self) -> None:
-        """See `RemoteCommand.close`; a program that does not end by itself is killed."""
-        self._pipe.close()
-        if self._process.returncode is None and self.wait(_CLOSING) is None:
-            self._process.kill()
-            self._process.wait()
-        self._stderr.close()

@@ -24,17 +24,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.config import values
-from launcher.config.schema import Section
-from launcher.errors import Fault
+from launcher.job import Host
+from launcher.scheduler.placement import place
+from launcher.scheduler.plan import DEFAULT_PYTHON
+from launcher.transports.machines import Launch, Machines, Planned, Request, Transport, is_here
 
 if TYPE_CHECKING:
     from launcher.transports.ssh.hosts import SshHosts as SshHosts
-
-KEYS: dict[str, Section] = {}
 
 #: Seconds: hosts are pinged every two, and a lost connection is noticed after five.
 _LEAST_LEASE = 6
@@ -57,18 +57,54 @@ class SshSettings(NamedTuple):
     lease: float = 60.0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a launch on other machines; `settings` reads them."""
-    group = parser.add_argument_group("connections to other machines")
-    group.add_argument(
-        "--lease", type=values.argument(_lease), metavar="S",
-        help=f"how long tasks outlive a lost connection, at least {_LEAST_LEASE} s (default: 60)",
-    )  # fmt: skip
-    add_connecting(group)
+class SshTransport(Transport):
+    """Hosts reached over SSH, and this machine, whose agent is a fork of the launcher. It is the default."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """See `Transport.add_options`."""
+        group = parser.add_argument_group("connections to other machines")
+        group.add_argument(
+            "--lease", type=values.argument(_lease), metavar="S",
+            help=f"how long tasks outlive a lost connection, at least {_LEAST_LEASE} s (default: 60)",
+        )  # fmt: skip
+        add_connecting(group)
+
+    def settings(self, args: argparse.Namespace, section: Any, folder: str) -> SshSettings:
+        """See `Transport.settings`."""
+        return ssh_settings(args)
+
+    def plan(self, request: Request) -> Planned:
+        """See `Transport.plan`. Other machines use their ``python3``, unless a Python is named for them."""
+        local = {host.name for host in request.hosts if is_here(host)}
+
+        def named(host: Host) -> bool:
+            return bool(host.name in local or host.python or host.venv or request.python_given)
+
+        hosts = (host if named(host) else host._replace(python=DEFAULT_PYTHON) for host in request.hosts)
+        return Planned(request.job, place(request.job, tuple(hosts)), frozenset(local))
+
+    def hosts(self, launch: Launch) -> Machines:
+        """See `Transport.hosts`."""
+        return machines(launch)
+
+
+TRANSPORT = SshTransport()
+
+
+def machines(launch: Launch, agents: bool = True) -> Machines:
+    """The machines of a launch, others than this one by SSH; see `Machines`."""
+    settings: SshSettings = launch.request.settings["ssh"]
+
+    def connections(remote: Sequence[Host]) -> SshHosts:
+        from launcher.transports.ssh import SshHosts
+
+        return SshHosts(remote, settings, launch.notice)
+
+    return Machines(launch, connections, settings.lease, agents)
 
 
 def add_connecting(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the options of connecting to hosts, the same for every command; `settings` reads them."""
+    """Add the options of connecting to hosts, the same for every command; `ssh_settings` reads them."""
     parser.add_argument(
         "--accept-new-host-keys", action="store_true", help="trust hosts that were never connected to before"
     )
@@ -82,16 +118,11 @@ def add_connecting(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
     )  # fmt: skip
 
 
-def settings(args: argparse.Namespace, section: Any = None, folder: str = "") -> SshSettings:
+def ssh_settings(args: argparse.Namespace) -> SshSettings:
     """The settings that these options ask for."""
     given = {name: getattr(args, name, None) for name in ("connect_timeout", "fanout", "lease")}
     made = SshSettings(accept_new=args.accept_new_host_keys)
     return made._replace(**{name: value for name, value in given.items() if value is not None})
-
-
-def faults(args: argparse.Namespace, settings: SshSettings) -> Iterator[Fault]:
-    """Options that can't be followed: there are none."""
-    return iter(())
 
 
 def _lease(text: str) -> float:

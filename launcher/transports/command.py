@@ -1,0 +1,184 @@
+"""Programs of ours started by a command line of this machine: a child process, or one that reaches a host."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import IO
+
+from launcher.errors import TransportError
+from launcher.transports import bootstrap
+
+_PIECE = 128 * 1024
+_STDERR_LIMIT = 64 * 1024
+#: Seconds for a command to take our program; and to end after the end of its stdin. Then it is killed.
+_ARRIVAL, _END = 60.0, 5.0
+
+
+class CommandPipe:
+    """A command whose stdin and stdout are those of a program of ours.
+
+    See `launcher.transports.base.RemoteCommand`.
+
+    Args:
+        host: for messages.
+        argv: the command.
+        startup: what it reads first: see `bootstrap.startup`.
+        python: what runs the program, for messages.
+
+    Raises:
+        TransportError: the command can't be started.
+    """
+
+    def __init__(self, host: str, argv: Sequence[str], startup: bytes, python: str) -> None:
+        self._host, self._name, self._python = host, argv[0], python
+        self._ready, self._early = False, b""
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        self._socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._stderr,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._socket.close()
+            self._stderr.close()
+            raise TransportError(f"{host}: {argv[0]} can't be started: {error.strerror}") from error
+        self._socket.settimeout(_ARRIVAL)
+        try:
+            self._socket.sendall(startup)
+        except TimeoutError:  # it has a part of the program, and would wait for the rest
+            self._process.kill()
+        except OSError:  # it has ended already: `recv` says why
+            pass
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        """See `RemoteCommand.fileno`."""
+        return self._socket.fileno()
+
+    def recv(self, size: int) -> bytes | None:
+        """See `RemoteCommand.recv`."""
+        while not self._ready:
+            data = self._receive(_PIECE)
+            if data is None:
+                return None
+            self._await_mark(data)
+        data, self._early = self._early[:size], self._early[size:]
+        return data or self._receive(size)
+
+    def _receive(self, size: int) -> bytes | None:
+        try:
+            return self._socket.recv(size)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:  # it ended without reading all that was sent
+            return b""
+
+    def _await_mark(self, data: bytes) -> None:
+        """Drop what is printed before our program is up."""
+        self._early += data
+        found = bootstrap.find_mark(self._early)
+        if found is not None:
+            word, end = found
+            if word != bootstrap.READY:
+                raise TransportError(f"{self._host}: {bootstrap.explain(word, self._python)}")
+            self._early, self._ready = self._early[end:], True
+        elif not data or len(self._early) > bootstrap.MAX_NOISE:
+            status = self.wait(_END) if not data else None
+            lines = (self.stderr() or self._early.decode("utf-8", "replace")).strip().splitlines()
+            ended = "printed too much" if data else f"ended with {'a signal' if status is None else status}"
+            text = f": {lines[-1].strip()}" if lines else ""
+            raise TransportError(f"{self._host}: {self._name} {ended} before our program was up{text}")
+
+    def send(self, data: bytes | memoryview) -> int:
+        """See `RemoteCommand.send`; takes nothing before the program is up."""
+        try:
+            return self._socket.send(data) if self._ready else 0
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise TransportError(f"{self._host}: the program there has ended: {self.stderr()}") from error
+
+    def wait(self, seconds: float) -> int | None:
+        """See `RemoteCommand.wait`."""
+        try:
+            status = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return status if status >= 0 else None
+
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
+        fd = self._stderr.fileno()
+        start = max(0, os.fstat(fd).st_size - _STDERR_LIMIT)
+        return os.pread(fd, _STDERR_LIMIT, start).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """See `RemoteCommand.close`; a program that does not end by itself is killed."""
+        self._socket.close()
+        if self._process.returncode is None and self.wait(_END) is None:
+            self._process.kill()
+            self._process.wait()
+        self._stderr.close()
+
+
+class LocalHosts:
+    """Runs programs of ours in child processes here; see `launcher.transports.base.Connections`."""
+
+    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
+        """See `Hosts.run`."""
+        argv = bootstrap.loader(sys.executable)
+        return CommandPipe(host, argv, bootstrap.program(entry, arguments), sys.executable)
+
+    def reconnect(self, host: str) -> None:
+        """There is no connection that could break."""
+        raise TransportError(f"{host}: nothing connects to this machine")
+
+
+class CommandHosts:
+    """Hosts that command lines reach, one for each program; see `launcher.transports.base.Connections`.
+
+    A context, as the connections of every transport.
+
+    Args:
+        command: makes the command line that runs `bootstrap.COMMAND`, for the name of a host and an entry.
+        python: the Python that runs our programs on a host.
+    """
+
+    def __init__(self, command: Callable[[str, str], Sequence[str]], python: Callable[[str], str]) -> None:
+        self._command, self._python = command, python
+
+    def __enter__(self) -> CommandHosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Each program has ended with its link."""
+
+    def connect(self) -> None:
+        """Each command line connects for itself."""
+
+    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
+        """See `Hosts.run`."""
+        python = self._python(host)
+        startup = bootstrap.startup(python, entry, arguments)
+        return CommandPipe(host, self._command(host, entry), startup, python)
+
+    def reconnect(self, host: str) -> None:
+        """The next command line connects anew."""
+
+    def relay(self, path: str, notice: Callable[[str], None]) -> dict[str, int]:
+        """See `launcher.transports.ssh.hosts.SshHosts.relay`.
+
+        Raises:
+            TransportError: a command line forwards no port.
+        """
+        raise TransportError("--relay: this transport forwards no ports; use SSH")

@@ -1,0 +1,367 @@
+"""What a transport is; and the machines of a launch, with the links to their agents."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, NamedTuple, Protocol
+
+from launcher.config.schema import Section
+from launcher.errors import Fault, TransportError
+from launcher.job import Host, JobSpec, Placement, is_loopback
+from launcher.scheduler.placement import place
+from launcher.scheduler.plan import DEFAULT_PYTHON
+from launcher.transports.base import Connections, Link, RemoteCommand
+from launcher.transports.command import CommandHosts, LocalHosts
+from launcher.transports.link import START, ReconnectingLink, ReconnectingTransport
+from launcher.transports.local import LocalLink, LocalTransport
+
+#: File descriptors that a host may take here, and how many more if its tasks can connect to us.
+_DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
+#: Those that are not for a host or a log.
+_OTHER_DESCRIPTORS = 256
+#: Seconds for agents that are not needed, or not any more, to end.
+_LAST_WAIT = 10.0
+
+
+class Request(NamedTuple):
+    """A launch as the user asks for it, as far as a transport plans it."""
+
+    job: JobSpec
+    #: The inventory: the hosts that are named, else this machine.
+    hosts: tuple[Host, ...]
+    #: ``--hosts`` or the job file names the hosts.
+    named: bool = False
+    #: The settings of each transport, by its name.
+    settings: Mapping[str, Any] = {}
+    #: ``--python`` or ``--workdir``, or the job file, says so.
+    python_given: bool = False
+    workdir_given: bool = False
+
+
+class Planned(NamedTuple):
+    """Which task runs where."""
+
+    job: JobSpec
+    placement: Placement
+    #: Names of hosts whose files are those of this machine: nothing travels to them.
+    local: frozenset[str] = frozenset()
+    #: Tasks run as another user: their output folders must be writable by all.
+    other_user: bool = False
+    #: The placement as a dry run shows it, if it is another; and what else it says.
+    shown: Callable[[Placement], Placement] = lambda placement: placement
+    remarks: tuple[str, ...] = ()
+    #: What the transport itself needs later.
+    details: Any = None
+
+
+class Launch(NamedTuple):
+    """A launch that begins."""
+
+    #: Of the run.
+    name: str
+    request: Request
+    planned: Planned
+    #: Of the transport that is asked for.
+    settings: Any
+    #: Gets lines for the user; any thread may call it.
+    notice: Callable[[str], None]
+    #: From now on no signal interrupts: what is being removed must not stay behind.
+    ignore_signals: Callable[[], None]
+    #: Remote commands are needed before or after the job.
+    commands: bool = False
+    #: Files of the run are brought to the hosts.
+    files: bool = False
+    #: A port of each host leads to this unix socket; ``None``: none does.
+    relay: str | None = None
+
+
+class LaunchHosts(Protocol):
+    """The hosts of a launch, as a context: at its end no process of ours is left there."""
+
+    #: Number and watchdog's pid of the agents on this machine.
+    agents: Sequence[tuple[int, int]]
+    #: Other machines are among them.
+    others: bool
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """Run a remote command; see `launcher.transports.base.Hosts.run`."""
+
+    def started(self, placement: Placement) -> AbstractContextManager[Placement]:
+        """While tasks can run there: the placement as the hosts have it.
+
+        Raises:
+            TransportError: on entering: a host can't be used.
+        """
+
+    def open(self, host: Host) -> Link:
+        """The link to the agent of a host.
+
+        Raises:
+            TransportError: there is none.
+        """
+
+    def relay(self, socket: str) -> Mapping[str, int]:
+        """Ports, by host, on its loopback address, that lead to a unix socket here."""
+
+    def kept(self) -> Sequence[str]:
+        """After the job: lines about what stays at the user's request."""
+
+
+class Transport:
+    """One way to start agents on hosts and to talk to them. A transport overrides what differs.
+
+    `launcher.transports.TRANSPORTS` names the module; an object of the class is its ``TRANSPORT``.
+    """
+
+    #: Tasks see the files of an image, not those of a host.
+    in_containers = False
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add its options to the command line."""
+
+    def settings(self, args: argparse.Namespace, section: Any, folder: str) -> Any:
+        """Its options and its key of the job file together.
+
+        Args:
+            args: the parsed options.
+            section: what `sections` made of its key; ``None``: the job file has none.
+            folder: the job file's: paths in it are relative to that.
+
+        Returns:
+            ``None``: this transport is not asked for.
+        """
+
+    def sections(self) -> Mapping[str, Section]:
+        """Its keys of job files."""
+        return {}
+
+    def faults(self, args: argparse.Namespace, settings: Any) -> Iterable[Fault]:
+        """What can't be followed."""
+        return ()
+
+    def plan(self, request: Request) -> Planned:
+        """Decide which task runs where; nothing is asked of a host.
+
+        Raises:
+            InputError: the tasks do not fit.
+        """
+        return Planned(request.job, place(request.job, request.hosts))
+
+    def hosts(self, launch: Launch) -> AbstractContextManager[LaunchHosts]:
+        """Connect to the hosts of a launch.
+
+        Raises:
+            TransportError: on entering: hosts can't be reached.
+        """
+        raise NotImplementedError
+
+
+class CommandTransport(Transport):
+    """A transport that is two command lines: one starts our program on a host, one connects to it again."""
+
+    def start(self, host: Host, settings: Any) -> Sequence[str]:
+        """The command line that starts the agent of a host: it runs `bootstrap.COMMAND` there, by a shell."""
+        raise NotImplementedError
+
+    def connect(self, host: Host, settings: Any) -> Sequence[str]:
+        """The command line that connects to a running agent."""
+        return self.start(host, settings)
+
+    def plan(self, request: Request) -> Planned:
+        """See `Transport.plan`: no host is this machine."""
+        hosts = tuple(host._replace(python=host.python or DEFAULT_PYTHON) for host in request.hosts)
+        return Planned(request.job, place(request.job, hosts))
+
+    def hosts(self, launch: Launch) -> Machines:
+        """See `Transport.hosts`."""
+        settings = launch.settings
+        hosts = {host.name: host for host in launch.planned.placement.hosts()}
+
+        def command(name: str, entry: str) -> Sequence[str]:
+            return (self.start if entry == START else self.connect)(hosts[name], settings)
+
+        connections = CommandHosts(command, lambda name: hosts[name].python or DEFAULT_PYTHON)
+        return Machines(launch, lambda _: connections)
+
+
+# ---------------------------------------------------------------------- machines
+
+
+def is_here(host: Host) -> bool:
+    """Whether a host is this machine, by its name; its tasks are started without SSH."""
+    if host.user is not None or host.port is not None:
+        return False
+    name = os.uname().nodename
+    return is_loopback(host.name) or host.name in (name, name.partition(".")[0])
+
+
+class Connecting(Connections, AbstractContextManager[Any], Protocol):
+    """Connections to hosts that a transport makes."""
+
+    def connect(self) -> None:
+        """Connect to all hosts.
+
+        Raises:
+            HostsError: some can't be reached; it names each with the reason.
+        """
+
+    def relay(self, path: str, notice: Callable[[str], None]) -> dict[str, int]:
+        """See `LaunchHosts.relay`."""
+
+
+class Machines:
+    """See `LaunchHosts`. Local agents are forks of the launcher, the others have connections.
+
+    Args:
+        launch: what begins.
+        connections: makes those to other machines.
+        lease: seconds that the tasks of a host outlive a lost connection.
+        agents: the tasks run under the agents that are started here; else these run remote commands only.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        connections: Callable[[Sequence[Host]], Connecting],
+        lease: float = 60.0,
+        agents: bool = True,
+    ) -> None:
+        self._launch, self._connect, self._lease, self._agents = launch, connections, lease, agents
+        hosts = launch.planned.placement.hosts()
+        self._here = [host for host in hosts if host.name in launch.planned.local]
+        self._remote = [host for host in hosts if host.name not in launch.planned.local]
+        self.others = bool(self._remote)
+        self.agents: Sequence[tuple[int, int]] = []
+        self._links: dict[str, Link | TransportError] = {}
+        self._connections: Connecting | None = None
+        #: Runs programs without the agents of the hosts.
+        self.programs = Programs(self._here, None)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Machines:
+        with ExitStack() as stack:
+            stack.callback(self._close_links)
+            # Forked first: a process with threads, as connections need them, can't be forked.
+            if self._agents:
+                self._open_links(LocalTransport(), self._here)
+            links = self._links.values()
+            self.agents = [(link.number, link.pid) for link in links if isinstance(link, LocalLink)]
+            allow_descriptors(len(self._launch.planned.placement.tasks))  # their logs
+            if self._remote:
+                self._connect_remote(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _connect_remote(self, stack: ExitStack) -> None:
+        launch = self._launch
+        each = _DESCRIPTORS + (_RELAY_DESCRIPTORS if launch.relay else 0)
+        allow_descriptors(len(self._remote) * each)
+        connections: Connecting = stack.enter_context(self._connect(self._remote))
+        self._connections, self.programs = connections, Programs(self._here, connections)
+        try:
+            connections.connect()
+        except KeyboardInterrupt:
+            launch.notice("Ctrl-C: nothing was started")
+            raise
+        # Other links to the same hosts (to containers) report a lost connection, too.
+        notice = launch.notice if self._agents else lambda _: None
+        brought = launch.name if launch.files else ""
+        stays = launch.commands or not self._agents
+        opener = ReconnectingTransport(connections, notice, self._lease, brought, stays)
+        stack.callback(self._close_links)  # before the connections
+        self._open_links(opener, self._remote)
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    def _open_links(self, opener: Any, hosts: Iterable[Host]) -> None:
+        for host in hosts:
+            try:
+                self._links[host.name] = opener.open(host)
+            except TransportError as error:
+                self._links[host.name] = error
+
+    def _close_links(self) -> None:
+        """End the agents whose links the job has not taken, and those that stay."""
+        links = [link for link in self._links.values() if not isinstance(link, TransportError)]
+        self._links.clear()
+        for link in links:
+            link.hang_up()
+        deadline = time.monotonic() + _LAST_WAIT
+        for link in links:
+            link.wait(max(0.0, deadline - time.monotonic()))
+            link.close()
+
+    def started(self, placement: Placement) -> AbstractContextManager[Placement]:
+        """See `LaunchHosts.started`: the agents are there."""
+        return nullcontext(placement)
+
+    def open(self, host: Host) -> Link:
+        """See `LaunchHosts.open`."""
+        link = self._links[host.name]
+        if isinstance(link, TransportError):
+            raise link
+        if not link.stays:
+            del self._links[host.name]
+        return link
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `LaunchHosts.run`: over the link to the host's agent, which survives broken connections."""
+        link = self._links.get(host)
+        if isinstance(link, TransportError):
+            raise link
+        if isinstance(link, ReconnectingLink) and not link.over.is_set():
+            return link.command(entry, arguments)
+        return self.programs.run(host, entry, arguments)
+
+    def relay(self, socket: str) -> Mapping[str, int]:
+        """See `LaunchHosts.relay`."""
+        connections = self._connections
+        return {} if connections is None else connections.relay(socket, self._launch.notice)
+
+    def kept(self) -> Sequence[str]:
+        """See `LaunchHosts.kept`."""
+        return ()
+
+
+class Programs:
+    """Runs programs of ours on any host, this machine or another one, without an agent.
+
+    Args:
+        here: hosts that are this machine.
+        others: the connections to other machines; ``None``: there are none.
+    """
+
+    def __init__(self, here: Iterable[Host], others: Connections | None) -> None:
+        self._here = frozenset(host.name for host in here)
+        self._local = LocalHosts()
+        self._others = others
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `launcher.transports.base.Hosts.run`."""
+        return self._on(host).run(host, entry, arguments)
+
+    def reconnect(self, host: str) -> None:
+        """See `launcher.transports.base.Connections.reconnect`."""
+        self._on(host).reconnect(host)
+
+    def _on(self, host: str) -> Connections:
+        if host in self._here:
+            return self._local
+        if self._others is None:
+            raise TransportError(f"{host}: there is no connection to it")
+        return self._others
+
+
+def allow_descriptors(count: int) -> None:
+    """Raise the limit of open files: the usual 1024 are for programs that use select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + _OTHER_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

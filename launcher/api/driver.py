@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,6 +51,7 @@ _FOLDER = str(Path(__file__).resolve().parents[2])
 _drivers: set[Driver] = set()
 
 
+@dataclass(eq=False)
 class Driver:
     """A `launch` in a subprocess, from `start` on. It stops its job and ends when this process ends.
 
@@ -66,42 +68,32 @@ class Driver:
         on_end: is called when the launcher has ended and its report is complete, in the same thread.
     """
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        environ: Mapping[str, str],
-        *,
-        roles: Mapping[str, Any] | None = None,
-        quiet: bool = False,
-        output: int | None = None,
-        on_event: Callable[[Mapping[str, Any]], None] = lambda event: None,
-        on_end: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._argv = argv
-        self._environ = environ
-        self._roles = roles
-        self._output = output
-        self._pid = os.getpid()
-        self._on_event = on_event
-        self._on_end = on_end
-        self._quiet = quiet
-        self._stderr = ""
-        #: Set when the launcher's stderr need not be held back any more.
-        self._begun = threading.Event()
-        #: All events so far.
-        self.events: list[Mapping[str, Any]] = []
-        #: The name of the run and its folder; empty: not known yet.
-        self.job = self.run_dir = ""
-        #: How the job ended; ``None``: it runs, or the launcher was killed, or nothing was started.
-        self.report: Report | None = None
-        #: 128 + n if signal n ended the launcher; ``None``: it runs.
-        self.exit_code: int | None = None
-        #: The launcher was asked to end: that the job was interrupted is no failure.
-        self.asked = False
-        #: Set when the launcher has ended and its report is complete.
-        self.over = threading.Event()
-        #: Our ends of the pipes that end the launcher when they end, and that carry commands to it.
-        self._ours: list[int] = []
+    argv: Sequence[str]
+    environ: Mapping[str, str]
+    roles: Mapping[str, Any] | None = None
+    quiet: bool = False
+    output: int | None = None
+    on_event: Callable[[Mapping[str, Any]], None] = lambda event: None
+    on_end: Callable[[], None] = lambda: None
+    #: All events so far.
+    events: list[Mapping[str, Any]] = field(default_factory=list, init=False)
+    #: The name of the run and its folder; empty: not known yet.
+    job: str = field(default="", init=False)
+    run_dir: str = field(default="", init=False)
+    #: How the job ended; ``None``: it runs, or the launcher was killed, or nothing was started.
+    report: Report | None = field(default=None, init=False)
+    #: 128 + n if signal n ended the launcher; ``None``: it runs.
+    exit_code: int | None = field(default=None, init=False)
+    #: The launcher was asked to end: that the job was interrupted is no failure.
+    asked: bool = field(default=False, init=False)
+    #: Set when the launcher has ended and its report is complete.
+    over: threading.Event = field(default_factory=threading.Event, init=False)
+    #: Set when the launcher's stderr need not be held back any more.
+    _begun: threading.Event = field(default_factory=threading.Event, init=False)
+    _stderr: str = field(default="", init=False)
+    #: Our ends of the pipes that end the launcher when they end, and that carry commands to it.
+    _ours: list[int] = field(default_factory=list, init=False)
+    _pid: int = field(default_factory=os.getpid, init=False)
 
     def start(self) -> None:
         """Start `launch`.
@@ -114,18 +106,18 @@ class Driver:
         commands, self._commands = os.pipe()
         self._ours = [ours, self._commands]
         theirs = {"--events-fd": events, "--until-eof-fd": lifeline, "--commands-fd": commands}
-        if self._roles:
-            theirs["--roles-fd"] = _memory(self._roles)
+        if self.roles:
+            theirs["--roles-fd"] = _memory(self.roles)
         _drivers.add(self)
         options = [word for name, fd in theirs.items() for word in (name, str(fd))]
-        shown = subprocess.DEVNULL if self._quiet else subprocess.PIPE
+        shown = subprocess.DEVNULL if self.quiet else subprocess.PIPE
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _START, _FOLDER, *options, *self._argv],
+                [sys.executable, "-c", _START, _FOLDER, *options, *self.argv],
                 stdin=subprocess.DEVNULL,
-                stdout=shown if self._output is None else self._output,
-                stderr=subprocess.PIPE if self._output is None else self._output,
-                env=self._environ,
+                stdout=shown if self.output is None else self.output,
+                stderr=subprocess.PIPE if self.output is None else self.output,
+                env=self.environ,
                 pass_fds=list(theirs.values()),
                 start_new_session=True,
             )
@@ -231,7 +223,7 @@ class Driver:
         finally:
             code = self.process.wait()
             self.exit_code = (self.report and self.report.exit_code) or (128 - code if code < 0 else code)
-            self._quiet = self._quiet or not self.events  # the exception has the text
+            self.quiet = self.quiet or not self.events  # the exception has the text
             self._begun.set()
             for thread in self._pumps:
                 thread.join(_LATE)
@@ -239,7 +231,7 @@ class Driver:
             os.close(self._events)
             self._release()
             try:
-                self._on_end()
+                self.on_end()
             finally:
                 self.over.set()
 
@@ -270,7 +262,7 @@ class Driver:
             self.report = report_from_json(event)
         self.events.append(event)
         self._begun.set()
-        self._on_event(event)
+        self.on_event(event)
 
     def _show(self, pipe: IO[bytes]) -> None:
         for text in _texts(pipe):
@@ -282,7 +274,7 @@ class Driver:
         for text in _texts(pipe):
             self._stderr = (self._stderr + text)[-_KEPT:]
             self._begun.wait(max(0.0, until - time.monotonic()))
-            if not self._quiet:
+            if not self.quiet:
                 _print(sys.stderr, text)
 
     def _release(self) -> None:

@@ -77,9 +77,9 @@ class TFParallel:
             return []
         slots = _slots(options.get("hosts")) if at_once is None else int(at_once)
         function = dumps(_RUN, "map_fun", map_fun)
-        with by_value():
+        with by_value():  # once for all of them
             arguments = [
-                dumps(_RUN, f"the arguments of instance {number}", value, own_modules=False)
+                dumps(_RUN, f"the arguments of instance {number}", value)
                 for number, value in enumerate(every)
             ]
         return _Search(function, arguments, options, min(slots, len(every)), return_exceptions).results()

@@ -15,7 +15,6 @@ import marshal
 import pkgutil
 import sys
 import zipfile
-from contextlib import nullcontext
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
@@ -37,13 +36,12 @@ _NOT_HERE = ("import sys", "if sys.path[:1] == ['']:", "    del sys.path[0]")
 _ADVICE = "make locks, sessions and open files within the function; put what it needs into its arguments"
 
 
-def dumps(caller: str, name: str, value: object, own_modules: bool = True) -> bytes:
+def dumps(caller: str, name: str, value: object) -> bytes:
     """The bytes of a function, or of its arguments.
 
     Args:
         caller, name: for the message: ``TFCluster.run``, ``map_fun``.
         value: to be pickled.
-        own_modules: modules of the program's own travel as code, not as names.
 
     Raises:
         InputError: it can't be pickled.
@@ -51,7 +49,7 @@ def dumps(caller: str, name: str, value: object, own_modules: bool = True) -> by
     import cloudpickle
 
     try:
-        with by_value() if own_modules else nullcontext():
+        with by_value():
             data: bytes = cloudpickle.dumps(value)
         check_size([data], "it")
     except Exception as error:  # whatever a class of the user's raises there

@@ -285,25 +285,15 @@ class Tasks:
     def _end(self) -> None:
         """The launcher has ended."""
         if not self.driver.asked:
-            self.error = self._error()
+            error = self.driver.error()
+            if isinstance(error, TaskFailed) and error.task in self.handles:
+                error = with_outcome(error, error.task, self.handles[error.task].outcome)
+            self.error = error
         if self.error is not None:
             self._failed(self.error)
         for handle in self.handles.values():
             if not handle.reported:
                 self._ended(handle.name, handle.attempt, handle.ending or "was stopped")
-
-    def _error(self) -> LaunchError | None:
-        error = self.driver.error()
-        if isinstance(error, TaskFailed) and error.task in self.handles:
-            return with_outcome(error, error.task, self.handles[error.task].outcome)
-        for handle in self.handles.values() if error is None else ():
-            # It raised at the moment at which the job was done and all others were stopped.
-            if handle.outcome is not None and handle.outcome.fields.get("unasked"):
-                code, lines = handle.outcome.fields["code"], self.last_lines(handle.name)
-                text = f"{handle.name} {ending_text(code, None)}"
-                ended = TaskFailed(text, handle.name, handle.host, code, None, "", lines, self.run_dir)
-                return with_outcome(ended, handle.name, handle.outcome)
-        return error
 
 
 def ending_text(code: int | None, signal: int | None) -> str:
@@ -321,14 +311,11 @@ def with_outcome(error: TaskFailed, name: str, outcome: Message | None) -> TaskF
     """
     if outcome is None or outcome.type is not MessageType.RAISED or outcome.fields["exit"]:
         return error
-    raised, shown = str(outcome.fields["raised"]), str(outcome.fields["traceback"])
-    lines: Sequence[str] = error.last_lines
-    if shown.strip() == raised:  # raised by a function of ours
-        shown, lines = "", [line for line in lines if line.strip() not in raised]
     where = f" on {error.host}" if error.host and not is_loopback(error.host) else ""
     found = TaskFailed(
-        f"{name}{where} raised {raised}",
-        error.task, error.host, error.code, error.signal, shown, lines, error.run_dir, error.report,
+        f"{name}{where} raised {outcome.fields['raised']}",
+        error.task, error.host, error.code, error.signal,
+        outcome.fields["traceback"], error.last_lines, error.run_dir, error.report,
     )  # fmt: skip
     try:
         found.__cause__ = pickle.loads(outcome.pickles[0]) if outcome.pickles else None

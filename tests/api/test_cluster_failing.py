@@ -89,23 +89,6 @@ def test_a_failure_before_all_are_there_is_raised_by_run():
         TFCluster.run(fun, None, 2, quiet=True).shutdown()
 
 
-def test_a_server_that_fails_while_the_workers_return_has_failed(tmp_path: Path):
-    go = tmp_path / "go"
-
-    def fun(args: Any, ctx: Any) -> None:
-        if ctx.job_name == "ps":
-            (tmp_path / "raised").touch()
-            raise ValueError("of the server")
-        while not go.exists():
-            time.sleep(0.001)
-
-    with pytest.raises(TaskFailed, match="ps/0 raised ValueError: of the server"):
-        cluster = TFCluster.run(fun, None, 3, 1, quiet=True)
-        assert soon((tmp_path / "raised").exists, 30)
-        go.touch()
-        cluster.shutdown()
-
-
 def test_exit_with_0_is_no_failure():
     TFCluster.run(lambda args, ctx: sys.exit(), None, 1, quiet=True).shutdown()
 

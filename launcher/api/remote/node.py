@@ -227,17 +227,21 @@ class TFNode:
         """Write a model for serving, in TensorFlow's SavedModel format.
 
         Args:
-            model: of Keras (2 or 3), or a ``tf.Module``; or a session of TensorFlow 1.
-            export_dir: the folder; must not exist for a session.
-            tag_set: for a session: ``"serve"``, or several tags separated by commas.
-            signatures: for a session: ``{name: {"inputs": {name: tensor}, "outputs": ..., "method_name":
-                ...}}``; else what ``tf.saved_model.save`` takes.
+            model: of Keras (2 or 3), or a ``tf.Module``.
+            export_dir: the folder.
+            tag_set: ignored: the format has one tag, ``serve``.
+            signatures: see ``tf.saved_model.save``.
+
+        Raises:
+            ValueError: the model is a session of TensorFlow 1.
         """
         import tensorflow as tf
 
         if isinstance(model, tf.compat.v1.Session) or hasattr(model, "sess_str"):
-            _export_session(tf, model, export_dir, tag_set, signatures or {})
-        elif hasattr(model, "export") and signatures is None:  # Keras 3: its save() writes no SavedModel
+            raise ValueError(
+                "a session can't be exported; expected a model (or use tf.compat.v1.saved_model)"
+            )
+        if hasattr(model, "export") and signatures is None:  # Keras 3: its save() writes no SavedModel
             model.export(export_dir)
         else:
             tf.saved_model.save(model, export_dir, signatures=signatures)
@@ -273,26 +277,6 @@ class TFNode:
             expected = "expected a dict: the columns of the rows, in their order, and their names"
             raise InputError([Fault("DataFeed", text, expected)])
         return DataFeed(mgr.connect, train_mode, qname_in, qname_out, input_mapping)
-
-
-def _export_session(tf: Any, session: Any, export_dir: str, tag_set: Any, signatures: Any) -> None:
-    saved_model = tf.compat.v1.saved_model
-    tags = tag_set.split(",") if isinstance(tag_set, str) else list(tag_set or ["serve"])
-
-    def infos(tensors: Any) -> Any:
-        return {name: saved_model.utils.build_tensor_info(tensor) for name, tensor in tensors.items()}
-
-    definitions = {
-        name: saved_model.signature_def_utils.build_signature_def(
-            inputs=infos(signature["inputs"]),
-            outputs=infos(signature["outputs"]),
-            method_name=signature.get("method_name", name),
-        )
-        for name, signature in signatures.items()
-    }
-    builder = saved_model.builder.SavedModelBuilder(export_dir)
-    builder.add_meta_graph_and_variables(session, tags, signature_def_map=definitions, clear_devices=True)
-    builder.save()
 
 
 class compat:  # noqa: N801 - stands for a module of this name

@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 import traceback
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence
 
 from launcher.api.remote.node import TFNodeContext
@@ -155,8 +154,6 @@ def _leave(message: Message, code: int) -> None:
         SystemExit: always.
     """
     seconds = _RETURNED if message.type is MessageType.DONE else _RAISED
-    if message.fields.get("unasked"):  # see `_failed`
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def end() -> None:
         time.sleep(seconds)
@@ -220,42 +217,18 @@ def _pickled(result: object) -> bytes:
 
 
 def _failed(error: BaseException) -> tuple[Message, int]:
-    """Print what was raised, and make a message of it.
-
-    A SIGTERM is ignored from here on, so that the message can be sent. ``unasked``: none can have been the
-    reason, as a SIGTERM would have killed this process.
-    """
-    unasked = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if unasked:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Print the exception that a function has raised, and make a message of it."""
     code = error.code if isinstance(error, SystemExit) else 1
-    shown = "" if isinstance(error, SystemExit) else _formatted(error)
+    exited = isinstance(error, SystemExit)
+    frames = error.__traceback__ and error.__traceback__.tb_next  # without `_run`
+    shown = "" if exited else "".join(traceback.format_exception(type(error), error, frames)).rstrip()
     if not isinstance(code, int):
         code, shown = 1, str(code)
     sys.stdout.flush()
     print(shown, file=sys.stderr, flush=True)
     raised = "".join(traceback.format_exception_only(type(error), error)).strip()
-    exited = isinstance(error, SystemExit)
-    fields = {"raised": raised, "traceback": shown, "exit": exited, "code": code & 0xFF, "unasked": unasked}
+    fields = {"raised": raised, "traceback": shown, "exit": exited}
     return Message(MessageType.RAISED, fields, _pickled_error(error)), code & 0xFF
-
-
-def _formatted(error: BaseException) -> str:
-    """The traceback without the functions of ours that called those of the user's."""
-    frames = error.__traceback__
-    while frames is not None and _is_ours(frames) and frames.tb_next is not None:
-        frames = frames.tb_next
-    if isinstance(error, LaunchError):  # and without those that raised it
-        last = frames
-        while last is not None and last.tb_next is not None and not _is_ours(last.tb_next):
-            last = last.tb_next
-        if last is not None:
-            last.tb_next = None
-    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-
-
-def _is_ours(frames: TracebackType) -> bool:
-    return str(frames.tb_frame.f_globals.get("__name__")).startswith("launcher.")
 
 
 def _pickled_error(error: BaseException) -> Sequence[bytes]:

@@ -76,6 +76,8 @@ class WorkerChannel:
         #: The connection; ``None``: it has ended, at this time.
         self.sock: socket.socket | None = sock
         self.broken_at = 0.0
+        #: Whether the task has sent a frame: by then it is known whether its function takes rows.
+        self._opened = False
         #: Whether the function waits for rows, and has all that were sent.
         self.hungry = False
         #: Whether the function takes no more rows; because it has returned.
@@ -189,6 +191,7 @@ class WorkerChannel:
     def _received(self, kind: int, buffers: list[memoryview]) -> None:
         results = decode(buffers, _UNREADABLE) if kind == Kind.RESULTS else None  # long: without the lock
         with self.wake:
+            self._opened = True
             if results is not None:
                 self._add_results(list(results), sum(map(len, buffers)))
             elif kind in (Kind.PROGRESS, Kind.HUNGRY):
@@ -272,7 +275,7 @@ class WorkerChannel:
         """What to do now, without the lock; ``None``: wait."""
         call = self.feed.call
         if call is not None and not call.over and call.error is None:
-            return None if self.terminated else self._feed_step(call)
+            return self._feed_step(call) if self._opened and not self.terminated else None
         if self.feed.finished and not self._end_sent:
             self._end_sent = True
             self.take_away()

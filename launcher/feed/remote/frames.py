@@ -46,7 +46,8 @@ class Kind(IntEnum):
     END = 4
     #: Driver: the task gets no rows; the reason.
     GONE = 5
-    #: Task: the last chunk of which rows were handed out, and the last one that is consumed.
+    #: Task: the last chunk of which rows were handed out, and the last one that is consumed. This or a
+    #: TERMINATE comes first on each connection.
     PROGRESS = 6
     #: The same, and the function waits for rows.
     HUNGRY = 7

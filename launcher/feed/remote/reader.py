@@ -266,6 +266,8 @@ class Reader:
                 self._sock = sock
                 if self._terminated:
                     send_frame(sock, Kind.TERMINATE, [self._terminated])
+                else:
+                    send_frame(sock, Kind.PROGRESS, [pack_numbers(0, 0)])
             ahead = ReadAhead(sock)
             while not self._closed and (frame := recv_frame(ahead)) is not None:
                 self._received(*frame)

@@ -371,6 +371,31 @@ def test_functions_that_want_no_more_end_the_call(tmp_path: Path):
             list(lab.feeder.inference([range(10)]))
 
 
+def test_a_function_that_wants_no_more_gets_no_row_after_a_break(tmp_path: Path):
+    with Lab(tmp_path) as lab:
+        first, second, got = lab.feed(0), lab.feed(1), []
+        first.terminate()
+        soon(lambda: len(lab.peers) == 1)
+        time.sleep(0.2)
+
+        def data() -> Iterator[range]:
+            for n in range(6):
+                connections = len(lab.peers)
+                frames.hang_up([peer.sock for peer in lab.peers if peer.task == "worker/0"][-1])
+                while len(lab.peers) == connections:
+                    time.sleep(0.01)
+                yield range(n * 10, n * 10 + 10)
+
+        def read() -> None:
+            while not second.should_stop():
+                got.append(second.next_batch(500))
+
+        lab.run(read)
+        lab.feeder.train(data())
+        lab.finish()
+    assert set(flat([got])) == set(range(60))
+
+
 def test_functions_that_return_early_are_named(tmp_path: Path):
     with Lab(tmp_path) as lab:
         feeds = [lab.feed(worker) for worker in (0, 1)]
@@ -466,6 +491,7 @@ def test_an_invalid_frame_is_the_fault_of_its_task(tmp_path: Path, kind: int):
     with Lab(tmp_path, 1) as lab, connector(lab.address, 0)("input") as sock:
         sock.settimeout(20)
         fed = lab.run(lab.feeder.train, partitions(endless()))
+        send_frame(sock, Kind.PROGRESS, [bytes(16)])
         assert recv_frame(sock) is not None
         send_frame(sock, kind, [b"nonsense"])
         fed.join(20)

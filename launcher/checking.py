@@ -15,8 +15,8 @@ from launcher.text import byte_size, counted, duration, listed
 _YES = ("1", "true", "True")
 #: Seconds: a clock that is off by more is odd; by more than the second, certificates and locks fail.
 _ODD_CLOCK, _WRONG_CLOCK = 1.0, 30.0
-#: Bytes of disk and memory below which a job probably fails; seconds after which a name server is slow.
-_LITTLE_DISK, _LITTLE_MEMORY, _SLOW_NAME = 1_000_000_000, 1_000_000_000, 2.0
+#: Bytes of disk and memory below which a job probably fails.
+_LITTLE_DISK, _LITTLE_MEMORY = 1_000_000_000, 1_000_000_000
 _WRITE = "write an address that all hosts can use as `address:` into the hostfile"
 _ADVICE = {
     "refused": "a firewall rejects it, or the address leads to another machine: look at both",
@@ -41,7 +41,6 @@ class Severity(Enum):
 
     PROBLEM = "problem"  #: a job on these hosts will fail, or do something else than was asked for
     WARNING = "warning"  #: it may
-    NOTE = "note"  #: good to know
 
 
 class Finding(NamedTuple):
@@ -72,7 +71,7 @@ class HostReport(NamedTuple):
     #: See `launcher.agent.checks`.
     facts: Mapping[str, Any]
     offset: Offset
-    #: Of the address of each host: ``found`` addresses, ``why`` there are none, ``seconds``.
+    #: Of the address of each host: ``found`` addresses, ``why`` there are none.
     names: Mapping[str, Mapping[str, Any]] = {}
 
     def version(self, package: str) -> str | None:
@@ -101,7 +100,8 @@ def findings(
         reports: of the hosts that answered.
         pairs: the connections between them.
     """
-    found = [*_inventory(hosts), *_machines(hosts, {report.host.name: report.facts for report in reports})]
+    facts = {report.host.name: report.facts for report in reports}
+    found = [*_inventory(hosts), *_foreign_addresses(hosts, facts)]
     found += [*_pairs(pairs, reports, hosts), *_versions(reports)]
     found += _clocks({report.host.name: report.offset for report in reports})
     for report in reports:
@@ -118,7 +118,7 @@ def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, A
     """
     same = [host.name for host in hosts if host.name in facts and _runs_its_agent(host)]
     pythons = _python_versions({name: str(facts[name]["python"]) for name in same})
-    return _merged([*_inventory(hosts), *_machines(hosts, facts), *pythons], hosts)
+    return _merged([*_inventory(hosts), *_foreign_addresses(hosts, facts), *pythons], hosts)
 
 
 def _runs_its_agent(host: Host) -> bool:
@@ -171,15 +171,8 @@ def _inventory(hosts: Sequence[Host]) -> Iterator[Finding]:
             yield Finding(Severity.PROBLEM, "address", tuple(names), seen, advice)
 
 
-def _machines(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """Two names of one machine, and a numeric address that belongs to another host."""
-    machines: dict[tuple[object, frozenset[str]], list[str]] = defaultdict(list)
-    for name, of_host in facts.items():
-        machines[of_host["hostname"], frozenset(_addresses(of_host))].append(name)
-    for (hostname, addresses), names in machines.items():
-        if len(names) > 1 and addresses and not all(map(is_loopback, names)):
-            seen = f"are one machine, which calls itself {hostname}"
-            yield Finding(Severity.NOTE, "same-machine", tuple(names), seen)
+def _foreign_addresses(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """A numeric address that belongs to another host."""
     for host in hosts:
         address = _as_address(host.shown_address)
         if host.name not in facts or not address or address in _addresses(facts[host.name]):
@@ -210,10 +203,6 @@ def _names(report: HostReport, reports: Sequence[HostReport]) -> Iterator[Findin
             texts = [f"{name} means {found[0]} there, which is {other.host.name}" for other in others]
         for text in texts:
             yield Finding(Severity.PROBLEM, "name", here, text, advice)
-        if found and seen["seconds"] > _SLOW_NAME:
-            text = f"looking up {name} takes {duration(seen['seconds'])}"
-            slow = "a name server in /etc/resolv.conf there does not answer"
-            yield Finding(Severity.WARNING, "name-slow", here, text, slow)
 
 
 def _pairs(pairs: Sequence[Pair], reports: Sequence[HostReport], hosts: Sequence[Host]) -> Iterator[Finding]:
@@ -242,7 +231,7 @@ def _pairs(pairs: Sequence[Pair], reports: Sequence[HostReport], hosts: Sequence
 
 
 def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
-    """Python, TensorFlow, Keras and numpy: whether they are the same, and can work together."""
+    """Python, TensorFlow and Keras: whether they are the same, and can work together."""
     usable = [report for report in reports if report.facts["task_python"]["state"] == "ok"]
     for report in reports:
         if report not in usable:
@@ -261,11 +250,11 @@ def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
         advice = "`pip install tensorflow` there, or write `python:` or `venv:` into the hostfile"
         names = tuple(report.host.name for report in missing)
         yield Finding(Severity.WARNING, "tensorflow-missing", names, seen, advice)
-    for package, label in (("tensorflow", "TensorFlow"), ("keras", "keras"), ("numpy", "numpy")):
+    for package, label in (("tensorflow", "TensorFlow"), ("keras", "Keras")):
         versions = {report.host.name: report.version(package) or "none" for report in having}
         for other, names, usual in _odd_ones(versions):
             seen = f"{label} {other}, the others have {usual}"
-            severity = Severity.NOTE if package == "numpy" else Severity.WARNING
+            severity = Severity.WARNING
             if package == "tensorflow" and _minor(other) != _minor(usual):
                 severity = Severity.PROBLEM
                 seen += ": they may not understand each other's graphs and messages"
@@ -361,7 +350,7 @@ def _resources(report: HostReport) -> Iterator[Finding]:
 
 
 def _gpus(report: HostReport) -> Iterator[Finding]:
-    """The GPUs of the hostfile against those of ``nvidia-smi``; and a TensorFlow that can't use them."""
+    """The GPUs of the hostfile against those of ``nvidia-smi``."""
     here, gpus, expected = (report.host.name,), report.facts["gpus"], report.host.gpus or ()
     there: list[dict[str, str]] = gpus["list"]
     absent = [gpu for gpu in expected if not _has_gpu(gpu, there)]
@@ -374,11 +363,6 @@ def _gpus(report: HostReport) -> Iterator[Finding]:
         those = f"{listed(absent)} {'is' if len(absent) == 1 else 'are'} not among the {len(there)} there"
         seen = f"the hostfile says {counted(len(expected), 'GPU')}, and {those}"
         yield Finding(Severity.PROBLEM, "gpus", here, seen, "correct `gpus:` in the hostfile")
-    distribution = str(report.facts["task_python"].get("distribution") or "")
-    if there and distribution.endswith("-cpu"):
-        seen = f"{distribution} can't use its {counted(len(there), 'GPU')}"
-        advice = "`pip install tensorflow[and-cuda]` there"
-        yield Finding(Severity.WARNING, "gpus", here, seen, advice)
 
 
 def _has_gpu(gpu: str, there: Sequence[Mapping[str, str]]) -> bool:

@@ -41,7 +41,7 @@ _TENSORFLOWS = (
     "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos",
     "tensorflow-aarch64", "intel-tensorflow", "tf-nightly", "tf-nightly-cpu",
 )  # fmt: skip
-_PACKAGES = ("tf-keras", "keras", "numpy")
+_PACKAGES = ("tf-keras", "keras")
 _MARK = "launch-check "
 #: Runs in any Python 3. It imports nothing that takes long: ``import tensorflow`` costs four seconds.
 _QUESTION = f"""
@@ -59,7 +59,6 @@ def version(name):
         return None
 found = {{"version": ".".join(map(str, sys.version_info[:3]))}}
 found["tensorflow"] = next((v for v in map(version, {_TENSORFLOWS!r}) if v), None)
-found["distribution"] = next((name for name in {_TENSORFLOWS!r} if version(name)), None)
 found.update((name.replace("-", "_"), version(name)) for name in {_PACKAGES!r})
 print("\\n{_MARK}" + json.dumps(found))
 """
@@ -206,8 +205,8 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
     """Ask the Python of ``.py`` programs for versions.
 
     Returns:
-        ``asked`` and ``path``; ``state`` and ``output`` as of `_run`; if ``ok`` also ``version``,
-        ``distribution``, and the version or ``None`` of ``tensorflow``, ``keras``, ``tf_keras``, ``numpy``.
+        ``asked`` and ``path``; ``state`` and ``output`` as of `_run`; if ``ok`` also ``version``, and the
+        version or ``None`` of ``tensorflow``, ``keras``, ``tf_keras``.
     """
     asked = request["python"] or "python3"
     missing = {"asked": asked, "path": "", "state": "missing"}
@@ -234,21 +233,16 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
 def _names(request: Mapping[str, Any]) -> Dict[str, Json]:
     names = request["names"]
     results = _together([partial(_resolve, name) for name in names], request["seconds"])
-    slow = {"found": [], "why": "no answer in time", "seconds": request["seconds"]}
-    return {name: result or slow for name, result in zip(names, results)}
+    return {name: result or {"found": [], "why": "no answer in time"} for name, result in zip(names, results)}
 
 
 def _resolve(name: str) -> Json:
-    """Of a name the ``found`` addresses, ``why`` there are none, and the ``seconds`` it took."""
-    started = time.monotonic()
-    found: List[str] = []
-    why = ""
+    """Of a name the ``found`` addresses, and ``why`` there are none."""
     try:
         addresses = socket.getaddrinfo(_bare(name), None, type=socket.SOCK_STREAM)
-        found = list(dict.fromkeys(str(address[4][0]) for address in addresses))
     except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-    return {"found": found, "why": why, "seconds": round(time.monotonic() - started, 3)}
+        return {"found": [], "why": getattr(error, "strerror", None) or str(error)}
+    return {"found": list(dict.fromkeys(str(address[4][0]) for address in addresses)), "why": ""}
 
 
 def _bare(address: str) -> str:

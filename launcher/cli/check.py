@@ -50,8 +50,8 @@ _CONNECT, _MARGIN = 5.0, 5.0
 _LOOK, _LONGEST = 0.05, 4 << 20
 #: Up to this number of hosts every pair is tried; of more hosts each tries the next ones in the list.
 _ALL_PAIRS, _NEXT = 32, 16
-#: Up to this number of hosts a table shows all connections; of more only those that fail, up to a limit.
-_MATRIX, _MOST_ROWS = 8, 40
+#: Up to this number of hosts a table shows all connections; of more only those that fail.
+_MATRIX = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -313,10 +313,7 @@ def _print_connections(sources: Sequence[str], asked: Asked) -> None:
     bad = [pair for pair in asked.pairs if pair.result != "ok"]
     print(f"{len(asked.pairs) - len(bad)} of {len(asked.pairs)} connections work")
     if bad:
-        rows = [[pair.source, pair.target, pair.result] for pair in bad[:_MOST_ROWS]]
-        print_table(("from", "to", "connection"), rows)
-    if len(bad) > _MOST_ROWS:
-        print(f"and {len(bad) - _MOST_ROWS} more (--json has all)")
+        print_table(("from", "to", "connection"), [[pair.source, pair.target, pair.result] for pair in bad])
 
 
 def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code: int) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
             engines = {host.name: Engine(print_notice, host, programs) for host in hosts}
 
         def clean(name: str) -> tuple[list[Thing], list[str]]:
-            engines[name].info()
+            engines[name].is_rootless()
             found = engines[name].dead()
             return found, [] if args.dry_run else engines[name].remove(found)
 

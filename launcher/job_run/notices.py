@@ -118,11 +118,10 @@ class HostHints:
         return ""
 
     def _findings(self) -> list[str]:
-        from launcher.checking import Severity, findings_of_agents
+        from launcher.checking import findings_of_agents
 
         lines = []
         for finding in findings_of_agents(self._hosts, self._ready):
-            if finding.severity is not Severity.NOTE:
-                advice = f" ({finding.advice})" if finding.advice else ""
-                lines.append(f"{finding.severity.value}: {', '.join(finding.hosts)}: {finding.seen}{advice}")
+            advice = f" ({finding.advice})" if finding.advice else ""
+            lines.append(f"{finding.severity.value}: {', '.join(finding.hosts)}: {finding.seen}{advice}")
         return lines

@@ -51,8 +51,6 @@ class Container(NamedTuple):
     gpus: tuple[str, ...] = ()
     #: Further options of ``docker run``: name without dashes -> values; passed on as they are.
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    #: Why the image does not fit the engine's machine; empty: it does.
-    architecture: str = ""
 
 
 # ---------------------------------------------------------------------- hosts

@@ -26,7 +26,7 @@ from launcher.transports.docker.container import (
     with_folders,
     with_output_mounts,
 )
-from launcher.transports.docker.engine import Engine, mismatch
+from launcher.transports.docker.engine import Engine
 from launcher.transports.docker.link import END, ContainerCommand, ContainerLink, Starting, await_agents
 from launcher.transports.docker.options import DockerOptions
 from launcher.transports.link import CONNECT, HEAD_START, KILL, LEAST_SHARE, START, ReconnectingLink
@@ -99,8 +99,7 @@ class Containers:
         self._programs, self._lease = programs, lease
         engines = {host.name: Engine(notice, host, commands) for host in hosts}
         self._engines = engines or {HERE: Engine(notice)}
-        #: Here: the containers have this machine's clock; their links; the job's network, once it is known.
-        self._same_clock = False
+        #: Here: the links, and the job's network, once it is known.
         self._links: dict[str, ContainerLink] = {}
         self._network = ""
         #: Elsewhere: the first connections to agents, and what later ones need.
@@ -117,17 +116,15 @@ class Containers:
 
     def _prepare(self, name: str) -> None:
         engine, docker = self._engines[name], self._docker
-        info = engine.info()
+        rootless = engine.is_rootless()
         engine.sweep()
-        architecture = mismatch(docker.image, engine.provide(docker.image, docker.pull), info.architecture)
-        self._same_clock = info.name == os.uname().nodename
+        engine.provide(docker.image, docker.pull)
         # What a task writes to a mount belongs to the caller: root in the containers of a rootless engine.
-        user = docker.user or ("0:0" if info.rootless else "")
+        user = docker.user or ("0:0" if rootless else "")
         if not user:
             user = f"{os.getuid()}:{os.getgid()}" if name == HERE else engine.paths([])[0]
         for host in list(self._containers) if name == HERE else [name]:
-            its = self._containers[host]
-            self._containers[host] = its._replace(user=user, architecture=architecture)
+            self._containers[host] = self._containers[host]._replace(user=user)
 
     def start(self, placement: Placement, workdir: str | None = None) -> Placement:
         """Create all containers, and wait until each agent is up.
@@ -165,7 +162,7 @@ class Containers:
         for host, container in self._containers.items():
             program = bootstrap.program(_RUN, {"host": host, "agent": new_agent_number()})
             name, command = container_name(self._job, host), self._run_command(host, network)
-            self._links[host] = ContainerLink(container, name, command, engine, program, self._same_clock)
+            self._links[host] = ContainerLink(container, name, command, engine, program)
         self._await_agents(self._links)
 
     def _start_there(self, host: str, folders: Sequence[str]) -> dict[str, str]:
@@ -244,17 +241,13 @@ class Containers:
         """Lines about what ``--keep`` keeps."""
         if not self._docker.keep:
             return []
-        names = {host: container_name(self._job, host) for host in self._containers}
-        if HERE not in self._engines:
-            there = ", ".join(f"{name} on {host}" for host, name in names.items())
-            return [f"kept, as --keep asks: {there}", "remove them:          launch clean --hosts ..."]
-        name = next(iter(names.values()))
-        shell = "docker run -it --rm --entrypoint sh look"
+        here = HERE in self._engines
+        names = [
+            container_name(self._job, host) + ("" if here else f" on {host}") for host in self._containers
+        ]
         return [
-            f"kept, as --keep asks: docker ps -a --filter label={JOB}={self._job}",
-            f"look at one:          docker diff {name}; docker cp {name}:/PATH .",
-            f"a shell in it:        docker commit {name} look && {shell}",
-            "remove them:          launch clean",
+            f"kept, as --keep asks: {listed(names)} (docker ps -a --filter label={JOB}={self._job})",
+            f"remove them:          launch clean{'' if here else ' --hosts ...'}",
         ]
 
     # ------------------------------------------------------------------ links

@@ -33,14 +33,10 @@ LATE, NOT_FOUND = 124, 127
 #: A variable of the launcher's environment. With it, a container that is disconnected from the job's network
 #: can be connected with its former address: engines allow this only in networks with a subnet of our choice.
 FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
-#: The oldest engine with all that is used here: ``--mount``, ``--rm`` by the engine.
-_OLDEST = (17, 6)
 _PERMISSION = re.compile(r"permission denied", re.I)
 _NOT_RUNNING = re.compile(r"cannot connect to the docker daemon|failed to connect|is the docker daemon", re.I)
 _GONE = re.compile(r"no such|not found", re.I)
 _BUSY = re.compile(r"active endpoints|removal of container .* is already in progress", re.I)
-#: What the kernel's name of a machine is called in images.
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "i386": "386"}
 #: The login user's numbers, then each path with ``~`` filled in; an empty line for one that is not there.
 _PATHS = """\
 echo "$(id -u):$(id -g)"
@@ -75,16 +71,6 @@ class Thing(NamedTuple):
     id: str
     name: str
     labels: Mapping[str, str]
-
-
-class Info(NamedTuple):
-    """What is known of an engine."""
-
-    #: The machine's name.
-    name: str
-    architecture: str
-    #: The engine runs as its user, who is root in its containers.
-    rootless: bool
 
 
 class Engine:
@@ -162,11 +148,11 @@ class Engine:
             return Result(NOT_FOUND, "", f"docker: {error.strerror}; PATH is {os.environ.get('PATH', '')}")
         return Result(done.returncode, done.stdout or "", done.stderr)
 
-    def info(self) -> Info:
-        """See that the engine can be used.
+    def is_rootless(self) -> bool:
+        """See that the engine can be used; whether it runs as its user, who is root in its containers.
 
         Raises:
-            TransportError: it can't be.
+            TransportError: it can't be used.
         """
         result = self.docker("info", "--format", "{{json .}}")
         try:
@@ -177,14 +163,7 @@ class Engine:
         if result.code or errors:
             text = result.err if result.err.strip() else "\n".join(errors)
             raise TransportError(explain(result._replace(code=result.code or 1, err=text)))
-        if found.get("OSType") not in ("linux", None):
-            kind = found["OSType"]
-            raise TransportError(f"the Docker engine runs {kind} containers; Linux containers are needed")
-        version = str(found.get("ServerVersion", ""))
-        if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST and version:
-            raise TransportError(f"the Docker engine is too old: {version}; 17.06 or newer is needed")
-        rootless = "name=rootless" in (found.get("SecurityOptions") or ())
-        return Info(str(found.get("Name") or ""), str(found.get("Architecture") or ""), rootless)
+        return "name=rootless" in (found.get("SecurityOptions") or ())
 
     def paths(self, paths: Sequence[str]) -> tuple[str, dict[str, str]]:
         """``UID:GID`` of the host's login user, and of these paths those that are there, with full names.
@@ -200,29 +179,29 @@ class Engine:
 
     # ------------------------------------------------------------------ images
 
-    def provide(self, image: str, policy: str) -> str:
+    def provide(self, image: str, policy: str) -> None:
         """See that the engine has an image.
 
         Args:
             image: as the user wrote it.
             policy: when to pull it: ``missing``, ``always`` or ``never``.
 
-        Returns:
-            The kind of machine it is for.
-
         Raises:
             TransportError: the engine can't have it.
         """
-        found = "" if policy == "always" else self._architecture(image)
-        if found:
-            return found
+        if policy != "always":
+            result = self.docker("image", "inspect", "--format", "{{.Id}}", "--", image)
+            if result.code == 0:
+                return
+            if not _GONE.search(result.fault):
+                raise TransportError(f"the image {image} can't be looked for: {explain(result)}")
         if policy == "never":
             raise TransportError(
                 f"there is no image {image} at the engine, and --pull never forbids to fetch it"
             )
         self._notice(f"pulling the image {image}{self._where}")
         began = time.monotonic()
-        if self._host is None:  # shows its progress on stderr
+        if self._commands is None:  # shows its progress on stderr
             result = self._run_here(["docker", "pull", "--", image], PULL, stdout=2)
         else:
             result = self.docker("pull", "--quiet", "--", image, seconds=PULL)
@@ -230,16 +209,6 @@ class Engine:
             why = explain(result, PULL) if result.code == LATE else result.fault
             raise TransportError(f"the image {image} can't be pulled: {why}")
         self._notice(f"pulled the image {image}{self._where} in {time.monotonic() - began:.0f} s")
-        return self._architecture(image)
-
-    def _architecture(self, image: str) -> str:
-        """The kind of machine an image is for, empty if the engine does not have the image."""
-        result = self.docker("image", "inspect", "--format", "{{.Architecture}}", "--", image)
-        if result.code == 0:
-            return (result.out.split() or ["unknown"])[-1]
-        if _GONE.search(result.fault):
-            return ""
-        raise TransportError(f"the image {image} can't be looked for: {explain(result)}")
 
     # ------------------------------------------------------------------ networks
 
@@ -351,14 +320,3 @@ def explain(result: Result, seconds: float = ANSWER) -> str:
         how = "DOCKER_HOST and `docker context use` select one"
         return f"no Docker engine responds: is it running? {how} ({fault})"
     return f"the Docker engine can't be used: {fault}"
-
-
-def mismatch(image: str, its: str, machine: str) -> str:
-    """Why an image can't run on a machine of another kind; empty: it can, or this is not known."""
-    mine = _ARCHITECTURES.get(machine, machine)
-    if its in ("", "unknown", mine) or not mine:
-        return ""
-    return (
-        f"{image} is for {its}, the engine's machine is {mine}: `docker pull --platform linux/{mine} "
-        f"{image}` gets the image for this machine, if there is one"
-    )

@@ -153,22 +153,17 @@ class ContainerLink(PipeLink):
         words: the arguments of ``docker`` that start it.
         engine: this machine's.
         program: see `launcher.transports.bootstrap.program`.
-        same_clock: the container has this machine's clock.
 
     Raises:
         OSError: the command can't be started.
     """
 
+    #: The engine may be elsewhere.
+    same_clock = False
+
     def __init__(
-        self,
-        container: Container,
-        name: str,
-        words: Sequence[str],
-        engine: Engine,
-        program: bytes,
-        same_clock: bool,
+        self, container: Container, name: str, words: Sequence[str], engine: Engine, program: bytes
     ) -> None:
-        self.same_clock = same_clock
         self._container, self._name, self._engine = container, name, engine
         self._arrival = Arrival(container, program, self._write, self._read, lambda: self.wait(END) or "")
         self.arrive = self._arrival.advance
@@ -326,15 +321,18 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
     if began:
         return f"the agent ended: {last or 'it was killed'}"
     if _WRONG_FORMAT.search(last):
-        return _wrong_machine(last, container)
+        return _start_fault(last, container)
     text = f"{container.python} of the image {container.image} does not run the agent, and ended with {code}"
     return f"{text}: {last}" if last else text
 
 
 def _start_fault(refusal: str, container: Container) -> str:
     """Why the engine refused to start a container, from its message."""
-    if _WRONG_FORMAT.search(refusal) or (container.architecture and "exec" in refusal):
-        return _wrong_machine(refusal, container)
+    if _WRONG_FORMAT.search(refusal):
+        return (
+            f"the image {container.image} is not for this kind of machine ({refusal}): "
+            "`docker image inspect` shows its Architecture, `docker pull --platform` gets another"
+        )
     if "bind source path does not exist" in refusal:
         path = refusal.rpartition("does not exist:")[2].strip()
         return f"there is no {path} on the engine's machine to mount"
@@ -350,10 +348,3 @@ def _start_fault(refusal: str, container: Container) -> str:
     if "is already in use by container" in refusal:
         return f"a container of its name is there already: {refusal}"
     return refusal
-
-
-def _wrong_machine(refusal: str, container: Container) -> str:
-    return container.architecture or (
-        f"the image {container.image} is not for this kind of machine ({refusal}): "
-        "`docker image inspect` says what it is for"
-    )

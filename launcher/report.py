@@ -62,7 +62,7 @@ class Reason(enum.Enum):
 
 
 class ExitStatus(NamedTuple):
-    """How a process ended: ``code`` (0..255) or ``signal`` (number); both ``None`` if nobody saw it."""
+    """How a process ended: ``code`` (0..255) or ``signal`` (number); both ``None`` if it is unknown."""
 
     code: int | None = None
     signal: int | None = None
@@ -76,7 +76,7 @@ class ExitStatus(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether anybody saw the end."""
+        """Whether the end is known."""
         return self.code is not None or self.signal is not None
 
     @property
@@ -100,18 +100,18 @@ class TaskReport(NamedTuple):
     state: TaskState
     reason: Reason | None
     status: ExitStatus
-    #: What to tell the user about the end: ``exit code 7``, ``killed by SIGKILL``...
+    #: The end for the user: ``exit code 7``, ``killed by SIGKILL``...
     detail: str = ""
     attempt: int = 1
     pid: int | None = None
-    #: Seconds since the epoch; ``None``: it never started, or nobody saw its end.
+    #: Seconds since the epoch; ``None``: it never started, or its end is unknown.
     started_at: float | None = None
     ended_at: float | None = None
     #: Bytes; the largest resident size of one of its processes.
     peak_rss: int | None = None
     #: Seconds of CPU, user and system.
     cpu_s: float | None = None
-    #: Processes it left behind that we ended, and pids nobody could end.
+    #: Processes it left behind that we ended, and pids that SIGKILL did not end.
     leftovers: int = 0
     unkillable: tuple[int, ...] = ()
     #: Its end is none of the job's.

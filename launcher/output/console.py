@@ -39,8 +39,6 @@ class Options(NamedTuple):
     #: stderr is a terminal too: draw a live line.
     live: bool = False
     colour: bool = False
-    #: Columns of the terminal; 0: ask it, each time.
-    width: int = 0
     #: Tasks whose output is shown; ``None``: all.
     show: frozenset[str] | None = None
     #: Only urgent notices, and why the job failed.
@@ -203,7 +201,6 @@ class _StatusLine:
     def __init__(self, writer: Writer, options: Options, placement: Placement, began: float) -> None:
         self._writer = writer
         self._fd = options.stderr
-        self._width = options.width
         self._states = dict.fromkeys((placed.task for placed in placement.tasks), "starting")
         self._hosts = {placed.task: placed.host.name for placed in placement.tasks}
         self._began = began
@@ -242,7 +239,7 @@ class _StatusLine:
 
     def _columns(self) -> int:
         try:
-            return self._width or os.get_terminal_size(self._fd).columns or 80
+            return os.get_terminal_size(self._fd).columns or 80
         except OSError:
             return 80
 

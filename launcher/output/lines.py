@@ -109,14 +109,11 @@ class LineCutter:
         out: list[bytes] = []
         end = data.rfind(b"\n") + 1
         if end:
-            block, data = (data, b"") if end == len(data) else (data[:end], data[end:])
+            block, data = b"".join((*self._rest, data[:end])), data[end:]
             if self._continued or self._shown:
-                first, _, block = b"".join((*self._rest, block)).partition(b"\n")
+                first, _, block = block.partition(b"\n")
                 out.append(self._last_part(first))
-                self._begin_line()
-            elif self._size:
-                block = b"".join((*self._rest, block))
-                self._begin_line()
+            self._begin_line()
             if block:
                 out.append(self._whole_lines(block))
         if data:

@@ -12,7 +12,7 @@ _RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM")
 #: Up to this number of tasks each has a row. Of more, those that ended as expected are only counted.
 MANY = 40
 _EXPECTED = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
-#: What is said of many; for other states the state itself.
+#: The verb for many tasks; for other states the state itself.
 _WERE = {
     TaskState.STOPPED: "were stopped",
     TaskState.CANCELLED: "were never started",

@@ -45,7 +45,8 @@ def sweep_died(runs: Iterable[Run], deadline: float | None = None) -> Swept:
     """
     died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
     swept = [_sweep(run, deadline) for run in died]
-    return Swept("; ".join(filter(None, (result.text for result in swept))), any(result.left for result in swept))
+    text = "; ".join(result.text for result in swept if result.text)
+    return Swept(text, any(result.left for result in swept))
 
 
 def sweep_at(folders: Iterable[str]) -> str:

@@ -132,7 +132,7 @@ class SimulatedJob:
         """The commands that this event leads to.
 
         Raises:
-            ValueError: a timer is said to have run out that is not set.
+            ValueError: a timer runs out that is not set.
         """
         if isinstance(event, events.TimeUp) and self.timers.pop(event.timer, None) is None:
             raise ValueError(f"timer {event.timer!r} is not set: {', '.join(self.timers) or 'none'} is")

@@ -78,7 +78,7 @@ def test_every_history_ends(
 
 
 def check_states(report: Report) -> None:
-    """Every task is over, and how is said."""
+    """Every task is over, with a reason."""
     for task in report.tasks:
         assert task.state.over, task
         assert task.reason is not None, task

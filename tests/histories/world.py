@@ -148,7 +148,7 @@ class ModelAgent:
         self._report(events.TaskGone(*fields, task.leftovers, unkillable))
 
     def abandon(self) -> None:
-        """Told to close, or SIGTERM from outside: end everything, then itself."""
+        """A command to close, or SIGTERM from outside: end everything, then itself."""
         if not self.closing:
             self.closing = True
             self._end(tuple(self.tasks), ABANDONED)
@@ -241,7 +241,7 @@ class World:
         assert bound is None or bound in self.simulated.timers, f"{self.simulated.machine.phase} has no end"
 
     def start(self) -> None:
-        """Every task is started, and nobody has ended."""
+        """Every task is started, and none has ended."""
         while moves := [*self._deliveries()]:
             moves[0]()
 

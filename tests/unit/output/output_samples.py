@@ -19,7 +19,7 @@ def placement(**hosts: str) -> Placement:
 
 
 def task_report(name: str, host: str = "node1", **fields: object) -> TaskReport:
-    """A task that succeeded in 12 s, unless said otherwise."""
+    """A task that succeeded in 12 s, unless the fields differ."""
     start: dict[str, object] = {
         "task": TaskId(name),
         "host": host,

@@ -108,23 +108,17 @@ def test_a_report_goes_through_what_is_no_file_and_along_links(tmp_path):
 # ---------------------------------------------------------------------- the folder may be another user's
 
 
-def test_a_link_in_the_place_of_the_report_is_replaced(paths, warnings, tmp_path):
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_link_or_pipe_in_the_place_of_the_report_is_replaced(paths, warnings, tmp_path, kind):
     (tmp_path / "precious").write_text("precious")
     files = begun(paths, warnings, node1="worker/0")
-    for name in ("report.json", f"report.json.{os.getpid()}.new"):
-        os.symlink(tmp_path / "precious", f"{paths.root}/{name}")
+    for path in (paths.report, f"{paths.report}.{os.getpid()}.new"):
+        os.symlink(tmp_path / "precious", path) if kind == "link" else os.mkfifo(path)
     files.close(report(task_report("worker/0")))
     assert json.loads(content(paths.report))["job"] == "mnist"
     assert (tmp_path / "precious").read_text() == "precious"
     assert not os.path.islink(paths.report) and warnings == []
-
-
-@pytest.mark.timeout(40)
-def test_a_pipe_in_the_place_of_the_report_is_replaced(paths, warnings):
-    files = begun(paths, warnings, node1="worker/0")
-    os.mkfifo(paths.report)
-    files.close(report(task_report("worker/0")))
-    assert os.path.isfile(paths.report) and warnings == []
 
 
 @pytest.mark.timeout(40)

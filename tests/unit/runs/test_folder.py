@@ -70,29 +70,22 @@ def name(number: int) -> str:
     return f"20260101-{number:06}-aaaaa"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def keep_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "KEPT_RUNS", 3)
     monkeypatch.setattr(folder, "_SLACK", 0)
 
 
-@pytest.mark.usefixtures("keep_three")
-def test_the_newest_are_kept(state: Path):
-    for number in range(6):
+def test_the_newest_are_kept_and_all_that_may_still_run(state: Path):
+    (state / "notes").mkdir(parents=True)
+    (state / name(0)).mkdir()  # just being made
+    made(name(1), this_process())
+    made(name(2), this_process()._replace(machine="node7"))
+    for number in range(3, 8):
         made(name(number), exit_code=0)
-    assert sorted(os.listdir(state)) == [name(3), name(4), name(5)]
+    assert sorted(os.listdir(state)) == [*(name(n) for n in (0, 1, 2, 5, 6, 7)), "notes"]
 
 
-@pytest.mark.usefixtures("keep_three")
-def test_what_still_runs_is_kept(state: Path):
-    made(name(0), this_process())
-    made(name(1), this_process()._replace(machine="node7"))
-    for number in range(2, 6):
-        made(name(number), exit_code=0)
-    assert sorted(os.listdir(state)) == [name(n) for n in (0, 1, 3, 4, 5)]
-
-
-@pytest.mark.usefixtures("keep_three")
 def test_what_lies_elsewhere_is_not_touched(state: Path, tmp_path: Path):
     mine = create(str(tmp_path / "mine"), name(0))
     Path(mine.owner).unlink()
@@ -109,23 +102,6 @@ def test_what_lies_elsewhere_is_not_touched(state: Path, tmp_path: Path):
     assert os.path.exists(mine.report)
 
 
-@pytest.mark.usefixtures("keep_three")
-def test_what_no_launch_made_is_not_touched(state: Path):
-    (state / "notes").mkdir(parents=True)
-    for number in range(5):
-        made(name(number), exit_code=0)
-    assert (state / "notes").is_dir()
-
-
-@pytest.mark.usefixtures("keep_three")
-def test_a_run_that_is_just_being_made_is_kept(state: Path):
-    (state / name(0)).mkdir(parents=True)
-    for number in range(1, 6):
-        made(name(number), exit_code=0)
-    assert (state / name(0)).is_dir()
-
-
-@pytest.mark.usefixtures("keep_three")
 def test_a_launch_removes_a_few_at_most(state: Path):
     for number in range(MOST_REMOVED + 10):
         made(name(number), exit_code=0)

@@ -19,7 +19,7 @@ from launcher.runs.run import AGENTS, RunState, all_runs, find, load, remaining,
 from tests.unit.runs.conftest import Sleeper, made, owner_of
 
 OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"
-_NOBODY = 12345
+_OTHER_USER = 12345
 
 
 @pytest.fixture
@@ -157,9 +157,9 @@ def test_records_that_are_believed(state: Path, sleeper: Sleeper, monkeypatch: p
     monkeypatch.setattr("launcher.runs.run.os.geteuid", lambda: 1000)
     monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: 1000)
     assert (run.is_ours, run.is_believed) == (True, True)
-    monkeypatch.setattr("launcher.runs.run.os.geteuid", lambda: _NOBODY)
+    monkeypatch.setattr("launcher.runs.run.os.geteuid", lambda: _OTHER_USER)
     assert (run.is_ours, run.is_believed) == (False, True)
-    monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: _NOBODY)
+    monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: _OTHER_USER)
     assert (run.is_ours, run.is_believed) == (False, False)
     assert run._replace(written_by=0).is_ours
 
@@ -177,7 +177,7 @@ def test_control_characters_in_the_name_of_a_job(odd: Path):
 
 
 def test_a_link_in_the_place_of_the_record(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch):
-    """A user who guesses our pid makes us write nowhere else."""
+    """A user that guesses our pid makes us write nowhere else."""
     precious = tmp_path / "precious"
     precious.write_text("precious")
     root = tmp_path / "run"

@@ -18,12 +18,12 @@ from tests.ssh.lab import Lab
 #: Fixtures of other folders.
 __all__ = ["real_engine"]
 
-#: Behind what an agent is looked at: by default all there is. In containers that takes minutes, so by
-#: default these files are enough there; ``LAUNCH_TEST_CONTRACT=docker`` (``make contract-docker``) for all.
+#: The transports that are tested: by default all. In containers, and by command lines, that takes minutes,
+#: so by default these files are enough; ``LAUNCH_TEST_CONTRACT=docker`` (``make contract-docker``) for all.
 ASKED_FOR = os.environ.get("LAUNCH_TEST_CONTRACT", "").split()
 #: Seconds a test in a container may take, its fixtures left out: they have limits of their own.
 _LIMIT = 120
-BRIEF_IN_DOCKER = {"test_exits.py", "test_ready_and_ports.py", "test_the_end.py"}
+BRIEF = {"test_exits.py", "test_ready_and_ports.py", "test_the_end.py"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,7 +48,7 @@ def _is_in_docker(item: pytest.Item) -> bool:
 
 
 def _is_too_much(item: pytest.Item) -> bool:
-    return _is_in_docker(item) and item.path.name not in BRIEF_IN_DOCKER
+    return (_is_in_docker(item) or "[command" in item.name) and item.path.name not in BRIEF
 
 
 @pytest.fixture(params=ASKED_FOR or sorted(SITES))

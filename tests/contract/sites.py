@@ -6,12 +6,13 @@ A new transport gets a class here, what makes one, and a line in SITES; the suit
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -111,6 +112,34 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 @contextmanager
+def _by_command(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The transport of docs/extending.md: the ssh command."""
+    from launcher.transports.command import CommandHosts
+    from launcher.transports.link import ReconnectingTransport
+
+    lab: Lab = request.getfixturevalue("one_host")
+    lab.heal()
+    module: dict[str, Any] = {}
+    exec(compile(example_transport(), "docs/extending.md", "exec"), module)
+    transport = module["TRANSPORT"]
+    record, config = lab.hosts[0].record(), str(lab.ssh_config)
+    hosts = CommandHosts(lambda name, entry: transport.start(record, config), lambda name: "python3")
+    notices: list[str] = []
+    site = SshSite(ReconnectingTransport(hosts, notices.append), lab.hosts[0])
+    site.run(["mkdir", site.folder])
+    yield site
+    site.run(["rm", "-r", site.folder])
+    assert lab.settled() == []
+    assert notices == []
+
+
+def example_transport() -> str:
+    """The source of the module that docs/extending.md shows."""
+    page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0]
+
+
+@contextmanager
 def _in_docker(request: pytest.FixtureRequest) -> Iterator[Site]:
     from tests.docker.site import in_docker
 
@@ -122,6 +151,7 @@ def _in_docker(request: pytest.FixtureRequest) -> Iterator[Site]:
 SITES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Site]]] = {
     "local": _here,
     "ssh": _over_ssh,
+    "command": _by_command,
     "docker": _in_docker,
 }
 

@@ -23,6 +23,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import pytest
+
 from launcher import events
 from launcher.events import Command, Event
 from launcher.job import (
@@ -276,3 +278,67 @@ def states(replay: Replay) -> dict[str, str]:
 def after(replay: Replay, last: int = 1) -> tuple[Any, ...]:
     """The commands that the last events led to."""
     return tuple(command for step in replay.steps[-last:] for command in step.commands)
+
+
+class Case(NamedTuple):
+    """A line of a table of `cases`."""
+
+    setup: str
+    history: str
+    code: int
+    expected: list[str]
+
+
+#: States and reasons as `cases` has them, and stop sequences.
+_SHORT = {
+    "succeeded": "succeeded: exit", "failed": "failed: exit", "stopped": "stopped: stopped",
+    "lost": "lost: host lost", "never": "cancelled: never started",
+}  # fmt: skip
+_SEQUENCES = {"TERM": ((15, 10.0), (6, 2.0), (9, 5.0)), "KILL": ((9, 5.0),)}
+
+
+def cases(table: str) -> list[Any]:
+    """The cases of a table, as parameters of a test.
+
+    ::
+
+        worker 2, ps 1, hosts 2, continue, grace 0, timeout 5: HISTORY; with indented
+            lines of more
+            -> EXIT CODE | state of each task | texts of notices or of the failure
+
+    In the place of states the stop sequences of a job that need not be over: TERM, KILL; ``-`` for none.
+    """
+    found = []
+    for block in re.split(r"\n(?=\S)", re.sub(r"(?m)^#.*\n", "", table).strip()):
+        text, _, outcome = " ".join(block.split()).partition(" -> ")
+        setup, _, history = text.partition(":")
+        code, *expected = outcome.split(" | ")
+        found.append(pytest.param(Case(setup, history, int(code), expected), id=text))
+    return found
+
+
+def check(case: Case) -> None:
+    """Compare the end of a history with the one in its table."""
+    options = dict(part.partition(" ")[::2] for part in case.setup.split(", "))
+    count, grace, timeout = (options.pop(name, "") for name in ("hosts", "grace", "timeout"))
+    on_failure = "stop" if options.pop("continue", None) is None else "continue"
+    spec = job(
+        *map(" ".join, options.items()),
+        on_failure=on_failure,
+        grace=float(grace or 10),
+        timeout=float(timeout) if timeout else None,
+    )
+    replay = Script(spec, hosts(int(count or 1))).play(case.history)
+    failure = replay.report.failure
+    assert replay.report.exit_code == case.code
+    assert (failure is None) == (case.code == 0)
+    first, *texts = *case.expected, ""
+    if set(first.split()) <= {*_SEQUENCES, "-"}:
+        sequences = [_SEQUENCES[name] for name in first.split() if name != "-"]
+        assert [stop.ladder for stop in replay.all(events.StopTasks)] == sequences
+        assert bool(replay.all(events.StartTask)) == case.history.strip().startswith("up")
+    else:
+        assert list(states(replay).values()) == [_SHORT.get(state, state) for state in first.split(", ")]
+        assert replay.exit_code == case.code
+        assert not {"end", "start", "ready", "job"} & set(replay.timers)
+    assert set(texts) <= {"", failure.text if failure else "", *replay.notices}

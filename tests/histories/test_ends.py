@@ -2,141 +2,90 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 
 from launcher import events
-from tests.histories.script import Script, hosts, job, states
+from tests.histories.script import Case, Script, cases, check, hosts, job
 
 TERM_ABRT_KILL = ((15, 10.0), (6, 2.0), (9, 5.0))
 
 
-class End(NamedTuple):
-    """A history and what is to come of it; ``cause``: the task that failed first, and why."""
-
-    script: Script
-    history: str
-    exit_code: int
-    states: str
-    cause: str = ""
-
-
-#: Workers 0 and 1, ps/0, all on one host.
-PLAIN = ("worker 2", "ps 1")
-
-ENDS = {
-    "the chief is done: workers are stopped": End(
-        Script(job("chief 1", *PLAIN)),
-        "up; worker/0,chief/0 finishes 0; worker/1,ps/0 ends; closed",
-        0,
-        "chief/0 succeeded: exit, worker/0 succeeded: exit, worker/1 stopped: stopped, ps/0 stopped: stopped",
-    ),
-    "only ps: the job is over when they are": End(
-        Script(job("ps 1")), "up; ps/0 finishes 0; closed", 0, "ps/0 succeeded: exit"
-    ),
-    "out of memory": End(
-        Script(job("worker 1")),
-        "up; worker/0 dies 9 oom; worker/0 gone; closed",
-        137,
-        "worker/0 failed: out of memory",
-        "worker/0 failed on node1 after 0.0s: killed by SIGKILL, out of memory (oom_kill 1)",
-    ),
-    "a ps exits with 0 before the end": End(
-        Script(job(*PLAIN)),
-        "up; ps/0,worker/0,worker/1 finishes 0; closed",
-        0,
-        "worker/0 succeeded: exit, worker/1 succeeded: exit, ps/0 succeeded: exit",
-    ),
-    "by itself between our command and our signal": End(
-        Script(job("worker 3")),
-        "up; worker/1 finishes 7; worker/2 finishes 9; worker/0 ends; closed",
-        7,
-        "worker/0 stopped: stopped, worker/1 failed: exit, worker/2 failed: exit",
-        "worker/1 failed on node1 after 0.0s: exit code 7",
-    ),
-    "the first by time is the cause, though reported second": End(
-        Script(job("worker 3"), hosts(3)),
-        "up; worker/1 exits 7 @ 9.0; worker/2 exits 9 @ 8.5; worker/1,worker/2 gone; worker/0 ends; closed",
-        9,
-        "worker/0 stopped: stopped, worker/1 failed: exit, worker/2 failed: exit",
-        "worker/2 failed on node3 after 7.4s: exit code 9",
-    ),
-    "what we signalled is stopped, whatever its code": End(
-        Script(job("worker 4")),
-        "up; worker/0 finishes 1; worker/1,worker/2,worker/3 gets 15; "
-        "worker/1 exits 0; worker/2 exits 3; worker/3 dies 11; worker/1,worker/2,worker/3 gone; closed",
-        1,
-        "worker/0 failed: exit, worker/1 stopped: stopped, worker/2 stopped: stopped, "
-        "worker/3 stopped: stopped",
-        "worker/0 failed on node1 after 0.0s: exit code 1",
-    ),
-    "a ps that crashes after all was done": End(
-        Script(job("worker 1", "ps 1")),
-        "up; worker/0 exits 0 @ 5.0; ps/0 dies 6 @ 5.001; worker/0,ps/0 gone; closed",
-        0,
-        "worker/0 succeeded: exit, ps/0 stopped: stopped",
-    ),
-    "a ps that had crashed before all was done": End(
-        Script(job("worker 1", "ps 1"), hosts(2)),
-        "up; worker/0 exits 0 @ 5.0; ps/0 dies 6 @ 4.999; worker/0,ps/0 gone; closed",
-        134,
-        "worker/0 succeeded: exit, ps/0 failed: signal",
-        "ps/0 failed on node1 after 3.9s: killed by SIGABRT",
-    ),
-    "done is when the last worker ended, not when that became known": End(
-        Script(job("worker 2", "ps 1"), hosts(3)),
-        "up; worker/0 exits 0 @ 5.2; worker/1 exits 0 @ 5.0; ps/0 dies 6 @ 5.1; "
-        "worker/0,worker/1,ps/0 gone; closed",
-        134,
-        "worker/0 succeeded: exit, worker/1 succeeded: exit, ps/0 failed: signal",
-        "ps/0 failed on node1 after 4.0s: killed by SIGABRT",
-    ),
-    "the host could not start it": End(
-        Script(job("worker 1")),
-        "ready node1; held node1; worker/0 cannot start 125; closed",
-        125,
-        "worker/0 failed: launcher",
-        "worker/0 could not be started on node1: no such thing",
-    ),
-    "none could be started": End(
-        Script(job("worker 2")),
-        "ready node1; held node1; worker/0 cannot start 127; worker/1 cannot start 127; closed",
-        127,
-        "worker/0 failed: not found, worker/1 failed: not found",
-        "worker/0 could not be started on node1: no such thing",
-    ),
-    "continue: the chief fails, and that is the end": End(
-        Script(job("chief 1", "worker 1", on_failure="continue")),
-        "up; chief/0 finishes 7; worker/0 ends; closed",
-        7,
-        "chief/0 failed: exit, worker/0 stopped: stopped",
-        "chief/0 failed on node1 after 0.0s: exit code 7",
-    ),
-    "continue: what crashes after the end has not failed": End(
-        Script(job("worker 1", "ps 1", on_failure="continue")),
-        "up; worker/0 exits 7; ps/0 dies 6; worker/0,ps/0 gone; closed",
-        7,
-        "worker/0 failed: exit, ps/0 stopped: stopped",
-        "worker/0 failed on node1 after 0.0s: exit code 7",
-    ),
-    "continue: a ps fails, the workers finish": End(
-        Script(job("worker 1", "ps 1", on_failure="continue")),
-        "up; ps/0 finishes 2; worker/0 finishes 0; closed",
-        2,
-        "worker/0 succeeded: exit, ps/0 failed: exit",
-        "ps/0 failed on node1 after 0.0s: exit code 2",
-    ),
-}
+ENDS = """
+# Done when all workers, or roles of the user's own, are done; a ps is then stopped.
+worker 2, ps 1: up; worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+reader 1, worker 1: up; worker/0,reader/0 finishes 0; closed
+    -> 0 | succeeded, succeeded
+worker 2, ps 1: up; worker/1 finishes 7; worker/0,ps/0 ends; closed
+    -> 7 | stopped, failed, stopped | worker/1 failed on node1 after 0.0s: exit code 7
+worker 1: up; worker/0 dies 9; worker/0 gone; closed
+    -> 137 | failed: signal | worker/0 failed on node1 after 0.0s: killed by SIGKILL
+worker 2, ps 1: up; ps/0 dies 11; ps/0 gone; worker/0,worker/1 ends; closed
+    -> 139 | stopped, stopped, failed: signal | ps/0 failed on node1 after 0.0s: killed by SIGSEGV
+worker 1, evaluator 1: up; evaluator/0 finishes 3; worker/0 ends; closed
+    -> 3 | stopped, failed | evaluator/0 failed on node1 after 0.0s: exit code 3
+worker 1: ready node1; held node1; worker/0 cannot start 127; closed
+    -> 127 | failed: not found | worker/0 could not be started on node1: no such thing
+worker 2, hosts 2: ready node1; ready node2; held node2; held node1; worker/1 cannot start 126;
+    worker/0 starts; worker/0 ends; closed
+    -> 126 | stopped, failed: not runnable | worker/1 could not be started on node2: no such thing
+worker 3, ps 1, continue: up; worker/1 finishes 7; worker/2 finishes 9; worker/0 finishes 0; ps/0 ends; closed
+    -> 7 | succeeded, failed, failed, stopped | worker/1 failed on node1 after 0.0s: exit code 7
+# the chief is done: workers are stopped
+chief 1, worker 2, ps 1: up; worker/0,chief/0 finishes 0; worker/1,ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped, stopped
+# only ps: the job is over when they are
+ps 1: up; ps/0 finishes 0; closed
+    -> 0 | succeeded
+# out of memory
+worker 1: up; worker/0 dies 9 oom; worker/0 gone; closed
+    -> 137 | failed: out of memory |
+       worker/0 failed on node1 after 0.0s: killed by SIGKILL, out of memory (oom_kill 1)
+# a ps exits with 0 before the end
+worker 2, ps 1: up; ps/0,worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded, succeeded
+# by itself between our command and our signal
+worker 3: up; worker/1 finishes 7; worker/2 finishes 9; worker/0 ends; closed
+    -> 7 | stopped, failed, failed | worker/1 failed on node1 after 0.0s: exit code 7
+# the first by time is the cause, though reported second
+worker 3, hosts 3: up; worker/1 exits 7 @ 9.0; worker/2 exits 9 @ 8.5; worker/1,worker/2 gone;
+    worker/0 ends; closed
+    -> 9 | stopped, failed, failed | worker/2 failed on node3 after 7.4s: exit code 9
+# what we signalled is stopped, whatever its code
+worker 4: up; worker/0 finishes 1; worker/1,worker/2,worker/3 gets 15; worker/1 exits 0;
+    worker/2 exits 3; worker/3 dies 11; worker/1,worker/2,worker/3 gone; closed
+    -> 1 | failed, stopped, stopped, stopped | worker/0 failed on node1 after 0.0s: exit code 1
+# a ps that crashes after all was done
+worker 1, ps 1: up; worker/0 exits 0 @ 5.0; ps/0 dies 6 @ 5.001; worker/0,ps/0 gone; closed
+    -> 0 | succeeded, stopped
+# a ps that had crashed before all was done
+worker 1, ps 1, hosts 2: up; worker/0 exits 0 @ 5.0; ps/0 dies 6 @ 4.999; worker/0,ps/0 gone; closed
+    -> 134 | succeeded, failed: signal | ps/0 failed on node1 after 3.9s: killed by SIGABRT
+# done is when the last worker ended, not when that became known
+worker 2, ps 1, hosts 3: up; worker/0 exits 0 @ 5.2; worker/1 exits 0 @ 5.0; ps/0 dies 6 @ 5.1;
+    worker/0,worker/1,ps/0 gone; closed
+    -> 134 | succeeded, succeeded, failed: signal | ps/0 failed on node1 after 4.0s: killed by SIGABRT
+# the host could not start it
+worker 1: ready node1; held node1; worker/0 cannot start 125; closed
+    -> 125 | failed: launcher | worker/0 could not be started on node1: no such thing
+# none could be started
+worker 2: ready node1; held node1; worker/0 cannot start 127; worker/1 cannot start 127; closed
+    -> 127 | failed: not found, failed: not found | worker/0 could not be started on node1: no such thing
+# continue: the chief fails, and that is the end
+chief 1, worker 1, continue: up; chief/0 finishes 7; worker/0 ends; closed
+    -> 7 | failed, stopped | chief/0 failed on node1 after 0.0s: exit code 7
+# continue: what crashes after the end has not failed
+worker 1, ps 1, continue: up; worker/0 exits 7; ps/0 dies 6; worker/0,ps/0 gone; closed
+    -> 7 | failed, stopped | worker/0 failed on node1 after 0.0s: exit code 7
+# continue: a ps fails, the workers finish
+worker 1, ps 1, continue: up; ps/0 finishes 2; worker/0 finishes 0; closed
+    -> 2 | succeeded, failed | ps/0 failed on node1 after 0.0s: exit code 2
+"""
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
-def test_ends(end: End):
-    replay = end.script.play(end.history)
-    assert replay.exit_code == replay.report.exit_code == end.exit_code
-    assert ", ".join(f"{task} {state}" for task, state in states(replay).items()) == end.states
-    assert (replay.report.failure.text if replay.report.failure else "") == end.cause
-    assert not {"end", "start", "ready", "job"} & set(replay.timers)
+@pytest.mark.parametrize("case", cases(ENDS))
+def test_ends(case: Case):
+    check(case)
 
 
 def test_one_failure_stops_the_others_at_once_in_one_command_a_host():

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher import events
-from launcher.job import JobSpec
 from launcher.report import Reason
-from tests.histories.script import Replay, Script, after, hosts, job, states
+from tests.histories.script import Case, Replay, Script, after, cases, check, hosts, job, states
 
 WORKERS = job("worker 2")
 CONTINUE = job("worker 2", on_failure="continue")
@@ -25,130 +24,67 @@ def of_host(replay: Replay, host: str) -> list[events.Command]:
     return [command for command in replay.commands if getattr(command, "host", None) == host]
 
 
-@pytest.mark.parametrize(
-    ("spec", "count", "history", "code", "ends", "notice"),
-    [
-        # A host is lost before any task starts: the others are asked for their faults too.
-        (WORKERS, 1, "lost node1", 125, (LOST, LOST), UNUSABLE.format("node1") + "connection reset"),
-        (WORKERS, 2, "lost node1; time up rest", 125, (LOST, LOST), UNUSABLE.format("node2") + SLOW),
-        (
-            WORKERS,
-            2,
-            "ready node1; ready node2; held node1; refused node2; closed",
-            125,
-            (NEVER, NEVER),
-            REFUSED.format("node2"),
-        ),
-        (WORKERS, 1, "ready node1; Ctrl-C; refused node1; closed", 130, (NEVER, NEVER), ""),
-        # The end of a task that was seen is not lost with the host; what it left behind is unknown.
-        (WORKERS, 1, "up; worker/0 exits 7; worker/1 exits 0; lost node1", 7, (FAILED, DONE), ""),
-        (job("worker 1"), 1, "up; worker/0 exits 0; lost node1", 125, (DONE,), RESET.format("node1")),
-        (
-            WORKERS,
-            2,
-            "up; lost node2 @ 9; worker/0 exits 7 @ 8.9; worker/0 gone; closed",
-            7,
-            (FAILED, LOST),
-            "worker/0 failed on node1 after 7.9s: exit code 7; that was before all else",
-        ),
-        (WORKERS, 2, "up; worker/0 finishes 7; lost node2; closed", 7, (FAILED, LOST), RESET.format("node2")),
-        # Every task was over when the agent was lost.
-        (
-            WORKERS,
-            2,
-            "up; worker/0,worker/1 finishes 0; lost node2; closed",
-            0,
-            (DONE, DONE),
-            RESET.format("node2"),
-        ),
-        # Later events of a lost host do not count.
-        (
-            CONTINUE,
-            2,
-            "up; lost node2; worker/1 exits 7 @ 0.5; worker/1 gone; worker/0 finishes 0; closed",
-            125,
-            (DONE, LOST),
-            RESET.format("node2"),
-        ),
-        (
-            job("worker 1", "ps 1", on_failure="continue"),
-            2,
-            "up; lost node2; ps/0 ends; closed",
-            125,
-            (LOST, STOPPED),
-            RESET.format("node2"),
-        ),
-        # An agent that is ended from outside: its tasks did not end by themselves.
-        (
-            WORKERS,
-            1,
-            "up; worker/0 gets 15; worker/1 gets 15; worker/0 dies 15; worker/0 gone; "
-            "worker/1 finishes 0; closed",
-            125,
-            (STOPPED, STOPPED),
-            "host node1 is lost: " + OUTSIDE,
-        ),
-        (
-            WORKERS,
-            2,
-            "up; worker/1 gets 15; worker/1 dies 15; worker/1 gone; closed node2; "
-            "worker/0 ends; closed node1",
-            125,
-            (STOPPED, STOPPED),
-            "host node2 is lost: " + OUTSIDE,
-        ),
-        (
-            CONTINUE,
-            2,
-            "up; worker/1 gets 15; worker/1 gets 9; worker/1 unkillable 4711; lost node2; "
-            "worker/0 finishes 0; closed node1",
-            125,
-            (DONE, STOPPED),
-            RESET.format("node2"),
-        ),
-        (job("worker 1"), 1, "ready node1; closed node1", 125, (LOST,), UNUSABLE.format("node1") + OUTSIDE),
-        (job("worker 1"), 1, "up; closed node1", 125, (LOST,), "host node1 is lost: " + OUTSIDE),
-        # Hosts that do not answer in time.
-        (
-            WORKERS,
-            2,
-            "ready node1; held node1; ready node2; time up ready; closed node1",
-            125,
-            (NEVER, LOST),
-            UNUSABLE.format("node2") + "no answer from its agent in 60 s",
-        ),
-        (
-            WORKERS,
-            2,
-            "ready node1; ready node2; held node1; held node2; worker/0 starts; time up start; "
-            "worker/0 ends; closed node1",
-            125,
-            (STOPPED, LOST),
-            "host node2 is lost: its agent could not start a task in 60 s",
-        ),
-        (
-            WORKERS,
-            2,
-            "up; worker/0 finishes 7; time up end; closed node1",
-            7,
-            (FAILED, LOST),
-            "host node2 is lost: its agent did not end the tasks",
-        ),
-        (
-            WORKERS,
-            2,
-            "up; Ctrl-C; worker/0,worker/1 ends; closed node1; time up close",
-            130,
-            (STOPPED, STOPPED),
-            "host node2 is lost: its agent did not close in 15 s",
-        ),
-        (job("worker 0"), 1, "", 0, (), ""),
-    ],
-)
-def test_ends(spec: JobSpec, count: int, history: str, code: int, ends: tuple[str, ...], notice: str):
-    replay = Script(spec, hosts(count)).play(history)
-    assert (replay.exit_code, tuple(states(replay).values())) == (code, ends)
-    assert notice in (*replay.notices, "")
+ENDS = """
+# Lost before any task starts: the others are asked for their faults too.
+worker 2: lost node1
+    -> 125 | lost, lost | host node1 can't be used: connection reset
+worker 2, hosts 2: lost node1; time up rest
+    -> 125 | lost, lost | host node2 can't be used: it had not answered yet when another host failed
+worker 2, hosts 2: ready node1; ready node2; held node1; refused node2; closed
+    -> 125 | never, never | node2 does not have a port for each of its tasks: too many open files
+worker 2: ready node1; Ctrl-C; refused node1; closed
+    -> 130 | never, never
+# The end of a task that was seen is not lost with its host; what it left behind is unknown.
+worker 2: up; worker/0 exits 7; worker/1 exits 0; lost node1
+    -> 7 | failed, succeeded
+worker 1: up; worker/0 exits 0; lost node1
+    -> 125 | succeeded | host node1 is lost: connection reset
+worker 2, hosts 2: up; lost node2 @ 9; worker/0 exits 7 @ 8.9; worker/0 gone; closed
+    -> 7 | failed, lost | worker/0 failed on node1 after 7.9s: exit code 7; that was before all else
+worker 2, hosts 2: up; worker/0 finishes 7; lost node2; closed
+    -> 7 | failed, lost | host node2 is lost: connection reset
+# Every task was over.
+worker 2, hosts 2: up; worker/0,worker/1 finishes 0; lost node2; closed
+    -> 0 | succeeded, succeeded | host node2 is lost: connection reset
+# Later events of a lost host do not count.
+worker 2, hosts 2, continue: up; lost node2; worker/1 exits 7 @ 0.5; worker/1 gone; worker/0 finishes 0;
+    closed
+    -> 125 | succeeded, lost | host node2 is lost: connection reset
+worker 1, ps 1, hosts 2, continue: up; lost node2; ps/0 ends; closed
+    -> 125 | lost, stopped | host node2 is lost: connection reset
+# An agent that is ended from outside: its tasks did not end by themselves.
+worker 2: up; worker/0 gets 15; worker/1 gets 15; worker/0 dies 15; worker/0 gone; worker/1 finishes 0;
+    closed
+    -> 125 | stopped, stopped | host node1 is lost: its agent was ended from outside, and ends its tasks
+worker 2, hosts 2: up; worker/1 gets 15; worker/1 dies 15; worker/1 gone; closed node2; worker/0 ends;
+    closed node1
+    -> 125 | stopped, stopped | host node2 is lost: its agent was ended from outside, and ends its tasks
+worker 2, hosts 2, continue: up; worker/1 gets 15; worker/1 gets 9; worker/1 unkillable 4711; lost node2;
+    worker/0 finishes 0; closed node1
+    -> 125 | succeeded, stopped | host node2 is lost: connection reset
+worker 1: ready node1; closed node1
+    -> 125 | lost | host node1 can't be used: its agent was ended from outside, and ends its tasks
+worker 1: up; closed node1
+    -> 125 | lost | host node1 is lost: its agent was ended from outside, and ends its tasks
+# Hosts that do not answer in time.
+worker 2, hosts 2: ready node1; held node1; ready node2; time up ready; closed node1
+    -> 125 | never, lost | host node2 can't be used: no answer from its agent in 60 s
+worker 2, hosts 2: ready node1; ready node2; held node1; held node2; worker/0 starts; time up start;
+    worker/0 ends; closed node1
+    -> 125 | stopped, lost | host node2 is lost: its agent could not start a task in 60 s
+worker 2, hosts 2: up; worker/0 finishes 7; time up end; closed node1
+    -> 7 | failed, lost | host node2 is lost: its agent did not end the tasks
+worker 2, hosts 2: up; Ctrl-C; worker/0,worker/1 ends; closed node1; time up close
+    -> 130 | stopped, stopped | host node2 is lost: its agent did not close in 15 s
+# A job without tasks.
+worker 0:
+    -> 0
+"""
+
+
+@pytest.mark.parametrize("case", cases(ENDS))
+def test_ends(case: Case):
+    check(case)
 
 
 def test_lost_before_it_is_ready():

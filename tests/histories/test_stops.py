@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from launcher import events
-from launcher.job import JobSpec
 from launcher.report import Failure, Reason
 from launcher.supervisor.ending import CLOSE_LIMIT
 from launcher.supervisor.requests import READY_LIMIT, START_LIMIT
 from launcher.supervisor.state import PATIENCE, REPEAT
-from tests.histories.script import Replay, Script, after, hosts, job, states
+from tests.histories.script import Case, Replay, Script, after, cases, check, hosts, job, states
 
 TERM = ((15, 10.0), (6, 2.0), (9, 5.0))
 KILL = ((9, 5.0),)
@@ -26,103 +25,54 @@ def failure(replay: Replay) -> Failure:
     return replay.report.failure
 
 
-@pytest.mark.parametrize(
-    ("spec", "count", "history", "code", "sequences", "notice"),
-    [
-        # Once: in order; twice: at once; more often: nothing new. `timeout` signals its command twice.
-        (job("worker 1", grace=0), 1, "up; Ctrl-C", 130, [KILL], "Ctrl-C: stopping 1 task"),
-        (
-            TWO,
-            1,
-            "up; Ctrl-C @ 5.0; Ctrl-C @ 5.3",
-            130,
-            [TERM, KILL],
-            "Ctrl-C again: killing what is left of 2 tasks at once",
-        ),
-        (
-            TWO,
-            1,
-            "up; Ctrl-C @ 5; Ctrl-C @ 5.5; Ctrl-C @ 6",
-            130,
-            [TERM, KILL],
-            "Ctrl-C again: they were killed; waiting for worker/0, worker/1 to end",
-        ),
-        (ONE, 1, "up; SIGTERM @ 5.0; SIGTERM @ 5.001; SIGTERM @ 5.01", 143, [TERM], ""),
-        # A failure before it is the cause.
-        (
-            TWO,
-            1,
-            "up; worker/0 exits 7; Ctrl-C; worker/0 gone; worker/1 dies 9",
-            7,
-            [TERM, KILL],
-            "Ctrl-C: killing what is left of 2 tasks at once",
-        ),
-        (CONTINUE, 1, "up; worker/0 exits 7; Ctrl-C", 7, [TERM], ""),
-        (CONTINUE, 1, "up; worker/0 exits 7; time up job", 7, [TERM], ""),
-        (TWO, 2, "up; Ctrl-C @ 5.0; worker/0 exits 7 @ 4.99", 7, [TERM, TERM], ""),
-        (TWO, 2, "up; Ctrl-C @ 5.0; worker/0 exits 7 @ 5.01", 130, [TERM, TERM], ""),
-        (
-            job("worker 1", "ps 1"),
-            1,
-            "up; worker/0 exits 0; Ctrl-C; worker/0 gone; ps/0 gets 9; ps/0 dies 9; ps/0 gone; closed",
-            0,
-            [TERM, KILL],
-            "",
-        ),
-        # Before anything runs.
-        (
-            TWO,
-            2,
-            "ready node1; held node1; Ctrl-C; closed",
-            130,
-            [],
-            "Ctrl-C: no task was started yet",
-        ),
-        (
-            LIMITED,
-            2,
-            "ready node1; time up job; closed",
-            124,
-            [],
-            "the time limit of 60 s is over: no task was started yet",
-        ),
-        (LIMITED, 1, "up; time up job", 124, [TERM], "the time limit of 60 s is over: stopping 2 tasks"),
-        # A process that SIGTERM, or SIGKILL, does not end.
-        (TWO, 1, "up; Ctrl-C; worker/0 gets 6", 130, [TERM], "worker/0" + STUBBORN),
-        (
-            CONTINUE,
-            1,
-            "up; worker/0 exits 0; worker/0 gets 15; worker/0 gets 6",
-            0,
-            [],
-            "a process that worker/0 left behind" + STUBBORN,
-        ),
-        (
-            CONTINUE,
-            1,
-            "up; worker/0 exits 0; worker/0 left 1",
-            0,
-            [],
-            "worker/0 left 1 process behind: ended by us",
-        ),
-        (
-            job("worker 1", grace=0),
-            1,
-            "up; Ctrl-C; worker/0 gets 9; worker/0 dies 9; worker/0 left 1",  # it could not end that itself
-            130,
-            [KILL],
-            "Ctrl-C: stopping 1 task",
-        ),
-    ],
-)
-def test_stops(
-    spec: JobSpec, count: int, history: str, code: int, sequences: list[events.Ladder], notice: str
-):
-    replay = Script(spec, hosts(count)).play(history)
-    assert replay.report.exit_code == code
-    assert [stop.ladder for stop in replay.all(events.StopTasks)] == sequences
-    assert not notice or replay.notices[-1] == notice
-    assert bool(replay.all(events.StartTask)) == history.startswith("up")
+STOPS = """
+# Once: in order; twice: at once; more often: nothing new. `timeout` signals its command twice.
+worker 1, grace 0: up; Ctrl-C
+    -> 130 | KILL | Ctrl-C: stopping 1 task
+worker 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.3
+    -> 130 | TERM KILL | Ctrl-C again: killing what is left of 2 tasks at once
+worker 2: up; Ctrl-C @ 5; Ctrl-C @ 5.5; Ctrl-C @ 6
+    -> 130 | TERM KILL | Ctrl-C again: they were killed; waiting for worker/0, worker/1 to end
+worker 1: up; SIGTERM @ 5.0; SIGTERM @ 5.001; SIGTERM @ 5.01
+    -> 143 | TERM
+# A failure before it is the cause.
+worker 2: up; worker/0 exits 7; Ctrl-C; worker/0 gone; worker/1 dies 9
+    -> 7 | TERM KILL | Ctrl-C: killing what is left of 2 tasks at once
+worker 2, continue, timeout 5: up; worker/0 exits 7; Ctrl-C
+    -> 7 | TERM
+worker 2, continue, timeout 5: up; worker/0 exits 7; time up job
+    -> 7 | TERM
+worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 exits 7 @ 4.99
+    -> 7 | TERM TERM
+worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 exits 7 @ 5.01
+    -> 130 | TERM TERM
+worker 1, ps 1: up; worker/0 exits 0; Ctrl-C; worker/0 gone; ps/0 gets 9; ps/0 dies 9; ps/0 gone; closed
+    -> 0 | TERM KILL
+# Before anything runs.
+worker 2, hosts 2: ready node1; held node1; Ctrl-C; closed
+    -> 130 | - | Ctrl-C: no task was started yet
+worker 2, hosts 2, timeout 60: ready node1; time up job; closed
+    -> 124 | - | the time limit of 60 s is over: no task was started yet
+worker 2, timeout 60: up; time up job
+    -> 124 | TERM | the time limit of 60 s is over: stopping 2 tasks
+# Processes that SIGTERM does not end; what a killed task left behind has no notice.
+worker 2: up; Ctrl-C; worker/0 gets 6
+    -> 130 | TERM |
+       worker/0 did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next
+worker 2, continue, timeout 5: up; worker/0 exits 0; worker/0 gets 15; worker/0 gets 6
+    -> 0 | - |
+       a process that worker/0 left behind did not end on SIGTERM: sent SIGABRT,
+       so that Python shows its stacks; SIGKILL is next
+worker 2, continue, timeout 5: up; worker/0 exits 0; worker/0 left 1
+    -> 0 | - | worker/0 left 1 process behind: ended by us
+worker 1, grace 0: up; Ctrl-C; worker/0 gets 9; worker/0 dies 9; worker/0 left 1
+    -> 130 | KILL | Ctrl-C: stopping 1 task
+"""
+
+
+@pytest.mark.parametrize("case", cases(STOPS))
+def test_stops(case: Case):
+    check(case)
 
 
 # ---------------------------------------------------------------------- the user

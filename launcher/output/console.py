@@ -256,16 +256,16 @@ def parse_selection(text: str, placement: Placement, where: str = "--show") -> f
     Raises:
         JobError: a name is no role and no task of this job; has all such names.
     """
-    indexes: dict[str, set[int]] = {}
+    known: dict[str, list[TaskId]] = {}
     for placed in placement.tasks:
-        indexes.setdefault(placed.task.role, set()).add(placed.task.index)
+        known.setdefault(placed.task.role, []).append(placed.task)
     chosen: set[str] = set()
     faults: list[Fault] = []
     for name in filter(None, (name.strip() for name in text.split(","))):
-        tasks = _selected(name, indexes)
+        tasks = _selected(name, known)
         chosen.update(tasks)
         if not tasks:
-            faults.append(Fault(where, f"no task is called {name!r}", _expected(name, indexes)))
+            faults.append(Fault(where, f"no task is called {name!r}", _expected(name, known)))
     if not chosen and not faults:
         faults.append(Fault(where, f"{text!r} names no task", "expected, for example, worker,ps/0"))
     if faults:
@@ -273,22 +273,20 @@ def parse_selection(text: str, placement: Placement, where: str = "--show") -> f
     return frozenset(chosen)
 
 
-def _selected(name: str, indexes: dict[str, set[int]]) -> list[str]:
+def _selected(name: str, known: dict[str, list[TaskId]]) -> list[TaskId]:
     """The tasks of a role, task or range; none if any part of it does not exist."""
-    if name in indexes:
-        return [f"{name}/{index}" for index in indexes[name]]
     found = re.fullmatch(r"(.+)/(\d{1,9})(?:-(\d{1,9}))?", name)
-    if not found or found[1] not in indexes:
-        return []
+    if not found:
+        return known.get(name, [])
     first, last = int(found[2]), int(found[3] or found[2])
-    inside = [index for index in indexes[found[1]] if first <= index <= last]
-    return [f"{found[1]}/{index}" for index in inside] if len(inside) == last - first + 1 else []
+    inside = [task for task in known.get(found[1], []) if first <= task.index <= last]
+    return inside if len(inside) == last - first + 1 else []
 
 
-def _expected(name: str, indexes: dict[str, set[int]]) -> str:
+def _expected(name: str, known: dict[str, list[TaskId]]) -> str:
     role = name.rpartition("/")[0]
-    if role in indexes:
-        last = max(indexes[role])
+    if role in known:
+        last = len(known[role]) - 1
         return f"expected {role}/0 to {role}/{last}" if last else f"expected {role}/0"
-    known = [*indexes, *(f"{role}/{index}" for role in indexes for index in sorted(indexes[role])[:100])]
-    return did_you_mean(name.replace(":", "/"), known, f"expected one of {', '.join(indexes)}")
+    names = [*known, *(task for tasks in known.values() for task in tasks[:100])]
+    return did_you_mean(name.replace(":", "/"), names, f"expected one of {', '.join(known)}")

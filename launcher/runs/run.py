@@ -43,7 +43,7 @@ class Run(NamedTuple):
     job: str
     paths: RunPaths
     owner: Owner | None
-    #: Seconds since the epoch.
+    #: Seconds since the epoch; 0: unknown.
     started_at: float
     #: The agents on this machine that may have left processes if it died.
     agents: tuple[AgentRecord, ...] = ()
@@ -147,12 +147,12 @@ def load(path: str) -> Run | None:
     record, written_by = read_record(paths)
     if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
         return None
-    job = record.get("job")
+    job, started_at = record.get("job"), record.get("started_at")
     return Run(
         printable(job if isinstance(job, str) else os.path.basename(paths.root)),
         paths,
         _owner(record),
-        _started_at(record, paths.root),
+        float(started_at) if isinstance(started_at, (int, float)) and 0 <= started_at < _FAR else 0.0,
         _agents(record.get(AGENTS)),
         written_by,
     )
@@ -243,14 +243,3 @@ def _agents(found: object) -> tuple[AgentRecord, ...]:
         for entry in entries
         if isinstance(entry, list) and list(map(type, entry)) == [int] * len(AgentRecord._fields)
     )
-
-
-def _started_at(record: Mapping[str, Any], root: str) -> float:
-    """When the run was started; for a foreign record, when its folder was last changed."""
-    found = record.get("started_at")
-    if isinstance(found, (int, float)) and 0 <= found < _FAR:
-        return float(found)
-    try:
-        return os.stat(root).st_mtime
-    except OSError:
-        return 0.0

@@ -169,10 +169,10 @@ def discard(job: str) -> None:
         OSError, Failed: it can't be removed.
     """
     run = _run_folder(job)
-    for path in glob.glob(f"{glob.escape(run)}/.*/list"):
-        key = os.path.basename(os.path.dirname(path))[1:]
-        with _locked(key):
-            if os.path.exists(path):  # another host with the same home folder may have done it
+    for folder in glob.glob(f"{glob.escape(run)}/.*/"):
+        key = os.path.basename(folder.rstrip("/"))[1:]
+        with _locked(key):  # a copy that was cancelled goes on until it ends
+            if os.path.exists(f"{folder}/list"):  # another host with the same home folder may have done it
                 _keep(run, key)
     if os.path.isdir(run):
         with _locked("work"):

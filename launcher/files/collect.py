@@ -83,7 +83,7 @@ def collect(
 
     lines: list[str] = []
     try:
-        lost = on_all(hosts, visit, fanout, progress, deadline).failed
+        _, lost = on_all(hosts, visit, fanout, progress, deadline)
         files, size = sum(fetch.files for fetch in fetches), sum(fetch.size for fetch in fetches)
         folders = {fetch.item.into for fetch in fetches if fetch.files}
         if len(folders) > 1:  # several tasks have a folder each: the folder that those are in

@@ -9,21 +9,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from launcher.agent.transfer import FileStream
 from launcher.errors import ProtocolError, TransportError
 from launcher.protocol import FilesFailed
 from launcher.text import byte_size, counted, listed
-from launcher.transports.base import Hosts
+from launcher.transports.base import Hosts, for_each
 
 T = TypeVar("T")
 
 #: Seconds without a byte to or from a host until it is given up; a host may wait for another launch.
 _STALL = 600.0
-#: Seconds between two looks at whether the copying was cancelled, and at the progress.
-_LOOK, _TICK = 0.05, 0.1
+#: Seconds between two looks at whether the copying was cancelled.
+_LOOK = 0.05
 #: Seconds until a line, or a bar, shows the progress.
 _LINE_AFTER, _BAR_AFTER = 2.0, 0.3
 #: Moves a terminal's cursor to the beginning of the line, and clears it.
@@ -175,21 +174,13 @@ class Progress:
                 self._notify(line)
 
 
-class Outcome(NamedTuple, Generic[T]):
-    """Results of `on_all`, in the order of the hosts."""
-
-    done: dict[str, T]
-    #: The error of each host that failed; begins with its name.
-    failed: dict[str, str]
-
-
 def on_all(
     hosts: Sequence[str],
     work: Callable[[str, threading.Event], T],
     fanout: int,
     progress: Progress | None = None,
     deadline: float | None = None,
-) -> Outcome[T]:
+) -> tuple[dict[str, T], dict[str, str]]:
     """Do ``work`` for each host, in a thread.
 
     Args:
@@ -198,23 +189,20 @@ def on_all(
         fanout: how many at once.
         progress: shows it.
         deadline: when what is not done is cancelled (monotonic seconds); ``None``: never.
+
+    Returns:
+        The results, and the error of each host that failed, which begins with its name.
     """
     cancelled = threading.Event()
-    pool = ThreadPoolExecutor(fanout, "files")
+    shown = Progress("") if progress is None else progress
+
+    def show(waiting: Sequence[str]) -> None:
+        shown.show(waiting)
+        if deadline is not None and time.monotonic() > deadline:
+            cancelled.set()
+
     try:
-        futures = {host: pool.submit(work, host, cancelled) for host in hosts}
-        while wait(futures.values(), _TICK).not_done:
-            if progress is not None:
-                progress.show([host for host, future in futures.items() if not future.done()])
-            if deadline is not None and time.monotonic() > deadline:
-                cancelled.set()
+        done, failed = for_each(hosts, lambda host: work(host, cancelled), print, "", fanout, show)
     finally:
         cancelled.set()
-        pool.shutdown(wait=False, cancel_futures=True)
-    outcome: Outcome[T] = Outcome({}, {})
-    for host, future in futures.items():
-        try:
-            outcome.done[host] = future.result()
-        except TransportError as error:
-            outcome.failed[host] = f"{host}: {str(error).removeprefix(f'{host}: ')}"
-    return outcome
+    return done, {host: f"{host}: {text}" for host, text in failed.items()}

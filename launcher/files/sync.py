@@ -154,4 +154,4 @@ def finish(commands: Hosts, hosts: Sequence[str], job: str, fanout: int) -> dict
         with Conversation(commands, host, "finish", {"job": job}, cancelled) as talk:
             return _paths(talk, 0)
 
-    return on_all(hosts, visit, fanout).failed
+    return on_all(hosts, visit, fanout)[1]

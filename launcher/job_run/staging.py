@@ -86,7 +86,10 @@ class Staging:
     @property
     def notes(self) -> list[str]:
         """Remarks for the user."""
-        return [] if self._packed is None else self._packed.remarks
+        if self._packed is not None:
+            return self._packed.remarks
+        text = "--sync: nothing is copied: all tasks run on this machine"
+        return [text] if self._syncs else []
 
     @property
     def _deadline(self) -> float | None:
@@ -223,10 +226,7 @@ class Staging:
 
     def described(self) -> Iterator[str]:
         """What would travel where, line by line."""
-        if self._packed is None:
-            for sync_request in self._syncs:
-                yield f"--sync: {with_tilde(sync_request.folder)} stays: all tasks run on this machine"
-        else:
+        if self._packed is not None:
             for number, tree in enumerate(self._packed.trees):
                 folder = with_tilde(tree.request.folder)
                 what = f"{folder}, {counted(tree.files, 'file')} ({byte_size(tree.size)})"

@@ -15,6 +15,8 @@ from launcher.text import listed
 _T = TypeVar("_T")
 #: Seconds until the user sees which hosts are slow, and between two such lines.
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0
+#: Seconds between two calls that show the progress.
+_SHOW = 0.1
 
 
 class Link(Protocol):
@@ -133,7 +135,12 @@ class Connections(Hosts, Protocol):
 
 
 def for_each(
-    hosts: Iterable[str], function: Callable[[str], _T], notice: Callable[[str], None], step: str
+    hosts: Iterable[str],
+    function: Callable[[str], _T],
+    notice: Callable[[str], None],
+    step: str,
+    fanout: int = 0,
+    show: Callable[[list[str]], None] | None = None,
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Call a function for all hosts at once, in threads.
 
@@ -142,17 +149,23 @@ def for_each(
         function: gets the name of a host; limits its time itself.
         notice: gets a line for the user while some take long.
         step: what they do, for that line.
+        fanout: how many hosts at once; 0: all.
+        show: instead of ``notice``: gets the hosts that are not done, ten times a second.
 
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
     """
     names = list(hosts)
-    pool = ThreadPoolExecutor(len(names) or 1, "host")
+    pool = ThreadPoolExecutor(fanout or len(names) or 1, "host")
     try:
         futures = {name: pool.submit(function, name) for name in names}
-        seconds = _FIRST_NOTICE
+        seconds = _FIRST_NOTICE if show is None else _SHOW
         while wait(futures.values(), seconds).not_done:
-            notice(f"waiting for {listed([name for name in names if not futures[name].done()])}: {step}")
+            waiting = [name for name in names if not futures[name].done()]
+            if show is not None:
+                show(waiting)
+                continue
+            notice(f"waiting for {listed(waiting)}: {step}")
             seconds = _NEXT_NOTICE
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

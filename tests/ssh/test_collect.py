@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,20 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
         if host is not gone:
             got = snapshot(out / f"worker-{number}/latest")
             assert got == snapshot(host.there(host.home) / "results/ckpt-7")
+
+
+@needs_spaces
+def test_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    (tmp_path / "code").mkdir()
+    hosts[0].netem("delay 300ms", both_ways=True)
+    words = ["--hosts", "node1", "--workers", "1", "--sync", ".", "--collect", f"big:{tmp_path}/out"]
+    make = ["sh", "-c", "head -c 60000000 /dev/urandom >big"]
+    started = ssh_launch.start(*words, "--", *make, cwd=tmp_path / "code")
+    until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), PATIENCE, "some of it has come")
+    started.process.send_signal(signal.SIGINT)
+    ended = started.wait(15)
+    hosts[0].netem_off()
+    assert ended.code == 130
+    assert "launch: what was not fetched is still in ~/.cache/tf-launcher/work/" in ended.err, ended.err
+    assert not os.listdir(tmp_path / "out/worker-0")
+    hosts[0].expected.append(".cache/tf-launcher/work")

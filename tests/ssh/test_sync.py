@@ -130,7 +130,7 @@ def test_a_link_that_breaks_in_the_middle(
 ):
     """The sync goes on over another connection: connections are killed, or the cable is out for a while."""
     slow = hosts[0]
-    (project / "a big one").write_bytes(os.urandom(20_000_000))
+    (project / "a big one").write_bytes(os.urandom(60_000_000))
     (project / "big").write_bytes(os.urandom(30_000_000))
     if not seconds:
         slow.netem("delay 100ms", both_ways=True)
@@ -170,6 +170,17 @@ def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], projec
     assert ended.code == 125
     assert re.search(rf"launch: {gone.name}: no answer for 6 s: .* refused", ended.err), ended.err
     assert not list((gone.there(gone.home) / CACHE / "work").glob("*/project"))
+
+
+@needs_spaces
+def test_a_time_limit_ends_the_copy(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    (tmp_path / "big").write_bytes(os.urandom(60_000_000))
+    hosts[0].netem("delay 300ms", both_ways=True)
+    ended = ssh_launch("--timeout", "4", *ONE, "--sync", ".", "echo", "started", cwd=tmp_path, timeout=25)
+    hosts[0].netem_off()
+    assert (ended.code, ended.out) == (124, "")
+    assert f"{hosts[0].name}: the time limit (--timeout) ended the copying" in ended.err, ended.err
+    assert not list((hosts[0].there(hosts[0].home) / CACHE / "work").glob("*/*"))
 
 
 def test_several_launches_at_once(ssh_launch: Launch, hosts: list[LabHost], project: Path):

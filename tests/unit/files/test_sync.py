@@ -37,21 +37,12 @@ def there(hosts: LocalHosts) -> Path:
     return hosts.home("a") / "some/where"
 
 
-def test_everything_arrives_as_it_is(bring: Sync, hosts: LocalHosts, folder: Path):
-    paths, progress = bring(folder, to=("a", "b", "c"))
-    for host in ("a", "b", "c"):
-        assert paths[host] == str(hosts.cache(host) / "work/job1/project")
-        assert snapshot(Path(paths[host])) == snapshot(folder)
-        copied = (Path(paths[host]) / "train.py").stat()
-        assert copied.st_mtime_ns == (folder / "train.py").stat().st_mtime_ns
-    assert progress.moved == progress.size == 3 * look(parse_syncs([str(folder)]), "/").trees[0].size
-
-
 def test_only_what_changed_is_sent(bring: Sync, hosts: LocalHosts, folder: Path):
     for number, sent in enumerate((None, 15, 30, 15)):
         paths, progress = bring(folder, job=f"job{number}")
         assert snapshot(Path(paths["a"])) == snapshot(folder)
-        assert progress.moved == sent or sent is None
+        assert (Path(paths["a"]) / "run.sh").stat().st_mtime_ns == (folder / "run.sh").stat().st_mtime_ns
+        assert progress.moved == (progress.size if sent is None else sent)
         finish(hosts, ("a",), f"job{number}", 1)
         (folder / "train.py").write_text(f"print('hell{number}')\n")  # of the same size
         if number == 1:
@@ -146,25 +137,6 @@ class Meddler(LocalHosts):
 
         command.send = meddle  # type: ignore[method-assign]
         return command
-
-
-def test_a_host_that_is_lost_shows_nothing(folder: Path, tmp_path: Path):
-    packed = look(parse_syncs([str(folder), f"{folder}/src:there"]), str(tmp_path))
-    sends = iter(range(1000))
-
-    def kill(command: LocalCommand) -> None:
-        if next(sends) == 60:
-            command.process.kill()
-
-    hosts = Meddler(tmp_path / "h", kill)
-    with pytest.raises(TransportError, match=r"\Aa: the copying there ended with -9\Z"):
-        sync(hosts, ("a",), packed, "job1", Progress("syncing"), 8)
-    assert not list(hosts.cache("a").glob("work/*/project"))
-    assert not (hosts.home("a") / "there").exists()
-    finish(hosts, ("a",), "job1", 1)
-    paths = sync(hosts, ("a",), packed, "job2", Progress("syncing"), 8)
-    assert snapshot(Path(paths["a"])) == snapshot(folder)
-    assert sorted(os.listdir(hosts.home("a"))) == [".cache", "there"]
 
 
 def test_a_run_that_was_never_finished_goes_when_nothing_uses_it(

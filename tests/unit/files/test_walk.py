@@ -36,55 +36,42 @@ def make(root: Path, *paths: str) -> None:
         (root / path).write_text(path)
 
 
-def test_nested_files_and_negation(tmp_path: Path):
-    make(
-        tmp_path,
-        "a.log",
-        "keep.log",
-        "sub/a.log",
-        "sub/keep.log",
-        "sub/deep/other.log",
-        "build/x",
-        "src/build",
-    )
-    (tmp_path / ".gitignore").write_text("*.log\n!keep.log\nbuild/\n")
-    (tmp_path / "sub/.gitignore").write_text("!a.log\nkeep.log\n")
-    assert files(tmp_path) == {".gitignore", "keep.log", "sub/.gitignore", "sub/a.log", "src/build"}
-
-
-def test_launchignore_wins(tmp_path: Path):
-    make(tmp_path, "data/huge", "data/small", "out/x", "x.log", "y.log")
-    (tmp_path / ".gitignore").write_text("out/\nx.log\n")
-    (tmp_path / ".launchignore").write_text("data/huge\n!out/\n!x.log\n")
-    (tmp_path / "out/.gitignore").write_text("")
-    assert files(tmp_path) == {
-        ".gitignore", ".launchignore", "data/small", "out/x", "out/.gitignore", "x.log", "y.log",
-    }  # fmt: skip
-
-
-def test_what_belongs_to_git_never_travels(tmp_path: Path):
-    make(tmp_path, ".git/config", "sub/.git/config", "sub/x", "module/.git")
-    (tmp_path / ".launchignore").write_text("!.git\n")
-    assert files(tmp_path) == {".launchignore", "sub/x"}
-
-
-def test_rules_of_the_repository_around(tmp_path: Path):
-    make(tmp_path, "repo/.git/HEAD", "repo/a/b/x.pyc", "repo/a/b/y.py", "repo/a/b/only", "repo/a/b/c/only")
-    (tmp_path / ".gitignore").write_text("*.py\n")  # outside: does not count
-    (tmp_path / "repo/.gitignore").write_text("*.pyc\n/a/b/only\n")
-    assert files(tmp_path / "repo/a/b") == {"y.py", "c/only"}
-
-
-def test_a_folder_that_is_ignored_itself_is_wanted_all_the_same(tmp_path: Path):
-    make(tmp_path, "repo/.git/HEAD", "repo/build/x.pyc", "repo/build/y")
-    (tmp_path / "repo/.gitignore").write_text("build\n*.pyc\n")
-    assert files(tmp_path / "repo/build") == {"x.pyc", "y"}
-
-
-def test_without_a_repository_nothing_above_counts(tmp_path: Path):
-    make(tmp_path, "top/a/x")
-    (tmp_path / "top/.gitignore").write_text("*\n")
-    assert files(tmp_path / "top/a") == {"x"}
+@pytest.mark.parametrize(
+    ("paths", "rules", "top", "travels"),
+    [
+        (
+            "data/huge data/small out/x x.log y.log",
+            {".gitignore": "out/\nx.log\n", ".launchignore": "data/huge\n!out/\n!x.log\n"},
+            ".",
+            ".gitignore .launchignore data/small out/x x.log y.log",
+        ),
+        (
+            ".git/config sub/.git/config sub/x m/.git",
+            {".launchignore": "!.git\n"},
+            ".",
+            ".launchignore sub/x",
+        ),
+        (  # rules of the repository around count, those outside do not
+            "repo/.git/HEAD repo/a/b/x.pyc repo/a/b/y.py repo/a/b/only repo/a/b/c/only",
+            {".gitignore": "*.py\n", "repo/.gitignore": "*.pyc\n/a/b/only\n"},
+            "repo/a/b",
+            "y.py c/only",
+        ),
+        (  # a folder that is ignored itself travels when it is asked for
+            "repo/.git/HEAD repo/build/x.pyc repo/build/y",
+            {"repo/.gitignore": "build\n*.pyc\n"},
+            "repo/build",
+            "x.pyc y",
+        ),
+        ("top/a/x", {"top/.gitignore": "*\n"}, "top/a", "x"),
+    ],
+    ids=["launchignore wins", "git's own", "repository around", "ignored itself", "no repository"],
+)
+def test_rules(tmp_path: Path, paths: str, rules: dict[str, str], top: str, travels: str):
+    make(tmp_path, *paths.split())
+    for name, text in rules.items():
+        (tmp_path / name).write_text(text)
+    assert files(tmp_path / top) == set(travels.split())
 
 
 def test_names_that_are_not_text(tmp_path: Path):

@@ -130,7 +130,7 @@ def test_a_link_that_breaks_in_the_middle(
 ):
     """The sync goes on over another connection: connections are killed, or the cable is out for a while."""
     slow = hosts[0]
-    (project / "a big one").write_bytes(os.urandom(60_000_000))
+    (project / "a big one").write_bytes(os.urandom(20_000_000))
     (project / "big").write_bytes(os.urandom(30_000_000))
     if not seconds:
         slow.netem("delay 100ms", both_ways=True)

@@ -1,4 +1,7 @@
-"""One launch: connect to the hosts, bring the files, run the job, collect the files, report."""
+"""One launch: connect to the hosts, bring the files, run the job, collect the files, report.
+
+The agents start first: what shows and supervises the job is imported meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,22 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from launcher import events
 from launcher.errors import HostsError, JobError, LaunchError, TransportError
 from launcher.job import RELAY, Placement, RunPaths
-from launcher.job_run.display import JobDisplay, tmux_session
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import HostHints, Notices, print_notice
 from launcher.job_run.options import Options
-from launcher.job_run.orchestrator import Orchestrator
-from launcher.job_run.plan import show_plan
 from launcher.job_run.programs import check_programs
-from launcher.job_run.staging import Staging, make_output_dirs_here
-from launcher.output.base import Opening
-from launcher.output.console import parse_selection
-from launcher.output.files import write_json_for_user
-from launcher.output.jsonl import report_as_dict
-from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
 from launcher.runs.folder import create, new_job_id, unfinished
 from launcher.text import counted, listed
 from launcher.transports.machines import Launch, Planned
+
+if TYPE_CHECKING:
+    from launcher.job_run.staging import Staging
+    from launcher.report import Report
 
 
 def run_job(options: Options) -> int:
@@ -47,10 +46,16 @@ def run_job(options: Options) -> int:
         check_programs(options, planned)
     staging = None
     if options.sync or options.collect or options.job.output_dirs:
+        from launcher.job_run.staging import Staging  # with compression and pathspec
+
         staging = Staging(options, planned)
     if options.dry_run:
         return _show_plan(options, planned, staging)
-    show = None if options.show is None else parse_selection(options.show, planned.placement)
+    show = None
+    if options.show is not None:
+        from launcher.output.console import parse_selection
+
+        show = parse_selection(options.show, planned.placement)
     began = events.now()
     with Interrupts() as interrupts:
         try:
@@ -66,6 +71,8 @@ def run_job(options: Options) -> int:
 
 
 def _show_plan(options: Options, planned: Planned, staging: Staging | None) -> int:
+    from launcher.job_run.plan import show_plan
+
     expected = planned.placement if staging is None else staging.expected()
     notes = [*options.notes, *expected.notes]
     files = [*planned.remarks, *([] if staging is None else staging.described())]
@@ -101,14 +108,18 @@ def _launch(
             relay=options.relay,
         )
         hosts = stack.enter_context(options.transport.hosts(launch))
+        from launcher.job_run.display import JobDisplay, tmux_session
+        from launcher.job_run.orchestrator import Orchestrator
+        from launcher.output.base import Opening
+
         if staging is not None:
             stack.enter_context(staging.on_hosts(hosts, job, interrupts))
             placement = staging.send()
 
         tmux = tmux_session(job) if options.tmux else None
         paths = _run_folder(options, job, hosts.agents)
-        if options.job.output_dirs:
-            placement = make_output_dirs_here(placement, paths, 0o777 if planned.other_user else 0o700)
+        if staging is not None and options.job.output_dirs:
+            placement = staging.make_output_dirs(placement, paths)
         placement = stack.enter_context(hosts.started(placement))
         if options.relay is not None:
             ports = hosts.relay(os.path.abspath(options.relay)) if hosts.others else {}
@@ -208,6 +219,9 @@ def write_report(report: Report, path: str) -> int:
     Returns:
         The exit code: that of the job, or 125 where the report can't be written.
     """
+    from launcher.output.files import write_json_for_user
+    from launcher.output.jsonl import report_as_dict
+
     try:
         write_json_for_user(path, report_as_dict(report))
     except OSError as error:
@@ -220,6 +234,9 @@ def _report_unstarted(options: Options, placement: Placement, error: TransportEr
     """Write what ``--report`` and ``--json`` promise for a job of which nothing was started."""
     if options.report is None and not options.json:
         return
+    from launcher.output.jsonl import report_as_dict
+    from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
+
     faults = error.faults if isinstance(error, HostsError) else (str(error),)
     name = faults[0].partition(": ")[0]
     host = name if name in {host.name for host in placement.hosts()} else None

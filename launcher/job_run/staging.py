@@ -28,23 +28,6 @@ _JOB = "JOB"
 _LEAST_COLLECT = 60.0
 
 
-def make_output_dirs_here(placement: Placement, paths: RunPaths, mode: int = 0o700) -> Placement:
-    """Make a folder (``OUTPUT_DIR``) in the run's folder for every task that has none on its host.
-
-    Raises:
-        LaunchError: it can't be made.
-    """
-    folders = {placed.task: paths.output(placed.task) for placed in placement.tasks}
-    try:
-        for folder in folders.values():
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            os.chmod(folder, mode)
-    except OSError as error:
-        raise LaunchError(f"can't make the folder {error.filename!r}: {error.strerror}") from error
-    elsewhere = {placed.task for placed in placement.tasks if OUTPUT_DIR in dict(placed.env)}
-    return _with_output_dirs(placement, {t: path for t, path in folders.items() if t not in elsewhere})
-
-
 def _with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
     return placement.told({task: {OUTPUT_DIR: folder} for task, folder in folders.items()})
 
@@ -167,6 +150,22 @@ class Staging:
             role=role._replace(workdir=None, program=role.program._replace(name=name)),
             host=placed.host._replace(workdir=folder),
         )
+
+    def make_output_dirs(self, placement: Placement, paths: RunPaths) -> Placement:
+        """Make a folder (``OUTPUT_DIR``) in the run's folder for every task that has none on its host.
+
+        Raises:
+            LaunchError: it can't be made.
+        """
+        folders = {placed.task: paths.output(placed.task) for placed in placement.tasks}
+        try:
+            for folder in folders.values():
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                os.chmod(folder, 0o777 if self._other_user else 0o700)
+        except OSError as error:
+            raise LaunchError(f"can't make the folder {error.filename!r}: {error.strerror}") from error
+        there = {placed.task for placed in placement.tasks if OUTPUT_DIR in dict(placed.env)}
+        return _with_output_dirs(placement, {t: path for t, path in folders.items() if t not in there})
 
     # ------------------------------------------------------------------ after the job
 

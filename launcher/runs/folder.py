@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import time
 from collections.abc import Sequence
 
@@ -64,7 +63,8 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
         raise _in_use(paths.root, "another launch has just taken it") from error
     except OSError as error:
         if made:
-            shutil.rmtree(paths.root, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                _remove(paths.root)
         raise _cannot_make(paths.root, error) from error
     _register_and_prune(paths.root, job)
     return paths
@@ -134,7 +134,7 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
             return
         with contextlib.suppress(OSError):
             if _is_over(path):
-                os.unlink(path) if os.path.islink(path) else shutil.rmtree(path)  # never follows a link
+                os.unlink(path) if os.path.islink(path) else _remove(path)
                 removed += 1
 
 
@@ -161,3 +161,10 @@ def _cannot_make(root: str, error: OSError) -> LaunchError:
     where = "" if error.filename in (None, root) else f" ({error.filename!r})"
     text = f"can't make the run's folder {root!r}: {error.strerror}{where}"
     return LaunchError(f"{text}; --run-dir DIR puts it elsewhere")
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder; links in it are not followed."""
+    import shutil  # with all kinds of compression: few launches need it
+
+    shutil.rmtree(folder)

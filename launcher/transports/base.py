@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol, TypeVar
 
 from launcher.errors import TransportError
@@ -66,7 +65,7 @@ class Link(Protocol):
         """Let go of the file descriptors."""
 
 
-class Transport(Protocol):
+class Opener(Protocol):
     """Opens links. Opening never waits for the host: `Link.receive` shows what becomes of it."""
 
     def open(self, host: Host) -> Link:
@@ -155,6 +154,8 @@ def for_each(
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
     """
+    from concurrent.futures import ThreadPoolExecutor, wait  # with logging and queue: 10 ms
+
     names = list(hosts)
     pool = ThreadPoolExecutor(fanout or len(names) or 1, "host")
     try:

@@ -554,7 +554,7 @@ class LinkCommand:
 
 
 class ReconnectingTransport:
-    """Opens links to agents on other machines; see `launcher.transports.base.Transport`.
+    """Opens links to agents on other machines; see `launcher.transports.base.Opener`.
 
     Args:
         hosts: starts programs there.
@@ -576,7 +576,7 @@ class ReconnectingTransport:
         self._arguments = {"lease": lease, **({"job": job} if job else {})}
 
     def open(self, host: Host) -> ReconnectingLink:
-        """Start the agent of ``host``; see `Transport.open`."""
+        """Start the agent of ``host``; see `Opener.open`."""
         own = {"host": host.name, "agent": new_agent_number(), "token": os.urandom(16).hex()}
         try:
             return ReconnectingLink(

@@ -187,7 +187,7 @@ class LocalTransport:
     """Starts agents as forks of this process."""
 
     def open(self, host: Host) -> LocalLink:
-        """Start the agent of ``host``; see `Transport.open`."""
+        """Start the agent of ``host``; see `Opener.open`."""
         number = processes.new_agent_number()
         fds: list[int] = []
         try:

@@ -8,17 +8,18 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from launcher.config.schema import Section
 from launcher.errors import Fault, TransportError
 from launcher.job import Host, JobSpec, Placement, is_loopback
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transports.base import Connections, Link, RemoteCommand
-from launcher.transports.command import CommandHosts, LocalHosts
-from launcher.transports.link import START, ReconnectingLink, ReconnectingTransport
+from launcher.transports.base import Connections, Link, Opener, RemoteCommand
 from launcher.transports.local import LocalLink, LocalTransport
+
+if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
+    from launcher.transports.link import ReconnectingLink
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
 _DESCRIPTORS, _RELAY_DESCRIPTORS = 16, 64
@@ -179,6 +180,9 @@ class CommandTransport(Transport):
 
     def hosts(self, launch: Launch) -> Machines:
         """See `Transport.hosts`."""
+        from launcher.transports.command import CommandHosts
+        from launcher.transports.link import START
+
         settings = launch.settings
         hosts = {host.name: host for host in launch.planned.placement.hosts()}
 
@@ -238,6 +242,7 @@ class Machines:
         self.others = bool(self._remote)
         self.agents: Sequence[tuple[int, int]] = []
         self._links: dict[str, Link | TransportError] = {}
+        self._reconnecting: dict[str, ReconnectingLink] = {}
         self._connections: Connecting | None = None
         #: Runs programs without the agents of the hosts.
         self.programs = Programs(self._here, None)
@@ -247,10 +252,9 @@ class Machines:
         with ExitStack() as stack:
             stack.callback(self._close_links)
             # Forked first: a process with threads, as connections need them, can't be forked.
-            if self._agents:
-                self._open_links(LocalTransport(), self._here)
-            links = self._links.values()
-            self.agents = [(link.number, link.pid) for link in links if isinstance(link, LocalLink)]
+            local = self._opened(LocalTransport(), self._here if self._agents else ())
+            self._links.update(local)
+            self.agents = [(link.number, link.pid) for link in local.values() if isinstance(link, LocalLink)]
             allow_descriptors(len(self._launch.planned.placement.tasks))  # their logs
             if self._remote:
                 self._connect_remote(stack)
@@ -272,19 +276,27 @@ class Machines:
         notice = launch.notice if self._agents else lambda _: None
         brought = launch.name if launch.files else ""
         stays = launch.commands or not self._agents
+        from launcher.transports.link import ReconnectingLink, ReconnectingTransport
+
         opener = ReconnectingTransport(connections, notice, self._lease, brought, stays)
         stack.callback(self._close_links)  # before the connections
-        self._open_links(opener, self._remote)
+        links = self._opened(opener, self._remote)
+        self._links.update(links)
+        self._reconnecting = {
+            host: link for host, link in links.items() if isinstance(link, ReconnectingLink)
+        }
 
     def __exit__(self, *details: Any) -> None:
         self._stack.__exit__(*details)
 
-    def _open_links(self, opener: Any, hosts: Iterable[Host]) -> None:
+    def _opened(self, opener: Opener, hosts: Iterable[Host]) -> dict[str, Link | TransportError]:
+        links: dict[str, Link | TransportError] = {}
         for host in hosts:
             try:
-                self._links[host.name] = opener.open(host)
+                links[host.name] = opener.open(host)
             except TransportError as error:
-                self._links[host.name] = error
+                links[host.name] = error
+        return links
 
     def _close_links(self) -> None:
         """End the agents whose links the job has not taken, and those that stay."""
@@ -315,8 +327,9 @@ class Machines:
         link = self._links.get(host)
         if isinstance(link, TransportError):
             raise link
-        if isinstance(link, ReconnectingLink) and not link.over.is_set():
-            return link.command(entry, arguments)
+        running = self._reconnecting.get(host)
+        if running is not None and not running.over.is_set():
+            return running.command(entry, arguments)
         return self.programs.run(host, entry, arguments)
 
     def relay(self, socket: str) -> Mapping[str, int]:
@@ -339,7 +352,6 @@ class Programs:
 
     def __init__(self, here: Iterable[Host], others: Connections | None) -> None:
         self._here = frozenset(host.name for host in here)
-        self._local = LocalHosts()
         self._others = others
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
@@ -352,7 +364,9 @@ class Programs:
 
     def _on(self, host: str) -> Connections:
         if host in self._here:
-            return self._local
+            from launcher.transports.command import LocalHosts
+
+            return LocalHosts()
         if self._others is None:
             raise TransportError(f"{host}: there is no connection to it")
         return self._others

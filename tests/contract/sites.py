@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pytest
 
 from launcher.job import Host
-from launcher.transports.base import Transport
+from launcher.transports.base import Opener
 from launcher.transports.local import LocalTransport
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
@@ -31,7 +31,7 @@ class Site(Protocol):
     #: A Python 3 of the host, and a folder there for the test.
     python: str
     folder: str
-    transport: Transport
+    transport: Opener
     #: Whether the kernel's log numbers its processes as they do themselves.
     kernel_pids: bool
     #: What is said when the watchdog is killed, when agent and watchdog are, and when it gets SIGTERM.
@@ -56,7 +56,7 @@ class LocalSite:
     watchdog_killed = both_killed = "its watchdog was killed by SIGKILL"
     watchdog_asked = "its watchdog was killed by SIGTERM"
 
-    def __init__(self, transport: Transport, folder: Path) -> None:
+    def __init__(self, transport: Opener, folder: Path) -> None:
         self.transport = transport
         self.folder = str(folder)
 
@@ -72,7 +72,7 @@ class SshSite:
     watchdog_killed = watchdog_asked = "its watchdog was killed"
     both_killed = "its agent and its watchdog were killed"
 
-    def __init__(self, transport: Transport, host: LabHost) -> None:
+    def __init__(self, transport: Opener, host: LabHost) -> None:
         self.transport = transport
         self.host = host.record()
         self.folder = str(host.home / "test")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.job import Host, Placement
-from launcher.transports.base import Link, Transport
+from launcher.transports.base import Link, Opener
 from launcher.transports.docker.container import Container, Mount, container_name
 from launcher.transports.docker.containers import Containers
 from launcher.transports.docker.options import DockerOptions
@@ -41,7 +41,7 @@ class DockerSite:
     def __init__(self, engine: Engine, folder: Path, stack: ExitStack) -> None:
         self.host = Host("worker-0")
         self.folder = str(folder)
-        self.transport: Transport = self
+        self.transport: Opener = self
         self.told: list[str] = []
         self._lab = engine
         self._stack = stack
@@ -50,7 +50,7 @@ class DockerSite:
         self._inits: list[int] = []
 
     def open(self, host: Host) -> Link:
-        """See `launcher.transport.base.Transport.open`."""
+        """See `launcher.transports.base.Opener.open`."""
         if self._inits:
             pytest.skip("a container is a machine of its own, and has one agent")
         job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"

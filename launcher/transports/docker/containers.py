@@ -69,7 +69,7 @@ def _raise(failed: Mapping[str, str]) -> None:
 class Containers:
     """The containers of a job. A context: at its end nothing of them is left, except with ``keep``.
 
-    Once they are started it is a `launcher.transports.base.Transport`.
+    Once they are started it is a `launcher.transports.base.Opener`.
 
     Args:
         docker: the options.
@@ -253,7 +253,7 @@ class Containers:
     # ------------------------------------------------------------------ links
 
     def open(self, host: Host) -> Link:
-        """See `launcher.transports.base.Transport.open`: the agent is up already."""
+        """See `launcher.transports.base.Opener.open`: the agent is up already."""
         if host.name in self._links:
             return self._links[host.name]
         try:

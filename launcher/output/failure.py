@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -108,9 +109,10 @@ def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: b
     last = [*lines[-_LAST:], *(lines[block.end - 1 : block.end] if block else [])]
     tips = [f"  hint: {hint}" for hint in [*hints(last), hint] if hint]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
-    if not lines and (not started or failure.reason in _NOT_STARTED):
+    log = paths.log(failure.task)
+    if not lines and (not started or failure.reason in _NOT_STARTED or not os.path.exists(log)):
         return tips
-    tips.append(f"  log: {printable(paths.log(failure.task))}")
+    tips.append(f"  log: {printable(log)}")
     if not last_lines:
         return tips
     if not lines:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from launcher.runs.owner import attach, is_alive, is_elsewhere, send, start_ticks, this_process
+from launcher.runs.owner import attach, is_alive, is_elsewhere, send, start_ticks
 from tests.unit.runs.conftest import Sleeper, owner_of
-
-
-def test_this_process_is_alive():
-    assert is_alive(this_process())
 
 
 def test_the_same_pid_at_another_time_is_another_process(sleeper: Sleeper):

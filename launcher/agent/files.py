@@ -315,8 +315,9 @@ def _merge(root: str, gone: AbstractSet[str], stage: str, arrived: Dict[str, Fil
                 _remove(target)
                 os.mkdir(target)
         elif is_folder:
-            what = "is a folder with files that no sync brought, and a file is to stand there"
-            raise Failed(f"{target} {what}")
+            raise Failed(
+                f"{target} is a folder with files that no sync brought, and a file is to stand there"
+            )
         else:
             os.rename(f"{stage}/{entry.path}", target)
 
@@ -341,8 +342,8 @@ def _check_place(path: str) -> None:
     if os.path.lexists(path) and not os.path.isdir(path):
         raise Failed(f"{path} is in the way: it is a file; give another place, or remove it")
     if os.path.isdir(path) and os.listdir(path) and _read_list(f"{path}/{SYNC_MARK}")[0] != _MARK:
-        what = "holds files, and no sync made it, so it is not replaced"
-        raise Failed(f"{path} {what}; give another place, or empty it")
+        fault = "holds files, and no sync made it, so it is not replaced"
+        raise Failed(f"{path} {fault}; give another place, or empty it")
 
 
 def _read_list(path: str) -> Tuple[str, Dict[str, FileEntry]]:

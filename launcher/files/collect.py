@@ -89,8 +89,8 @@ def collect(
         if len(folders) > 1:  # several tasks have a folder each: the folder that those are in
             folders = {os.path.dirname(path) for path in folders}
         into = f" into {listed(sorted(map(with_tilde, folders)))}" if folders else ""
-        what = f"{counted(files, 'file')} ({byte_size(size)}) from {counted(len(hosts), 'host')}"
-        lines = [f"collected {what}{into} in {progress.seconds:.1f} s"]
+        amount = f"{counted(files, 'file')} ({byte_size(size)}) from {counted(len(hosts), 'host')}"
+        lines = [f"collected {amount}{into} in {progress.seconds:.1f} s"]
         failed = {fetch.item.host for fetch in fetches if fetch.failures} | lost.keys()
         remarks = [text for fetch in fetches for text in fetch.remarks]
         failures = [text for fetch in fetches for text in fetch.failures] + list(lost.values())

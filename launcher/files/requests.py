@@ -75,8 +75,8 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
     if not colon or os.path.isdir(text):
         folder, colon, remote = text, "", ""
     if not os.path.isdir(folder):
-        what = "is not a folder" if os.path.exists(folder) else "is not there"
-        return Fault(where, f"{folder!r} {what}", _SYNC_FORM)
+        fault = "is not a folder" if os.path.exists(folder) else "is not there"
+        return Fault(where, f"{folder!r} {fault}", _SYNC_FORM)
     name = os.path.basename(os.path.abspath(folder))
     if not name or os.path.realpath(folder) == "/":
         return Fault(where, "'/' can't travel", "expected a folder in it")

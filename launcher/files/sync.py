@@ -69,8 +69,8 @@ def sync(
         lines = [f"--sync: {listed(paths)} {why}" for why, paths in sorted(reasons.items())]
         files, size = sum(tree.files for tree in packed.trees), sum(tree.size for tree in packed.trees)
         sent = f"{byte_size(progress.moved)} sent" if progress.moved else "nothing sent"
-        what = f"{counted(files, 'file')} ({byte_size(size)}) to {counted(len(hosts), 'host')}"
-        lines.append(f"synced {what}, {sent}, in {progress.seconds:.1f} s")
+        folders = f"{counted(files, 'file')} ({byte_size(size)}) to {counted(len(hosts), 'host')}"
+        lines.append(f"synced {folders}, {sent}, in {progress.seconds:.1f} s")
         lines += left_out(packed) if progress.moved else ()
         return {host: os.path.join(paths[0], packed.subfolder).rstrip("/") for host, paths in done.items()}
     finally:

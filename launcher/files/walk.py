@@ -81,8 +81,8 @@ def look(requests: Sequence[SyncRequest], cwd: str, without: Sequence[str] = ())
     subfolder = requests[0].inside(cwd) or ""
     entry = trees[0].entries.get(subfolder)
     if subfolder and (entry is None or entry.kind != FOLDER):
-        what = f"the current folder {subfolder!r} of {requests[0].text!r} is left out by its ignore rules"
-        raise JobError([Fault("--sync", what, "start it from a folder that travels: tasks run there")])
+        text = f"the current folder {subfolder!r} of {requests[0].text!r} is left out by its ignore rules"
+        raise JobError([Fault("--sync", text, "start it from a folder that travels: tasks run there")])
     return Packed(trees, subfolder)
 
 
@@ -116,14 +116,14 @@ def _walk(request: SyncRequest, without: frozenset[bytes]) -> Tree:
                 tree.ignored.append((os.fsdecode(path) + "/" * is_folder, by))
         if len(tree.entries) > MAX_ENTRIES:
             advice = f"expected a smaller folder, or lines in {request.folder}/{RULE_FILES[-1]}"
-            what = f"{request.folder!r} holds more than {MAX_ENTRIES} files"
-            raise JobError([Fault("--sync", what, advice)])
+            text = f"{request.folder!r} holds more than {MAX_ENTRIES} files"
+            raise JobError([Fault("--sync", text, advice)])
     if unreadable:
         advice = f"make them readable, or leave them out with a line in {request.folder}/{RULE_FILES[-1]}"
         more = len(unreadable) - _MOST_NAMED
-        what = f"and {more} more" if more > 0 else f"nothing of {request.folder!r} travels"
+        last = f"and {more} more" if more > 0 else f"nothing of {request.folder!r} travels"
         named = [Fault("--sync", text) for text in sorted(unreadable)[:_MOST_NAMED]]
-        raise JobError([*named, Fault("--sync", what, advice)])
+        raise JobError([*named, Fault("--sync", last, advice)])
     return tree
 
 

@@ -228,9 +228,9 @@ class Staging:
         if self._packed is not None:
             for number, tree in enumerate(self._packed.trees):
                 folder = with_tilde(tree.request.folder)
-                what = f"{folder}, {counted(tree.files, 'file')} ({byte_size(tree.size)})"
+                text = f"{folder}, {counted(tree.files, 'file')} ({byte_size(tree.size)})"
                 stays = "removed when the job is over" if tree.request.remote is None else "it stays there"
-                yield f"--sync: {what}, goes to {self._place(number)} on {listed(self._remote)}; {stays}"
+                yield f"--sync: {text}, goes to {self._place(number)} on {listed(self._remote)}; {stays}"
             yield from left_out(self._packed)
         for request in self._collects:
             tasks = [placed.task for placed in self._placement.tasks if request.concerns(placed.task)]

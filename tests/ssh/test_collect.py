@@ -34,14 +34,14 @@ def furnish(hosts: list[LabHost]) -> None:
 
 def collects(*paths: str) -> list[str]:
     """Options."""
-    return [word for path in paths for word in ("--collect", path)]
+    return [option for path in paths for option in ("--collect", path)]
 
 
 def test_from_four_hosts(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     furnish(hosts)
     out = tmp_path / "out"
-    words = collects(*(f"~/results/{path}:{out}" for path in ("latest", "log*", "ckpt-7", "not there")))
-    ended = ssh_launch(*ALL, *words, "--", "sh", "-c", "exit 3", cwd="/", timeout=60)
+    options = collects(*(f"~/results/{path}:{out}" for path in ("latest", "log*", "ckpt-7", "not there")))
+    ended = ssh_launch(*ALL, *options, "--", "sh", "-c", "exit 3", cwd="/", timeout=60)
     assert ended.code == 3, "also of a job that failed"
     assert re.search(rf"launch: collected 28 files \(24 MB\) from 4 hosts into .*{out.name} in ", ended.err)
     for number, host in enumerate(hosts):
@@ -55,8 +55,8 @@ def test_from_four_hosts(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Pat
 
 def test_of_the_synced_folder(ssh_launch: Launch, tmp_path: Path):
     (tmp_path / "code").mkdir()
-    words = ["--hosts", "node1:2", "--workers", "2", "--sync", ".", "--collect", "out-{task_index}:got"]
-    ended = ssh_launch(*words, "--", "sh", "-c", "echo $TASK_INDEX >out-$TASK_INDEX", cwd=tmp_path / "code")
+    options = ["--hosts", "node1:2", "--workers", "2", "--sync", ".", "--collect", "out-{task_index}:got"]
+    ended = ssh_launch(*options, "--", "sh", "-c", "echo $TASK_INDEX >out-$TASK_INDEX", cwd=tmp_path / "code")
     assert ended.code == 0, ended.err
     assert "synced 0 files (0 B) to 1 host, nothing sent, in " in ended.err
     folder = os.path.realpath(tmp_path / "code/got")
@@ -100,8 +100,8 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
     big = gone.there(gone.home) / "results/ckpt-7/zz"
     big.write_bytes(os.urandom(50_000_000))
     gone.netem("delay 100ms")
-    words = ["--lease", "6", *ALL, *collects(f"~/results/latest:{out}"), "true"]
-    started = ssh_launch.start(*words, cwd="/")
+    options = ["--lease", "6", *ALL, *collects(f"~/results/latest:{out}"), "true"]
+    started = ssh_launch.start(*options, cwd="/")
     until(lambda: (out / "worker-1/latest").exists(), PATIENCE, "some of it has come")
     gone.stop_sshd()
     gone.kill_sshd_sessions()
@@ -109,8 +109,8 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
     gone.start_sshd()
     gone.netem_off()
     assert ended.code == 125
-    said = rf"launch: --collect: {gone.name}: no answer for 6 s: .*; not fetched: '~/results/latest' of"
-    assert re.search(said, ended.err), ended.err
+    message = rf"launch: --collect: {gone.name}: no answer for 6 s: .*; not fetched: '~/results/latest' of"
+    assert re.search(message, ended.err), ended.err
     for number, host in enumerate(hosts):
         if host is not gone:
             got = snapshot(out / f"worker-{number}/latest")
@@ -121,9 +121,9 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
 def test_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     (tmp_path / "code").mkdir()
     hosts[0].netem("delay 300ms", both_ways=True)
-    words = ["--hosts", "node1", "--workers", "1", "--sync", ".", "--collect", f"big:{tmp_path}/out"]
+    options = ["--hosts", "node1", "--workers", "1", "--sync", ".", "--collect", f"big:{tmp_path}/out"]
     make = ["sh", "-c", "head -c 60000000 /dev/urandom >big"]
-    started = ssh_launch.start(*words, "--", *make, cwd=tmp_path / "code")
+    started = ssh_launch.start(*options, "--", *make, cwd=tmp_path / "code")
     until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), PATIENCE, "some of it has come")
     started.process.send_signal(signal.SIGINT)
     ended = started.wait(15)

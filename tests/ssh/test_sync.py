@@ -1,4 +1,4 @@
-"""``--sync`` to real hosts: what arrives, what the second time costs, and what is said when it can't be."""
+"""``--sync`` to real hosts: what arrives, what the second time costs, and the messages when it fails."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_to_four_hosts_and_again(ssh_launch: Launch, hosts: list[LabHost], proje
         host.expected.append("copies")
     copy = "mkdir -p ~/copies && cp -a . ~/copies/$COPY && rm -rf package1 && echo >>run.sh"
     for number, sent in ((1, r"\d+ MB sent"), (2, "nothing sent"), (3, r"40 B sent")):
-        words = [*ALL, "--sync", ".", "-x", f"COPY={number}", "--", "sh", "-c", copy]
-        ended = ssh_launch(*words, cwd=project, timeout=100)
+        options = [*ALL, "--sync", ".", "-x", f"COPY={number}", "--", "sh", "-c", copy]
+        ended = ssh_launch(*options, cwd=project, timeout=100)
         assert ended.code == 0, ended.err
         line = (
             rf"launch: synced 2,003 files \(\d.* MB\) to 4 hosts, {'(.*sent)' if number > 1 else sent}, in "
@@ -78,13 +78,13 @@ def test_to_four_hosts_and_again(ssh_launch: Launch, hosts: list[LabHost], proje
 def test_to_a_place_that_stays(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     for host in hosts:
         host.expected.append("code")
-    words = [*ALL, "--sync", ".:code/mine", "true"]
-    assert ssh_launch(*words, cwd=project, timeout=100).code == 0
+    options = [*ALL, "--sync", ".:code/mine", "true"]
+    assert ssh_launch(*options, cwd=project, timeout=100).code == 0
     place = hosts[0].there(hosts[0].home) / "code/mine"
     (place / "checkpoint").write_text("precious")
     (project / "run.sh").write_text("#!/bin/bash\n")
     (project / "new\nline").unlink()
-    ended = ssh_launch(*words, cwd=project, timeout=100)
+    ended = ssh_launch(*options, cwd=project, timeout=100)
     assert " to 4 hosts, 48 B sent, in " in ended.err, ended.err
     assert (place / "checkpoint").read_text() == "precious"
     assert (place / "run.sh").read_text() == "#!/bin/bash\n"
@@ -94,7 +94,7 @@ def test_to_a_place_that_stays(ssh_launch: Launch, hosts: list[LabHost], project
 
 @needs_spaces
 def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
-    """All that is wrong is said at once, and nothing is started."""
+    """All that is wrong is message at once, and nothing is started."""
     full, closed, well, blocked = hosts
     full.fill_disk()
     closed.read_only_home()
@@ -115,8 +115,8 @@ def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], pr
 def test_a_host_without_python_is_reported_once(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     hosts[1].no_python()
     (tmp_path / "code").mkdir()
-    words = ["--hosts", "node1,node2", "--workers", "2", "--sync", ".", "true"]
-    ended = ssh_launch(*words, cwd=tmp_path / "code")
+    options = ["--hosts", "node1,node2", "--workers", "2", "--sync", ".", "true"]
+    ended = ssh_launch(*options, cwd=tmp_path / "code")
     assert ended.code == 125
     assert ended.err.count("no python3") == 1, ended.err
     assert "could not be removed" not in ended.err
@@ -159,8 +159,8 @@ def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], projec
     gone = hosts[0]
     (project / "big").write_bytes(os.urandom(30_000_000))
     gone.netem("delay 100ms", both_ways=True)
-    words = ["--lease", "6", *ONE, "--sync", ".", "true"]
-    started = ssh_launch.start(*words, cwd=project)
+    options = ["--lease", "6", *ONE, "--sync", ".", "true"]
+    started = ssh_launch.start(*options, cwd=project)
     until_halfway(started, gone, 3_000_000)
     gone.stop_sshd()
     gone.kill_sshd_sessions()
@@ -191,8 +191,8 @@ def test_several_launches_at_once(ssh_launch: Launch, hosts: list[LabHost], proj
         ssh_launch.start(*ONE, "--sync", ".", "-x", f"COPY={number}", "--", "sh", "-c", copy, cwd=project)
         for number in range(3)
     ]
-    for number, one in enumerate(started):
-        ended = one.wait(100)
+    for number, launch in enumerate(started):
+        ended = launch.wait(100)
         assert ended.code == 0, ended.err
         assert "#!/bin/sh" in ended.out
         assert snapshot(hosts[0].there(hosts[0].home) / f"copies/{number}") == snapshot(project)

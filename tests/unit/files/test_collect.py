@@ -190,8 +190,8 @@ import os, sys
 sys.path.insert(0, {root!r})
 from launcher.protocol import *
 def send(*messages):
-    for one in messages:
-        data = b"".join(encode(one))
+    for message in messages:
+        data = b"".join(encode(message))
         while data:
             data = data[os.write(1, data):]
 FOLLOW, END = FilesFollow(1), FilesDone()

@@ -1,4 +1,7 @@
-"""One host of the lab, of whichever kind: what tests do to it and see on it."""
+"""One host of the lab: what tests do to it and see on it.
+
+It is made of namespaces: its own network, host name, processes, mounts. That takes root.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,21 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from launcher.job import Host
+from tests.ssh.cable import Cable
 
 SSHD = "/usr/sbin/sshd"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Where the cache of the launcher may be, below the home.
 CACHE = ".cache/tf-launcher"
+#: Where a host looks for programs that a test may change.
+_BINS = ("/usr/bin", "/usr/local/bin")
 #: What a shell reads at its start, also when it only runs a command for sshd.
 _START_FILES = (".bashrc", ".zshenv", ".cshrc", ".config/fish/config.fish")
 #: Seconds for anything that a host does in a moment, on a machine that is busy with other work.
 PATIENCE = 30.0
-
-
-class NeedsRoot(RuntimeError):
-    """It takes a network, or a file system, of the host's own, and we are not root."""
 
 
 class Process(NamedTuple):
@@ -35,12 +37,19 @@ class Process(NamedTuple):
 
 
 class LabHost:
-    """A host. What it can't do without namespaces raises `NeedsRoot`; with them nothing does."""
+    """A host. Its first process holds it all; it sees the files of this machine but those `warden` replaces.
+
+    Args:
+        number: 1, 2 ...
+        address: in the network of the lab.
+        folder: for its files.
+        show: folders below ``/tmp`` that it sees although its ``/tmp`` is its own.
+    """
 
     user = "root"
     port = 22
 
-    def __init__(self, number: int, address: str, folder: Path) -> None:
+    def __init__(self, number: int, address: str, folder: Path, show: Sequence[str] = ()) -> None:
         self.number = number
         self.name = f"node{number}"
         self.address = address
@@ -51,6 +60,10 @@ class LabHost:
         self.pid = 0
         #: What is expected to stay, below its home, besides the cache: a test may add what its tasks write.
         self.expected: list[str] = []
+        self._show = show
+        #: A process of the switch.
+        self.switch = 0
+        self._cable: Cable | None = None
 
     def record(self) -> Host:
         """As a hostfile says it, by address; by name, ``.ssh/config`` says the rest."""
@@ -80,12 +93,15 @@ class LabHost:
         )
 
     def _held(self, argv: Sequence[str]) -> list[str]:
-        """A command that ends when whoever brought it there ends."""
-        return [*self._enter(), "setpriv", "--pdeathsig", "KILL", "--", *argv]
+        """A command that runs there, and ends when the process that started it ends.
 
-    def _enter(self) -> list[str]:
-        """What to put before a command so that it runs there."""
-        return []
+        Also if ``nsenter`` ends before its child can ask for its signal.
+        """
+        kinds = ["--net", "--uts", "--ipc", "--mount", "--pid"]
+        # Not --wd: that would be the home of outside, whatever is mounted over it.
+        enter = ["nsenter", "--target", str(self.pid), *kinds, "env", "-C", str(self.home)]
+        alive = 'test "$PPID" = 0 && exec "$@"'  # its parent is outside, and has no number there
+        return [*enter, "setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", alive, "sh", *argv]
 
     def environment(self) -> dict[str, str]:
         """What a login there has."""
@@ -94,19 +110,13 @@ class LabHost:
 
     def there(self, path: str | os.PathLike[str]) -> Path:
         """A path of the host as this machine reaches it."""
-        return Path(path)
+        return Path(f"/proc/{self.pid}/root") / os.fspath(path).lstrip("/")
 
     def processes(self) -> list[Process]:
         """All processes there but the first one and sshd; zombies too."""
         proc = self.there("/proc")
-        found = (
-            _process(proc / pid) for pid in os.listdir(proc) if pid.isdigit() and self._is_its(proc / pid)
-        )
+        found = (_process(proc / pid) for pid in os.listdir(proc) if pid.isdigit() and pid != "1")
         return sorted(process for process in found if process is not None)
-
-    def _is_its(self, folder: Path) -> bool:
-        """Whether a process, a folder of its ``/proc``, is to be shown as one of its own."""
-        return folder.name != "1"
 
     def files(self) -> list[str]:
         """All files and folders in its home, and in what else is its own: absolute paths there."""
@@ -114,7 +124,7 @@ class LabHost:
 
     def places(self) -> tuple[str, ...]:
         """The folders that no other host has."""
-        return (str(self.home),)
+        return str(self.home), "/tmp", "/dev/shm", "/run/user"
 
     def _below(self, top: str) -> list[str]:
         found = []
@@ -126,7 +136,7 @@ class LabHost:
 
     def _shown(self, path: Path) -> bool:
         """Whether it is only there because the lab shows it on all hosts."""
-        return False
+        return any(path == Path(shown) or path in Path(shown).parents for shown in self._show)
 
     def left(self) -> list[str]:
         """What should not be there when no launch runs, in words; the launcher's cache may be."""
@@ -171,7 +181,7 @@ class LabHost:
     @property
     def pid_file(self) -> Path:
         """Where it writes its pid."""
-        return self.folder / "sshd.pid"
+        return self.there("/run/sshd.pid")
 
     def sshd(self) -> list[int]:
         """The sshd that listens: at most one."""
@@ -219,10 +229,10 @@ class LabHost:
             raise RuntimeError(f"the SSH tests need {path}: apt-get install {Path(path).name}")
         if path.endswith("fish"):
             self.expected += [".config/fish", ".local/share/fish"]
-        self._use_shell(path)
-
-    def _use_shell(self, path: str) -> None:
-        raise NotImplementedError
+        others = [line for line in Path("/etc/passwd").read_text().splitlines() if line[:5] != "root:"]
+        account = f"root:x:0:0:root:{self.home}:{path}"
+        # Written in place: it is the file itself that is mounted.
+        (self.folder / "etc/passwd").write_text("\n".join([account, *others, ""]))
 
     def banner(self, text: str) -> None:
         """What its shell, whichever it is, prints to stdout before it runs a command."""
@@ -232,47 +242,83 @@ class LabHost:
             path.write_text(f"echo {quoted}\n")
         self.expected += _START_FILES
 
-    # What takes namespaces
+    # Its network
 
     def cut(self) -> None:
         """Pull its cable: what is sent either way is lost, silently."""
-        self._no("cut")
+        self._plug("down")
 
     def restore(self) -> None:
         """Plug it in again."""
-        self._no("restore")
+        self._plug("up")
+
+    def _plug(self, state: str) -> None:
+        enter = ["nsenter", "--target", str(self.switch), "--net"]
+        argv = [*enter, "ip", "link", "set", f"port{self.number}", state]
+        subprocess.run(argv, check=True, capture_output=True, timeout=10)
 
     def netem(self, spec: str, both_ways: bool = False) -> None:
         """Spoil what it sends, or also what it is sent: ``delay 200ms loss 20%``, as ``tc netem`` has it."""
-        self._no("netem")
+        self.netem_off()
+        self._cable = Cable(self.number, self.pid, self.switch, spec, both_ways)
 
     def netem_off(self) -> None:
         """A good cable again."""
-        self._no("netem_off")
+        if self._cable is not None:
+            self._cable.mend()
+            self._cable = None
+
+    # Its files
 
     def fill_disk(self) -> None:
         """Its home is a file system with not a byte free."""
-        self._no("fill_disk")
+        self.run(["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=2", "full", str(self.home)])
+        # One of the two inodes is the folder, and this is the other.
+        self.run(["sh", "-c", 'cat /dev/zero >"$HOME/.full"'], check=False)
+        self.expected.append(".full")
 
     def read_only_home(self) -> None:
         """Nothing can be written to its home."""
-        self._no("read_only_home")
+        self.run(["mount", "--bind", str(self.home), str(self.home)])
+        self.run(["mount", "-o", "remount,ro,bind", str(self.home)])
 
     def program(self, name: str, text: str | None) -> None:
         """Put an executable into its ``/usr/bin``, instead of any of this name; ``None``: there is none."""
-        self._no("program")
+        for folder in _BINS:
+            self._own(folder)
+            self.run(["rm", "-f", f"{folder}/{name}"])
+        if text is not None:
+            self.run(["sh", "-c", 'cat >"$0" && chmod 755 "$0"', f"/usr/bin/{name}"], text.encode())
 
     def no_python(self) -> None:
         """No ``python3`` of any name in its ``PATH``."""
-        self._no("no_python")
+        for name in {path.name for folder in _BINS for path in Path(folder).glob("python*")}:
+            self.program(name, None)
 
-    def _no(self, method: str) -> NoReturn:
-        raise NeedsRoot(f"{self.name}.{method}() needs root: network namespaces")
+    def _own(self, folder: str) -> None:
+        """A folder that all hosts share becomes its own: what is changed there changes nowhere else."""
+        if self._mounted(folder):
+            return
+        layer = "/run/layer" + folder.replace("/", "-")
+        self.run(["mkdir", "-p", layer])
+        self.run(["sh", "-c", 'mount -t tmpfs layer "$0" && mkdir "$0/upper" "$0/work"', layer])
+        options = f"lowerdir={folder},upperdir={layer}/upper,workdir={layer}/work"
+        self.run(["mount", "-t", "overlay", "-o", options, "lab", folder])
+
+    def _mounted(self, path: str) -> bool:
+        lines = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
+        return path in (line.split()[4] for line in lines)
 
     # Its health
 
     def heal(self) -> None:
-        """Undo whatever a test did: an empty home, the first host key, sshd running, nothing else."""
+        """Undo whatever a test did: plugged in, an empty home, the first host key, sshd running."""
+        self.netem_off()
+        self.restore()
+        layers = [f"/run/{name}" for name in os.listdir(self.there("/run")) if name.startswith("layer-")]
+        for path in (str(self.home), *_BINS, *layers):
+            while self._mounted(path):
+                self.run(["umount", "-l", path])
         # Until all are gone: what is killed may be writing a file just now, or have forked meanwhile.
         until(self._emptied, PATIENCE, f"all processes of {self.name} end")
         self.empty()

@@ -2,7 +2,7 @@
 
 They hang on a bridge in a namespace of its own, because the rules of a Docker engine would eat the traffic of
 a bridge beside it. The machine that runs the tests has one more cable into that bridge. No file of the
-machine is changed. Whoever is not root gets hosts that are hardly more than an sshd each (`plain`).
+machine is changed. It takes root.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.ssh.host import SSHD, LabHost, make_key, until
-from tests.ssh.namespaced import NamespacedHost
-from tests.ssh.plain import PlainHost
 
 #: Its programs and the Debian package each is in.
 _NEEDS = {
@@ -37,7 +35,7 @@ Port {port}
 ListenAddress {address}
 HostKey {folder}/etc/host_key
 AuthorizedKeysFile {folder}/etc/authorized_keys
-PidFile {pid_file}
+PidFile /run/sshd.pid
 PermitRootLogin yes
 PasswordAuthentication no
 KbdInteractiveAuthentication no
@@ -47,8 +45,6 @@ PrintMotd no
 AcceptEnv LANG LC_*
 Subsystem sftp internal-sftp
 """
-#: Where a namespaced host has its sshd's pid file, as it sees it itself.
-_ITS_PID_FILE = "/run/sshd.pid"
 
 
 class Lab:
@@ -69,9 +65,7 @@ class Lab:
         _check_needs()
         self.hosts: list[LabHost] = []
         self.number, self._lock = _subnet(numbers)
-        #: Whether the hosts are made of namespaces.
-        self.spaces = os.geteuid() == 0
-        self.subnet = f"{'10' if self.spaces else '127'}.77.{self.number}"
+        self.subnet = f"10.77.{self.number}"
         #: The address that the hosts see of the machine that runs the tests.
         self.address = f"{self.subnet}.254"
         # Not below /tmp, which each host has of its own.
@@ -98,10 +92,7 @@ class Lab:
         self.move_in(self.client_home)
 
     def _host(self, number: int) -> LabHost:
-        address, folder = f"{self.subnet}.{number}", self.folder / f"node{number}"
-        if self.spaces:
-            return NamespacedHost(number, address, folder, self._show)
-        return PlainHost(number, address, folder)
+        return LabHost(number, f"{self.subnet}.{number}", self.folder / f"node{number}", self._show)
 
     def _furnish(self, host: LabHost) -> None:
         etc = host.folder / "etc"
@@ -116,9 +107,7 @@ class Lab:
         host.set_shell("/bin/bash")
 
     def _sshd_config(self, host: LabHost) -> str:
-        pid_file = _ITS_PID_FILE if self.spaces else host.pid_file
-        text = _SSHD.format(port=host.port, address=host.address, folder=host.folder, pid_file=pid_file)
-        return text + (host.settings() if isinstance(host, PlainHost) else "")
+        return _SSHD.format(port=host.port, address=host.address, folder=host.folder)
 
     def _names(self) -> str:
         lines = [f"{host.address} {host.name}" for host in self.hosts]
@@ -157,7 +146,7 @@ class Lab:
     def _start(self) -> None:
         settings = {
             "owner": os.getpid(), "folder": str(self.folder), "count": len(self.hosts), "subnet": self.subnet,
-            "uplink": f"tflab{self.number}", "show": self._show, "spaces": self.spaces,
+            "uplink": f"tflab{self.number}", "show": self._show,
         }  # fmt: skip
         warden = [
             sys.executable,
@@ -178,8 +167,7 @@ class Lab:
         self._warden = told["warden"]
         for host, pid in zip(self.hosts, told["hosts"], strict=True):
             host.pid = pid
-            if isinstance(host, NamespacedHost):
-                host.switch = told["switch"]
+            host.switch = told["switch"]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda host: host.start_sshd(), self.hosts))
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Launch
 from tests.ssh.host import PATIENCE, LabHost, until
-from tests.ssh.test_sync import ALL, needs_spaces
+from tests.ssh.test_sync import ALL
 from tests.unit.files.hosts import snapshot
 
 pytestmark = pytest.mark.timeout(180)
@@ -65,7 +65,6 @@ def test_of_the_synced_folder(ssh_launch: Launch, tmp_path: Path):
     assert got == ["0\n", "1\n"]
 
 
-@needs_spaces
 def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """The file that was on its way begins again, over another connection."""
     furnish(hosts)
@@ -91,7 +90,6 @@ def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[La
         assert snapshot(out / f"worker-{number}/results") == snapshot(host.there(host.home) / "results")
 
 
-@needs_spaces
 def test_a_host_that_is_gone_keeps_nothing_from_the_others(
     ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
 ):

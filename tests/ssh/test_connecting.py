@@ -117,11 +117,6 @@ def test_one_that_takes_the_connection_and_says_nothing(home: Home, silent: int)
     assert said == f"127.0.0.1: {where} {words}"
 
 
-def test_an_sshd_that_hangs(home: Home, hosts: list[LabHost]):
-    hosts[0].freeze_sshd()
-    assert "sent nothing for 1 s" in refusal(Host(hosts[0].name), settings=QUICK)
-
-
 def test_one_that_is_no_ssh_server(home: Home, talker: Callable[[bytes], int]):
     port = talker(b"HTTP/1.1 400 Bad Request\r\n" * 200)
     said = refusal(Host("127.0.0.1", port=port))
@@ -157,25 +152,6 @@ def test_an_ssh_server_that_stops_in_the_middle(home: Home, hosts: list[LabHost]
 
 
 # All of them together
-
-
-def test_all_failures_are_told_in_the_order_of_the_hosts(home: Home, hosts: list[LabHost], silent: int):
-    """The first of them is the last to fail."""
-    hosts[1].new_host_key()
-    said = refusal(
-        Host("127.0.0.1", port=silent),
-        Host(hosts[0].name),
-        Host(hosts[1].name),
-        Host("no-such-host.invalid"),
-        Host(hosts[2].name, port=9),
-        settings=ONCE._replace(connect_timeout=8.0),
-    ).splitlines()
-    assert [line.partition(":")[0] for line in said] == [
-        "127.0.0.1",
-        "node2",
-        "no-such-host.invalid",
-        "node3",
-    ]
 
 
 def test_few_at_a_time(home: Home, hosts: list[LabHost]):
@@ -221,10 +197,6 @@ def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):
         fleet.connect()
     assert time.monotonic() - began < 25, "a silent one is waited for for 30 s"
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("ssh ")])
-
-
-def test_no_hosts_is_no_problem(home: Home):
-    assert works() == []
 
 
 def test_connecting_anew_fails_with_the_same_words(home: Home, hosts: list[LabHost]):

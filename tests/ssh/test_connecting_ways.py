@@ -20,26 +20,6 @@ def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path / "home", lab, monkeypatch)
 
 
-def test_the_hostfile_wins_over_ssh_config(home: Home, hosts: list[LabHost]):
-    home.config(f"Host wrong\n  HostName {hosts[0].address}\n  Port 9\n  User nobody-there\n")
-    assert "9 refused" in refusal(Host("wrong"))
-    assert works(Host("wrong", user=hosts[0].user, port=hosts[0].port)) == []
-
-
-def test_included_files_count(home: Home, hosts: list[LabHost]):
-    (home.path / ".ssh/conf.d").mkdir()
-    (home.path / ".ssh/conf.d/one.conf").write_text(f"Host short\n  HostName {hosts[0].address}\n")
-    home.config(f"Include conf.d/*.conf\nHost short\n  Port {hosts[0].port}\n  User {hosts[0].user}\n")
-    assert works(Host("short")) == []
-
-
-def test_a_configuration_that_can_not_be_read_is_said(home: Home, hosts: list[LabHost]):
-    home.config("Host *\n  nonsense\n")
-    assert refusal(Host(hosts[0].name)).startswith("node1: ~/.ssh/config can't be understood: ")
-    home.config("Host *\n  Port many\n")
-    assert "~/.ssh/config" in refusal(Host(hosts[0].name))
-
-
 def test_through_another_host(home: Home, hosts: list[LabHost]):
     home.config(f"Host {hosts[1].name} {hosts[2].name}\n  ProxyJump {hosts[0].name}\n")
     assert works(Host(hosts[1].name), Host(hosts[2].name)) == []
@@ -53,14 +33,6 @@ def test_through_two_hosts_in_the_order_written(home: Home, hosts: list[LabHost]
     assert said.startswith(
         "node3: its gateway node2: its gateway no-such-host.invalid: 'no-such-host.invalid' was not found"
     )
-
-
-def test_a_gateway_whose_key_is_unknown(home: Home, hosts: list[LabHost]):
-    home.config(f"Host {hosts[1].name}\n  ProxyJump {hosts[0].name}\n")
-    home.known.write_text("".join(home.known.read_text().splitlines(keepends=True)[1:]))
-    said = refusal(Host(hosts[1].name))
-    assert said.startswith("node2: its gateway node1: the host key of ")
-    assert len(works(Host(hosts[1].name), settings=ONCE._replace(accept_new=True))) == 1
 
 
 def test_a_gateway_that_can_not_reach_the_host(home: Home, hosts: list[LabHost]):

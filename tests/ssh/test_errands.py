@@ -15,8 +15,8 @@ from launcher.job import Host
 from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
-from tests.ssh.errand_stubs import receive, send, start
-from tests.ssh.host import PATIENCE, LabHost, until
+from tests.ssh.connecting import PATIENCE, Home, receive, send, start
+from tests.ssh.host import LabHost, until
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(240)
@@ -33,14 +33,9 @@ SHELLS = [
 
 
 @pytest.fixture(autouse=True)
-def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A home with the keys of the lab."""
-    path = tmp_path / "home"
-    path.mkdir()
-    lab.move_in(path)
-    monkeypatch.setenv("HOME", str(path))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return path
+    return Home(tmp_path / "home", lab, monkeypatch)
 
 
 class Runner:
@@ -100,19 +95,6 @@ def test_it_works_whatever_the_login_shell(shell: str, hosts: list[LabHost], run
     assert errand.stderr() == ""
 
 
-def test_arguments_arrive_as_json_gives_them(hosts: list[LabHost], run: Runner):
-    arguments = {
-        "a": [1, 2.5, None, True],
-        "b": ("x", "ü \udcff"),
-        "c": {"1": []},
-        "quotes": "' \" \\ $HOME !x\n",
-    }
-    expected = {**arguments, "b": list(arguments["b"])}
-    errand = run(hosts[0], "shown", arguments)
-    assert receive(errand) == repr(expected).encode()
-    assert errand.wait(30) == 0
-
-
 def test_nothing_of_the_users_is_on_the_command_line_and_nothing_is_inherited(
     hosts: list[LabHost], run: Runner
 ):
@@ -125,40 +107,12 @@ def test_nothing_of_the_users_is_on_the_command_line_and_nothing_is_inherited(
     assert (in_path, site) == (False, False) and version >= (3, 8)
 
 
-def test_its_exit_status_and_last_words(hosts: list[LabHost], run: Runner):
-    errand = run(hosts[0], "ends", {"status": 7, "said": "disk full\n"})
-    assert receive(errand) == b""
-    assert errand.wait(30) == 7
-    assert errand.stderr() == "disk full\n"
-
-
-def test_one_that_is_killed_has_no_status(hosts: list[LabHost], run: Runner):
-    errand = run(hosts[0], "killed")
-    assert receive(errand) == b""
-    assert errand.wait(30) is None
-
-
-def test_a_fault_of_ours_shows_its_traceback(hosts: list[LabHost], run: Runner):
-    errand = run(hosts[0], "breaks")
-    assert receive(errand) == b""
-    assert errand.wait(30) == 1
-    assert "RuntimeError: an errand that is broken" in errand.stderr()
-
-
 def test_stderr_is_read_on_and_its_end_is_kept(hosts: list[LabHost], run: Runner):
     errand = run(hosts[0], "floods", 8 << 20)
     assert receive(errand) == b"ok"
     said = errand.stderr()
     assert len(said) == 64 * 1024
     assert said.endswith("xxx\nthe last words\n")
-
-
-def test_much_output_arrives_whole(hosts: list[LabHost], run: Runner):
-    size = 64 << 20
-    errand = run(hosts[0], "pours", size)
-    received = receive(errand, patience=60)
-    assert len(received) == size
-    assert received == b"".join(b"%07d\n" % number for number in range(size // 8))
 
 
 def test_sending_never_waits_and_wakes_when_there_is_room(hosts: list[LabHost], run: Runner):
@@ -204,17 +158,6 @@ def test_closing_ends_its_stdin(hosts: list[LabHost], run: Runner):
     until(lambda: not hosts[0].processes(), PATIENCE, "everything ends")
     with pytest.raises(TransportError, match="closed"):
         errand.recv(1)
-
-
-def test_closing_before_it_has_begun_leaves_nothing(hosts: list[LabHost], run: Runner):
-    for _ in range(12):  # more than the server allows at a time
-        run(hosts[0], "echo").close()
-        assert receive(run(hosts[0], "shown", 1)) == b"1"
-
-
-def test_many_at_once_on_one_connection(hosts: list[LabHost], run: Runner):
-    errands = [run(hosts[0], "shown", number) for number in range(8)]
-    assert [receive(errand) for errand in errands] == [b"%d" % number for number in range(8)]
 
 
 def test_more_than_the_server_allows_is_said(hosts: list[LabHost], run: Runner):
@@ -288,16 +231,6 @@ def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):
     assert "ended with 3 and printed: no libpython" in said
 
 
-def test_every_python_of_this_machine(hosts: list[LabHost], run: Runner):
-    for python in _pythons(hosts[0]):
-        assert receive(run(hosts[0], "shown", 1, python=python)) == b"1"
-
-
-def _pythons(host: LabHost) -> list[str]:
-    found = [f"/usr/bin/python3.{minor}" for minor in range(8, 20)]
-    return [path for path in found if host.there(path).exists()]
-
-
 def test_a_connection_that_breaks(hosts: list[LabHost], run: Runner):
     errand = run(hosts[0], "echo")
     assert send(errand, b"x") or receive(errand, 1)
@@ -327,6 +260,3 @@ def test_a_host_that_is_cut_off_makes_nobody_wait(hosts: list[LabHost], run: Run
     hosts[0].restore()
 
 
-def test_a_fleet_knows_only_its_hosts(hosts: list[LabHost], run: Runner):
-    with pytest.raises(TransportError, match="nobody: there is no connection to it"):
-        run.fleet(hosts[0]).run("nobody", "errands:echo", None)

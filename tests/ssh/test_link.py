@@ -105,17 +105,6 @@ def here(opened: Callable[..., Reach]) -> Reach:
     return reach
 
 
-def test_watchdog_and_agent_can_be_recognised(here: Reach):
-    here.agent.started("worker/0", ["sleep", "600"])
-    assert sorted(here.alive()) == sorted([*KEEPERS, "sleep"])
-    assert os.getsid(here.keepers()[0]) != os.getsid(here.fleet.errands[0].process.pid)
-    assert here.agent.close() == ""
-    here.gone()
-    assert here.told == []
-    assert here.fleet.errands[0].wait(PATIENCE) == 0
-    assert here.fleet.errands[0].stderr() == ""
-
-
 def test_a_connection_that_breaks_again_and_again(opened: Callable[..., Reach]):
     here = opened(lease=30.0)
     here.agent.ready()
@@ -289,16 +278,6 @@ def test_watchdog_or_agent_is_killed(here: Reach, index: int, said: str):
     os.kill(here.keepers()[index], 9)
     assert here.agent.to_the_end(PATIENCE) == said
     here.gone()
-
-
-def test_who_brought_the_connection_is_killed(here: Reach):
-    """As good as a broken connection."""
-    here.count(100)
-    here.agent.prints("worker/0", b"line 10\n")
-    here.fleet.errands[0].process.kill()
-    here.counted(100)
-    assert here.agent.close() == ""
-    assert len(here.told) == 2
 
 
 def test_all_of_it_is_killed_on_demand(here: Reach):

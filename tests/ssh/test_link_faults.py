@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -109,35 +103,6 @@ def test_the_connection_is_killed_before_the_agent_is_asked_for(caller: Path, ho
     assert back.startswith("connected again after ")
 
 
-def test_a_job_without_faults_and_nothing_is_left(reach: Callable[..., Reach]):
-    here = reach()
-    assert here.agent.run("worker/0", ["sh", "-c", "echo out; exit 3"]).code == 3
-    assert here.agent.output("worker/0") == b"out\n"
-    assert len(here.named("launch-watchdog", "launch-agent")) == 2
-    assert here.agent.close() == ""
-    here.gone()
-    assert here.told == []
-
-
-@pytest.mark.slow
-def test_the_link_is_cut_for_ten_seconds_in_the_middle_of_lines(reach: Callable[..., Reach]):
-    here = reach(lease=30.0)
-    here.agent.start("worker/0", [*COUNT, "800"])
-    here.agent.prints("worker/0", b"line 50\n")
-    here.host.cut()
-    here.agent.quiet(10)
-    assert not here.agent.fact(events.TaskExited, "worker/0")
-    here.host.restore()
-    here.agent.wait(events.TaskGone, "worker/0", timeout=60)
-    assert here.agent.output("worker/0") == numbered(800)
-    assert here.agent.wait(events.TaskExited, "worker/0").code == 7
-    lost, back = here.said()[:2]
-    words = r"connection lost \(no answer for \d+ s\); its tasks go on, trying again for [12]\d s"
-    assert re.fullmatch(words, lost), lost
-    assert back.startswith("connected again after ")
-    assert here.agent.close() == ""
-
-
 def test_the_link_is_cut_while_a_task_ends(reach: Callable[..., Reach]):
     """Its exit status comes later, and only once."""
     here = reach()
@@ -149,38 +114,6 @@ def test_the_link_is_cut_while_a_task_ends(reach: Callable[..., Reach]):
     here.agent.wait(events.TaskGone, "worker/0", timeout=60)
     assert [fact.code for fact in here.agent.all(events.TaskExited)] == [9]
     assert here.agent.output("worker/0") == b"begun\ndone\n"
-
-
-def test_the_link_is_cut_for_good(reach: Callable[..., Reach]):
-    """The link ends within the lease, and on the host everything is gone by then."""
-    here = reach(lease=8.0)
-    here.agent.start("worker/0", ["sh", "-c", "trap '' TERM; while :; do echo line; sleep 0.1; done"])
-    here.agent.prints("worker/0", b"line\n")
-    since = time.monotonic()
-    here.host.cut()
-    said = here.agent.to_the_end(40)
-    assert 5.5 < time.monotonic() - since < 30
-    assert said is not None
-    assert said.startswith("no answer for 8 s: ")
-    assert said.endswith("; its agent ends the tasks there by itself")
-    here.gone()
-
-
-def test_the_connections_on_the_host_are_killed(reach: Callable[..., Reach]):
-    """It is back at once, again and again, and no line is lost."""
-    here = reach()
-    here.agent.start("worker/0", [*COUNT, "300"])
-    for number in (30, 100, 170):
-        here.agent.prints("worker/0", b"line %d\n" % number)
-        since, before = time.monotonic(), len(here.told)
-        assert here.host.kill_sshd_sessions()
-        here.agent.until(lambda before=before: len(here.told) >= before + 2)  # type: ignore[misc]
-        here.agent.prints("worker/0", b"line %d\n" % (number + 30))
-        assert time.monotonic() - since < 20, "a lease is 120 s"
-    here.agent.wait(events.TaskGone, "worker/0", timeout=60)
-    assert here.agent.output("worker/0") == numbered(300)
-    assert len(here.told) == 6
-    assert here.agent.close() == ""
 
 
 def test_much_output_through_connections_that_break(reach: Callable[..., Reach]):
@@ -211,60 +144,6 @@ def test_sshd_lets_nobody_in_any_more(reach: Callable[..., Reach]):
     assert said == "its agent ended while the connection was down"
 
 
-LAUNCHER = """
-import os, sys, time
-from launcher import events
-from launcher.job import Host
-from launcher.transports.ssh.hosts import SshHosts
-from launcher.transports.link import ReconnectingTransport
-from launcher.transports.ssh import SshSettings
-from launcher.transports.link import ReconnectingTransport
-from tests.contract.driver import Driver
-host = Host(sys.argv[1])
-with SshHosts([host], SshSettings(), print) as fleet:
-    fleet.connect()
-    agent = Driver(ReconnectingTransport(fleet, print).open(host), host.name, {})
-    agent.ready()
-    agent.started("worker/0", ["sh", "-c", sys.argv[2]])
-    print("up", flush=True)
-    time.sleep(200)
-"""
-
-
-@pytest.mark.parametrize("task", ["trap '' TERM; setsid sleep 600 & sleep 600", "while :; do echo $0; done"])
-def test_the_launcher_is_killed(hosts: list[LabHost], lab: Lab, task: str):
-    """It can do nothing about it, and in seconds nothing is left there; also of what prints on and on."""
-    environment = {**os.environ, **lab.environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
-    argv = [sys.executable, "-c", LAUNCHER, hosts[0].address, task]
-    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as launcher:
-        try:
-            assert launcher.stdout is not None
-            assert launcher.stdout.readline() == b"up\n"
-            until(lambda: len(hosts[0].processes()) > 3, PATIENCE, "all of them are there")
-            time.sleep(1)
-        finally:
-            launcher.send_signal(signal.SIGKILL)
-    since = time.monotonic()
-    until(lambda: not hosts[0].processes(), PATIENCE, "everything ends")
-    print(f"gone in {time.monotonic() - since:.1f} s")
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (("launch-agent",), "the agent ended: it was killed"),
-        (("launch-watchdog",), "its watchdog was killed"),
-    ],
-)
-def test_somebody_on_the_host_is_killed(reach: Callable[..., Reach], names: tuple[str, ...], said: str):
-    here = reach()
-    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
-    here.agent.prints("worker/0", b"up")
-    here.kill(*names)
-    assert here.agent.to_the_end(PATIENCE) == said
-    here.gone()
-
-
 def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach: Callable[..., Reach]):
     first = reach()
     first.agent.started("worker/0", ["sh", "-c", "setsid sleep 601 & echo up; sleep 602"])
@@ -284,28 +163,6 @@ def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach:
     finally:
         mine.kill()
         mine.communicate()
-
-
-def test_an_agent_that_does_not_end_is_killed(reach: Callable[..., Reach]):
-    here = reach()
-    here.agent.started("worker/0", ["sleep", "600"])
-    here.host.run(["kill", "-STOP", str(here.named("launch-agent")[0])])
-    here.agent.link.hang_up()
-    assert here.agent.link.wait(0.5) is None
-    # That it was is known in a second, or a little later.
-    assert (here.agent.link.kill(PATIENCE) or here.agent.link.wait(PATIENCE)) is not None
-    here.gone()
-
-
-def test_a_bad_cable(reach: Callable[..., Reach]):
-    here = reach(lease=60.0)
-    here.host.netem("delay 200ms loss 20%")
-    here.agent.start("worker/0", [*COUNT, "500"])
-    here.agent.wait(events.TaskGone, "worker/0", timeout=160)
-    assert here.agent.output("worker/0") == numbered(500)
-    here.host.netem_off()
-    assert here.agent.close() == ""
-    print(here.told)
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from tests.ssh.lab import Lab
 from tests.ssh.test_relay import sshd_with
 
 pytestmark = pytest.mark.timeout(240)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mount namespaces")
 
 INCLUDE = """\
 Host other
@@ -48,7 +47,6 @@ def test_match_and_a_proxy_command_with_shell_features(
     assert ended.code == 0, ended.err
 
 
-@needs_root
 def test_the_same_by_the_ssh_command(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
     """With more of both. ``ssh -G`` reads the account's home: a mount namespace has another ``.ssh``."""
     home = pwd.getpwuid(os.getuid()).pw_dir

@@ -15,7 +15,6 @@ from tests.ssh.host import PATIENCE, LabHost, until
 from tests.unit.files.hosts import snapshot
 
 pytestmark = pytest.mark.timeout(240)
-needs_spaces = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 CACHE = ".cache/tf-launcher"
 ALL = ["--hosts", "node1,node2,node3,node4", "--workers", "4"]
 ONE = ["--hosts", "node1", "--workers", "1"]
@@ -92,7 +91,6 @@ def test_to_a_place_that_stays(ssh_launch: Launch, hosts: list[LabHost], project
     assert others == {b"checkpoint", b".tf-launcher-sync"}
 
 
-@needs_spaces
 def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """All that is wrong is message at once, and nothing is started."""
     full, closed, well, blocked = hosts
@@ -111,7 +109,6 @@ def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], pr
     assert f"{well.name}: /dev/shm can't be replaced: it is a mount point; give a folder below" in ended.err
 
 
-@needs_spaces
 def test_a_host_without_python_is_reported_once(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     hosts[1].no_python()
     (tmp_path / "code").mkdir()
@@ -123,7 +120,6 @@ def test_a_host_without_python_is_reported_once(ssh_launch: Launch, hosts: list[
     assert not [path for host in hosts for path in host.files() if "/work/" in path]
 
 
-@needs_spaces
 @pytest.mark.parametrize("seconds", [0, pytest.param(14, marks=pytest.mark.slow)])
 def test_a_link_that_breaks_in_the_middle(
     ssh_launch: Launch, hosts: list[LabHost], project: Path, seconds: int
@@ -153,7 +149,6 @@ def test_a_link_that_breaks_in_the_middle(
     assert int(sent) < 52 + 32, "what had arrived came again"
 
 
-@needs_spaces
 def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """It is named, and nothing half done is seen there."""
     gone = hosts[0]

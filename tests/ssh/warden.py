@@ -16,8 +16,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: What every process of a session on a host without namespaces has in its environment: its host's folder.
-MARK = "TF_LAUNCHER_LAB_HOST"
 #: The first process of a host. SIGCHLD ignored, so that the kernel reaps whom it inherits, as an init would.
 _INIT = r"""
 set -e
@@ -68,11 +66,8 @@ def main(settings_text: str) -> int:
             line.kill()
             # To the end of its output: a host that has not come up may still be making folders.
             line.communicate()
-        if not settings["spaces"]:
-            _end_plain(settings["folder"])
-        else:
-            # It would go by itself, a little later.
-            subprocess.run(["ip", "link", "del", settings["uplink"]], capture_output=True, timeout=10)
+        # It would go by itself, a little later.
+        subprocess.run(["ip", "link", "del", settings["uplink"]], capture_output=True, timeout=10)
         shutil.rmtree(settings["folder"], ignore_errors=True)
     return 0
 
@@ -86,8 +81,6 @@ def _say(what: object) -> None:
 
 
 def _build(settings: dict[str, Any], lines: list[subprocess.Popen[str]]) -> dict[str, Any]:
-    if not settings["spaces"]:
-        return {"warden": os.getpid(), "switch": 0, "hosts": [0] * settings["count"]}
     folder, count = Path(settings["folder"]), settings["count"]
     lines.append(_unshared(["--net"], ["sh", "-c", _SWITCH]))
     all_of_them = ["--net", "--uts", "--ipc", "--mount", "--pid", "--mount-proc"]
@@ -101,25 +94,6 @@ def _build(settings: dict[str, Any], lines: list[subprocess.Popen[str]]) -> dict
     switch, hosts = children[0], children[1:]
     _wire(settings["subnet"], settings["uplink"], switch, hosts)
     return {"warden": os.getpid(), "switch": switch, "hosts": hosts}
-
-
-def _end_plain(folder: str) -> None:
-    """End the sshds and sessions of hosts without namespaces: their command or their environment names us."""
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if _names(Path(f"/proc/{name}"), f"{folder}/node".encode()):
-                os.kill(int(name), signal.SIGKILL)
-        except OSError:  # it has just ended, or is somebody else's
-            pass
-
-
-def _names(process: Path, folder: bytes) -> bool:
-    """Whether it is the sshd of a host in a folder that begins so, or was started by a session there."""
-    words = (process / "cmdline").read_bytes()
-    variables = b"\0" + (process / "environ").read_bytes()
-    return (
-        words.startswith(b"sshd: ") and b" " + folder in words
-    ) or f"\0{MARK}=".encode() + folder in variables
 
 
 def _unshared(kinds: list[str], argv: list[str]) -> subprocess.Popen[str]:

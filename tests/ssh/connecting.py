@@ -1,4 +1,4 @@
-"""How tests connect to the hosts of the lab, and run programs of `tests/stubs/errands.py` there."""
+"""How tests connect to the hosts of the lab, and run programs of `tests/stubs/programs.py` there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.transports.ssh.hosts import SshHosts
 from launcher.transports.ssh.program import SshProgram
 from tests.ssh.lab import Lab
 
-_STUBS = "tests.stubs.errands"
+_STUBS = "tests.stubs.programs"
 #: Seconds for what a host does in a moment, also on a busy machine.
 PATIENCE = 60.0
 
@@ -54,10 +54,10 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
         fleet.connect()
         for host in hosts:
             assert fleet.is_alive(host.name)
-            errand = fleet.run(host.name, "launcher.agent.processes:descendants_of", 1)
-            receive(errand)
-            assert errand.wait(30) is not None, errand.stderr()
-            errand.close()
+            program = fleet.run(host.name, "launcher.agent.processes:descendants_of", 1)
+            receive(program)
+            assert program.wait(30) is not None, program.stderr()
+            program.close()
     return told
 
 
@@ -85,33 +85,33 @@ def start(hosts: SshHosts, host: str, function: str, arguments: object) -> SshPr
     return SshProgram(hosts.connection(host), python, startup)
 
 
-def receive(errand: RemoteCommand, until: int | None = None, patience: float = PATIENCE) -> bytes:
+def receive(program: RemoteCommand, until: int | None = None, patience: float = PATIENCE) -> bytes:
     """All that comes up to the end, or so many bytes."""
     deadline = time.monotonic() + patience
     received = b""
     while until is None or len(received) < until:
-        data = errand.recv(1 << 20)
+        data = program.recv(1 << 20)
         if data == b"":
             return received
         if data is not None:
             received += data
             continue
         left = deadline - time.monotonic()
-        assert left > 0, f"not in time; it sent {received[-1000:]!r} and said {errand.stderr()!r}"
-        select.select([errand], [], [], left)
+        assert left > 0, f"not in time; it sent {received[-1000:]!r} and said {program.stderr()!r}"
+        select.select([program], [], [], left)
     return received
 
 
-def send(errand: RemoteCommand, data: bytes, patience: float = PATIENCE) -> bytes:
+def send(program: RemoteCommand, data: bytes, patience: float = PATIENCE) -> bytes:
     """Send all of it; what came back meanwhile."""
     deadline = time.monotonic() + patience
     view, received = memoryview(data), b""
     while view:
-        sent = errand.send(view)
+        sent = program.send(view)
         view = view[sent:]
-        assert time.monotonic() < deadline, f"not in time; it said {errand.stderr()!r}"
+        assert time.monotonic() < deadline, f"not in time; it said {program.stderr()!r}"
         if not sent:
             # No short time-out: the descriptor becomes ready when more can be sent.
-            select.select([errand], [errand] if received else [], [], patience)
-        received += errand.recv(1 << 20) or b""
+            select.select([program], [program] if received else [], [], patience)
+        received += program.recv(1 << 20) or b""
     return received

@@ -1,4 +1,4 @@
-"""A fleet without SSH: errands are processes of this machine, and their connections do what a test wants.
+"""A fleet without SSH: programs are processes of this machine, and their connections do what a test wants.
 
 A connection is two socket pairs with a thread between them, so that bytes can be on their way, late or lost.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from launcher.errors import ConnectionLost, TransportError
 
 _ROOT = str(Path(__file__).parents[2])
-#: What an errand runs: its arguments come first on its stdin, as a line of JSON.
+#: What a program runs: its arguments come first on its stdin, as a line of JSON.
 _START = """
 import sys, os, json
 sys.path.insert(0, sys.argv[1])
@@ -31,7 +31,7 @@ sys.exit(getattr(__import__(module, fromlist=[function]), function)(json.loads(l
 _PIECE = 64 * 1024
 
 
-class PretendErrand:
+class PretendProgram:
     """See `launcher.transport.base.RemoteCommand`."""
 
     def __init__(self, line: PretendLine, python: str, entry: str, arguments: object) -> None:
@@ -126,7 +126,7 @@ def _pass_on(source: socket.socket, target: socket.socket) -> bool:
 
 
 class PretendLine:
-    """One connection to a host, with the errands on it."""
+    """One connection to a host, with the programs on it."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -141,7 +141,7 @@ class PretendFleet:
         self.host = host
         self.python = python
         self.line = PretendLine(host)
-        self.errands: list[PretendErrand] = []
+        self.programs: list[PretendProgram] = []
         #: Whether a new connection can be had, and how often that was tried.
         self.reachable = True
         self.dialled = 0
@@ -149,12 +149,12 @@ class PretendFleet:
         self.takes = 0.0
         self._silent = False
 
-    def run(self, host: str, entry: str, arguments: object) -> PretendErrand:
-        """See `Errands.run`."""
+    def run(self, host: str, entry: str, arguments: object) -> PretendProgram:
+        """See `Programs.run`."""
         if self.line.is_cut:
             raise ConnectionLost(f"{host}: the connection broke")
-        self.errands.append(PretendErrand(self.line, self.python, entry, arguments))
-        return self.errands[-1]
+        self.programs.append(PretendProgram(self.line, self.python, entry, arguments))
+        return self.programs[-1]
 
     def reconnect(self, host: str) -> None:
         """See `Dialling.reconnect`."""
@@ -182,6 +182,6 @@ class PretendFleet:
         self.line.frozen.clear()
 
     def close(self) -> None:
-        """Every errand is over."""
-        for errand in self.errands:
-            errand.end()
+        """Every program is over."""
+        for program in self.programs:
+            program.end()

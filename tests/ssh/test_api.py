@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcher import ExitStatus, InputMode, TaskFailed, TaskState, TFCluster, TFParallel
+from launcher import ExitStatus, InputMode, TaskState, TFCluster, TFParallel
 from launcher.feed import listener
 from launcher.testing import Cluster
 from tests.local.seeing import soon

@@ -11,7 +11,6 @@ import pytest
 
 from tests.conftest import Launch
 from tests.ssh.host import PATIENCE, LabHost, until
-from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(180)
 NAMES = ["node1", "node2", "node3", "node4"]

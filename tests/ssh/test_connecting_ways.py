@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.job import Host
-from tests.ssh.connecting import ONCE, Home, refusal, works
+from tests.ssh.connecting import Home, refusal, works
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 

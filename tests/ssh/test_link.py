@@ -300,14 +300,14 @@ def test_it_can_not_be_killed_where_it_can_not_be_reached(here: Reach):
 
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
     """The answer to the first request was lost; the agent is there once."""
-    errand = here.fleet.run("node1", links.START, here.link._arguments)
+    program = here.fleet.run("node1", links.START, here.link._arguments)
     channel = Channel(lambda: Decoder(True, "node1"), here.link._arguments["token"], greets=True)
     channel.connect(0, time.monotonic())
-    assert errand.send(b"".join(channel.output(time.monotonic())))
+    assert program.send(b"".join(channel.output(time.monotonic())))
     time.sleep(0.5)
-    assert not errand.recv(1), "an older connection does not replace the one there is"
+    assert not program.recv(1), "an older connection does not replace the one there is"
     assert [_name(p.pid) for p in sweep.tagged()[here.link._arguments["agent"]]].count("launch-agent") == 1
-    errand.close()
+    program.close()
     assert here.agent.run("worker/1", ["sh", "-c", "exit 5"]).code == 5
 
 
@@ -331,7 +331,7 @@ def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[...
         time.sleep(moment)
         here.link.close()
         assert here.link.wait(PATIENCE) is not None
-        assert here.fleet.errands[0].wait(PATIENCE) is not None
+        assert here.fleet.programs[0].wait(PATIENCE) is not None
         _gone_by_itself(lambda: set(leaks(nothing_left).processes) <= before)
         assert processes.look_at(os.getpid()) is not None
 
@@ -352,8 +352,8 @@ def _gone_by_itself(gone: Callable[[], bool]) -> None:
 def test_remote_commands_over_a_connection_that_breaks(here: Reach):
     """What goes through them is whole, while a task prints and connections break."""
     here.agent.start("worker/0", ["python3", "-c", FLOOD])
-    first = here.link.command("tests.stubs.errands:echo", None)
-    second = here.link.command("tests.stubs.errands:ends", {"said": "last words", "status": 3})
+    first = here.link.command("tests.stubs.programs:echo", None)
+    second = here.link.command("tests.stubs.programs:ends", {"said": "last words", "status": 3})
     data = bytes(range(256)) * 40_000
     sent = received = 0
     deadline = time.monotonic() + PATIENCE * 2
@@ -382,16 +382,16 @@ def test_remote_commands_over_a_connection_that_breaks(here: Reach):
 
 
 def test_a_remote_command_that_is_closed_ends(here: Reach):
-    command = here.link.command("tests.stubs.errands:echo", None)
+    command = here.link.command("tests.stubs.programs:echo", None)
     command.send(b"x")
     here.agent.until(lambda: command.recv(1))
     names = here.alive()
     command.close()
     here.agent.until(lambda: len(here.alive()) < len(names))
-    broken = here.link.command("tests.stubs.errands:breaks", None)
+    broken = here.link.command("tests.stubs.programs:breaks", None)
     assert broken.wait(PATIENCE) == 1
-    assert "RuntimeError: an errand that is broken" in broken.stderr()
-    killed = here.link.command("tests.stubs.errands:killed", None)
+    assert "RuntimeError: a program that is broken" in broken.stderr()
+    killed = here.link.command("tests.stubs.programs:killed", None)
     assert killed.wait(PATIENCE) is None
     broken.close()
     killed.close()
@@ -399,7 +399,7 @@ def test_a_remote_command_that_is_closed_ends(here: Reach):
 
 
 def test_a_remote_command_whose_agent_is_gone(here: Reach):
-    command = here.link.command("tests.stubs.errands:echo", None)
+    command = here.link.command("tests.stubs.programs:echo", None)
     os.kill(here.keepers()[1], 9)
     here.agent.to_the_end(PATIENCE)
     with pytest.raises(TransportError, match="node1: the agent ended: it was killed"):

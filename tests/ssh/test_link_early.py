@@ -10,7 +10,7 @@ import pytest
 from launcher.job import Host
 from launcher.transports import link as links
 from launcher.transports.link import ReconnectingTransport
-from tests.ssh.pretend import PretendErrand, PretendFleet
+from tests.ssh.pretend import PretendFleet, PretendProgram
 from tests.ssh.test_link import Reach, opened
 
 __all__ = ["opened"]  # a fixture
@@ -25,14 +25,14 @@ class Breaking(PretendFleet):
         super().__init__()
         self.breaks = breaks
 
-    def run(self, host: str, entry: str, arguments: object) -> PretendErrand:
-        """See `Errands.run`."""
+    def run(self, host: str, entry: str, arguments: object) -> PretendProgram:
+        """See `Programs.run`."""
         if not self.breaks:
             return super().run(host, entry, arguments)
         self.breaks -= 1
-        errand = super().run(host, "builtins:len", arguments)
+        program = super().run(host, "builtins:len", arguments)
         self.line.is_cut = True
-        return errand
+        return program
 
 
 def works(here: Reach) -> None:

@@ -194,7 +194,7 @@ def test_who_does_not_read_is_not_read_for(lab: Lab, fleet: SshHosts, folder: st
 
 
 def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: SshHosts, folder: str, echo: Echo):
-    """The same connection carries another way, and errands."""
+    """The same connection carries another way, and programs."""
     port = fleet.relay(echo.path, print)["node1"]
     stuck = "import time; way = 0\n" + TALK.replace(
         "while piece := way.recv(1 << 16):", "while time.sleep(9):"

@@ -1,4 +1,4 @@
-"""Errands on real hosts: whatever the login shell, exactly the bytes that were sent; else clear words."""
+"""Programs on real hosts: whatever the login shell, exactly the bytes that were sent; else clear words."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 class Runner:
-    """Runs errands on hosts, each connected to when it is first needed."""
+    """Runs programs on hosts, each connected to when it is first needed."""
 
     def __init__(self) -> None:
         self._fleets: dict[Host, SshHosts] = {}
-        self._errands: list[RemoteCommand] = []
+        self._programs: list[RemoteCommand] = []
 
     def fleet(self, host: LabHost, python: str | None = None) -> SshHosts:
         """A fleet of this host alone."""
@@ -56,14 +56,14 @@ class Runner:
     def __call__(
         self, host: LabHost, function: str, arguments: object = None, python: str | None = None
     ) -> RemoteCommand:
-        errand = start(self.fleet(host, python), host.name, function, arguments)
-        self._errands.append(errand)
-        return errand
+        program = start(self.fleet(host, python), host.name, function, arguments)
+        self._programs.append(program)
+        return program
 
     def close(self) -> None:
         """Close everything."""
-        for errand in self._errands:
-            errand.close()
+        for program in self._programs:
+            program.close()
         for fleet in self._fleets.values():
             fleet.close()
 
@@ -76,10 +76,10 @@ def run() -> Iterator[Runner]:
     runner.close()
 
 
-def failure(errand: RemoteCommand) -> str:
+def failure(program: RemoteCommand) -> str:
     """Why it can't be run."""
     with pytest.raises(TransportError) as caught:
-        receive(errand)
+        receive(program)
     return str(caught.value)
 
 
@@ -89,10 +89,10 @@ def test_it_works_whatever_the_login_shell(shell: str, hosts: list[LabHost], run
         pytest.skip(f"no {shell} on this machine")
     hosts[0].set_shell(shell)
     every_byte = bytes(range(256)) * 300
-    errand = run(hosts[0], "echo")
-    received = send(errand, every_byte)
-    assert received + receive(errand, len(every_byte) - len(received)) == every_byte
-    assert errand.stderr() == ""
+    program = run(hosts[0], "echo")
+    received = send(program, every_byte)
+    assert received + receive(program, len(every_byte) - len(received)) == every_byte
+    assert program.stderr() == ""
 
 
 def test_nothing_of_the_users_is_on_the_command_line_and_nothing_is_inherited(
@@ -108,36 +108,36 @@ def test_nothing_of_the_users_is_on_the_command_line_and_nothing_is_inherited(
 
 
 def test_stderr_is_read_on_and_its_end_is_kept(hosts: list[LabHost], run: Runner):
-    errand = run(hosts[0], "floods", 8 << 20)
-    assert receive(errand) == b"ok"
-    said = errand.stderr()
+    program = run(hosts[0], "floods", 8 << 20)
+    assert receive(program) == b"ok"
+    said = program.stderr()
     assert len(said) == 64 * 1024
     assert said.endswith("xxx\nthe last words\n")
 
 
 def test_sending_never_waits_and_wakes_when_there_is_room(hosts: list[LabHost], run: Runner):
-    errand = run(hosts[0], "deaf", 0)
-    assert receive(errand, 3) == b"up\n"
+    program = run(hosts[0], "deaf", 0)
+    assert receive(program, 3) == b"up\n"
     pids = [str(process.pid) for process in hosts[0].processes()]
     hosts[0].run(["kill", "-STOP", *pids])
-    taken = _send_until_stuck(errand, 1 << 20)
+    taken = _send_until_stuck(program, 1 << 20)
     assert 1 << 20 < taken < 64 << 20
     hosts[0].run(["kill", "-CONT", *pids])
-    assert _woken(errand, 30), "nobody said that there is room again"
-    errand.recv(1)
-    assert errand.send(b"x") == 1
+    assert _woken(program, 30), "nobody said that there is room again"
+    program.recv(1)
+    assert program.send(b"x") == 1
 
 
-def _send_until_stuck(errand: RemoteCommand, least: int = 0) -> int:
+def _send_until_stuck(program: RemoteCommand, least: int = 0) -> int:
     """Send until nothing more is taken for a while; how much was, which must be so much."""
     data, taken, deadline = bytes(1 << 20), 0, time.monotonic() + 60
     while True:
-        sent = _in_no_time(lambda: errand.send(data))
+        sent = _in_no_time(lambda: program.send(data))
         taken += sent
-        if not sent and not _woken(errand, 0.4) and taken > least:
+        if not sent and not _woken(program, 0.4) and taken > least:
             return taken
         assert time.monotonic() < deadline, f"{taken} bytes taken"
-        assert not errand.recv(1)
+        assert not program.recv(1)
 
 
 def _in_no_time(call: Callable[[], int]) -> int:
@@ -147,29 +147,29 @@ def _in_no_time(call: Callable[[], int]) -> int:
     return result
 
 
-def _woken(errand: RemoteCommand, seconds: float) -> bool:
-    return bool(any(select.select([], [errand], [], seconds)))
+def _woken(program: RemoteCommand, seconds: float) -> bool:
+    return bool(any(select.select([], [program], [], seconds)))
 
 
 def test_closing_ends_its_stdin(hosts: list[LabHost], run: Runner):
-    errand = run(hosts[0], "echo")
-    assert send(errand, b"x") or receive(errand, 1)
-    errand.close()
+    program = run(hosts[0], "echo")
+    assert send(program, b"x") or receive(program, 1)
+    program.close()
     until(lambda: not hosts[0].processes(), PATIENCE, "everything ends")
     with pytest.raises(TransportError, match="closed"):
-        errand.recv(1)
+        program.recv(1)
 
 
 def test_more_than_the_server_allows_is_said(hosts: list[LabHost], run: Runner):
-    errands = [run(hosts[0], "echo") for _ in range(10)]
-    for errand in errands:
-        assert send(errand, b"x") or receive(errand, 1)
+    programs = [run(hosts[0], "echo") for _ in range(10)]
+    for program in programs:
+        assert send(program, b"x") or receive(program, 1)
     said = failure(run(hosts[0], "echo"))
     assert said.startswith(f"{hosts[0].name}: its ssh server gives no further session")
 
 
 def test_a_banner_is_passed_over(hosts: list[LabHost], run: Runner):
-    hosts[0].banner("welcome to <tf-launcher errand 7: nothing>\n" + "#" * 2000)
+    hosts[0].banner("welcome to <tf-launcher program 7: nothing>\n" + "#" * 2000)
     assert receive(run(hosts[0], "shown", 1)) == b"1"
 
 
@@ -232,31 +232,29 @@ def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):
 
 
 def test_a_connection_that_breaks(hosts: list[LabHost], run: Runner):
-    errand = run(hosts[0], "echo")
-    assert send(errand, b"x") or receive(errand, 1)
+    program = run(hosts[0], "echo")
+    assert send(program, b"x") or receive(program, 1)
     hosts[0].kill_sshd_sessions()
-    said = failure(errand)
+    said = failure(program)
     assert said.startswith(f"{hosts[0].name}: the connection broke (the other side closed it")
     fleet = run.fleet(hosts[0])
     assert not fleet.is_alive(hosts[0].name)
     with pytest.raises(TransportError, match=f"{hosts[0].name}: the connection broke"):
-        errand.send(b"x")
+        program.send(b"x")
     with pytest.raises(TransportError, match=f"{hosts[0].name}: the connection broke"):
-        fleet.run(hosts[0].name, "errands:echo", None)
+        fleet.run(hosts[0].name, "programs:echo", None)
     fleet.reconnect(hosts[0].name)
     assert fleet.is_alive(hosts[0].name)
     assert receive(run(hosts[0], "shown", 1)) == b"1"
 
 
 def test_a_host_that_is_cut_off_makes_nobody_wait(hosts: list[LabHost], run: Runner):
-    errand = run(hosts[0], "echo")
-    assert send(errand, b"x") or receive(errand, 1)
+    program = run(hosts[0], "echo")
+    assert send(program, b"x") or receive(program, 1)
     hosts[0].cut()
-    assert _send_until_stuck(errand) < 64 << 20
+    assert _send_until_stuck(program) < 64 << 20
     began = time.monotonic()
-    errand.close()
+    program.close()
     run.close()
     assert time.monotonic() - began < 20, "TCP would try for longer"
     hosts[0].restore()
-
-

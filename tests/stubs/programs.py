@@ -1,4 +1,4 @@
-"""What tests have hosts do: functions for errands, Python 3.8 and standard library only."""
+"""What tests have hosts do: functions for programs, Python 3.8 and standard library only."""
 
 import os
 import signal
@@ -77,4 +77,4 @@ def describes(arguments):
 
 def breaks(arguments):
     """Our own fault."""
-    raise RuntimeError("an errand that is broken")
+    raise RuntimeError("a program that is broken")

@@ -49,8 +49,8 @@ class Home:
 
 def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
     """That all can be connected to, and asked something; what was told meanwhile."""
-    told: list[str] = []
-    with SshHosts(hosts, settings, told.append) as fleet:
+    notices: list[str] = []
+    with SshHosts(hosts, settings, notices.append) as fleet:
         fleet.connect()
         for host in hosts:
             assert fleet.is_alive(host.name)
@@ -58,7 +58,7 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
             receive(program)
             assert program.wait(30) is not None, program.stderr()
             program.close()
-    return told
+    return notices
 
 
 def refusal(*hosts: Host, settings: SshSettings = ONCE, tell: Callable[[str], None] = print) -> str:

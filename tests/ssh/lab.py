@@ -160,14 +160,14 @@ class Lab:
             ["setsid", "--fork", *warden], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=60,
             cwd="/", env={"PATH": SEARCH}, pass_fds=[self._lock.fileno()],
         )  # fmt: skip
-        told = json.loads(done.stdout or '{"error": "the warden of the lab said nothing"}')
+        answer = json.loads(done.stdout or '{"error": "the warden of the lab said nothing"}')
         self._lock.close()
-        if "error" in told:
-            raise RuntimeError(f"no lab: {told['error']}")
-        self._warden = told["warden"]
-        for host, pid in zip(self.hosts, told["hosts"], strict=True):
+        if "error" in answer:
+            raise RuntimeError(f"no lab: {answer['error']}")
+        self._warden = answer["warden"]
+        for host, pid in zip(self.hosts, answer["hosts"], strict=True):
             host.pid = pid
-            host.switch = told["switch"]
+            host.switch = answer["switch"]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda host: host.start_sshd(), self.hosts))
 

@@ -145,5 +145,5 @@ def test_the_program_that_came_from_tensorflowonspark(
         host.expected.append(".keras")  # Keras's own
     with TFCluster.run(after.main_fun, args, 3, 1, hosts="node1,node2,node3", **HERE) as cluster:
         cluster.train(after.mnist_rows(8000), 1)
-    said = capfd.readouterr().out
-    assert said.count("done at step") == 2, said
+    message = capfd.readouterr().out
+    assert message.count("done at step") == 2, message

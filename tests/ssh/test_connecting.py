@@ -71,15 +71,15 @@ def test_by_name_and_by_address(home: Home, hosts: list[LabHost]):
 
 
 def test_a_name_that_nobody_knows(home: Home):
-    said = refusal(Host("no-such-host.invalid"))
-    assert said.startswith("no-such-host.invalid: 'no-such-host.invalid' was not found (")
+    message = refusal(Host("no-such-host.invalid"))
+    assert message.startswith("no-such-host.invalid: 'no-such-host.invalid' was not found (")
 
 
 def test_a_port_that_is_refused_is_tried_again(home: Home, hosts: list[LabHost]):
-    said = refusal(Host(hosts[0].name, port=9), settings=ONCE._replace(attempts=2))
+    message = refusal(Host(hosts[0].name, port=9), settings=ONCE._replace(attempts=2))
     where = re.escape(f"{hosts[0].address}:9")
     assert re.fullmatch(
-        f"node1: {where} refused the connection; does an ssh server run .* \\(2 attempts\\)", said
+        f"node1: {where} refused the connection; does an ssh server run .* \\(2 attempts\\)", message
     )
 
 
@@ -94,44 +94,44 @@ def test_one_that_comes_up_between_two_attempts(home: Home, hosts: list[LabHost]
 def test_one_that_is_cut_off(home: Home, hosts: list[LabHost]):
     hosts[0].cut()
     began = time.monotonic()
-    said = refusal(Host(hosts[0].name), settings=QUICK)
+    message = refusal(Host(hosts[0].name), settings=QUICK)
     assert time.monotonic() - began < 30
     where = f"{hosts[0].address}:{hosts[0].port}"
-    assert said == f"node1: no answer from {where} within 1 s; is it up, is a firewall between?"
+    assert message == f"node1: no answer from {where} within 1 s; is it up, is a firewall between?"
 
 
 def test_a_network_that_is_not_there(home: Home, lab: Lab):
     nobody = f"{lab.subnet}.200"  # after three seconds the kernel knows that nobody on the cable has it
-    said = refusal(Host(nobody), settings=ONCE)
-    assert said == (
+    message = refusal(Host(nobody), settings=ONCE)
+    assert message == (
         f"{nobody}: no route to {nobody}:22; is it up and on a network that this machine reaches?"
     )
 
 
 def test_one_that_takes_the_connection_and_says_nothing(home: Home, silent: int):
     began = time.monotonic()
-    said = refusal(Host("127.0.0.1", port=silent), settings=QUICK._replace(attempts=2))
+    message = refusal(Host("127.0.0.1", port=silent), settings=QUICK._replace(attempts=2))
     assert time.monotonic() - began < 20
     where = f"127.0.0.1:{silent}"
     words = "accepted the connection and sent nothing for 1 s; is that an ssh server? (2 attempts)"
-    assert said == f"127.0.0.1: {where} {words}"
+    assert message == f"127.0.0.1: {where} {words}"
 
 
 def test_one_that_is_no_ssh_server(home: Home, talker: Callable[[bytes], int]):
     port = talker(b"HTTP/1.1 400 Bad Request\r\n" * 200)
-    said = refusal(Host("127.0.0.1", port=port))
-    assert said.startswith(f"127.0.0.1: 127.0.0.1:{port} is not an ssh server")
+    message = refusal(Host("127.0.0.1", port=port))
+    assert message.startswith(f"127.0.0.1: 127.0.0.1:{port} is not an ssh server")
 
 
 def test_one_that_hangs_up(home: Home, talker: Callable[[bytes], int]):
     port = talker(b"")
-    said = refusal(Host("127.0.0.1", port=port))
-    assert said.startswith(
+    message = refusal(Host("127.0.0.1", port=port))
+    assert message.startswith(
         f"127.0.0.1: 127.0.0.1:{port} closed the connection before its ssh server sent anything"
     )
     port = talker(b"SSH-2.0-OpenSSH_9.2\r\n")
-    said = refusal(Host("127.0.0.1", port=port))
-    assert said.startswith(f"127.0.0.1: 127.0.0.1:{port} closed the connection during the key exchange")
+    message = refusal(Host("127.0.0.1", port=port))
+    assert message.startswith(f"127.0.0.1: 127.0.0.1:{port} closed the connection during the key exchange")
 
 
 def test_an_ssh_server_that_stops_in_the_middle(home: Home, hosts: list[LabHost]):
@@ -145,10 +145,10 @@ def test_an_ssh_server_that_stops_in_the_middle(home: Home, hosts: list[LabHost]
 
         thread = threading.Thread(target=greet, daemon=True)
         thread.start()
-        said = refusal(Host("127.0.0.1", port=port), settings=ONCE._replace(connect_timeout=4.0))
+        message = refusal(Host("127.0.0.1", port=port), settings=ONCE._replace(connect_timeout=4.0))
         thread.join(30)
         connections[0].close()
-    assert said == f"127.0.0.1: the ssh server at 127.0.0.1:{port} stopped answering for 4 s"
+    assert message == f"127.0.0.1: the ssh server at 127.0.0.1:{port} stopped answering for 4 s"
 
 
 # All of them together
@@ -163,7 +163,7 @@ def test_whoever_waits_is_told_for_whom_and_why(
 ):
     """Again and again; some lines fall into the time when all silent ones are tried for the second time."""
     monkeypatch.setattr(hosts_module, "NEXT_NOTICE", 0.1)
-    told: list[str] = []
+    notices: list[str] = []
     settings = SshSettings(connect_timeout=2.0, attempts=2)
     names = [f"127.0.0.{number}" for number in range(1, 6)]
     with socket.create_server(("0.0.0.0", 0)) as server:
@@ -172,14 +172,14 @@ def test_whoever_waits_is_told_for_whom_and_why(
             Host(hosts[0].name),
             *(Host(name, port=port) for name in names),
             settings=settings,
-            tell=told.append,
+            tell=notices.append,
         )
     expected = (
         f"waiting for 127.0.0.1 (127.0.0.1:{port}: waiting for its ssh server, attempt 2), "
         f"127.0.0.2 (127.0.0.2:{port}: waiting for its ssh server, attempt 2), "
         f"127.0.0.3 (127.0.0.3:{port}: waiting for its ssh server, attempt 2) and 2 more"
     )
-    assert expected in told, told
+    assert expected in notices, notices
 
 
 def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):

@@ -26,15 +26,15 @@ def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 def test_an_unknown_host_key_is_refused_then_accepted(home: Home, hosts: list[LabHost]):
     home.known.unlink()
     (home.path / ".ssh").chmod(0o700)
-    said = refusal(Host(hosts[0].name))
+    message = refusal(Host(hosts[0].name))
     where = f"{hosts[0].address}:{hosts[0].port}"
-    assert said.startswith(
+    assert message.startswith(
         f"node1: the host key of {where} is not known (ssh-ed25519 {_fingerprint(hosts[0])})"
     )
-    assert "launch --accept-new-host-keys ..., or: ssh -o StrictHostKeyChecking=accept-new " in said
+    assert "launch --accept-new-host-keys ..., or: ssh -o StrictHostKeyChecking=accept-new " in message
     assert not home.known.exists()
-    told = works(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
-    assert len(told) == 1 and _fingerprint(hosts[0]) in told[0]
+    notices = works(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
+    assert len(notices) == 1 and _fingerprint(hosts[0]) in notices[0]
     assert home.known.stat().st_mode & 0o777 == 0o600
     assert len(home.known.read_text().splitlines()) == 1
     assert works(Host(hosts[0].name)) == []
@@ -47,17 +47,17 @@ def _fingerprint(host: LabHost) -> str:
 
 def test_a_private_key_that_others_may_read_is_ignored(home: Home, hosts: list[LabHost]):
     home.key.chmod(0o644)
-    said = refusal(Host(hosts[0].name))
-    assert "~/.ssh/id_ed25519 is ignored, as ssh does: its permissions 0644 are too open" in said
-    assert said.endswith("; make it private with: chmod 600 ~/.ssh/id_ed25519")
+    message = refusal(Host(hosts[0].name))
+    assert "~/.ssh/id_ed25519 is ignored, as ssh does: its permissions 0644 are too open" in message
+    assert message.endswith("; make it private with: chmod 600 ~/.ssh/id_ed25519")
     home.key.chmod(0o400)
     assert works(Host(hosts[0].name)) == []
 
 
 def test_the_command_that_is_named_accepts_the_key(home: Home, hosts: list[LabHost], lab: Lab):
     home.known.write_text("# nobody\n")
-    said = refusal(hosts[0].record())
-    command = said.rpartition("or: ")[2].split()
+    message = refusal(hosts[0].record())
+    command = message.rpartition("or: ")[2].split()
     # OpenSSH does not look at $HOME.
     argv = [command[0], "-F", str(home.path / ".ssh/config"), *command[1:]]
     subprocess.run(argv, check=True, capture_output=True, timeout=60)
@@ -76,8 +76,8 @@ def test_all_keys_are_accepted_at_once(home: Home, hosts: list[LabHost]):
 def test_a_new_key_that_can_not_be_noted_is_refused(home: Home, hosts: list[LabHost]):
     home.known.unlink()
     home.known.mkdir()
-    said = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
-    assert said == "node1: its host key can't be added to ~/.ssh/known_hosts: is a directory"
+    message = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
+    assert message == "node1: its host key can't be added to ~/.ssh/known_hosts: is a directory"
 
 
 def test_ssh_config_may_let_new_keys_in(home: Home, hosts: list[LabHost]):
@@ -94,14 +94,14 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
     hosts[0].new_host_key()
     home.config("Host *\n  StrictHostKeyChecking no\n")
     before = home.known.read_text()
-    said = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=accept_new))
-    assert said.startswith(
+    message = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=accept_new))
+    assert message.startswith(
         f"node1: the host key of {hosts[0].address}:{hosts[0].port} has changed: it shows "
     )
-    assert f"{_fingerprint(hosts[0])}, ~/.ssh/known_hosts:1 says ssh-ed25519 {old}. Another" in said
+    assert f"{_fingerprint(hosts[0])}, ~/.ssh/known_hosts:1 says ssh-ed25519 {old}. Another" in message
     assert home.known.read_text() == before
     # The command that it names does what it says.
-    command = said.rpartition("with: ")[2].split()
+    command = message.rpartition("with: ")[2].split()
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     assert len(works(Host(hosts[0].name))) == 1  # unknown now, and ~/.ssh/config lets such a key in
 
@@ -109,8 +109,8 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
 def test_a_revoked_host_key_is_refused(home: Home, hosts: list[LabHost]):
     key = " ".join((hosts[0].folder / "etc/host_key.pub").read_text().split()[:2])
     home.known.write_text(home.known.read_text() + f"@revoked * {key}\n")
-    said = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
-    assert f"is revoked by ~/.ssh/known_hosts:{len(home.known.read_text().splitlines())}" in said
+    message = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
+    assert f"is revoked by ~/.ssh/known_hosts:{len(home.known.read_text().splitlines())}" in message
 
 
 def test_known_hosts_files_of_ssh_config(home: Home, hosts: list[LabHost], tmp_path: Path):
@@ -126,9 +126,9 @@ def test_known_hosts_files_of_ssh_config(home: Home, hosts: list[LabHost], tmp_p
 
 def test_a_key_that_is_refused(home: Home, hosts: list[LabHost]):
     _make_key(home.key)
-    said = refusal(Host(hosts[0].name))
+    message = refusal(Host(hosts[0].name))
     where = f"{hosts[0].address}:{hosts[0].port}"
-    assert said.startswith(
+    assert message.startswith(
         f"node1: {where} refused the login as {hosts[0].user} (tried: ~/.ssh/id_ed25519); is that"
     )
 
@@ -146,8 +146,8 @@ def test_no_key_at_all(home: Home, hosts: list[LabHost]):
 
 
 def test_another_user(home: Home, hosts: list[LabHost]):
-    said = refusal(Host(hosts[0].name, user="nobody-there"))
-    assert "refused the login as nobody-there (tried: ~/.ssh/id_ed25519)" in said
+    message = refusal(Host(hosts[0].name, user="nobody-there"))
+    assert "refused the login as nobody-there (tried: ~/.ssh/id_ed25519)" in message
 
 
 def test_a_locked_key_is_said_and_the_agent_unlocks_it(
@@ -158,8 +158,8 @@ def test_a_locked_key_is_said_and_the_agent_unlocks_it(
     plain.chmod(0o600)
     argv = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(home.key)]
     subprocess.run(argv, check=True, capture_output=True, timeout=60)
-    said = refusal(Host(hosts[0].name))
-    assert said.endswith(
+    message = refusal(Host(hosts[0].name))
+    assert message.endswith(
         "(there was no key to offer; ~/.ssh/id_ed25519 is protected by a passphrase); unlock it with: "
         "ssh-add ~/.ssh/id_ed25519"
     )
@@ -195,10 +195,10 @@ def test_too_many_keys(home: Home, hosts: list[LabHost]):
     for name in names:
         _make_key(home.path / ".ssh" / name)
     home.config("Host *\n" + "".join(f"  IdentityFile ~/.ssh/{name}\n" for name in names))
-    said = refusal(Host(hosts[0].name))
+    message = refusal(Host(hosts[0].name))
     assert re.search(
-        r"closed the connection during the login as root, after \d keys \(~/.ssh/id_0, ", said
-    ), said
+        r"closed the connection during the login as root, after \d keys \(~/.ssh/id_0, ", message
+    ), message
 
 
 def test_a_key_file_that_is_none(home: Home, hosts: list[LabHost]):

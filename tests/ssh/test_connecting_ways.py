@@ -29,8 +29,8 @@ def test_through_two_hosts_in_the_order_written(home: Home, hosts: list[LabHost]
     home.config(f"Host {hosts[2].name}\n  ProxyJump {hosts[0].name},{hosts[1].name}\n")
     assert works(Host(hosts[2].name)) == []
     home.config(f"Host {hosts[2].name}\n  ProxyJump no-such-host.invalid,{hosts[1].name}\n")
-    said = refusal(Host(hosts[2].name))
-    assert said.startswith(
+    message = refusal(Host(hosts[2].name))
+    assert message.startswith(
         "node3: its gateway node2: its gateway no-such-host.invalid: 'no-such-host.invalid' was not found"
     )
 
@@ -38,8 +38,8 @@ def test_through_two_hosts_in_the_order_written(home: Home, hosts: list[LabHost]
 def test_a_gateway_that_can_not_reach_the_host(home: Home, hosts: list[LabHost]):
     home.config(f"Host {hosts[1].name}\n  ProxyJump {hosts[0].name}\n")
     hosts[1].stop_sshd()
-    said = refusal(Host(hosts[1].name))
-    assert said.startswith(
+    message = refusal(Host(hosts[1].name))
+    assert message.startswith(
         f"node2: its gateway node1 can't connect to {hosts[1].address}:{hosts[1].port} (connect failed)"
     )
 
@@ -61,21 +61,21 @@ def test_through_a_command(home: Home, hosts: list[LabHost], tmp_path: Path):
     home.config(f"Host {hosts[0].name}\n  ProxyCommand {python} '{script}' %h %p\n")
     assert works(Host(hosts[0].name)) == []
     home.config(f"Host {hosts[0].name}\n  ProxyCommand /no/such/relay %h\n")
-    said = refusal(Host(hosts[0].name))
-    assert f"its ProxyCommand '/no/such/relay {hosts[0].address}', which printed: /bin/sh: 1: " in said
+    message = refusal(Host(hosts[0].name))
+    assert f"its ProxyCommand '/no/such/relay {hosts[0].address}', which printed: /bin/sh: 1: " in message
 
 
 def test_what_a_host_is_reached_through_is_named(home: Home, hosts: list[LabHost]):
     home.config("Host node1\n  ProxyCommand /bin/false %h %p\n")
-    said = refusal(Host("node1"))
-    assert "closed the connection before its ssh server sent anything" in said
+    message = refusal(Host("node1"))
+    assert "closed the connection before its ssh server sent anything" in message
     command = f"/bin/false {hosts[0].address} {hosts[0].port}"
     through = f"; it is reached through its ProxyCommand '{command}', which printed no error"
-    assert said.endswith(through)
+    assert message.endswith(through)
     home.config(f"Host node2\n  ProxyJump {hosts[2].name}\n  User nobody-of-that-name\n")
-    said = refusal(Host("node2"))
-    assert " refused the login as nobody-of-that-name " in said
-    assert said.endswith("; it is reached through its gateway node3 (ProxyJump in ~/.ssh/config)")
+    message = refusal(Host("node2"))
+    assert " refused the login as nobody-of-that-name " in message
+    assert message.endswith("; it is reached through its gateway node3 (ProxyJump in ~/.ssh/config)")
 
 
 _RELAY = """\

@@ -85,15 +85,15 @@ def test_a_launch_that_reaches_nobody_reports_so(ssh_launch: Launch, hosts: list
     ended = ssh_launch(*words, cwd="/")
     hosts[1].start_sshd()
     assert ended.code == 125
-    said = json.loads(report.read_text())
-    assert json.loads(ended.out) == {"event": "Report", **said}
-    assert said["exit_code"] == 125
-    assert [(task["task"], task["host"], task["state"]) for task in said["tasks"]] == [
+    message = json.loads(report.read_text())
+    assert json.loads(ended.out) == {"event": "Report", **message}
+    assert message["exit_code"] == 125
+    assert [(task["task"], task["host"], task["state"]) for task in message["tasks"]] == [
         ("worker/0", "node1", "cancelled"),
         ("worker/1", "node2", "cancelled"),
     ]
-    assert said["failure"]["host"] == "node2"
-    assert f"launch: {said['failure']['text']}\n" in ended.err
+    assert message["failure"]["host"] == "node2"
+    assert f"launch: {message['failure']['text']}\n" in ended.err
 
 
 def test_a_python_that_is_missing_is_told_for_each_host(ssh_launch: Launch, hosts: list[LabHost]):

@@ -38,9 +38,9 @@ class Reach:
     """A link, and what is at its other end."""
 
     def __init__(self, lease: float, mark: str, fleet: PretendFleet) -> None:
-        self.told: list[str] = []
+        self.notices: list[str] = []
         self.fleet = fleet
-        link = ReconnectingTransport(self.fleet, self.told.append, lease).open(Host("node1"))
+        link = ReconnectingTransport(self.fleet, self.notices.append, lease).open(Host("node1"))
         self.link = link
         self.agent = Driver(link, "node1", {MARK: mark})
 
@@ -110,16 +110,16 @@ def test_a_connection_that_breaks_again_and_again(opened: Callable[..., Reach]):
     here.agent.ready()
     here.count(200)
     for lines in ((20,), (60, 61), (100,), (140,)):
-        before = len(here.told)
+        before = len(here.notices)
         for line in lines:
             here.agent.prints("worker/0", b"line %d\n" % line)
             here.fleet.cut()
-        here.agent.until(lambda before=before: len(here.told) > before and len(here.told) % 2 == 0)  # type: ignore[misc]
+        here.agent.until(lambda before=before: len(here.notices) > before and len(here.notices) % 2 == 0)  # type: ignore[misc]
     here.counted(200)
-    assert len(here.told) in (8, 10), "once when it is lost, once when it is back"
+    assert len(here.notices) in (8, 10), "once when it is lost, once when it is back"
     lost = r"node1: connection lost \(the connection broke\); its tasks go on, trying again for (2\d|30) s"
-    assert re.fullmatch(lost, here.told[0])
-    assert re.fullmatch(r"node1: connected again after \d+ s", here.told[1])
+    assert re.fullmatch(lost, here.notices[0])
+    assert re.fullmatch(r"node1: connected again after \d+ s", here.notices[1])
     assert here.agent.close() == ""
 
 
@@ -156,12 +156,12 @@ def test_a_silent_connection_that_comes_back_by_itself(here: Reach, monkeypatch:
     here.fleet.freeze()
     with monkeypatch.context() as quick:
         quick.setattr(links, "SILENCE", 2.5)
-        here.agent.until(lambda: here.told and here.fleet.dialled)
-        assert re.match(r"node1: connection lost \(no answer for \d+ s\); ", here.told[0])
+        here.agent.until(lambda: here.notices and here.fleet.dialled)
+        assert re.match(r"node1: connection lost \(no answer for \d+ s\); ", here.notices[0])
         here.fleet.thaw()
-        here.agent.until(lambda: len(here.told) > 1)
+        here.agent.until(lambda: len(here.notices) > 1)
     here.counted(300)
-    assert len(here.told) == 2
+    assert len(here.notices) == 2
     assert here.agent.close() == ""
 
 
@@ -171,9 +171,9 @@ def test_a_silent_connection_that_another_one_replaces(here: Reach, monkeypatch:
     here.fleet.line.frozen.set()
     with monkeypatch.context() as quick:
         quick.setattr(links, "SILENCE", 2.5)
-        here.agent.until(lambda: len(here.told) > 1)
+        here.agent.until(lambda: len(here.notices) > 1)
     here.counted(300)
-    assert len(here.told) == 2
+    assert len(here.notices) == 2
     assert here.fleet.dialled == 1
 
 
@@ -246,7 +246,7 @@ def test_a_reader_that_takes_nothing_holds_up_the_tasks_and_is_no_lost_connectio
         time.sleep(0.3)
     assert before == now, "the task goes on printing"
     time.sleep(links.SILENCE + 1)
-    assert here.told == []
+    assert here.notices == []
     here.agent.until(lambda: here.agent.size("worker/0") > 30_000_000)
     here.agent.stopped("worker/0")
 
@@ -266,17 +266,17 @@ def test_a_link_that_hung_up_ends_without_a_reader(here: Reach):
 
 
 @pytest.mark.parametrize(
-    ("index", "said"),
+    ("index", "message"),
     [
         (0, "its watchdog was killed"),
         (1, "the agent ended: it was killed"),
     ],
 )
-def test_watchdog_or_agent_is_killed(here: Reach, index: int, said: str):
+def test_watchdog_or_agent_is_killed(here: Reach, index: int, message: str):
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
     here.agent.prints("worker/0", b"up")
     os.kill(here.keepers()[index], 9)
-    assert here.agent.to_the_end(PATIENCE) == said
+    assert here.agent.to_the_end(PATIENCE) == message
     here.gone()
 
 
@@ -313,14 +313,14 @@ def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):
 
 def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(links, "START", "launcher.agent.main:no_such_function")
-    fleet, told = PretendFleet(), list[str]()
-    link = ReconnectingTransport(fleet, told.append).open(Host("node1"))
-    said = link.wait(PATIENCE)
+    fleet, notices = PretendFleet(), list[str]()
+    link = ReconnectingTransport(fleet, notices.append).open(Host("node1"))
+    message = link.wait(PATIENCE)
     link.close()
     fleet.close()
-    assert said is not None
-    assert said.startswith("the agent can't be started: AttributeError: ")
-    assert told == []
+    assert message is not None
+    assert message.startswith("the agent can't be started: AttributeError: ")
+    assert notices == []
 
 
 def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[..., Reach], nothing_left: str):
@@ -417,6 +417,6 @@ def test_a_suspended_launcher_does_not_blame_the_network(
     here.fleet.cut(reachable=False)
     here.gone(within=20)
     here.fleet.reachable = True
-    said = here.agent.to_the_end(PATIENCE)
-    assert said is not None
-    assert re.fullmatch(r"launch itself was suspended for 10\d s, longer than the lease of 6 s, .*", said)
+    message = here.agent.to_the_end(PATIENCE)
+    assert message is not None
+    assert re.fullmatch(r"launch itself was suspended for 10\d s, longer than the lease of 6 s, .*", message)

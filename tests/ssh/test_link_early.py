@@ -54,8 +54,8 @@ def test_nothing_starts_over_the_first_connection_but_over_the_second(
     here.agent.until(lambda: fleet.dialled)
     monkeypatch.setattr(links, "FIRST_ANSWER", 60.0)  # the second one may take its time
     works(here)
-    assert re.match(r"node1: connection lost \(nothing of ours has started there", here.told[0])
-    assert re.fullmatch(r"node1: connected again after \d+ s", here.told[1])
+    assert re.match(r"node1: connection lost \(nothing of ours has started there", here.notices[0])
+    assert re.fullmatch(r"node1: connected again after \d+ s", here.notices[1])
     assert fleet.dialled == 1
 
 
@@ -67,27 +67,27 @@ def test_the_connection_breaks_before_the_agent_is_there(opened: Callable[..., R
     here = opened(lease=30.0, fleet=fleet)
     works(here)
     lost = r"node1: connection lost \(the connection broke\); trying again for (2\d|30) s"
-    assert re.fullmatch(lost, here.told[0])
-    assert re.fullmatch(r"node1: connected again after \d+ s", here.told[1])
+    assert re.fullmatch(lost, here.notices[0])
+    assert re.fullmatch(r"node1: connected again after \d+ s", here.notices[1])
     assert fleet.dialled == 1
 
 
 def test_connections_that_break_because_of_us():
     """Whatever is tried again breaks again: once is enough."""
-    fleet, told = Breaking(9), list[str]()
-    link = ReconnectingTransport(fleet, told.append).open(Host("node1"))
-    said = link.over.wait(60) and link.wait(0.1)
+    fleet, notices = Breaking(9), list[str]()
+    link = ReconnectingTransport(fleet, notices.append).open(Host("node1"))
+    message = link.over.wait(60) and link.wait(0.1)
     link.close()
     fleet.close()
-    assert (said, fleet.dialled, len(told)) == ("the connection broke", 1, 1)
+    assert (message, fleet.dialled, len(notices)) == ("the connection broke", 1, 1)
 
 
 def test_a_host_that_is_not_back_in_time():
     """Nothing is said of tasks that never were."""
-    fleet, told = PretendFleet(), list[str]()
+    fleet, notices = PretendFleet(), list[str]()
     fleet.cut(reachable=False)
-    link = ReconnectingTransport(fleet, told.append, 4.0).open(Host("node1"))
-    said = link.over.wait(60) and link.wait(0.1)
+    link = ReconnectingTransport(fleet, notices.append, 4.0).open(Host("node1"))
+    message = link.over.wait(60) and link.wait(0.1)
     link.close()
     fleet.close()
-    assert said == "no answer for 4 s: connection refused"
+    assert message == "no answer for 4 s: connection refused"

@@ -31,11 +31,11 @@ class Reach:
 
     def __init__(self, host: LabHost, lease: float) -> None:
         self.host = host
-        self.told: list[str] = []
+        self.notices: list[str] = []
         record = host.record()
-        self.fleet = SshHosts([record], SshSettings(connect_timeout=3.0), self.told.append)
+        self.fleet = SshHosts([record], SshSettings(connect_timeout=3.0), self.notices.append)
         self.fleet.connect()
-        link = ReconnectingTransport(self.fleet, self.told.append, lease).open(record)
+        link = ReconnectingTransport(self.fleet, self.notices.append, lease).open(record)
         self.agent = Driver(link, record.name, {})
         self.agent.ready()
 
@@ -60,9 +60,9 @@ class Reach:
         """Wait until no process is left on the host."""
         until(lambda: not self.host.processes(), within, f"nothing is left of {self.host.processes()}")
 
-    def said(self) -> list[str]:
+    def message(self) -> list[str]:
         """What the user was told, without the name."""
-        return [text.partition(": ")[2] for text in self.told]
+        return [text.partition(": ")[2] for text in self.notices]
 
     def close(self) -> None:
         """Let go of everything."""
@@ -89,16 +89,16 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
 
 def test_the_connection_is_killed_before_the_agent_is_asked_for(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
-    record, told = hosts[0].record(), list[str]()
-    with SshHosts([record], SshSettings(), told.append) as fleet:
+    record, notices = hosts[0].record(), list[str]()
+    with SshHosts([record], SshSettings(), notices.append) as fleet:
         fleet.connect()
         assert hosts[0].kill_sshd_sessions()
-        link = ReconnectingTransport(fleet, told.append).open(record)
+        link = ReconnectingTransport(fleet, notices.append).open(record)
         agent = Driver(link, record.name, {})
         agent.ready()
         assert agent.close() == ""
         link.close()
-    lost, back = (text.removeprefix(f"{record.name}: ") for text in told)
+    lost, back = (text.removeprefix(f"{record.name}: ") for text in notices)
     assert lost.startswith("connection lost (the connection broke")
     assert back.startswith("connected again after ")
 
@@ -140,8 +140,8 @@ def test_sshd_lets_nobody_in_any_more(reach: Callable[..., Reach]):
     here.host.kill_sshd_sessions()
     here.gone()
     here.host.start_sshd()
-    said = here.agent.to_the_end(40)
-    assert said == "its agent ended while the connection was down"
+    message = here.agent.to_the_end(40)
+    assert message == "its agent ended while the connection was down"
 
 
 def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach: Callable[..., Reach]):
@@ -179,4 +179,4 @@ def test_a_cable_that_is_in_and_out(reach: Callable[..., Reach]):
     assert here.agent.output("worker/0") == numbered(1500)
     assert [fact.code for fact in here.agent.all(events.TaskExited)] == [7]
     assert here.agent.close() == ""
-    print(here.told)
+    print(here.notices)

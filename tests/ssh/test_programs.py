@@ -110,9 +110,9 @@ def test_nothing_of_the_users_is_on_the_command_line_and_nothing_is_inherited(
 def test_stderr_is_read_on_and_its_end_is_kept(hosts: list[LabHost], run: Runner):
     program = run(hosts[0], "floods", 8 << 20)
     assert receive(program) == b"ok"
-    said = program.stderr()
-    assert len(said) == 64 * 1024
-    assert said.endswith("xxx\nthe last words\n")
+    message = program.stderr()
+    assert len(message) == 64 * 1024
+    assert message.endswith("xxx\nthe last words\n")
 
 
 def test_sending_never_waits_and_wakes_when_there_is_room(hosts: list[LabHost], run: Runner):
@@ -164,8 +164,8 @@ def test_more_than_the_server_allows_is_said(hosts: list[LabHost], run: Runner):
     programs = [run(hosts[0], "echo") for _ in range(10)]
     for program in programs:
         assert send(program, b"x") or receive(program, 1)
-    said = failure(run(hosts[0], "echo"))
-    assert said.startswith(f"{hosts[0].name}: its ssh server gives no further session")
+    message = failure(run(hosts[0], "echo"))
+    assert message.startswith(f"{hosts[0].name}: its ssh server gives no further session")
 
 
 def test_a_banner_is_passed_over(hosts: list[LabHost], run: Runner):
@@ -180,32 +180,32 @@ def test_endless_noise_is_refused(hosts: list[LabHost], run: Runner):
 
 def test_a_shell_that_lets_nobody_in(hosts: list[LabHost], run: Runner):
     hosts[0].set_shell("/usr/sbin/nologin")
-    said = failure(run(hosts[0], "shown", 1))
-    assert said.startswith(
+    message = failure(run(hosts[0], "shown", 1))
+    assert message.startswith(
         f"{hosts[0].name}: our program could not be started there: its login shell ended with 1"
     )
-    assert "not available" in said
+    assert "not available" in message
 
 
 @pytest.mark.parametrize("line", ["read x", "cat"])
 def test_a_shell_that_reads_what_is_ours(hosts: list[LabHost], run: Runner, line: str):
     (hosts[0].home / ".bashrc").write_text(f"{line}\n")
     hosts[0].expected.append(".bashrc")
-    said = failure(run(hosts[0], "shown", 1))
-    assert said.startswith(
+    message = failure(run(hosts[0], "shown", 1))
+    assert message.startswith(
         f"{hosts[0].name}: its login shell's start-up files read standard input (~/.bashrc?), which is not "
     )
 
 
 def test_no_python_there(hosts: list[LabHost], run: Runner):
     hosts[0].no_python()
-    said = failure(run(hosts[0], "shown", 1))
-    assert said.startswith(f"{hosts[0].name}: there is no python3 there; name a Python of 3.8 or later")
+    message = failure(run(hosts[0], "shown", 1))
+    assert message.startswith(f"{hosts[0].name}: there is no python3 there; name a Python of 3.8 or later")
 
 
 def test_the_python_of_the_hostfile_is_used_and_missed(hosts: list[LabHost], run: Runner):
-    said = failure(run(hosts[0], "shown", 1, python="~/no such/python"))
-    assert said.startswith(f"{hosts[0].name}: there is no ~/no such/python there")
+    message = failure(run(hosts[0], "shown", 1, python="~/no such/python"))
+    assert message.startswith(f"{hosts[0].name}: there is no ~/no such/python there")
     (hosts[0].home / "my own").mkdir()
     (hosts[0].home / "my own/python").symlink_to("/usr/bin/python3")
     hosts[0].expected.append("my own")
@@ -219,24 +219,24 @@ def test_a_python_that_is_too_old(hosts: list[LabHost], run: Runner):
     pretend = "import sys; sys.version_info = (3, 6, 15); $c"
     script = f'for c; do :; done\nexec {real} -E -s -S -c "{pretend}"\n'
     hosts[0].program("oldpython", f"#!/bin/sh\n{script}")
-    said = failure(run(hosts[0], "shown", 1, python="oldpython"))
-    assert said.startswith(
+    message = failure(run(hosts[0], "shown", 1, python="oldpython"))
+    assert message.startswith(
         f"{hosts[0].name}: its oldpython is Python 3.6.15, which is too old; name a Python"
     )
 
 
 def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):
     hosts[0].program("brokenpython", "#!/bin/sh\necho no libpython >&2\nexit 3\n")
-    said = failure(run(hosts[0], "shown", 1, python="brokenpython"))
-    assert "ended with 3 and printed: no libpython" in said
+    message = failure(run(hosts[0], "shown", 1, python="brokenpython"))
+    assert "ended with 3 and printed: no libpython" in message
 
 
 def test_a_connection_that_breaks(hosts: list[LabHost], run: Runner):
     program = run(hosts[0], "echo")
     assert send(program, b"x") or receive(program, 1)
     hosts[0].kill_sshd_sessions()
-    said = failure(program)
-    assert said.startswith(f"{hosts[0].name}: the connection broke (the other side closed it")
+    message = failure(program)
+    assert message.startswith(f"{hosts[0].name}: the connection broke (the other side closed it")
     fleet = run.fleet(hosts[0])
     assert not fleet.is_alive(hosts[0].name)
     with pytest.raises(TransportError, match=f"{hosts[0].name}: the connection broke"):

@@ -176,12 +176,12 @@ def crowd_on(host: LabHost, port: int, count: int, patience: float = 60.0) -> st
 
 
 def test_all_hosts_reach_it(lab: Lab, fleet: SshHosts, echo: Echo):
-    told: list[str] = []
-    ports = fleet.relay(echo.path, told.append)
+    notices: list[str] = []
+    ports = fleet.relay(echo.path, notices.append)
     assert sorted(ports) == [host.name for host in lab.hosts]
     talks = [host.start(["python3", "-c", TALK, str(ports[host.name]), "3000001"]) for host in lab.hosts]
     assert [talk.communicate(timeout=120)[0] for talk in talks] == [b"3000001 True\n"] * len(talks)
-    assert told == []
+    assert notices == []
 
 
 def test_who_does_not_read_is_not_read_for(lab: Lab, fleet: SshHosts, folder: str):
@@ -208,24 +208,24 @@ def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: SshHosts, folde
 
 
 def test_so_many_and_no_more(lab: Lab, fleet: SshHosts, echo: Echo):
-    told: list[str] = []
-    port = fleet.relay(echo.path, told.append)["node1"]
+    notices: list[str] = []
+    port = fleet.relay(echo.path, notices.append)["node1"]
     node = lab.hosts[0]
     assert crowd_on(node, port, MOST_CONNECTIONS) == f"{MOST_CONNECTIONS} b'x'"
     until(lambda: "ssh relay" not in str(threading.enumerate()), PATIENCE, "all of them are over")
     assert crowd_on(node, port, MOST_CONNECTIONS + 1) == f"{MOST_CONNECTIONS + 1} b''"
-    until(lambda: told, PATIENCE, "it is told")
-    assert told == [f"node1: more than {MOST_CONNECTIONS} connections at a time to this machine: refused"]
+    until(lambda: notices, PATIENCE, "it is told")
+    assert notices == [f"node1: more than {MOST_CONNECTIONS} connections at a time to this machine: refused"]
 
 
 def test_who_leaves_in_the_middle_breaks_nothing(lab: Lab, fleet: SshHosts, echo: Echo):
     """The server would end the whole connection if anything were sent on a channel that is no more."""
     echo.endless = True
-    told: list[str] = []
-    port = fleet.relay(echo.path, told.append)["node1"]
+    notices: list[str] = []
+    port = fleet.relay(echo.path, notices.append)["node1"]
     leaving = [lab.hosts[0].start(["python3", "-c", LEAVES, str(port), "50"]) for _ in range(3)]
     assert [one.communicate(timeout=120)[0] for one in leaving] == [b"left\n"] * 3
-    assert fleet.is_alive("node1") and told == []
+    assert fleet.is_alive("node1") and notices == []
 
 
 def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshHosts, echo: Echo):
@@ -245,11 +245,11 @@ def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshHosts, echo: Echo):
 
 
 def test_nobody_listens(lab: Lab, fleet: SshHosts, folder: str):
-    told: list[str] = []
-    port = fleet.relay(f"{folder}/nobody", told.append)["node1"]
+    notices: list[str] = []
+    port = fleet.relay(f"{folder}/nobody", notices.append)["node1"]
     assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
-    until(lambda: told, PATIENCE, "it is told")
-    assert told == [f"node1: its tasks can't be led to {folder}/nobody: no such file or directory"]
+    until(lambda: notices, PATIENCE, "it is told")
+    assert notices == [f"node1: its tasks can't be led to {folder}/nobody: no such file or directory"]
 
 
 def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):

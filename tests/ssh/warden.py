@@ -51,13 +51,13 @@ def main(settings_text: str) -> int:
     Path("/proc/self/comm").write_text("launch-watchdog")
     # The owner first: from here on nothing stays when it ends.
     owner = os.pidfd_open(settings["owner"])
-    told, tell = os.pipe()
+    notices, tell = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: os.write(tell, b"."))
     lines: list[subprocess.Popen[str]] = []
     try:
         _say(_build(settings, lines))
-        select.select([owner, told], [], [])
+        select.select([owner, notices], [], [])
     except (Failed, OSError, subprocess.SubprocessError) as error:
         _say({"error": str(error)})
         return 1

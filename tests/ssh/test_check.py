@@ -20,7 +20,6 @@ HOSTS = ",".join(NAMES)
 _TENSORFLOWS = ("2.21.0", "2.15.0", "2.21.0", None)
 
 
-
 def checked(launch: Launch, *words: str, code: int = 0, hosts: str = HOSTS) -> dict[str, Any]:
     """What a check says, as JSON; it ends with ``code``."""
     ended = launch("check", "--json", hosts, *words, timeout=120)
@@ -29,7 +28,7 @@ def checked(launch: Launch, *words: str, code: int = 0, hosts: str = HOSTS) -> d
     return found
 
 
-def findings(record: dict[str, Any], severity: str = "problem") -> list[tuple[str, list[str], str]]:
+def problems(record: dict[str, Any], severity: str = "problem") -> list[tuple[str, list[str], str]]:
     """Kind, hosts and text of the findings that are so bad."""
     return [(f["kind"], f["hosts"], f["seen"]) for f in record["findings"] if f["severity"] == severity]
 
@@ -83,7 +82,7 @@ def test_a_way_that_is_closed(ssh_launch: Launch, hosts: list[LabHost]):
     assert reached.pop(("node2", "node3")) == "no route"
     assert reached.pop(("node3", "node2")) == "timed out"
     assert set(reached.values()) == {"ok"}
-    assert findings(record) == [
+    assert problems(record) == [
         ("unreachable", ["node2"], "can't reach node3: no route (its routing table forbids it)"),
         ("unreachable", ["node3"], "can't reach node2: timed out"),
     ]
@@ -108,7 +107,7 @@ def test_a_wrong_line_in_etc_hosts(ssh_launch: Launch, hosts: list[LabHost], lin
         record = checked(ssh_launch, code=1)
     finally:
         table.write_text(right)
-    names = [text for kind, whose, text in findings(record) if (kind, whose) == ("name", ["node1"])]
+    names = [text for kind, whose, text in problems(record) if (kind, whose) == ("name", ["node1"])]
     assert len(names) == 1 and names[0].startswith(finding.format(third=third))
     assert pairs(record)["node1", "node4"] != "ok"
     assert pairs(record)["node4", "node1"] == "ok"
@@ -117,7 +116,7 @@ def test_a_wrong_line_in_etc_hosts(ssh_launch: Launch, hosts: list[LabHost], lin
 def test_a_full_disk_and_a_python_that_is_gone(ssh_launch: Launch, hosts: list[LabHost]):
     hosts[0].fill_disk()
     record = checked(ssh_launch, "--python", "/opt/python", code=1)
-    found = {(kind, tuple(names)): text for kind, names, text in findings(record)}
+    found = {(kind, tuple(names)): text for kind, names, text in problems(record)}
     assert found["disk", ("node1",)] == f"its home {hosts[0].home} can't be written: No space left on device"
     assert found["python", tuple(NAMES)] == "/opt/python is not there: No such file or directory"
 
@@ -126,7 +125,9 @@ def test_fewer_gpus_than_the_hostfile_says(ssh_launch: Launch, hosts: list[LabHo
     hosts[0].program("nvidia-smi", "#!/bin/sh\necho 0, GPU-1, NVIDIA A100, 80 GB\n")
     (ssh_launch.home / "lab.yaml").write_text("hosts: [{name: node1, gpus: 2}, node2]\n")
     record = checked(ssh_launch, code=1, hosts=str(ssh_launch.home / "lab.yaml"))
-    assert findings(record) == [("gpus", ["node1"], "the hostfile says 2 GPUs, and 1 is not among the 1 there")]
+    assert problems(record) == [
+        ("gpus", ["node1"], "the hostfile says 2 GPUs, and 1 is not among the 1 there")
+    ]
 
 
 def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]):
@@ -143,11 +144,11 @@ def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]
         lines.append(f"{{name: {host.name}, venv: ~/venv}}")
     (ssh_launch.home / "lab.yaml").write_text(f"hosts: [{', '.join(lines)}]\n")
     record = checked(ssh_launch, code=1, hosts=str(ssh_launch.home / "lab.yaml"))
-    [(kind, names, text)] = findings(record)
+    [(kind, names, text)] = problems(record)
     assert (kind, names) == ("tensorflow-differs", ["node2"])
     assert text.startswith("TensorFlow 2.15.0, the others have 2.21.0")
     # Of a busy machine there may be others: slow round trips, say.
-    found = [(kind, names) for kind, names, _ in findings(record, "warning")]
+    found = [(kind, names) for kind, names, _ in problems(record, "warning")]
     warnings = {kind: names for kind, names in found if kind.startswith(("python", "tensorflow"))}
     assert warnings == {"python-differs": ["node3"], "tensorflow-missing": ["node4"]}
 

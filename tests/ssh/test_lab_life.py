@@ -75,5 +75,3 @@ def test_a_lab_that_can_not_be_built_leaves_nothing_and_says_why():
     with pytest.raises(RuntimeError, match="no lab: a host did not come up: .*no-such-folder"):
         Lab(2, show=["/tmp/no-such-folder"], numbers=numbers())
     assert not Path(f"/var/tmp/tf-launcher-lab-{os.getuid()}-{asked[-1]}").exists()
-
-

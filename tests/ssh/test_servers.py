@@ -39,9 +39,7 @@ def config(lab: Lab, launch: Launch, host: LabHost) -> Path:
     return folder
 
 
-def test_match_and_a_proxy_command_with_shell_features(
-    lab: Lab, ssh_launch: Launch, hosts: list[LabHost]
-):
+def test_match_and_a_proxy_command_with_shell_features(lab: Lab, ssh_launch: Launch, hosts: list[LabHost]):
     config(lab, ssh_launch, hosts[0])
     ended = ssh_launch("--hosts", "short", "--workers", "1", "--", "true", cwd="/", timeout=60)
     assert ended.code == 0, ended.err

@@ -51,13 +51,13 @@ def main(settings_text: str) -> int:
     Path("/proc/self/comm").write_text("launch-watchdog")
     # The owner first: from here on nothing stays when it ends.
     owner = os.pidfd_open(settings["owner"])
-    notices, tell = os.pipe()
+    wake, waker = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: os.write(tell, b"."))
+        signal.signal(number, lambda *_: os.write(waker, b"."))
     lines: list[subprocess.Popen[str]] = []
     try:
         _say(_build(settings, lines))
-        select.select([owner, notices], [], [])
+        select.select([owner, wake], [], [])
     except (Failed, OSError, subprocess.SubprocessError) as error:
         _say({"error": str(error)})
         return 1

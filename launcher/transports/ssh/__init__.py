@@ -3,13 +3,11 @@
 ::
 
     options      what ssh_config and the command line say about a host -> HostOptions
-    known_hosts  is this the key of the host?
-    login        public keys from files and from the agent
-    connection   TCP, gateway or ProxyCommand -> an authenticated connection that runs programs
+    keys         is this the key of the host, which of our keys does it accept?
+    connection   TCP, gateway or ProxyCommand -> an authenticated connection
     program      a program of ours on a host: its bytes, its stderr, its exit status
     relay        ports on the hosts that lead to a socket of this machine
     hosts        all hosts of a launch, connected in parallel
-    failures     one line for each way to fail: what, where, what to try
 
 paramiko is used through its public interface only: `paramiko.Transport` with a socket-like object and a
 `Packetizer` of ours, both documented parameters. fabric is not imported: its ``Connection`` accepts any host

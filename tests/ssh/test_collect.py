@@ -115,7 +115,6 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
             assert got == snapshot(host.there(host.home) / "results/ckpt-7")
 
 
-@needs_spaces
 def test_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     (tmp_path / "code").mkdir()
     hosts[0].netem("delay 300ms", both_ways=True)

@@ -167,7 +167,6 @@ def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], projec
     assert not list((gone.there(gone.home) / CACHE / "work").glob("*/project"))
 
 
-@needs_spaces
 def test_a_time_limit_ends_the_copy(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     (tmp_path / "big").write_bytes(os.urandom(60_000_000))
     hosts[0].netem("delay 300ms", both_ways=True)

@@ -269,13 +269,13 @@ def _update(pipe: _Pipe, root: str, list_path: str, title: str, stage: str) -> N
     if follow.size > (free := _room(root)):
         needed = f"{root} needs {byte_size(follow.size)}, and {byte_size(free)} are free there"
         raise Failed(f"disk full: {needed}")
-    landing = Landing(stage)
+    landing, gone = Landing(stage), set(follow.gone)
     try:
         while not isinstance(message := pipe.get(), FilesDone):
             landing.take(message)
         arrived = {path: FileEntry(path, FOLDER, mode) for path, mode in landing.folders.items()}
         arrived.update(_files_in(stage))
-        after = {path: entry for path, entry in had.items() if path not in set(follow.gone)}
+        after = {path: entry for path, entry in had.items() if path not in gone}
         if arrived or len(after) < len(had) or title != old_title or not os.path.isdir(root):
             _merge(root, had.keys() - after.keys(), stage, arrived)
             after.update(arrived)
@@ -315,9 +315,7 @@ def _merge(root: str, gone: AbstractSet[str], stage: str, arrived: Dict[str, Fil
                 _remove(target)
                 os.mkdir(target)
         elif is_folder:
-            raise Failed(
-                f"{target} is a folder with files that no sync brought, and a file is to stand there"
-            )
+            raise Failed(f"{target} is a folder with files that no sync brought; a file goes there")
         else:
             os.rename(f"{stage}/{entry.path}", target)
 

@@ -92,7 +92,7 @@ def test_to_a_place_that_stays(ssh_launch: Launch, hosts: list[LabHost], project
 
 
 def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
-    """All that is wrong is message at once, and nothing is started."""
+    """All faults are reported at once, and nothing is started."""
     full, closed, well, blocked = hosts
     full.fill_disk()
     closed.read_only_home()

@@ -84,7 +84,10 @@ class Conversation(FileStream):
                 self._moved_at = time.monotonic()
                 self._check()
             elif early := self._receive():
-                self._received += self._decoder.feed(early)
+                try:
+                    self._received += self._decoder.feed(early)
+                except ProtocolError as error:
+                    raise self.misunderstood(error) from error
                 self.get()
                 raise self.misunderstood("it sends and does not read")
 

@@ -8,14 +8,11 @@ way. numpy and pandas are never imported here: data that has arrays has imported
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.errors import Fault, InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 #: A list, an array, a tuple of arrays, or a dict of arrays.
 Block = Any

@@ -17,18 +17,13 @@ import pickle
 import sys
 import sysconfig
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Union
+from typing import Any, Union
 
 from launcher.errors import FeedError
-from launcher.feed.remote.blocks import imported, is_array
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
-
-    from launcher.feed.remote.blocks import Block
+from launcher.feed.remote.blocks import Block, imported, is_array
 
 Buffer = Union[bytes, bytearray, memoryview]
 

@@ -5,20 +5,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from launcher.errors import FeedError
-from launcher.feed.remote.blocks import as_rows, is_array, join, refused
+from launcher.feed.remote.blocks import Block, as_rows, is_array, join, refused
 from launcher.feed.remote.reader import Reader
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Any
-
-    from launcher.feed.remote.blocks import Block
 
 #: The feeds that this process has opened, by ``connect`` and name: two `DataFeed` of one feed share its rows.
 _OPENED: dict[tuple[Callable[[str], socket.socket], str], Reader] = {}

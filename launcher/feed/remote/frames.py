@@ -7,15 +7,12 @@ copy.
 
 from __future__ import annotations
 
+import socket
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from launcher.errors import FeedError
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Sequence
 
 #: Bytes of one frame, unless its receiver sets another limit.
 MOST_BYTES = 1 << 31
@@ -25,8 +22,6 @@ MOST_BUFFERS = 1 << 16
 _OWN = 1 << 16
 #: Buffers that one ``sendmsg`` takes (IOV_MAX).
 _AT_ONCE = 1024
-#: ``MSG_WAITALL`` of Linux; `socket` is not imported for a number.
-_WAIT_ALL = 0x100
 #: Bytes that `ReadAhead` reads at once of what is small.
 _AHEAD = 4096
 
@@ -208,7 +203,7 @@ def _fill(sock: socket.socket | ReadAhead, view: memoryview, may_end: bool = Fal
     """Fill the buffer; ``False`` if the connection has ended before the first byte and ``may_end``."""
     at = 0
     while at < len(view):
-        got = sock.recv_into(view[at:], 0, _WAIT_ALL)
+        got = sock.recv_into(view[at:], 0, socket.MSG_WAITALL)
         if got == 0:
             if may_end and at == 0:
                 return False
@@ -220,6 +215,6 @@ def _fill(sock: socket.socket | ReadAhead, view: memoryview, may_end: bool = Fal
 def hang_up(sock: socket.socket) -> None:
     """End a connection so that threads that wait for it wake up; closing it would not wake them."""
     try:
-        sock.shutdown(2)
+        sock.shutdown(socket.SHUT_RDWR)
     except OSError:  # it has ended already
         pass

@@ -6,14 +6,16 @@ partitions that are not acknowledged again. The driver limits how much may wait 
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from launcher.errors import FeedError, LaunchError
-from launcher.feed.remote.blocks import blocks_of, part, size
-from launcher.feed.remote.codec import decode, encode
+from launcher.feed.remote.blocks import Block, blocks_of, part, size
+from launcher.feed.remote.codec import Buffer, decode, encode
 from launcher.feed.remote.frames import (
     RETURNED,
     UNWANTED,
@@ -26,14 +28,6 @@ from launcher.feed.remote.frames import (
     recv_frame,
     send_frame,
 )
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
-
-    from launcher.feed.remote.blocks import Block
-    from launcher.feed.remote.codec import Buffer
 
 #: Seconds in which a broken connection must be back, and between two attempts.
 MOST_AWAY, PAUSE = 60.0, 0.2

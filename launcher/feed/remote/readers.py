@@ -10,16 +10,13 @@ from __future__ import annotations
 import csv
 import gzip
 import struct
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import lru_cache
 from itertools import chain
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from launcher.errors import LaunchError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-    from typing import Any
 
 #: Bytes read at once.
 _READ = 1 << 20

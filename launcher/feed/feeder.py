@@ -7,10 +7,12 @@ user's code runs.
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from launcher.errors import FeedError
@@ -18,12 +20,12 @@ from launcher.feed.call import LOOK, Feed, FeedCall, Tasks
 from launcher.feed.channel import WorkerChannel
 from launcher.feed.listener import Peer
 from launcher.feed.lockstep import Dealer
-from launcher.feed.remote.frames import Kind, hang_up, send_frame
+from launcher.feed.remote.frames import Kind, send_frame
 from launcher.feed.sources import Piece, pieces_of
 from launcher.text import Waiting
 
-#: Seconds for a thread to end, and for the last frames of a task that has ended.
-_THREAD, _LAST_FRAMES = 2.0, 0.3
+#: Seconds for a thread to end, for the last frames of a task that has ended, for a task to take a refusal.
+_THREAD, _LAST_FRAMES, _REFUSAL = 2.0, 0.3, 2.0
 _OVER = "the driver feeds no more rows"
 
 
@@ -78,12 +80,13 @@ class Feeder:
                 self._channels = [*(old for old in self._channels if old.sock is not None), channel]
                 channel.start()
                 return
-        try:
-            send_frame(peer.sock, Kind.GONE, [refusal.encode()])
-            hang_up(peer.sock)
-        except OSError:  # the task has ended
-            pass
-        peer.sock.close()
+        with peer.sock as sock, suppress(OSError):  # the task may have ended
+            sock.settimeout(_REFUSAL)
+            send_frame(sock, Kind.GONE, [refusal.encode()])
+            sock.shutdown(socket.SHUT_WR)
+            for _ in range(16):  # what the task has sent: unread, it would reset the connection
+                if not sock.recv(1 << 16):
+                    break
 
     def lost(self, task: str, attempt: int, reason: str, again: bool = False) -> None:
         """A task has ended: other tasks get what it did not consume.

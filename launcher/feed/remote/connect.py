@@ -113,8 +113,7 @@ def read_exactly(sock: socket.socket, size: int, deadline: float | None = None) 
         deadline: a time of `time.monotonic`; ``None``: the socket's own time limit.
 
     Raises:
-        ConnectError: the connection ended before.
-        OSError: it has broken, or the time is over.
+        OSError: the connection has ended or broken, or the time is over.
     """
     received = bytearray(size)
     view = memoryview(received)
@@ -123,7 +122,7 @@ def read_exactly(sock: socket.socket, size: int, deadline: float | None = None) 
             sock.settimeout(max(0.001, deadline - time.monotonic()))
         count = sock.recv_into(view)
         if not count:
-            raise ConnectError("the other end closed the connection")
+            raise ConnectionResetError("the other end closed the connection")
         view = view[count:]
     return bytes(received)
 

@@ -114,8 +114,11 @@ TENSORFLOW_ROLES = ("chief", "worker", "ps", "evaluator")
 #: Roles that never end by themselves: we stop them when the job is done.
 SERVICE_ROLES = ("ps", "evaluator")
 
+#: Roles whose end is the end of the job. ``master`` is the chief of TensorFlow 1.
+CHIEF_ROLES = ("chief", "master")
+
 #: Roles of which TensorFlow accepts one task at most.
-SINGLE_ROLES = ("chief", "evaluator")
+SINGLE_ROLES = (*CHIEF_ROLES, "evaluator")
 
 #: Tasks that one role may have.
 MOST_TASKS = 10_000

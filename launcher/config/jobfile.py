@@ -26,6 +26,7 @@ from launcher.config.schema import (
 )
 from launcher.errors import Fault, JobError
 from launcher.job import (
+    CHIEF_ROLES,
     SERVICE_ROLES,
     SINGLE_ROLES,
     TENSORFLOW_ROLES,
@@ -210,7 +211,7 @@ class _Reader:
             self.top.add("roles", "no task in any role", expected)
         elif all(role.sidecar for role in roles):
             self.top.add("roles", "sidecars only", "expected another role, whose end is the job's")
-        elif not any(role.name in ("chief", "master") for role in roles):
+        elif not any(role.name in CHIEF_ROLES for role in roles):
             expected = "expected a chief, or a service: without a chief the job waits for this role anyway"
             for role, keys in found:
                 if role.count and role.drain and not role.service:
@@ -259,7 +260,7 @@ class _Reader:
         if sidecar and "drain" in keys.nodes:
             expected = "expected one of them: a sidecar is stopped with the job"
             keys.add("drain", '"drain" and "sidecar" both', expected)
-        elif name == "chief" and "drain" in keys.nodes:
+        elif name in CHIEF_ROLES and "drain" in keys.nodes:
             expected = "expected it in another role: the job is done when the chief is"
             keys.add("drain", f'"drain" for {quoted(name)}', expected)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from launcher.config.values import duration, env_name
 from launcher.errors import Fault
-from launcher.job import RESERVED_VARIABLES, Role
+from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role
 
 
 def carried(
@@ -80,7 +80,7 @@ def drained(
             faults.append(Fault(option, f"{text!r} is not a duration", str(error)))
     if roles:
         faults += _drain_faults(roles, times)
-        chief = any(role.name == "chief" for role in roles)
+        chief = any(role.name in CHIEF_ROLES for role in roles)
         meant = [role for role in roles if role.name in times or ("" in times and _may_end(role))]
         if times and not any(chief or role.service for role in meant):
             notes.append(
@@ -97,12 +97,13 @@ def _drain(role: Role, times: Mapping[str, float]) -> float | None:
 
 def _may_end(role: Role) -> bool:
     """Whether a role may end by itself without the job being done; a ps and most other services never end."""
-    return (role.name == "evaluator" or not role.service) and role.name != "chief" and not role.sidecar
+    ends = role.name == "evaluator" or not role.service
+    return ends and role.name not in CHIEF_ROLES and not role.sidecar
 
 
 def _drain_faults(roles: Sequence[Role], times: Mapping[str, float]) -> Iterator[Fault]:
     ends = {role.name: "it is a sidecar, which is stopped with the job" for role in roles if role.sidecar}
-    ends["chief"] = "the job is done when the chief is"
+    ends.update(dict.fromkeys(CHIEF_ROLES, "the job is done when the chief is"))
     names = {role.name for role in roles}
     fit = sorted(names - ends.keys())
     expected = f"expected one of {', '.join(fit)}" if fit else "expected workers, or an evaluator, beside it"

@@ -95,7 +95,7 @@ def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence
                     **plan_as_dict(plan, "dry-run"),
                     "example_ports": True,
                     "notes": placement.notes,
-                    "luggage": files,
+                    "files": files,
                 },
                 indent=1,
             )

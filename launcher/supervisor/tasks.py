@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection
 
 from launcher.events import Ladder, StopTasks
-from launcher.job import Placed, Placement, ProgramKind, TaskId
+from launcher.job import CHIEF_ROLES, Placed, Placement, ProgramKind, TaskId
 from launcher.report import ExitStatus, Reason, TaskReport, TaskState
 
 _S = TaskState
@@ -106,13 +106,13 @@ class TaskRecord:
 
 
 def deciding_tasks(placement: Placement) -> frozenset[TaskId]:
-    """The tasks whose ends end the job: the chief; without one, all that are not services.
+    """The tasks whose ends end the job: the chief or master; without one, all that are not services.
 
     A ps or evaluator never ends by itself (``server.join()`` blocks for ever), so the job waits for it only
     if there is nothing else. A sidecar does not count at all.
     """
     tasks = [placed for placed in placement.tasks if not placed.role.sidecar] or placement.tasks
-    chief = [placed.task for placed in tasks if placed.role.name == "chief"]
+    chief = [placed.task for placed in tasks if placed.role.name in CHIEF_ROLES]
     working = [placed.task for placed in tasks if not placed.role.service]
     return frozenset(chief or working or [placed.task for placed in tasks])
 

@@ -44,6 +44,9 @@ def test_flags_by_role_and_the_master_of_tensorflow_1(launch: Launch, folder: Pa
         "cluster": {"master": list(plan["cluster"]["master"])},
         "task": {"type": "master", "index": 0},
     }
+    job = "roles: {master: {command: 'true'}, worker: {command: [sleep, '60']}}\n"
+    (folder / "job.yaml").write_text(job)
+    assert launch(folder / "job.yaml").code == 0, "its end is the job's, as a chief's"
 
 
 def test_what_may_be_a_mistake_is_noted(launch: Launch, folder: Path):

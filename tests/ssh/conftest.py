@@ -13,6 +13,7 @@ from launcher.job import Host
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
 from tests.conftest import Launch
+from tests.ssh.connecting import Home
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
 
@@ -68,3 +69,9 @@ def fleet(lab: Lab, caller: Path) -> Iterator[SshHosts]:
     with SshHosts([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
         fleet.connect()
         yield fleet
+
+
+@pytest.fixture
+def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Where we connect from."""
+    return Home(tmp_path / "home", lab, monkeypatch)

@@ -17,12 +17,6 @@ from tests.ssh.lab import Lab
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.fixture
-def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """Where we connect from."""
-    return Home(tmp_path / "home", lab, monkeypatch)
-
-
 def test_an_unknown_host_key_is_refused_then_accepted(home: Home, hosts: list[LabHost]):
     home.known.unlink()
     (home.path / ".ssh").chmod(0o700)

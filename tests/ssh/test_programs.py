@@ -6,7 +6,6 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,10 @@ from launcher.job import Host
 from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
-from tests.ssh.connecting import PATIENCE, Home, receive, send, start
+from tests.ssh.connecting import PATIENCE, receive, send, start
 from tests.ssh.host import LabHost, until
-from tests.ssh.lab import Lab
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("home")]
 SHELLS = [
     "/bin/sh",
     "/bin/bash",
@@ -30,12 +28,6 @@ SHELLS = [
     "/usr/bin/fish",
     "/bin/ksh",
 ]
-
-
-@pytest.fixture(autouse=True)
-def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """A home with the keys of the lab."""
-    return Home(tmp_path / "home", lab, monkeypatch)
 
 
 class Runner:

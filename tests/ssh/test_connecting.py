@@ -64,6 +64,13 @@ def test_by_name_and_by_address(home: Home, hosts: list[LabHost]):
     assert works(Host(hosts[0].name), hosts[1].record()) == []
 
 
+def test_all_addresses_of_a_host_are_tried(home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch):
+    resolve = socket.getaddrinfo
+    refused = resolve("127.0.0.1", 9, socket.AF_INET, socket.SOCK_STREAM)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *words: [*refused, *resolve(*words)])
+    assert works(Host(hosts[0].name)) == []
+
+
 def test_a_name_that_nobody_knows(home: Home):
     message = refusal(Host("no-such-host.invalid"))
     assert message.startswith("no-such-host.invalid: 'no-such-host.invalid' was not found (")

@@ -176,7 +176,7 @@ class Pump:
         channel: open.
         here: one end of a socketpair, or a connection to a local socket.
         stderr: gets what the command prints there.
-        let_go: set when nobody waits for the exit status.
+        let_go: set when nothing waits for the exit status.
         first: sent before the bytes of the socket.
     """
 

@@ -39,16 +39,16 @@ class Relay:
 
     Args:
         path: of the Unix socket here.
-        tell: gets a line for the user; called by any thread.
+        notify: gets a line for the user; called by any thread.
     """
 
-    def __init__(self, path: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, path: str, notify: Callable[[str], None]) -> None:
         self._path = path
-        self._tell = tell
+        self._notify = notify
         self._lock = threading.Lock()
         self._ports: dict[str, int] = {}
         self._open: dict[str, set[socket.socket]] = {}
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self._closing = threading.Event()
 
     def open(self, connections: Mapping[str, Connection], notice: Callable[[str], None]) -> dict[str, int]:
@@ -72,7 +72,7 @@ class Relay:
             if late and limit == _NOTICE:
                 notice(f"waiting for the ssh server of {listed(late)} to open a port")
         for host in late:
-            self._tell_once(f"{host}: its ssh server opened no port for its tasks in {OPEN_LIMIT:.0f} s")
+            self._notify_once(f"{host}: its ssh server opened no port for its tasks in {OPEN_LIMIT:.0f} s")
         with self._lock:
             return dict(self._ports)
 
@@ -95,11 +95,11 @@ class Relay:
                 opened = connection.transport.request_port_forward(_LOOPBACK, port, arrived)
             except (SSHException, EOFError, OSError) as error:
                 if not port:
-                    self._tell_once(f"{host}: its ssh server opens no port for its tasks: {_why(error)}")
+                    self._notify_once(f"{host}: its ssh server opens no port for its tasks: {_why(error)}")
                     return
                 if time.monotonic() > deadline:
                     text = f"port {port} there, which leads its tasks to this machine, can't be opened again"
-                    self._tell_once(f"{host}: {text}")
+                    self._notify_once(f"{host}: {text}")
                     return
                 self._closing.wait(_RETRY)
                 continue
@@ -118,7 +118,7 @@ class Relay:
         try:
             if full:
                 text = f"more than {MOST_CONNECTIONS} connections at a time to this machine: refused"
-                self._tell_once(f"{host}: {text}")
+                self._notify_once(f"{host}: {text}")
             elif self._is_connected(here, host):
                 Pump(channel, here, lambda _: None, self._closing).run()
         except (SSHException, EOFError, OSError):  # the connection to the host broke
@@ -134,16 +134,16 @@ class Relay:
         try:
             here.connect(self._path)
         except OSError as error:
-            self._tell_once(f"{host}: its tasks can't be led to {self._path}: {_why(error)}")
+            self._notify_once(f"{host}: its tasks can't be led to {self._path}: {_why(error)}")
             return False
         return not self._closing.is_set()
 
-    def _tell_once(self, text: str) -> None:
+    def _notify_once(self, text: str) -> None:
         with self._lock:
-            is_new = text not in self._told and not self._closing.is_set()
-            self._told.add(text)
+            is_new = text not in self._notified and not self._closing.is_set()
+            self._notified.add(text)
         if is_new:
-            self._tell(text)
+            self._notify(text)
 
     def close(self) -> None:
         """End all connections; the ports go with the connections to the hosts."""

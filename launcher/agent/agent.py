@@ -19,7 +19,7 @@ from launcher.agent.connection import Connection
 from launcher.agent.output import Outputs
 from launcher.agent.spawn import CannotStart, Limits, Spawner
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
-from launcher.agent.watchdog import TOLD
+from launcher.agent.watchdog import EXPLAINED
 from launcher.job import TaskId
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
 
@@ -71,7 +71,7 @@ class Agent:
         self._spawner = Spawner(self._limits)
         self._cluster: Optional[ClusterSpec] = None
         self._closing = self._stays = False
-        self._cut_short = self._told = False
+        self._cut_short = self._explained = False
         self._ending_until: Optional[float] = None
         self._commands: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._hold_ports,
@@ -95,7 +95,7 @@ class Agent:
         """Serve until told to close, or until the launcher is gone; nothing is left then.
 
         Returns:
-            Exit code: 0 if that is what ended it; else `TOLD`, or 1 if the launcher does not know why.
+            Exit code: 0 if that is what ended it; else `EXPLAINED`, or 1 if the launcher does not know why.
         """
         self._listen()
         self._send(events.AgentReady("", events.now(), os.getpid(), host.host_facts()))
@@ -104,7 +104,7 @@ class Agent:
                 self._turn()
             self._end_strays()
             if self._cut_short:
-                return TOLD if self._told else 1
+                return EXPLAINED if self._explained else 1
             self._connection.hold(False)
             self._send(events.AgentClosed("", events.now()), bulk=True)
             if not self._stays:
@@ -185,7 +185,7 @@ class Agent:
         """Something else ends the agent: the launcher sees the end of the connection, and of no task."""
         if not self._cut_short:
             self._cut_short, self._stays = True, False
-            self._told = self._connection.refuse(why)
+            self._explained = self._connection.refuse(why)
             self._end_all()
 
     def _on_watchdog(self) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import selectors
 import signal
 import sys
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence
 
 from launcher.agent.connection import Connection
 from launcher.agent.processes import reset_signals
@@ -34,6 +35,9 @@ _READ = 64 * 1024
 #: Seconds for a remote command to end after it was closed.
 _CLOSING = 5.0
 _MOST_DESCRIPTORS = 65536
+#: Exit status of a command line that took too long, and of one that is not there; a shell uses the same.
+LATE, NOT_FOUND = 124, 127
+_LOOK = 0.05
 
 
 class _Child:
@@ -286,3 +290,55 @@ class Children:
             if child.kill_at is not None and child.kill_at <= now:
                 child.kill_at = None
                 os.kill(child.pid, signal.SIGKILL)  # not reaped: the pid is still that child's
+
+
+# ---------------------------------------------------------------------- command lines
+
+
+def execute(arguments: Mapping[str, Any]) -> int:
+    """A remote command: run a command line with our stdout and stderr.
+
+    The end of our stdin ends it, and all it started, at once.
+
+    Args:
+        arguments: ``argv``; ``env``, variables in addition to ours; ``seconds``, the time limit.
+
+    Returns:
+        Its exit status; 128+n for signal n.
+    """
+    import subprocess
+
+    env = {**os.environ, **arguments["env"]}
+    try:
+        process = subprocess.Popen(
+            arguments["argv"], stdin=subprocess.DEVNULL, env=env, cwd="/", start_new_session=True
+        )
+    except OSError as error:
+        sys.stderr.write(f"{arguments['argv'][0]}: {error.strerror}; PATH is {env.get('PATH', '')}\n")
+        return NOT_FOUND
+    until = time.monotonic() + float(arguments["seconds"])
+    while process.poll() is None:
+        ended = bool(select.select([0], [], [], _LOOK)[0]) and not os.read(0, 4096)
+        if ended or time.monotonic() > until:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return LATE
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def become(arguments: Mapping[str, Any]) -> int:
+    """A remote command: become a command line, with our stdin, stdout and stderr.
+
+    Args:
+        arguments: ``argv`` and ``env`` as for `execute`.
+
+    Returns:
+        Only where there is no such command: its exit status.
+    """
+    env = {**os.environ, **arguments["env"]}
+    os.chdir("/")
+    try:
+        os.execvpe(arguments["argv"][0], arguments["argv"], env)
+    except OSError as error:
+        sys.stderr.write(f"{arguments['argv'][0]}: {error.strerror}; PATH is {env.get('PATH', '')}\n")
+    return NOT_FOUND

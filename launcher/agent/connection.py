@@ -15,6 +15,7 @@ import struct
 import time
 from typing import Callable, Dict, List, Optional, Tuple
 
+from launcher.agent.processes import nothing_on
 from launcher.errors import ProtocolError
 from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
 
@@ -45,7 +46,7 @@ class Connection:
         #: Called with each message, and when the launcher is gone for good; set by the agent.
         self.take: Callable[[Message], None] = lambda message: None
         self.gone: Callable[[], None] = lambda: None
-        #: Nobody takes anything any more: what is sent is dropped.
+        #: The launcher is gone: what is sent is dropped.
         self.broken = False
         self.reading = self.writing = -1
         self._full = False
@@ -127,7 +128,8 @@ class Connection:
         except OSError:
             data = b""
         if not data:
-            self.end_of_input()
+            self.detach()
+            self.ended()
             return
         self._heard_at = time.monotonic()
         messages = self.channel.receive(data)
@@ -138,25 +140,20 @@ class Connection:
             self.flush()
 
     def refuse(self, why: str) -> bool:
-        """Tell the launcher why the agent ends without closing, then end the connection.
+        """Send the launcher the reason why the agent ends without closing, then end the connection.
 
         Returns:
-            Whether the launcher was told.
+            Whether it could be sent.
         """
         self.flush()
-        told = self.writing >= 0 and not self._full
+        sent = self.writing >= 0 and not self._full
         try:
-            if told:
+            if sent:
                 os.write(self.writing, b"".join(encode(Refused(why))))
         except OSError:  # it is broken
-            told = False
+            sent = False
         self.give_up()
-        return told
-
-    def end_of_input(self) -> None:
-        """The launcher has closed its end."""
-        self.detach()
-        self.ended()
+        return sent
 
     def ended(self) -> None:
         """The connection has closed."""
@@ -174,33 +171,17 @@ class Connection:
 
 
 class PipeConnection(Connection):
-    """A pipe: its end is the end of the launcher."""
+    """A pipe: its end is the end of the launcher. It takes the place of stdin and stdout."""
 
     is_pipe = True
 
-    def __init__(self, selector: selectors.BaseSelector, host: str, reading: int, writing: int) -> None:
+    def __init__(self, selector: selectors.BaseSelector, host: str) -> None:
         super().__init__(selector, host)
+        reading, writing = os.dup(0), os.dup(1)
+        nothing_on(0, 1)
         for fd in (reading, writing):
             os.set_blocking(fd, False)
         self.attach(reading, writing)
-
-    def detach(self) -> None:
-        """Close the pipe; its descriptors, stdin and stdout, stay valid."""
-        nothing = os.open(os.devnull, os.O_RDWR)
-        self._wait_to_write(False)
-        if self.reading >= 0:
-            self._selector.unregister(self.reading)
-            os.dup2(nothing, self.reading, inheritable=False)
-        if self.writing >= 0:
-            os.dup2(nothing, self.writing, inheritable=False)
-        os.close(nothing)
-        self.reading = self.writing = -1
-
-    def end_of_input(self) -> None:
-        """See `Connection.end_of_input`: the launcher may still read."""
-        self._selector.unregister(self.reading)
-        self.reading = -1
-        self.gone()
 
     def ended(self) -> None:
         """See `Connection.ended`."""
@@ -356,7 +337,7 @@ def accept(listener: socket.socket) -> Optional[socket.socket]:
     return peer
 
 
-def connect(token: str, seconds: float) -> Optional[socket.socket]:
+def connect_to(token: str, seconds: float) -> Optional[socket.socket]:
     """A connection to the agent with this token; ``None``: it does not listen."""
     peer = socket.socket(socket.AF_UNIX)
     try:

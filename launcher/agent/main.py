@@ -29,16 +29,8 @@ import time
 from typing import Any, Callable, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
-from launcher.agent.connection import (
-    Connection,
-    PipeConnection,
-    SocketConnection,
-    listen,
-)
-from launcher.agent.connection import (
-    connect as connect_to,
-)
-from launcher.agent.watchdog import TOLD, Deadline, watch
+from launcher.agent.connection import Connection, PipeConnection, SocketConnection, connect_to, listen
+from launcher.agent.watchdog import EXPLAINED, Deadline, watch
 from launcher.protocol import Refused, encode
 
 #: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
@@ -50,7 +42,6 @@ _ACCEPTING = 10.0
 #: Seconds between two attempts to ask a watchdog.
 _AGAIN = 0.01
 _READ = 256 * 1024
-_STANDARD = (0, 1, 2)
 
 
 def run(arguments: Mapping[str, Any]) -> NoReturn:
@@ -62,7 +53,7 @@ def run(arguments: Mapping[str, Any]) -> NoReturn:
 
     def agent(watchdog: int) -> int:
         selector = selectors.DefaultSelector()
-        return _serve(number, PipeConnection(selector, host, 0, 1), selector, watchdog)
+        return _serve(number, PipeConnection(selector, host), selector, watchdog)
 
     watch(agent)
 
@@ -83,7 +74,9 @@ def start(arguments: Mapping[str, Any]) -> int:
     try:
         os.setsid()
         if os.fork() == 0:  # not the leader of its session: no terminal can become its own
-            _let_go()
+            processes.nothing_on(0, 1, 2)
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_IGN)
             _listen_and_serve(arguments, listener, _FIRST)
     finally:
         os._exit(0)
@@ -103,21 +96,8 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     if os.fork() == 0:
         listener.close()
         os._exit(connect(arguments))
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1):
-        os.dup2(nothing, fd)
-    os.close(nothing)
+    processes.nothing_on(0, 1)
     _listen_and_serve(arguments, listener, _FIRST, answers=False)
-
-
-def _let_go() -> None:
-    """Let go of the login session: its streams and its signals."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in _STANDARD:
-        os.dup2(nothing, fd)
-    os.close(nothing)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _listen_and_serve(
@@ -158,7 +138,7 @@ def _serve(
         if not connection.refuse(f"the agent failed: {type(error).__name__}: {error}"):
             raise
         sys.excepthook(*sys.exc_info())
-        return TOLD
+        return EXPLAINED
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:

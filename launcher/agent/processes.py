@@ -384,6 +384,14 @@ def carry_tag(agent: int) -> None:
         return
 
 
+def nothing_on(*fds: int) -> None:
+    """Replace these descriptors by ``/dev/null``."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in fds:
+        os.dup2(nothing, fd)
+    os.close(nothing)
+
+
 def close_inherited() -> None:
     """Close what the launcher's shell or ``make`` left open, but not what modules are imported from."""
     for name in os.listdir("/proc/self/fd"):

@@ -24,7 +24,7 @@ from launcher.protocol import Refused, encode
 from launcher.text import signal_name
 
 #: Exit code of an agent whose launcher knows why it ended.
-TOLD = 3
+EXPLAINED = 3
 #: Seconds to keep killing before giving up on what can't be killed.
 KILLING = 5.0
 #: Seconds an agent has to end everything, and itself, once its launcher is gone: its tasks get one of them.
@@ -93,7 +93,7 @@ def watch(
         _pass_on_sigterm(pid)
     status = _await(pid, starters, deadline)
     left = processes.kill_descendants(KILLING, _reap)
-    if status != 0 and listener is not None and status >> 8 != TOLD:
+    if status != 0 and listener is not None and status >> 8 != EXPLAINED:
         _refuse(listener, _how(status))
     os._exit(0 if status == 0 and not left else 1)
 
@@ -148,10 +148,7 @@ def _pass_on_sigterm(agent: int) -> None:
 def _leave_pipe() -> int:
     """Let go of the pipe, but for a descriptor that shows when its other end is gone."""
     launcher = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1):
-        os.dup2(nothing, fd)
-    os.close(nothing)
+    processes.nothing_on(0, 1)
     return launcher
 
 

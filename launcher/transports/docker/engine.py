@@ -21,7 +21,7 @@ from launcher.transports.base import Hosts, RemoteCommand
 from launcher.transports.docker.container import JOB, KEPT, MACHINE, OWNER, is_dead, label_options
 
 #: What runs a command line on a host, with a time limit, and with the streams of the remote command.
-_MAIN, _BECOME = "launcher.agent.command:main", "launcher.agent.command:become"
+_MAIN, _BECOME = "launcher.agent.children:execute", "launcher.agent.children:become"
 #: Seconds for one answer of an engine, for the removal of things, and for a pull.
 ANSWER, REMOVAL, PULL = 30.0, 50.0, 3600.0
 #: Seconds between two attempts to remove a network whose containers are just ending.

@@ -197,7 +197,7 @@ Event = Union[
 
 #: A stop sequence: ``(signal, seconds)`` steps. Each signal goes to every process of the task. A process
 #: that is alive after so many seconds gets the next signal. After the last step it is reported as unkillable.
-Ladder = Tuple[Tuple[int, float], ...]
+StopSteps = Tuple[Tuple[int, float], ...]
 
 
 class HoldPorts(NamedTuple):
@@ -233,7 +233,7 @@ class StartTask(NamedTuple):
     env: Mapping[str, str]
     workdir: Optional[str]
     #: How processes that the task leaves behind when it ends are ended.
-    ladder: Ladder
+    steps: StopSteps
     #: The virtual or conda environment it runs in.
     venv: Optional[str] = None
     #: The file that its Python runs: checked first, so that a missing file is reported as such.
@@ -248,7 +248,7 @@ class StopTasks(NamedTuple):
 
     host: str
     tasks: Tuple[TaskId, ...]
-    ladder: Ladder
+    steps: StopSteps
 
 
 class SignalTask(NamedTuple):

@@ -175,7 +175,7 @@ class FilesListed(NamedTuple):
 
 
 class FilesFollow(NamedTuple):
-    """The entries of a tree, or of what was asked for, follow: so many bytes of files.
+    """The entries of a tree, or of what the launcher asked for, follow: so many bytes of files.
 
     ``gone`` are paths that the receiver has, and that are not in the tree as they are.
     """
@@ -471,7 +471,7 @@ class Channel:
         self._acked = 0
         self._received = 0
         self._taken = 0
-        self._told = 0
+        self._acknowledged = 0
         self._ack_at: Optional[float] = None
         self._ping_at = 0.0
         self._attempt = 0
@@ -499,7 +499,7 @@ class Channel:
         """
         if self._session and count:
             self._taken += count
-            if at_once or self._taken - self._told >= _ACK_AFTER:
+            if at_once or self._taken - self._acknowledged >= _ACK_AFTER:
                 self._ack_at = now
             elif self._ack_at is None:
                 self._ack_at = now + _ACK_SECONDS
@@ -620,7 +620,7 @@ class Channel:
             self._ping_at = now + PING
             self._control.append(Ping(self.grace))
         if self.met and self._ack_at is not None and now >= self._ack_at:
-            self._ack_at, self._told = None, self._taken
+            self._ack_at, self._acknowledged = None, self._taken
             self._control.append(Ack(self._taken))
         for message in self._control:
             self._wire += encode(message)

@@ -23,8 +23,8 @@ from launcher.agent.watchdog import EXPLAINED
 from launcher.job import TaskId
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
 
-#: How tasks are stopped whose launcher is gone: nobody reads their output any more, so it is short.
-ABANDONED: events.Ladder = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
+#: How tasks are stopped whose launcher is gone: their output has no reader, so it is short.
+ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the launcher to take the last messages when an agent with a pipe closes.
 FAREWELL = 5.0
 #: Seconds an agent may need for all that, as its watchdog counts them.
@@ -35,11 +35,11 @@ class Agent:
     """The agent of a host.
 
     Args:
-        number: what tells its tags from those of other agents.
+        number: distinguishes its process tags from those of other agents.
         connection: to the launcher.
         selector: that the connection uses.
         watchdog: file descriptor that is at its end when the watchdog is gone.
-        renew: tells the watchdog by when (monotonic) the agent will have looked at the clock again.
+        renew: gives the watchdog the time (monotonic) by which the agent looks at the clock again.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Agent:
     # ------------------------------------------------------------------ the loop
 
     def run(self) -> int:
-        """Serve until told to close, or until the launcher is gone; nothing is left then.
+        """Serve until CloseAgent comes, or until the launcher is gone; nothing is left then.
 
         Returns:
             Exit code: 0 if that is what ended it; else `EXPLAINED`, or 1 if the launcher does not know why.
@@ -221,7 +221,7 @@ class Agent:
         except CannotStart as fault:
             self._not_started(command, fault.code, fault.why)
             return
-        task = Task(command.task, command.attempt, started.pid, started.output, command.ladder)
+        task = Task(command.task, command.attempt, started.pid, started.output, command.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
         self._families.add(task.id, task.pid, started.tag)
         if self._limits.roomy:
@@ -250,23 +250,23 @@ class Agent:
         unsure = self._families.may_be_more()
         for task in exited:
             if task.stop is None and (unsure or orphans.get(task.id)):
-                self._stopping.begin(task, task.ladder, time.monotonic())
+                self._stopping.begin(task, task.steps, time.monotonic())
         self._look_at_stopping(exited)
 
     def _reap(self) -> List[Task]:
-        """Take the status of every ended child: main processes are told, adopted ones just vanish."""
+        """Take the status of every ended child; the tasks whose main process it was."""
         exited: List[Task] = []
         while True:
-            somebody, tasks = processes.ended_child(), self._exits.in_order()
-            if not (somebody or tasks):
+            ended, tasks = processes.ended_child(), self._exits.in_order()
+            if not (ended or tasks):
                 return exited
-            for pid in tasks or (somebody,):
+            for pid in tasks or (ended,):
                 self._reap_one(pid, exited)
 
     def _reap_one(self, pid: int, exited: List[Task]) -> None:
         self._exits.forget(pid)
         got, status, usage = os.wait4(pid, os.WNOHANG)
-        if not got:  # a debugger has it: we are told when he lets go
+        if not got:  # a debugger has it: SIGCHLD comes when it lets go
             return
         self._families.child_ended(pid)
         self._children.reaped(pid, status)
@@ -308,15 +308,15 @@ class Agent:
     # ------------------------------------------------------------------ stopping
 
     def _stop(self, command: events.StopTasks) -> None:
-        self._end([self._tasks[task] for task in command.tasks if task in self._tasks], command.ladder)
+        self._end([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
 
-    def _end(self, tasks: List[Task], ladder: events.Ladder) -> None:
-        self._look_at_ended()  # so that no signal is said to have ended what was over before
+    def _end(self, tasks: List[Task], steps: events.StopSteps) -> None:
+        self._look_at_ended()  # so that no signal is reported as the end of a process that had ended
         now = time.monotonic()
         for task in tasks:
             if not task.empty:
-                self._stopping.begin(task, ladder, now)
-            elif ladder[0][0] == SIGKILL:
+                self._stopping.begin(task, steps, now)
+            elif steps[0][0] == SIGKILL:
                 self._outputs.let_go(task)
         self._look_at_stopping()
 
@@ -325,7 +325,7 @@ class Agent:
         self._send(events.TaskSignalled("", now, task.id, task.attempt, number, count))
 
     def _end_strays(self) -> None:
-        """Kill what belongs to no task: it left its session and washed off its watermark."""
+        """Kill what belongs to no task: it left its session and removed its process tag."""
         self._ports.release_all()
         processes.kill_descendants(ABANDONED[-1][1], self._reap)
 

@@ -50,7 +50,7 @@ class Connection:
         self.broken = False
         self.reading = self.writing = -1
         self._full = False
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
 
     def attach(self, reading: int, writing: int) -> None:
         """Use these descriptors, which do not block."""
@@ -131,11 +131,11 @@ class Connection:
             self.detach()
             self.ended()
             return
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         messages = self.channel.receive(data)
         for message in messages:
             self.take(message)
-        self.channel.took(len(messages), self._heard_at)
+        self.channel.took(len(messages), self._received_at)
         if not self._full:
             self.flush()
 
@@ -222,7 +222,7 @@ class SocketConnection(Connection):
     @property
     def until(self) -> float:
         """See `Connection.until`."""
-        return self._heard_at + self._lease if self.reading >= 0 else self._until
+        return self._received_at + self._lease if self.reading >= 0 else self._until
 
     def _accept(self) -> None:
         peer = accept(self._listener)
@@ -254,8 +254,8 @@ class SocketConnection(Connection):
     def _replace(self, peer: socket.socket, hello: Hello) -> None:
         self.detach()
         self._attempt = hello.attempt
-        self._heard_at = time.monotonic()
-        self.channel.connect(hello.attempt, self._heard_at)
+        self._received_at = time.monotonic()
+        self.channel.connect(hello.attempt, self._received_at)
         self.attach(os.dup(peer.fileno()), peer.detach())
         try:
             self.channel.greeted(hello)
@@ -276,7 +276,7 @@ class SocketConnection(Connection):
         self.channel.disconnect()
 
     def give_up(self) -> None:
-        """See `Connection.give_up`; nobody can connect any more."""
+        """See `Connection.give_up`; no launcher can connect any more."""
         super().give_up()
         for peer in list(self._peers):
             self._drop(peer)
@@ -287,9 +287,9 @@ class SocketConnection(Connection):
     def ended(self) -> None:
         """See `Connection.ended`: the launcher may come back."""
         now = time.monotonic()
-        alive = now - self._heard_at < ALIVE
+        alive = now - self._received_at < ALIVE
         grace = min(max(CLOSED_GRACE, self.channel.grace), self._lease)
-        self._until = now + grace if alive else self._heard_at + self._lease
+        self._until = now + grace if alive else self._received_at + self._lease
 
     def next_due(self) -> Optional[float]:
         """See `Connection.next_due`."""

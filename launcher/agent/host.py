@@ -1,4 +1,4 @@
-"""What an agent reports about its host: facts, GPUs, and whom the kernel killed for want of memory.
+"""What an agent reports about its host: facts, GPUs, and processes that the kernel killed for want of memory.
 
 ==============  =================================================================
 ``hostname``    as the kernel has it
@@ -86,7 +86,7 @@ def read_gpus(answer: bytes) -> Tuple[str, ...]:
 
 # ---------------------------------------------------------------------- processes killed for want of memory
 
-# The kernel counts such a kill before it sends the signal, and logs whom it meant right after. So a machine
+# The kernel counts such a kill before it sends the signal, and logs the pid right after. So a machine
 # whose count has not moved needs no further look.
 _MACHINE = "/proc/vmstat"
 _KILLED = re.compile(rb"Killed process (\d+) \(")
@@ -123,7 +123,7 @@ def _cgroup_files() -> List[str]:
 
 
 def _seen_here(mounted: str, path: str, name: str) -> str:
-    """Where a group's file is: a container may be told its group's path outside, and see it at the root."""
+    """Where a group's file is: in a container the path may be that outside, and the file at the root."""
     file = f"{mounted}{path}/{name}"
     return file if os.path.exists(file) else f"{mounted}/{name}"
 
@@ -133,16 +133,16 @@ def _limit(path: str) -> str:
     for name in ("memory.max", "memory.limit_in_bytes"):
         try:
             with open(os.path.join(os.path.dirname(path), name), "rb") as file:
-                said = file.read().strip()
+                limit = file.read().strip()
         except OSError:
             continue
-        if said.isdigit() and int(said) < _NO_LIMIT:
-            return f", its limit is {int(said) >> 20} MiB"
+        if limit.isdigit() and int(limit) < _NO_LIMIT:
+            return f", its limit is {int(limit) >> 20} MiB"
     return ""
 
 
 class OomWatch:
-    """Remembers what the kernel had counted and logged at the start, to tell what came later."""
+    """Remembers what the kernel had counted and logged at the start."""
 
     def __init__(self) -> None:
         self._log = KernelLog()
@@ -154,7 +154,7 @@ class OomWatch:
         machine = _count(_MACHINE)
         if machine is not None and machine == self._machine:
             return ""
-        return self._log.last_word(pid) or self._counted_here() or self._counted_anywhere(machine)
+        return self._log.record_of(pid) or self._counted_here() or self._counted_anywhere(machine)
 
     def _counted_here(self) -> str:
         """Kills that were counted for our control group and that no other process accounts for."""
@@ -207,8 +207,8 @@ class KernelLog:
         """Whether we may read it."""
         return self._fd >= 0
 
-    def last_word(self, pid: int) -> str:
-        """What it says on killing ``pid``; waits a moment for it."""
+    def record_of(self, pid: int) -> str:
+        """Its record on killing ``pid``; waits a moment for it."""
         until = time.monotonic() + _PATIENCE
         while self.readable:
             self._read()

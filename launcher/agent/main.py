@@ -185,7 +185,7 @@ def _pump_down(agent: socket.socket, arguments: Mapping[str, Any], closed: threa
     try:
         _copy(agent)
         closed.set()
-        # A watchdog that is ending, too, accepts and then says nothing.
+        # A watchdog that is ending, too, accepts and sends nothing.
         while (again := connect_to(str(arguments["token"]), _ACCEPTING)) is not None:
             if _copy(again):
                 os._exit(0)

@@ -2,7 +2,7 @@
 
 They are held from before the ClusterSpec is made until they are released.
 A socket that is bound but does not listen keeps the kernel from handing its port to anyone. It is
-bound plainly, so the kernel picks one that nobody has, and only then given SO_REUSEADDR: a server
+bound plainly, so the kernel picks a free one, and only then given SO_REUSEADDR: a server
 that sets it too (TensorFlow's gRPC does) can bind beside it, a plain ``bind`` of some other program
 is refused. Dual stack where there is IPv6, so the port is kept in both worlds.
 

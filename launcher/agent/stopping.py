@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from launcher.agent import processes
 from launcher.agent.processes import Process
-from launcher.events import Ladder
+from launcher.events import StopSteps
 from launcher.job import TaskId
 
 SIGKILL = 9
@@ -95,14 +95,14 @@ class StopSequence:
     """Where the stop sequence of a task is: which signal is due, whether it was sent, when the next is due.
 
     Args:
-        ladder: its steps, ``(signal, seconds)``.
+        steps: its steps, ``(signal, seconds)``.
         now: monotonic seconds.
     """
 
-    def __init__(self, ladder: Ladder, now: float) -> None:
-        self._ladder = ladder
+    def __init__(self, steps: StopSteps, now: float) -> None:
+        self._steps = steps
         self._step = 0
-        self._until = now + ladder[0][1]
+        self._until = now + steps[0][1]
         #: Whether the signal of the present step was sent and reported.
         self.sent = False
         #: The process group that got it as a whole.
@@ -111,16 +111,16 @@ class StopSequence:
     @property
     def signal(self) -> int:
         """The signal of the present step."""
-        return self._ladder[self._step][0]
+        return self._steps[self._step][0]
 
     def advance(self, now: float) -> bool:
         """Go to the next step if its time has come; ``False``: none is left."""
         if now < self._until:
             return True
-        if self._step + 1 == len(self._ladder):
+        if self._step + 1 == len(self._steps):
             return False
         self._step += 1
-        self._until = now + self._ladder[self._step][1]
+        self._until = now + self._steps[self._step][1]
         self.sent = False
         self.group = None
         return True
@@ -138,15 +138,15 @@ class Task:
         task, attempt: its name, and which start of it this is.
         pid: its main process, leader of its session and group.
         output: reading end of what it prints.
-        ladder: how what it leaves behind is ended.
+        steps: how what it leaves behind is ended.
     """
 
-    def __init__(self, task: TaskId, attempt: int, pid: int, output: int, ladder: Ladder) -> None:
+    def __init__(self, task: TaskId, attempt: int, pid: int, output: int, steps: StopSteps) -> None:
         self.id = task
         self.attempt = attempt
         self.pid = pid
         self.output: Optional[int] = output
-        self.ladder = ladder
+        self.steps = steps
         #: The main process was reaped.
         self.exited = False
         #: A signal of ours went to it before it was reaped.
@@ -194,9 +194,9 @@ class Stopping:
     def __bool__(self) -> bool:
         return bool(self._tasks)
 
-    def begin(self, task: Task, ladder: Ladder, now: float) -> None:
-        """Stop ``task`` by this ladder, from its first step, in place of any other."""
-        task.stop = StopSequence(ladder, now)
+    def begin(self, task: Task, steps: StopSteps, now: float) -> None:
+        """Stop ``task`` by this steps, from its first step, in place of any other."""
+        task.stop = StopSequence(steps, now)
         self._tasks[task.id] = task
         self._next = now
 

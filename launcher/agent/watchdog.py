@@ -34,7 +34,7 @@ _LOOK = 0.1
 #: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
 _LATE, _AGAIN = 1.0, 1.0
 _LONGEST = 5.0
-#: Seconds in which a connecting launcher is told why its agent has ended.
+#: Seconds in which a connecting launcher gets the reason why its agent has ended.
 _REFUSING = 10.0
 _MOMENT = struct.Struct("d")
 
@@ -77,7 +77,7 @@ def watch(
     Args:
         agent: gets a file descriptor that is at its end when the watchdog is gone; returns an exit code.
         deadline: of an agent with sockets; ``None``: it has a pipe, our stdin and stdout.
-        listener: its socket: a launcher that connects after the agent's end is told why.
+        listener: its socket: a launcher that connects after the agent's end gets the reason.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from launcher.events import Ladder
+from launcher.events import StopSteps
 from launcher.job import JobSpec, OnFailure, Placement, TaskId, is_loopback
 from launcher.report import Failure, TaskState
 from launcher.supervisor.tasks import SIGKILL, TaskRecord, Tasks
@@ -34,19 +34,19 @@ class Phase(enum.Enum):
     OVER = "over"
 
 
-def orderly(grace: float) -> Ladder:
+def orderly(grace: float) -> StopSteps:
     """SIGTERM; after ``grace`` seconds SIGABRT, so that Python shows its stacks; then SIGKILL."""
     if grace <= 0:
         return at_once()
     return ((SIGTERM, grace), (SIGABRT, min(_STACKS, grace)), (SIGKILL, _LAST))
 
 
-def at_once() -> Ladder:
+def at_once() -> StopSteps:
     """SIGKILL."""
     return ((SIGKILL, _LAST),)
 
 
-def longest(sequence: Ladder) -> float:
+def longest(sequence: StopSteps) -> float:
     """Seconds after which every task that is stopped so is over, or its agent is lost."""
     return sum(seconds for _, seconds in sequence) + _MARGIN
 

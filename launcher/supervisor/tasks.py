@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
-from launcher.events import Ladder, StopTasks
+from launcher.events import StopSteps, StopTasks
 from launcher.job import CHIEF_ROLES, Placed, Placement, ProgramKind, TaskId
 from launcher.report import ExitStatus, Reason, TaskReport, TaskState
 
@@ -196,7 +196,7 @@ class Tasks:
             elif record.state in (TaskState.STARTING, TaskState.RUNNING):
                 record.move(TaskState.STOPPING, "the job is over")
 
-    def stops(self, sequence: Ladder, ended: bool, but: Collection[TaskId] = ()) -> list[StopTasks]:
+    def stops(self, sequence: StopSteps, ended: bool, but: Collection[TaskId] = ()) -> list[StopTasks]:
         """Commands to stop them, one a host.
 
         Args:

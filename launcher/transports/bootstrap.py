@@ -53,7 +53,7 @@ _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 #: Flags of a ``.pyc`` file (PEP 552): it has the hash of its source, which nothing checks.
 _UNCHECKED_HASH = 1
 
-#: Runs `FIRST_CODE`. Any Python since 2.6 understands it, so that one which is too old can say so. It
+#: Runs `FIRST_CODE`. Any Python since 2.6 understands it, so that one which is too old can report it. It
 #: contains no quote, no ``$`` and no ``!``, as it stands within two pairs of quotes. The options have the
 #: effect of ``-I``, which old Pythons do not know; the working folder is taken off the path. It reads
 #: exactly its bytes from the descriptor: the next one belongs to the program.
@@ -80,10 +80,10 @@ COMMAND = (
 #: What `_LOADER` runs; Python 2.6 can read it up to the end of the first ``if``. The zip goes into memory
 #: that has a path. The alarm ends a program whose launcher was killed while the network was down.
 FIRST_CODE = b"""\
-def say(word):
-    os.write(1, ("\\n<tf-launcher program: " + word + ">\\n").encode("ascii"))
+def report(state):
+    os.write(1, ("\\n<tf-launcher program: " + state + ">\\n").encode("ascii"))
 if sys.version_info < (3, 8):
-    say("too old " + ".".join(map(str, sys.version_info[:3])))
+    report("too old " + ".".join(map(str, sys.version_info[:3])))
     sys.exit(1)
 import json, signal, zlib
 signal.alarm(600)
@@ -108,7 +108,7 @@ entry, arguments = json.loads(frame(int(frame())))
 module, _, function = entry.partition(":")
 __import__(module)
 signal.alarm(0)
-say("ready")
+report("ready")
 sys.exit(getattr(sys.modules[module], function)(arguments))
 """
 
@@ -190,7 +190,7 @@ def _sources(path: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def find_mark(output: bytes) -> tuple[str, int] | None:
-    """The first mark in what a host wrote: its word, and where it ends.
+    """The first mark in what a host wrote: its text, and where it ends.
 
     What lies beyond `MAX_NOISE` is ignored, so that a noisy host is refused however the pieces come.
 
@@ -204,19 +204,19 @@ def find_mark(output: bytes) -> tuple[str, int] | None:
     return output[start + len(_OPENING) : end].decode("ascii", "replace"), end + len(_CLOSING)
 
 
-def explain(word: str, python: str) -> str:
-    """Why the program can't run on the host, for the user; ``word`` is that of the mark, and not `READY`."""
+def explain(state: str, python: str) -> str:
+    """Why the program can't run on the host, for the user; ``state`` is that of the mark, and not `READY`."""
     advice = "name a Python of 3.8 or later with `python` in the hostfile, or install one"
-    if word == EATEN:
+    if state == EATEN:
         return (
             "its login shell's start-up files read standard input (~/.bashrc?), which is not theirs when a "
             "command is run; let them do so only in a terminal: [ -t 0 ] && ..."
         )
-    if word == MISSING:
+    if state == MISSING:
         return f"there is no {python} there; {advice}"
-    if word.startswith(TOO_OLD):
-        return f"its {python} is Python {word[len(TOO_OLD) :].strip()}, which is too old; {advice}"
-    return f"it answered {word!r}, which this version does not know"
+    if state.startswith(TOO_OLD):
+        return f"its {python} is Python {state[len(TOO_OLD) :].strip()}, which is too old; {advice}"
+    return f"it answered {state!r}, which this version does not know"
 
 
 def echoes(output: bytes) -> bool:

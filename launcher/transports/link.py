@@ -138,7 +138,7 @@ class ReconnectingLink(threading.Thread):
         self._program: RemoteCommand | None = None
         #: Bytes that the program took of more; ``None``: it took all.
         self._taken: int | None = None
-        self._began = self._heard_at = self._tried_at = now
+        self._began = self._received_at = self._tried_at = now
         self._attempts = 0
         self._backoff = 0.0
         self._why_not = "the network to it, or the host itself, is down"
@@ -301,7 +301,7 @@ class ReconnectingLink(threading.Thread):
             poll.register(self._program, select.POLLIN | (select.POLLOUT if self._taken else 0))
             again = max(again, self._silent_at())
         with self._lock:
-            dues = [again, now + _LONGEST_WAIT, self._heard_at + self._lease, self._channel.next_due()]
+            dues = [again, now + _LONGEST_WAIT, self._received_at + self._lease, self._channel.next_due()]
         dues += [self._leave_at, now + _LOOK if self._taken == 0 else None]  # no event shows that it starts
         due = min(due for due in dues if due is not None)
         poll.poll(max(0.0, due - now) * 1000 + 1)
@@ -313,12 +313,12 @@ class ReconnectingLink(threading.Thread):
         while self._program is not None and (data := self._program.recv(_READ)) is not None:
             if not data:
                 raise TransportError(self._why_ended(self._program))
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             with self._lock:
                 messages = self._channel.receive(data)
             if self._channel.met and not self._met:
                 self._met = True
-                self._channel.grace = _GRACE * (self._heard_at - self._began)
+                self._channel.grace = _GRACE * (self._received_at - self._began)
             if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f} s")
                 self._lost_at, self._backoff = None, 0.0
@@ -372,7 +372,7 @@ class ReconnectingLink(threading.Thread):
                 self._inbox.clear()
         if self._closed_there and not self._inbox:
             self._leave_at = self._leave_at or now + _LAST_ACK
-        if now >= self._heard_at + self._lease:
+        if now >= self._received_at + self._lease:
             tasks = "; its agent ends the tasks there by itself" if self._met and self.tasks else ""
             raise _Ended(self._with_suspension(f"no answer for {self._lease:.0f} s: {self._why_not}{tasks}"))
         if self._leave_at is not None and (now >= self._leave_at or self._lost_at is not None):
@@ -381,7 +381,7 @@ class ReconnectingLink(threading.Thread):
             return
         if self._program is not None and not self._met:
             self._why_not = nothing_started(FIRST_ANSWER)
-        self._lose(f"no answer for {now - self._heard_at:.0f} s" if self._met else self._why_not)
+        self._lose(f"no answer for {now - self._received_at:.0f} s" if self._met else self._why_not)
         if now >= self._tried_at + self._backoff:
             self._connect()
 
@@ -390,7 +390,7 @@ class ReconnectingLink(threading.Thread):
         looked_at, self._looked_at = self._looked_at, time.clock_gettime(time.CLOCK_BOOTTIME)
         if self._looked_at - looked_at > _LONGEST_WAIT + SILENCE:
             self._suspended = self._looked_at - looked_at
-            self._heard_at = max(self._heard_at, now - SILENCE)
+            self._received_at = max(self._received_at, now - SILENCE)
 
     def _with_suspension(self, why: str) -> str:
         if self._suspended < float(self._arguments["lease"]):
@@ -403,8 +403,8 @@ class ReconnectingLink(threading.Thread):
     def _silent_at(self) -> float:
         """When the present connection counts as lost if nothing comes."""
         if self._channel.met:
-            return self._heard_at + SILENCE
-        return max(self._heard_at, self._tried_at) + FIRST_ANSWER
+            return self._received_at + SILENCE
+        return max(self._received_at, self._tried_at) + FIRST_ANSWER
 
     # ------------------------------------------------------------------ connections
 
@@ -450,7 +450,7 @@ class ReconnectingLink(threading.Thread):
         """The connection broke, or is silent: then it may still come back before there is another."""
         if self._lost_at is None and not self._closed_there:
             self._lost_at = time.monotonic()
-            left = self._heard_at + self._lease - self._lost_at
+            left = self._received_at + self._lease - self._lost_at
             tasks = "its tasks go on, trying again" if self._met and self.tasks else "trying again"
             self._report(f"connection lost ({why}); {tasks} for {left:.0f} s")
 

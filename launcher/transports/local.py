@@ -48,7 +48,7 @@ class PipeLink:
         self.tasks: set[str] = set()
         self._channel = Channel(lambda: Decoder(True, host, self.tasks))
         self._reading, self._input = reading, writing
-        #: Why the agent ended, if it said so.
+        #: Why the agent ended, if it sent the reason.
         self._refusal = ""
         for fd in (reading, writing):
             os.set_blocking(fd, False)

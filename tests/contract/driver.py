@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcher import events
-from launcher.events import Ladder
+from launcher.events import StopSteps
 from launcher.job import TaskId
 from launcher.transports.base import Link
 
 #: Seconds for anything that should happen at once, on a busy machine.
 SOON = 20.0
 #: SIGKILL.
-AT_ONCE: Ladder = ((9, 5.0),)
+AT_ONCE: StopSteps = ((9, 5.0),)
 #: SIGTERM, a long time, SIGKILL: what ends on it ended by SIGTERM.
-POLITE: Ladder = ((15, 60.0), (9, 5.0))
+POLITE: StopSteps = ((15, 60.0), (9, 5.0))
 #: SIGTERM and soon after it SIGKILL.
-QUICK: Ladder = ((15, 0.3), (9, 5.0))
+QUICK: StopSteps = ((15, 0.3), (9, 5.0))
 
 F = TypeVar("F")
 
@@ -168,14 +168,14 @@ class Driver:
         argv: Sequence[str],
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
-        ladder: Ladder = QUICK,
+        steps: StopSteps = QUICK,
         attempt: int = 1,
     ) -> None:
         """Start a task; does not wait."""
         environment = {**self._mark, **(env or {})}
         self.link.tasks.add(task)
         self.send(
-            events.StartTask(self.host, TaskId(task), attempt, tuple(argv), environment, workdir, ladder)
+            events.StartTask(self.host, TaskId(task), attempt, tuple(argv), environment, workdir, steps)
         )
 
     def started(self, task: str, argv: Sequence[str], **more: Any) -> events.TaskStarted:
@@ -199,17 +199,17 @@ class Driver:
         self.until(lambda: text in self.output(task), timeout, f"{text!r} of {task}")
         return self.output(task)
 
-    def stop(self, *tasks: str, ladder: Ladder = QUICK) -> None:
+    def stop(self, *tasks: str, steps: StopSteps = QUICK) -> None:
         """Have tasks stopped; does not wait."""
-        self.send(events.StopTasks(self.host, tuple(map(TaskId, tasks)), ladder))
+        self.send(events.StopTasks(self.host, tuple(map(TaskId, tasks)), steps))
 
-    def stop_unread(self, task: str, ladder: Ladder = AT_ONCE) -> None:
+    def stop_unread(self, task: str, steps: StopSteps = AT_ONCE) -> None:
         """Have a task stopped without reading anything."""
-        self.link.send(events.StopTasks(self.host, (TaskId(task),), ladder))
+        self.link.send(events.StopTasks(self.host, (TaskId(task),), steps))
 
-    def stopped(self, task: str, ladder: Ladder = QUICK, timeout: float = SOON) -> events.TaskGone:
+    def stopped(self, task: str, steps: StopSteps = QUICK, timeout: float = SOON) -> events.TaskGone:
         """Stop a task and wait until it is gone."""
-        self.stop(task, ladder=ladder)
+        self.stop(task, steps=steps)
         return self.wait(events.TaskGone, task, timeout=timeout)
 
     def close(self) -> str | None:

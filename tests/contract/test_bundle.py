@@ -97,5 +97,5 @@ def test_memory_evidence_and_strays(agent: Driver):
         ["sh", "-c", "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; sleep 600"],
     )
     agent.prints("worker/1", b"up")
-    agent.stopped("worker/1", ladder=((15, 0.1), (6, 0.1), (9, 5.0)))
+    agent.stopped("worker/1", steps=((15, 0.1), (6, 0.1), (9, 5.0)))
     assert agent.close() == ""

@@ -76,7 +76,7 @@ def test_cpu_time_of_children_counts(agent: Driver, eyes: Eyes):
 
 def test_an_exit_is_told_while_others_hold_the_output(agent: Driver):
     ignores = "trap '' TERM; sleep 60 & echo up; exit 7"
-    agent.start("worker/0", ["sh", "-c", ignores], ladder=((15, 2.0), (9, 5.0)))
+    agent.start("worker/0", ["sh", "-c", ignores], steps=((15, 2.0), (9, 5.0)))
     exited = agent.wait(events.TaskExited, "worker/0")
     assert exited.code == 7
     gone = agent.wait(events.TaskGone, "worker/0")
@@ -86,7 +86,7 @@ def test_an_exit_is_told_while_others_hold_the_output(agent: Driver):
 
 def test_a_thread_or_a_fork_that_survives_its_main(agent: Driver, eyes: Eyes):
     code = "import os, time\nif os.fork() == 0: time.sleep(60)\nos._exit(5)"
-    assert agent.run("worker/0", [eyes.site.python, "-c", code], ladder=QUICK).code == 5
+    assert agent.run("worker/0", [eyes.site.python, "-c", code], steps=QUICK).code == 5
     assert agent.wait(events.TaskGone).leftovers == 1
 
 

@@ -108,7 +108,7 @@ def test_memory_is_bounded_while_nobody_reads(open_agent: Callable[[], Driver], 
     time.sleep(1.5)  # the link is not read
     assert peak() < small + 32 * MB
     assert eyes.alive(task.pid) == [task.pid]
-    agent.stop("worker/1", ladder=QUICK)
+    agent.stop("worker/1", steps=QUICK)
     taken, total = hashlib.sha256(), 0
 
     def drained() -> bool:

@@ -1,4 +1,4 @@
-"""Every process of a task is ended, all together, rung by rung, and nobody else's."""
+"""Every process of a task is ended, all together, step by step, and no other."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_sigterm_ends_a_task_and_is_told_once(agent: Driver):
     for index in range(5):
         agent.start(f"worker/{index}", ["sh", "-c", "sleep 600 & sleep 600 & echo up; wait"])
         agent.prints(f"worker/{index}", b"up")
-    agent.stop(*(f"worker/{index}" for index in range(5)), ladder=POLITE)
+    agent.stop(*(f"worker/{index}" for index in range(5)), steps=POLITE)
     for index in range(5):
         exited, gone = (agent.wait(kind, f"worker/{index}") for kind in (events.TaskExited, events.TaskGone))
         assert (exited.signal, gone.leftovers) == (15, 0)  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ def test_a_task_may_end_in_its_own_way(agent: Driver):
         "worker/0", ["sh", "-c", "trap 'echo saved; exit 42' TERM; echo up; while :; do sleep 0.05; done"]
     )
     agent.prints("worker/0", b"up")
-    agent.stopped("worker/0", ladder=POLITE)
+    agent.stopped("worker/0", steps=POLITE)
     assert agent.wait(events.TaskExited).code == 42
     assert agent.output("worker/0").endswith(b"saved\n")
 
@@ -122,7 +122,7 @@ def test_what_a_task_starts_on_sigterm_is_left_alone(agent: Driver):
     script = "trap 'sleep 0.8 && echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     agent.start("worker/0", ["sh", "-c", script])
     agent.prints("worker/0", b"up")
-    agent.stopped("worker/0", ladder=POLITE)
+    agent.stopped("worker/0", steps=POLITE)
     assert agent.output("worker/0").endswith(b"saved\n")
 
 
@@ -139,7 +139,7 @@ def test_a_hung_program_shows_its_stacks_and_leaves_no_core(agent: Driver, eyes:
     )
     agent.start("worker/0", [eyes.site.python, "-c", code], workdir=eyes.site.folder)
     agent.until(lambda: agent.output("worker/0").count(b"up") == 2)
-    agent.stopped("worker/0", ladder=PATIENT)
+    agent.stopped("worker/0", steps=PATIENT)
     assert agent.wait(events.TaskExited).signal == 6
     assert agent.output("worker/0").count(b"where_it_hangs") == 2
     assert b"Fatal Python error: Aborted" in agent.output("worker/0")
@@ -151,7 +151,7 @@ def test_only_sigkill_helps(agent: Driver, eyes: Eyes):
     agent.start("worker/0", ["sh", "-c", "trap '' TERM ABRT; echo up; while :; do sleep 0.05; done"])
     agent.prints("worker/0", b"up")
     agent.hold()
-    agent.stop("worker/0", ladder=FULL)
+    agent.stop("worker/0", steps=FULL)
     deadline = time.monotonic() + SOON
     while len(agent.all(events.TaskSignalled)) < len(FULL):
         assert time.monotonic() < deadline, agent.facts
@@ -161,12 +161,12 @@ def test_only_sigkill_helps(agent: Driver, eyes: Eyes):
     assert agent.wait(events.TaskExited).signal == 9
     assert agent.wait(events.TaskExited).oom == ""
     assert [fact.signal for fact in agent.all(events.TaskSignalled)] == [15, 6, 9]
-    for (_, seconds), took in zip(FULL[:-1], rungs(agent), strict=True):
+    for (_, seconds), took in zip(FULL[:-1], step_seconds(agent), strict=True):
         assert took > seconds - 0.01, agent.facts
 
 
-def rungs(agent: Driver) -> list[float]:
-    """Seconds that each rung took, but the last; rather more than less.
+def step_seconds(agent: Driver) -> list[float]:
+    """Seconds that each step took, but the last; rather more than less.
 
     It is told a moment after it has begun. What the agent answered last before that is dated before it began.
     """
@@ -181,7 +181,7 @@ def rungs(agent: Driver) -> list[float]:
 def test_children_ignore_sigterm_while_the_main_process_ends(agent: Driver, eyes: Eyes):
     agent.start("worker/0", [eyes.site.python, "-c", STAYS, ESCAPES["ignores SIGTERM"]])
     mine = pids(agent, "worker/0")
-    gone = agent.stopped("worker/0", ladder=UNHURRIED)
+    gone = agent.stopped("worker/0", steps=UNHURRIED)
     assert agent.wait(events.TaskExited).signal == 15
     assert [fact.signal for fact in agent.all(events.TaskSignalled)] == [15, 9]
     assert gone.leftovers == 1
@@ -191,16 +191,16 @@ def test_children_ignore_sigterm_while_the_main_process_ends(agent: Driver, eyes
 def test_a_stopped_task(agent: Driver, eyes: Eyes):
     pid = agent.started("worker/0", ["sleep", "600"]).pid
     eyes.kill(19, pid)
-    agent.stopped("worker/0", ladder=POLITE)
+    agent.stopped("worker/0", steps=POLITE)
     assert agent.wait(events.TaskExited).signal == 15
 
 
-def test_a_second_stop_replaces_the_ladder(agent: Driver):
+def test_a_second_stop_replaces_the_first(agent: Driver):
     agent.start("worker/0", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"])
     agent.prints("worker/0", b"up")
-    agent.stop("worker/0", ladder=POLITE)
+    agent.stop("worker/0", steps=POLITE)
     agent.wait(events.TaskSignalled)
-    agent.stopped("worker/0", ladder=AT_ONCE)
+    agent.stopped("worker/0", steps=AT_ONCE)
     assert agent.wait(events.TaskExited).signal == 9
     assert [fact.signal for fact in agent.all(events.TaskSignalled)] == [15, 9]
 

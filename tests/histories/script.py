@@ -335,7 +335,7 @@ def check(case: Case) -> None:
     first, *texts = *case.expected, ""
     if set(first.split()) <= {*_SEQUENCES, "-"}:
         sequences = [_SEQUENCES[name] for name in first.split() if name != "-"]
-        assert [stop.ladder for stop in replay.all(events.StopTasks)] == sequences
+        assert [stop.steps for stop in replay.all(events.StopTasks)] == sequences
         assert bool(replay.all(events.StartTask)) == case.history.strip().startswith("up")
     else:
         assert list(states(replay).values()) == [_SHORT.get(state, state) for state in first.split(", ")]

@@ -97,7 +97,7 @@ def test_one_failure_stops_the_others_at_once_in_one_command_a_host():
         on[host] = (*on.get(host, ()), *((task,) if task != "worker/3" else ()))
     assert {stop.host: stop.tasks for stop in stops} == on
     assert len(stops) == 3
-    assert {stop.ladder for stop in stops} == {TERM_ABRT_KILL}
+    assert {stop.steps for stop in stops} == {TERM_ABRT_KILL}
     assert replay.notices == ("worker/3 failed on node3 after 0.0s: exit code 7; stopping the other 5 tasks",)
 
 
@@ -115,7 +115,7 @@ def test_the_last_one_ends_without_being_stopped():
 
 def test_grace_0_kills_at_once():
     replay = Script(job("worker 2", grace=0)).play("up; worker/0 exits 7")
-    assert [stop.ladder for stop in replay.all(events.StopTasks)] == [((9, 5.0),)]
+    assert [stop.steps for stop in replay.all(events.StopTasks)] == [((9, 5.0),)]
 
 
 def test_an_earlier_failure_that_is_reported_later():

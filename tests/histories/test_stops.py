@@ -82,7 +82,7 @@ def test_stops(case: Case):
 def test_one_signal_ends_the_job_in_order(signal: str, code: int):
     replay = Script(TWO).play(f"up; {signal}; worker/0,worker/1 ends; closed")
     assert replay.exit_code == code
-    assert [stop.ladder for stop in replay.all(events.StopTasks)] == [TERM]
+    assert [stop.steps for stop in replay.all(events.StopTasks)] == [TERM]
     assert states(replay) == {"worker/0": "stopped: stopped", "worker/1": "stopped: stopped"}
     assert failure(replay)[:2] == (Reason.INTERRUPTED, None)
     assert failure(replay).text == f"stopped by {signal}"

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from launcher import events
-from launcher.events import Command, Event, Ladder
+from launcher.events import Command, Event, StopSteps
 from launcher.job import TaskId
 from launcher.supervisor.machine import Phase
 from tests.histories.script import SimulatedJob
 
-ABANDONED: Ladder = ((15, 1.0), (9, 5.0))
+ABANDONED: StopSteps = ((15, 1.0), (9, 5.0))
 #: What bounds the wait of each phase.
 BOUNDS = {
     Phase.GATHERING: "ready",
@@ -97,7 +97,7 @@ class ModelAgent:
         elif isinstance(command, events.StartTask):
             self._start(command, refuse)
         elif isinstance(command, events.StopTasks):
-            self._end(command.tasks, command.ladder)
+            self._end(command.tasks, command.steps)
         else:
             self.abandon()
 
@@ -112,11 +112,11 @@ class ModelAgent:
         if self.closing:
             self._end((command.task,), ABANDONED)
 
-    def _end(self, tasks: Sequence[TaskId], ladder: Ladder) -> None:
+    def _end(self, tasks: Sequence[TaskId], steps: StopSteps) -> None:
         for name in tasks:
             task = self.tasks.get(name)
             if task is not None and (task.alive or task.leftovers):
-                task.steps = deque(ladder)
+                task.steps = deque(steps)
                 self._signal(name, task)
 
     def _signal(self, name: TaskId, task: ModelTask) -> None:
@@ -140,7 +140,7 @@ class ModelAgent:
         self._report(events.TaskExited(*fields, code, signal, 1 << 20, 0.1))
         task.leftovers = leaves
         if leaves and not task.steps:
-            self._end((name,), task.command.ladder)
+            self._end((name,), task.command.steps)
 
     def _gone(self, name: TaskId, unkillable: tuple[int, ...] = ()) -> None:
         task = self.tasks.pop(name)

@@ -281,10 +281,10 @@ class ReconnectingLink(threading.Thread):
         """
         self._connect()
         while True:
-            self._wait()
             try:
-                self._receive()
                 self._send_output()
+                self._wait()
+                self._receive()
             except ProtocolError as error:
                 self._fault = error
                 raise _Ended(str(error)) from error

@@ -77,7 +77,7 @@ class Driver:
         while not (found := condition()):
             left = deadline - time.monotonic()
             assert left > 0, f"not in {timeout} s: {what or condition}; {self._story()}"
-            assert not self.ended, f"the link ended: {self.link.wait(0)}, {what or condition}; {self._story()}"
+            assert not self.ended, f"{self.link.wait(0)}: {what or condition}; {self._story()}"
             self.pump(min(left, 0.5))
         return found
 

@@ -426,7 +426,6 @@ class ReconnectingLink(threading.Thread):
             self._program = program
             with self._lock:
                 self._channel.connect(self._attempts, time.monotonic())
-            self._wake.ring()  # there is a greeting to send
         self._tried_at = time.monotonic()
         self._looked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
 

@@ -41,7 +41,7 @@ class Log:
         self._text = text
         self.readable = readable
 
-    def last_word(self, pid: int) -> str:
+    def record_of(self, pid: int) -> str:
         """See `oom.KernelLog`."""
         return self._text
 

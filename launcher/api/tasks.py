@@ -244,6 +244,7 @@ class Tasks:
                     handle.arrived.set()
                 elif (message := receive(sock)) is not None:
                     send(sock, self._answer(handle, message))
+                sock.recv(1)  # the task closes it, when it has read all
             except OSError:  # it has ended, or connects again
                 return
 

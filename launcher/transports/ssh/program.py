@@ -263,6 +263,8 @@ class Pump:
         if not self._inward and not self._host_ended:
             poll.register(channel.fileno(), select.POLLIN)
         reads = not self._outward and not self._caller_ended
+        if reads and self._hung_up_at is not None:
+            return  # the caller may have sent more before it closed its end; reading does not block
         if self._hung_up_at is None and (reads or self._inward or not self._host_ended):
             poll.register(here, select.POLLIN * reads | select.POLLOUT * bool(self._inward))
         looks = [_WINDOW_LOOK] * bool(self._outward) + [_END_LOOK] * self._host_ended

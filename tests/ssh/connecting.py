@@ -20,7 +20,7 @@ from tests.ssh.lab import Lab
 
 _STUBS = "tests.stubs.programs"
 #: Seconds for what a host does in a moment, also on a busy machine.
-PATIENCE = 60.0
+TIME_LIMIT = 60.0
 
 
 #: Once, and for as long as a busy machine may take for a step.
@@ -48,7 +48,7 @@ class Home:
 
 
 def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
-    """That all can be connected to, and asked something; what was told meanwhile."""
+    """That all can be connected to, and asked something; the notices meanwhile."""
     notices: list[str] = []
     with SshHosts(hosts, settings, notices.append) as fleet:
         fleet.connect()
@@ -85,9 +85,9 @@ def start(hosts: SshHosts, host: str, function: str, arguments: object) -> SshPr
     return SshProgram(hosts.connection(host), python, startup)
 
 
-def receive(program: RemoteCommand, until: int | None = None, patience: float = PATIENCE) -> bytes:
+def receive(program: RemoteCommand, until: int | None = None, seconds: float = TIME_LIMIT) -> bytes:
     """All that comes up to the end, or so many bytes."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + seconds
     received = b""
     while until is None or len(received) < until:
         data = program.recv(1 << 20)
@@ -102,9 +102,9 @@ def receive(program: RemoteCommand, until: int | None = None, patience: float = 
     return received
 
 
-def send(program: RemoteCommand, data: bytes, patience: float = PATIENCE) -> bytes:
+def send(program: RemoteCommand, data: bytes, seconds: float = TIME_LIMIT) -> bytes:
     """Send all of it; what came back meanwhile."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + seconds
     view, received = memoryview(data), b""
     while view:
         sent = program.send(view)
@@ -112,6 +112,6 @@ def send(program: RemoteCommand, data: bytes, patience: float = PATIENCE) -> byt
         assert time.monotonic() < deadline, f"not in time; it said {program.stderr()!r}"
         if not sent:
             # No short time-out: the descriptor becomes ready when more can be sent.
-            select.select([program], [program] if received else [], [], patience)
+            select.select([program], [program] if received else [], [], seconds)
         received += program.recv(1 << 20) or b""
     return received

@@ -26,7 +26,7 @@ _BINS = ("/usr/bin", "/usr/local/bin")
 #: What a shell reads at its start, also when it only runs a command for sshd.
 _START_FILES = (".bashrc", ".zshenv", ".cshrc", ".config/fish/config.fish")
 #: Seconds for anything that a host does in a moment, on a machine that is busy with other work.
-PATIENCE = 30.0
+TIME_LIMIT = 30.0
 
 
 class Process(NamedTuple):
@@ -152,13 +152,13 @@ class LabHost:
             # Without -D: it becomes a daemon that the first process inherits. The limit is what a login has.
             sshd = [SSHD, "-f", str(self.folder / "etc/sshd_config"), "-E", str(self.log)]
             self.run(["prlimit", "--nofile=1024:", *sshd])
-        until(self.answers, PATIENCE, f"sshd of {self.name} answers; {self.log} says why not")
+        until(self.answers, TIME_LIMIT, f"sshd of {self.name} answers; {self.log} says why not")
 
     def stop_sshd(self) -> None:
         """End the one that listens: new connections are refused, the ones that are there stay."""
         for pid in self.sshd():
             self.run(["kill", "-KILL", str(pid)])
-        until(lambda: not self.sshd(), PATIENCE, f"sshd of {self.name} ended")
+        until(lambda: not self.sshd(), TIME_LIMIT, f"sshd of {self.name} ended")
 
     def freeze_sshd(self) -> None:
         """From now on it accepts connections and says nothing; `stop_sshd` and `start_sshd` mend it."""
@@ -320,7 +320,7 @@ class LabHost:
             while self._mounted(path):
                 self.run(["umount", "-l", path])
         # Until all are gone: what is killed may be writing a file just now, or have forked meanwhile.
-        until(self._emptied, PATIENCE, f"all processes of {self.name} end")
+        until(self._emptied, TIME_LIMIT, f"all processes of {self.name} end")
         self.empty()
         self.expected.clear()
         self.set_shell("/bin/bash")

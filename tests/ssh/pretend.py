@@ -172,7 +172,7 @@ class PretendFleet:
         self.line.is_cut = True
 
     def freeze(self) -> None:
-        """From now on nothing arrives anywhere, and nobody is told; no other connection can be had."""
+        """From now on nothing arrives anywhere, and nothing reports it; no other connection can be had."""
         self.reachable = False
         self.line.frozen.set()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Launch
-from tests.ssh.host import PATIENCE, LabHost, until
+from tests.ssh.host import TIME_LIMIT, LabHost, until
 
 pytestmark = pytest.mark.timeout(180)
 NAMES = ["node1", "node2", "node3", "node4"]
@@ -41,7 +41,7 @@ def pairs(record: dict[str, Any]) -> dict[tuple[str, str], str]:
 def test_four_in_good_health(ssh_launch: Launch):
     ended = ssh_launch("check", HOSTS, timeout=120)
     assert ended.code == 0, ended.err
-    # On a busy machine it may take so long that whoever waits is told for whom.
+    # On a busy machine it may take so long that a notice names the slow hosts.
     assert not [line for line in ended.err.splitlines() if "waiting for " not in line]
     hosts, ways, *_ = ended.out.split("\n\n")
     rows = [line.split() for line in hosts.splitlines()]
@@ -163,5 +163,5 @@ def test_the_check_is_broken_off(ssh_launch: Launch, hosts: list[LabHost]):
     python.chmod(0o755)
     hosts[0].expected += ["slow", "begun"]
     started = ssh_launch.start("check", HOSTS, "--python", str(python), "--timeout", "50")
-    until(lambda: os.listdir(begun), PATIENCE, "the check asks for versions")
+    until(lambda: os.listdir(begun), TIME_LIMIT, "the check asks for versions")
     started.kill()

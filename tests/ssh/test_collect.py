@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.ssh.host import PATIENCE, LabHost, until
+from tests.ssh.host import TIME_LIMIT, LabHost, until
 from tests.ssh.test_sync import ALL
 from tests.unit.files.hosts import snapshot
 
@@ -76,7 +76,7 @@ def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[La
     parts = out / "worker-0/results/ckpt-7"
     until(
         lambda: sum(path.lstat().st_size for path in parts.glob(".tf-launcher-*")) > 8_000_000,
-        PATIENCE,
+        TIME_LIMIT,
         "half has come",
     )
     for host in hosts:
@@ -100,7 +100,7 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
     gone.netem("delay 100ms")
     options = ["--lease", "6", *ALL, *collects(f"~/results/latest:{out}"), "true"]
     started = ssh_launch.start(*options, cwd="/")
-    until(lambda: (out / "worker-1/latest").exists(), PATIENCE, "some of it has come")
+    until(lambda: (out / "worker-1/latest").exists(), TIME_LIMIT, "some of it has come")
     gone.stop_sshd()
     gone.kill_sshd_sessions()
     ended = started.wait(60)
@@ -121,7 +121,7 @@ def test_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
     options = ["--hosts", "node1", "--workers", "1", "--sync", ".", "--collect", f"big:{tmp_path}/out"]
     make = ["sh", "-c", "head -c 60000000 /dev/urandom >big"]
     started = ssh_launch.start(*options, "--", *make, cwd=tmp_path / "code")
-    until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), PATIENCE, "some of it has come")
+    until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), TIME_LIMIT, "some of it has come")
     started.process.send_signal(signal.SIGINT)
     ended = started.wait(15)
     hosts[0].netem_off()

@@ -71,7 +71,7 @@ def test_all_addresses_of_a_host_are_tried(home: Home, hosts: list[LabHost], mon
     assert works(Host(hosts[0].name)) == []
 
 
-def test_a_name_that_nobody_knows(home: Home):
+def test_an_unknown_name(home: Home):
     message = refusal(Host("no-such-host.invalid"))
     assert message.startswith("no-such-host.invalid: 'no-such-host.invalid' was not found (")
 
@@ -159,7 +159,7 @@ def test_few_at_a_time(home: Home, hosts: list[LabHost]):
     assert works(*(Host(host.name) for host in hosts), settings=ONCE._replace(fanout=1)) == []
 
 
-def test_whoever_waits_is_told_for_whom_and_why(
+def test_notices_name_the_slow_hosts_and_what_they_wait_for(
     home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch
 ):
     """Again and again; some lines fall into the time when all silent ones are tried for the second time."""

@@ -144,7 +144,7 @@ def test_another_user(home: Home, hosts: list[LabHost]):
     assert "refused the login as nobody-there (tried: ~/.ssh/id_ed25519)" in message
 
 
-def test_a_locked_key_is_said_and_the_agent_unlocks_it(
+def test_a_locked_key_is_reported_and_the_agent_unlocks_it(
     home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plain = tmp_path / "plain"

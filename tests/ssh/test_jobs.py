@@ -96,7 +96,7 @@ def test_a_launch_that_reaches_nobody_reports_so(ssh_launch: Launch, hosts: list
     assert f"launch: {message['failure']['text']}\n" in ended.err
 
 
-def test_a_python_that_is_missing_is_told_for_each_host(ssh_launch: Launch, hosts: list[LabHost]):
+def test_a_missing_python_is_reported_for_each_host(ssh_launch: Launch, hosts: list[LabHost]):
     for host in hosts[1:3]:
         host.no_python()
     ended = ssh_launch("--hosts", "node1,node2,node3", "--workers", "3", "true", cwd="/")

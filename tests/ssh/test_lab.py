@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.seeing import alive
-from tests.ssh.host import PATIENCE, LabHost, until
+from tests.ssh.host import TIME_LIMIT, LabHost, until
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(240)
@@ -31,7 +31,7 @@ def echo(lab: Lab, hosts: list[LabHost]) -> Iterator[subprocess.Popen[bytes]]:
     """A ``cat`` on the first host."""
     argv = ["ssh", "-F", str(lab.ssh_config), hosts[0].name, "exec cat"]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    assert answer(process, b"one\n", PATIENCE) == b"one\n"
+    assert answer(process, b"one\n", TIME_LIMIT) == b"one\n"
     yield process
     process.kill()
     process.communicate()
@@ -74,7 +74,7 @@ def test_a_host_has_processes_and_files_of_its_own(lab: Lab, hosts: list[LabHost
     started = ssh(lab, hosts[0], "sleep 600 >/dev/null 2>&1 & echo $!; touch ~/mine /tmp/mine")
     pid = int(started.stdout.split()[0])
     # Its shell has forked it, but it may not have called exec yet.
-    until(lambda: (pid, "sleep 600") in hosts[0].processes(), PATIENCE, "the sleeper sleeps")
+    until(lambda: (pid, "sleep 600") in hosts[0].processes(), TIME_LIMIT, "the sleeper sleeps")
     assert hosts[0].files() == ["/tmp/mine", f"{hosts[0].home}/mine"]
     files = [f"file {path}" for path in hosts[0].files()]
     assert hosts[0].left() == [f"process {pid} (sleep 600)", *files]
@@ -82,7 +82,7 @@ def test_a_host_has_processes_and_files_of_its_own(lab: Lab, hosts: list[LabHost
     assert not Path("/tmp/mine").exists()
     hosts[0].run(["kill", str(pid)])
     # Its first process reaps what it inherited, as an init does.
-    until(lambda: not hosts[0].processes(), PATIENCE, "the sleeper is gone, not even a zombie")
+    until(lambda: not hosts[0].processes(), TIME_LIMIT, "the sleeper is gone, not even a zombie")
     hosts[0].empty()
     assert hosts[0].left() == []
 
@@ -94,24 +94,24 @@ def test_cut_is_silence_and_restore_brings_all_of_it(echo: subprocess.Popen[byte
     hosts[0].cut()
     assert answer(echo, b"two\n", 1.0) is None
     assert not hosts[0].answers()
-    until(hosts[1].answers, PATIENCE, "the other host answers")
+    until(hosts[1].answers, TIME_LIMIT, "the other host answers")
     assert echo.poll() is None
     hosts[0].restore()
     # As long again as it was cut, at most: so TCP tries again.
     assert heard(echo, 60) == b"two\n"
-    until(hosts[0].answers, PATIENCE, "it answers again")
+    until(hosts[0].answers, TIME_LIMIT, "it answers again")
 
 
 def test_delay(echo: subprocess.Popen[bytes], hosts: list[LabHost]):
     hosts[0].netem("delay 300ms")
     since = time.monotonic()
-    assert answer(echo, b"two\n", PATIENCE) == b"two\n"
+    assert answer(echo, b"two\n", TIME_LIMIT) == b"two\n"
     assert time.monotonic() - since >= 0.3
     hosts[0].netem_off()
 
     def soon() -> bool:
         since = time.monotonic()
-        return answer(echo, b"three\n", PATIENCE) == b"three\n" and time.monotonic() - since < 0.3
+        return answer(echo, b"three\n", TIME_LIMIT) == b"three\n" and time.monotonic() - since < 0.3
 
     assert any(soon() for _ in range(20))
 
@@ -152,9 +152,11 @@ def test_nothing_stays_when_its_owner_is_killed():
     assert all(Path(f"/proc/{pid}/exe").exists() for pid in pids)
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
-    until(lambda: not Path(folder).exists(), PATIENCE, f"{folder} is gone")
+    until(lambda: not Path(folder).exists(), TIME_LIMIT, f"{folder} is gone")
     until(
-        lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), PATIENCE, "its processes are gone"
+        lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids),
+        TIME_LIMIT,
+        "its processes are gone",
     )
 
 
@@ -163,9 +165,9 @@ def test_a_warden_that_is_killed_takes_all_but_the_folder_which_the_next_lab_rem
         warden = _parent(_parent(lab.hosts[0].pid))
         os.kill(warden, signal.SIGKILL)
         pids = [host.pid for host in lab.hosts]
-        until(lambda: not any(map(alive, (warden, *pids))), PATIENCE, "the hosts are gone")
+        until(lambda: not any(map(alive, (warden, *pids))), TIME_LIMIT, "the hosts are gone")
         assert lab.folder.exists()
-        until(lambda: lab.subnet + "." not in _addresses(), PATIENCE, "its cable is gone")
+        until(lambda: lab.subnet + "." not in _addresses(), TIME_LIMIT, "its cable is gone")
         (lab.folder / "stale").touch()
         with Lab(1, numbers=[lab.number]) as other:
             assert other.folder == lab.folder

@@ -22,7 +22,7 @@ from tests.conftest import MARK, leaks
 from tests.contract.driver import Driver
 from tests.local.seeing import named
 from tests.pythons import oldest_python
-from tests.ssh.host import PATIENCE, until
+from tests.ssh.host import TIME_LIMIT, until
 from tests.ssh.pretend import PretendFleet, PretendProgram
 
 pytestmark = pytest.mark.timeout(180)
@@ -53,7 +53,7 @@ class Reach:
         """Names of all that carries the agent's mark."""
         return [_name(process.pid) for process in sweep.tagged().get(self.link._arguments["agent"], [])]
 
-    def gone(self, within: float = PATIENCE) -> None:
+    def gone(self, within: float = TIME_LIMIT) -> None:
         """Fail unless there is nothing left in time."""
         until(lambda: not self.alive(), within, f"nothing is left of {self.alive()}")
 
@@ -71,7 +71,7 @@ class Reach:
         """Let go of everything."""
         self.fleet.thaw()
         self.link.close()
-        assert self.link.wait(PATIENCE) is not None
+        assert self.link.wait(TIME_LIMIT) is not None
         self.fleet.close()
 
 
@@ -135,7 +135,7 @@ def test_the_oldest_python_on_the_host(opened: Callable[..., Reach]):
     here.counted(50)
     here.agent.started("worker/1", ["sleep", "600"])
     os.kill(here.keepers()[1], 9)
-    assert here.agent.to_the_end(PATIENCE) == "the agent ended: it was killed"
+    assert here.agent.to_the_end(TIME_LIMIT) == "the agent ended: it was killed"
     here.gone()
 
 
@@ -200,7 +200,7 @@ def test_an_agent_that_is_stopped_does_not_outlast_its_lease(opened: Callable[..
     since = time.monotonic()
     here.gone(within=40)
     assert time.monotonic() - since > 2.5
-    here.agent.to_the_end(PATIENCE)
+    here.agent.to_the_end(TIME_LIMIT)
 
 
 def test_an_agent_that_goes_on_in_time_is_left_alone(opened: Callable[..., Reach]):
@@ -221,7 +221,7 @@ def test_a_launcher_that_is_gone_is_noticed_in_seconds(here: Reach):
     here.gone(within=20)
     assert time.monotonic() - since > 0.9
     here.fleet.reachable = True
-    assert here.agent.to_the_end(PATIENCE) == "its agent ended while the connection was down"
+    assert here.agent.to_the_end(TIME_LIMIT) == "its agent ended while the connection was down"
 
 
 def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
@@ -229,9 +229,9 @@ def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
     here.agent.started("worker/0", ["sh", "-c", "sleep 0.5; echo done; exit 9"])
     here.agent.send(events.CloseAgent("node1"))
     here.fleet.cut(reachable=False)
-    until(lambda: not {"sh", "sleep"} & set(here.alive()), PATIENCE, "the task ends")
+    until(lambda: not {"sh", "sleep"} & set(here.alive()), TIME_LIMIT, "the task ends")
     here.fleet.reachable = True
-    assert here.agent.to_the_end(PATIENCE) == ""
+    assert here.agent.to_the_end(TIME_LIMIT) == ""
     assert here.agent.all(events.TaskExited)
     assert here.agent.all(events.AgentClosed)
 
@@ -261,7 +261,7 @@ def test_a_link_that_hung_up_ends_without_a_reader(here: Reach):
     here.agent.start("worker/0", ["python3", "-c", FLOOD])
     here.agent.wait(events.TaskStarted, "worker/0")
     here.link.hang_up()
-    assert here.link.wait(PATIENCE) == ""
+    assert here.link.wait(TIME_LIMIT) == ""
     here.gone()
 
 
@@ -276,7 +276,7 @@ def test_watchdog_or_agent_is_killed(here: Reach, index: int, message: str):
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
     here.agent.prints("worker/0", b"up")
     os.kill(here.keepers()[index], 9)
-    assert here.agent.to_the_end(PATIENCE) == message
+    assert here.agent.to_the_end(TIME_LIMIT) == message
     here.gone()
 
 
@@ -287,7 +287,7 @@ def test_all_of_it_is_killed_on_demand(here: Reach):
     here.link.hang_up()
     assert here.link.wait(0.2) is None
     # That it was is known in a second, or a little later.
-    assert (here.link.kill(PATIENCE) or here.link.wait(PATIENCE)) == "it was killed"
+    assert (here.link.kill(TIME_LIMIT) or here.link.wait(TIME_LIMIT)) == "it was killed"
     assert here.alive() == []
 
 
@@ -315,7 +315,7 @@ def test_an_agent_that_can_not_be_started(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(links, "START", "launcher.agent.main:no_such_function")
     fleet, notices = PretendFleet(), list[str]()
     link = ReconnectingTransport(fleet, notices.append).open(Host("node1"))
-    message = link.wait(PATIENCE)
+    message = link.wait(TIME_LIMIT)
     link.close()
     fleet.close()
     assert message is not None
@@ -330,8 +330,8 @@ def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[...
         here = opened()
         time.sleep(moment)
         here.link.close()
-        assert here.link.wait(PATIENCE) is not None
-        assert here.fleet.programs[0].wait(PATIENCE) is not None
+        assert here.link.wait(TIME_LIMIT) is not None
+        assert here.fleet.programs[0].wait(TIME_LIMIT) is not None
         _gone_by_itself(lambda: set(leaks(nothing_left).processes) <= before)
         assert processes.look_at(os.getpid()) is not None
 
@@ -356,7 +356,7 @@ def test_remote_commands_over_a_connection_that_breaks(here: Reach):
     second = here.link.command("tests.stubs.programs:ends", {"said": "last words", "status": 3})
     data = bytes(range(256)) * 40_000
     sent = received = 0
-    deadline = time.monotonic() + PATIENCE * 2
+    deadline = time.monotonic() + TIME_LIMIT * 2
     cuts = [len(data) // 4, len(data) // 2]
     echoed = bytearray()
     while received < len(data):
@@ -372,7 +372,7 @@ def test_remote_commands_over_a_connection_that_breaks(here: Reach):
             cuts.pop(0)
             here.fleet.cut()
     assert bytes(echoed) == data
-    assert second.wait(PATIENCE) == 3
+    assert second.wait(TIME_LIMIT) == 3
     assert second.stderr() == "last words"
     assert second.recv(10) == b""
     first.close()
@@ -389,10 +389,10 @@ def test_a_remote_command_that_is_closed_ends(here: Reach):
     command.close()
     here.agent.until(lambda: len(here.alive()) < len(names))
     broken = here.link.command("tests.stubs.programs:breaks", None)
-    assert broken.wait(PATIENCE) == 1
+    assert broken.wait(TIME_LIMIT) == 1
     assert "RuntimeError: a program that is broken" in broken.stderr()
     killed = here.link.command("tests.stubs.programs:killed", None)
-    assert killed.wait(PATIENCE) is None
+    assert killed.wait(TIME_LIMIT) is None
     broken.close()
     killed.close()
     assert here.agent.close() == ""
@@ -401,9 +401,9 @@ def test_a_remote_command_that_is_closed_ends(here: Reach):
 def test_a_remote_command_whose_agent_is_gone(here: Reach):
     command = here.link.command("tests.stubs.programs:echo", None)
     os.kill(here.keepers()[1], 9)
-    here.agent.to_the_end(PATIENCE)
+    here.agent.to_the_end(TIME_LIMIT)
     with pytest.raises(TransportError, match="node1: the agent ended: it was killed"):
-        until(lambda: command.recv(1) == b"", PATIENCE, "an end")
+        until(lambda: command.recv(1) == b"", TIME_LIMIT, "an end")
     command.close()
 
 
@@ -417,7 +417,7 @@ def test_a_suspended_launcher_does_not_blame_the_network(
     here.fleet.cut(reachable=False)
     here.gone(within=20)
     here.fleet.reachable = True
-    message = here.agent.to_the_end(PATIENCE)
+    message = here.agent.to_the_end(TIME_LIMIT)
     assert message is not None
     assert re.fullmatch(r"launch itself was suspended for 10\d s, longer than the lease of 6 s, .*", message)
 

@@ -12,7 +12,7 @@ from launcher.transports.link import ReconnectingTransport
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
 from tests.contract.driver import Driver
-from tests.ssh.host import PATIENCE, LabHost, Process, until
+from tests.ssh.host import TIME_LIMIT, LabHost, Process, until
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(240)
@@ -56,7 +56,7 @@ class Reach:
         # So that none has time to notice the end of another.
         self.host.run(["sh", "-c", 'kill -STOP "$@" && kill -KILL "$@"', "sh", *map(str, pids)])
 
-    def gone(self, within: float = PATIENCE) -> None:
+    def gone(self, within: float = TIME_LIMIT) -> None:
         """Wait until no process is left on the host."""
         until(lambda: not self.host.processes(), within, f"nothing is left of {self.host.processes()}")
 
@@ -67,7 +67,7 @@ class Reach:
     def close(self) -> None:
         """Let go of everything."""
         self.agent.link.close()
-        self.agent.link.wait(PATIENCE)
+        self.agent.link.wait(TIME_LIMIT)
         self.fleet.close()
 
 
@@ -150,14 +150,14 @@ def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach:
     first.agent.prints("worker/0", b"up")
     mine = first.host.start(["sleep", "603"])
     try:
-        until(lambda: len(first.named("sleep")) == 3, PATIENCE, "all of them sleep")
+        until(lambda: len(first.named("sleep")) == 3, TIME_LIMIT, "all of them sleep")
         first.kill("launch-watchdog", "launch-agent")
-        assert first.agent.to_the_end(PATIENCE) == "its agent and its watchdog were killed"
-        until(lambda: len(first.named("sleep")) == 1, PATIENCE, "what they left is ended")
+        assert first.agent.to_the_end(TIME_LIMIT) == "its agent and its watchdog were killed"
+        until(lambda: len(first.named("sleep")) == 1, TIME_LIMIT, "what they left is ended")
         second, third = reach(), reach()
         third.agent.started("worker/0", ["sleep", "604"])
         assert second.agent.close() == ""
-        until(lambda: len(second.named("sleep")) == 2, PATIENCE, "what is lost is ended, and nothing else")
+        until(lambda: len(second.named("sleep")) == 2, TIME_LIMIT, "what is lost is ended, and nothing else")
         assert mine.poll() is None
         assert third.agent.close() == ""
     finally:

@@ -14,7 +14,7 @@ from launcher.job import Host
 from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
-from tests.ssh.connecting import PATIENCE, receive, send, start
+from tests.ssh.connecting import TIME_LIMIT, receive, send, start
 from tests.ssh.host import LabHost, until
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("home")]
@@ -147,12 +147,12 @@ def test_closing_ends_its_stdin(hosts: list[LabHost], run: Runner):
     program = run(hosts[0], "echo")
     assert send(program, b"x") or receive(program, 1)
     program.close()
-    until(lambda: not hosts[0].processes(), PATIENCE, "everything ends")
+    until(lambda: not hosts[0].processes(), TIME_LIMIT, "everything ends")
     with pytest.raises(TransportError, match="closed"):
         program.recv(1)
 
 
-def test_more_than_the_server_allows_is_said(hosts: list[LabHost], run: Runner):
+def test_more_than_the_server_allows_is_reported(hosts: list[LabHost], run: Runner):
     programs = [run(hosts[0], "echo") for _ in range(10)]
     for program in programs:
         assert send(program, b"x") or receive(program, 1)

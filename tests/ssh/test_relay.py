@@ -15,7 +15,7 @@ import pytest
 from launcher.transports.ssh.hosts import SshHosts
 from launcher.transports.ssh.relay import MOST_CONNECTIONS
 from tests.conftest import Launch
-from tests.ssh.host import PATIENCE, LabHost, until
+from tests.ssh.host import TIME_LIMIT, LabHost, until
 from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(180)
@@ -164,15 +164,15 @@ def sshd_with(host: LabHost, setting: str) -> Iterator[None]:
         host.start_sshd()
 
 
-def said_on(host: LabHost, code: str, *words: object) -> str:
+def printed_on(host: LabHost, code: str, *words: object) -> str:
     """What a program says there."""
     argv = ["python3", "-c", code, *map(str, words)]
     return host.run(argv, timeout=120, check=False).stdout.decode().strip()
 
 
-def crowd_on(host: LabHost, port: int, count: int, patience: float = 60.0) -> str:
+def crowd_on(host: LabHost, port: int, count: int, seconds: float = 60.0) -> str:
     """What `CROWD` says there, if each connection is answered in time."""
-    return said_on(host, CROWD, port, count, patience)
+    return printed_on(host, CROWD, port, count, seconds)
 
 
 def test_all_hosts_reach_it(lab: Lab, fleet: SshHosts, echo: Echo):
@@ -184,10 +184,10 @@ def test_all_hosts_reach_it(lab: Lab, fleet: SshHosts, echo: Echo):
     assert notices == []
 
 
-def test_who_does_not_read_is_not_read_for(lab: Lab, fleet: SshHosts, folder: str):
+def test_a_reader_that_does_not_read_stops_the_writer(lab: Lab, fleet: SshHosts, folder: str):
     deaf = Echo(folder, deaf=True)
     try:
-        taken = int(said_on(lab.hosts[0], STUFF, fleet.relay(deaf.path, print)["node1"]))
+        taken = int(printed_on(lab.hosts[0], STUFF, fleet.relay(deaf.path, print)["node1"]))
         assert 1 << 16 < taken < 24 << 20
     finally:
         deaf.close()
@@ -202,7 +202,7 @@ def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: SshHosts, folde
     with lab.hosts[0].start(["python3", "-c", stuck, str(port), "30000000"]) as waiting:
         try:
             for _ in range(3):
-                assert said_on(lab.hosts[0], TALK, port, 500_000) == "500000 True"
+                assert printed_on(lab.hosts[0], TALK, port, 500_000) == "500000 True"
         finally:
             waiting.kill()
 
@@ -212,13 +212,13 @@ def test_so_many_and_no_more(lab: Lab, fleet: SshHosts, echo: Echo):
     port = fleet.relay(echo.path, notices.append)["node1"]
     node = lab.hosts[0]
     assert crowd_on(node, port, MOST_CONNECTIONS) == f"{MOST_CONNECTIONS} b'x'"
-    until(lambda: "ssh relay" not in str(threading.enumerate()), PATIENCE, "all of them are over")
+    until(lambda: "ssh relay" not in str(threading.enumerate()), TIME_LIMIT, "all of them are over")
     assert crowd_on(node, port, MOST_CONNECTIONS + 1) == f"{MOST_CONNECTIONS + 1} b''"
-    until(lambda: notices, PATIENCE, "it is told")
+    until(lambda: notices, TIME_LIMIT, "it is told")
     assert notices == [f"node1: more than {MOST_CONNECTIONS} connections at a time to this machine: refused"]
 
 
-def test_who_leaves_in_the_middle_breaks_nothing(lab: Lab, fleet: SshHosts, echo: Echo):
+def test_a_task_that_closes_in_the_middle_breaks_nothing(lab: Lab, fleet: SshHosts, echo: Echo):
     """The server would end the whole connection if anything were sent on a channel that is no more."""
     echo.endless = True
     notices: list[str] = []
@@ -244,11 +244,11 @@ def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshHosts, echo: Echo):
     assert fleet.is_alive("node1")
 
 
-def test_nobody_listens(lab: Lab, fleet: SshHosts, folder: str):
+def test_nothing_listens(lab: Lab, fleet: SshHosts, folder: str):
     notices: list[str] = []
     port = fleet.relay(f"{folder}/nobody", notices.append)["node1"]
     assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
-    until(lambda: notices, PATIENCE, "it is told")
+    until(lambda: notices, TIME_LIMIT, "it is told")
     assert notices == [f"node1: its tasks can't be led to {folder}/nobody: no such file or directory"]
 
 

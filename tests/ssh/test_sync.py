@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, Started
-from tests.ssh.host import PATIENCE, LabHost, until
+from tests.ssh.host import TIME_LIMIT, LabHost, until
 from tests.unit.files.hosts import snapshot
 
 pytestmark = pytest.mark.timeout(240)
@@ -51,7 +51,7 @@ def arriving(host: LabHost) -> int:
 
 def until_halfway(started: Started, host: LabHost, size: int) -> None:
     """Wait until so many bytes have arrived."""
-    until(lambda: arriving(host) > size or started.process.poll() is not None, PATIENCE, "half has arrived")
+    until(lambda: arriving(host) > size or started.process.poll() is not None, TIME_LIMIT, "half has arrived")
     assert started.process.poll() is None, "it was too fast"
 
 

@@ -1,27 +1,40 @@
-"""Clusters of the Python API in containers."""
+"""Clusters of the Python API in containers, here and on other machines."""
 
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher import InputMode, TaskFailed, TFCluster, TFParallel
+from launcher.feed import listener
 from tests.conftest import Launch
-from tests.docker.engine import Engine
+from tests.docker.engine import BASE, Engine
+from tests.docker.host_engines import Site
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", autouse=True)
+def engines(real_engine: Engine, two_hosts: Site) -> None:
+    """They are there before a test looks at what is open."""
+
+
+@pytest.fixture(params=["here", "on hosts", "on hosts, by the connection of the launcher"])
 def place(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
-    """What to say so that nodes run in containers, and their runs go where the fixtures look for them."""
+    """Options by which nodes run in containers, and their runs go where the fixtures look for them."""
+    here = request.param == "here"
+    hostfile = request.getfixturevalue("docker" if here else "hostfile")
     for name, value in launch.environment().items():
         monkeypatch.setenv(name, value)
-    return {"docker": image, "workdir": str(tmp_path), "quiet": True}
+    if "connection" in request.param:
+        monkeypatch.setattr(listener, "own_addresses", lambda: ["203.0.113.1"])
+    options = (
+        {"workdir": str(tmp_path)} if here else {"hosts": hostfile, "workdir": "/", "options": ["--no-mount"]}
+    )
+    return {"docker": BASE, "quiet": True, **options}
 
 
 def test_rows_go_into_containers_and_back(place: dict[str, Any]):
@@ -29,32 +42,31 @@ def test_rows_go_into_containers_and_back(place: dict[str, Any]):
         feed = ctx.get_data_feed(train_mode=False)
         while not feed.should_stop():
             rows = feed.next_batch(10)
-            Path(f"has-some-{ctx.task_index}").touch()
-            while rows and len(list(Path().glob("has-some-*"))) < 2:  # the first leaves some for the other
-                time.sleep(0.01)
-            feed.batch_results([(os.uname().nodename, row * row) for row in rows])
-
+            feed.batch_results([(os.path.exists("/.dockerenv"), row * row) for row in rows])
         Path(ctx.output_dir, "name").write_text(os.uname().nodename)
 
-    with TFCluster.run(square, None, 2, input_mode=InputMode.FEED, **place) as cluster:
+    with TFCluster.run(square, None, 4, input_mode=InputMode.FEED, **place) as cluster:
+        hosts = {node["host"] for node in cluster.cluster_info}
         found = list(cluster.inference([range(start, start + 10) for start in range(0, 500, 10)]))
-    assert [value for _, value in found] == [row * row for row in range(500)]
-    assert {host for host, _ in found} == {"worker-0", "worker-1"}
-    assert Path(cluster.run_dir, "output", "worker-1", "name").read_text() == "worker-1"
+    assert found == [(True, row * row) for row in range(500)]
+    assert hosts == ({"node1", "node2"} if "hosts" in place else {f"worker-{index}" for index in range(4)})
+    assert all(Path(cluster.run_dir, "output", f"worker-{index}", "name").exists() for index in range(4))
 
 
+@pytest.mark.parametrize("place", ["here", "on hosts"], indirect=True)
 def test_a_failure_and_instances(place: dict[str, Any]):
     def fun(args: int, ctx: Any) -> Any:
-        return 10 // args, os.uname().nodename
+        return 10 // args
 
-    assert TFParallel.run(fun, [5, 10], at_once=1, **place) == [(2, "worker-0"), (1, "worker-0")]
+    assert TFParallel.run(fun, [5, 10, 2], **place) == [2, 1, 5]
     with pytest.raises(TaskFailed, match="raised ZeroDivisionError"):
         TFParallel.run(fun, [0], **place)
 
 
-def test_a_job_file_says_that_nodes_run_in_containers(place: dict[str, Any], image: str, tmp_path: Path):
+@pytest.mark.parametrize("place", ["here"], indirect=True)
+def test_a_job_file_says_that_nodes_run_in_containers(place: dict[str, Any], tmp_path: Path):
     """They reach the program by the socket in its folder, as with ``docker=``."""
-    (tmp_path / "job.yaml").write_text(f"docker: {image}\nroles: {{worker: 1}}\n")
+    (tmp_path / "job.yaml").write_text(f"docker: {BASE}\nroles: {{worker: 1}}\n")
 
     def names(args: Any, ctx: Any) -> None:
         feed = ctx.get_data_feed(train_mode=False)

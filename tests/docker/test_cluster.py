@@ -94,24 +94,6 @@ def test_all_processes_are_suspended_and_killed(start: Callable[..., Job]):
     assert other.state is TaskState.RUNNING
 
 
-def test_a_signal(start: Callable[..., Job]):
-    job = start(["sh", "-c", "trap 'echo heard; exit 4' USR1; echo up; while :; do sleep 0.05; done"])
-    job.task("worker/0").until_prints("up")
-    job.task("worker/0").signal(signal.SIGUSR1)
-    assert job.wait().exit_code == 4
-    assert "heard" in job.task("worker/0").lines
-
-
-def test_a_ps_that_hangs_does_not_keep_a_finished_job(start: Callable[..., Job], tmp_path: Path):
-    """As on this machine: its container is none the worse, so this is no lost host."""
-    waits = "test $JOB_NAME = ps && exec sleep 600; echo up; while ! test -e done; do sleep 0.05; done"
-    job = start(["sh", "-c", waits], ps=1, workers=1, grace=0.5)
-    job.task("ps/0").stop()
-    (tmp_path / "done").touch()
-    assert job.wait().exit_code == 0
-    assert job.task("ps/0").state is TaskState.STOPPED
-
-
 def test_a_network_is_cut_and_mended(start: Callable[..., Job]):
     """Nothing gets through; afterwards the same connection goes on, so the address is the same."""
     job = start(["python3", "-u", "-c", MEETS], ps=1, workers=1, left_running=True)

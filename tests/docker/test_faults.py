@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -52,15 +51,6 @@ def test_a_container_that_is_stopped(docker: Engine, image: str, launch: Launch,
     assert ended.code == 125
     assert "worker-1 is lost: the agent ended: it was sent SIGTERM" in ended.err
     assert b"bye" in last_run(launch).log("worker/0")
-
-
-def test_a_container_that_is_removed(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    started = launch.start("--docker", image, "--", "sh", "-c", "echo up; exec sleep 600", cwd=tmp_path)
-    started.until(lambda it: "up" in it.out, 40)
-    docker.docker("rm", "-f", f"tf-launcher-{jobs(launch)[0]}-worker-0")
-    ended = started.wait(30)
-    assert ended.code == 125
-    assert "worker-0 is lost: its container was killed by SIGKILL" in ended.err
 
 
 def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path):
@@ -164,25 +154,6 @@ def test_no_permission(real_engine: Engine, launch: Launch, tmp_path: Path):
     ended = started.wait(30)
     assert ended.code == 125
     assert "this user may not use the Docker engine: " in ended.err
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_context_is_honoured(docker: Engine, image: str, launch: Launch, monkeypatch: pytest.MonkeyPatch):
-    folder = launch.home / ".docker"
-    monkeypatch.delenv("DOCKER_HOST")
-    made = {"HOME": str(launch.home), "PATH": os.environ["PATH"]}
-    words = ["context", "create", "lab", "--docker", f"host={docker.host}"]
-    assert _docker(made, *words) == 0
-    assert _docker(made, "context", "use", "lab") == 0
-    assert (folder / "config.json").exists()
-    assert launch("clean", timeout=60).code == 0
-    ended = launch("clean", timeout=60, env={"DOCKER_CONTEXT": "nowhere"})
-    assert ended.code == 125
-    assert 'context "nowhere"' in ended.err
-
-
-def _docker(env: dict[str, str], *words: str) -> int:
-    return subprocess.run(["docker", *words], env=env, capture_output=True, timeout=30).returncode
 
 
 @pytest.mark.parametrize(

@@ -115,18 +115,6 @@ def test_this_machine_among_others(
     assert docker.lines("ps", "-aq", "--filter", f"label=tf-launcher.job={jobs(launch)[0]}") == []
 
 
-def test_a_job_file(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    (tmp_path / "job.yaml").write_text(
-        f"docker:\n  image: {BASE}\n  no_mount: true\n  memory: {{worker: 256m}}\n"
-        "  options: {shm_size: 32m, ulimits: ['nofile=1234:2345'],\n"
-        "    tmpfs: '/scratch:size=1m', cap_add: SYS_NICE}\n"
-        f"hosts: two.yaml\ncommand: [sh, -c, '{LOOK}']\nroles:\n  worker: 2\n"
-    )
-    ended = launch(tmp_path / "job.yaml", cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
-    assert ended.out.count("32768 1234 1024") == 2
-
-
 def test_a_dry_run(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     ended = launch(*words(hostfile, "--workers", "4", "--dry-run", "train.py"), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err

@@ -6,25 +6,14 @@ import re
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import Launch
-from tests.docker.engine import BASE
 from tests.docker.host_engines import DockerHost, words
-from tests.docker.images import FOREIGN, tar
-from tests.local.seeing import last_run
 
 #: Listens, and says nothing.
 HUNG = (
     "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('/run/hung.sock'); s.listen(); "
     "print('up', flush=True); time.sleep(600)"
 )
-PATH = ("--change", "ENV PATH=/usr/bin")
-#: Case -> (files of an image, what is said of it).
-IMAGES: dict[str, tuple[dict[str, bytes], str]] = {
-    "no Python": ({"etc/motd": b"nothing here"}, "there is no python3 in the image launch-test-image"),
-    "another machine": ({"usr/bin/python3": FOREIGN}, "launch-test-image is not for this kind of machine"),
-}
 
 
 def test_a_container_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
@@ -40,37 +29,6 @@ def test_a_container_that_is_killed(hosts: list[DockerHost], hostfile: str, laun
     assert re.search(r"host node2 is lost: its (container was killed by|watchdog was killed)", ended.err)
 
 
-def test_a_task_that_exceeds_its_memory(
-    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
-):
-    code = "import os, time\nif os.environ['TASK_INDEX'] == '1': b = bytearray(500 << 20)\ntime.sleep(60)"
-    options = ["--workers", "2", "--memory", "64m", "--no-mount"]
-    ended = launch(*words(hostfile, *options, "--", "python3", "-c", code), cwd=tmp_path, timeout=60)
-    assert ended.code == 137
-    failure = last_run(launch).report["failure"]
-    assert (failure["task"], failure["reason"]) == ("worker/1", "out of memory")
-    assert "its limit is 128 MiB" in failure["text"]
-
-
-@pytest.mark.parametrize("case", IMAGES)
-def test_images_that_will_not_do(
-    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path, case: str
-):
-    files, told = IMAGES[case]
-    for one in hosts:
-        one.engine.docker("import", *PATH, "-", "launch-test-image", stdin=tar(files))
-    try:
-        options = ["--docker", "launch-test-image", "--workers", "4", "--no-mount"]
-        ended = launch("--hosts", hostfile, *options, "true", cwd=tmp_path, timeout=60)
-    finally:
-        for one in hosts:
-            one.engine.docker("rmi", "-f", "launch-test-image")
-    assert ended.code == 125
-    for one in hosts:
-        assert f"{one.name}" in ended.err
-    assert told in ended.err
-
-
 def test_an_image_that_is_not_there(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     options = ["--docker", "127.0.0.1:1/none:1", "--workers", "4", "--no-mount"]
     ended = launch("--hosts", hostfile, *options, "--pull", "never", "true", cwd=tmp_path, timeout=60)
@@ -81,14 +39,6 @@ def test_an_image_that_is_not_there(hosts: list[DockerHost], hostfile: str, laun
     assert "launch: pulling the image 127.0.0.1:1/none:1 on node1\n" in ended.err
     for one in hosts:
         assert f"{one.name}: the image 127.0.0.1:1/none:1 can't be pulled: " in ended.err
-
-
-def test_gpus_that_the_engine_can_not_give(hosts: list[DockerHost], launch: Launch, tmp_path: Path):
-    path = tmp_path / "gpus.yaml"
-    path.write_text("hosts:\n  - {name: node1, gpus: [4, 5]}\n")
-    ended = launch(*words(str(path), "--workers", "2", "--gpus", "1", "--no-mount", "true"), timeout=60)
-    assert ended.code == 125
-    assert "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there" in ended.err
 
 
 def test_an_engine_that_is_not_there(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
@@ -138,15 +88,3 @@ def test_an_engine_that_is_stopped(hosts: list[DockerHost], hostfile: str, launc
     assert ended.code == 125
     assert "host node1 is lost" in ended.err
     print(ended.err)
-
-
-def test_an_option_that_the_command_there_refuses(
-    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
-):
-    (tmp_path / "job.yaml").write_text(
-        f"docker: {{image: {BASE}, no_mount: true, options: {{extra_hosts: ['a:b']}}}}\n"
-        "hosts: two.yaml\ncommand: ['true']\nroles: {worker: 2}\n"
-    )
-    ended = launch(tmp_path / "job.yaml", cwd=tmp_path, timeout=60)
-    assert ended.code == 125
-    assert 'invalid argument "a:b" for "--add-host" flag' in ended.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -88,29 +87,6 @@ def test_no_secret_is_seen_at_the_engine(docker: Engine, image: str, launch: Lau
     assert "abracadabra" not in seen
     started.send(2)
     assert started.wait(40).code == 130
-
-
-def test_limits_reach_the_engine(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    words = ["--docker", image, "--ps", "1", "--workers", "1", "--memory", "256m", "--memory", "worker=512m"]
-    started = launch.start(
-        *words, "--cpus", "ps=0.5", "--", "sh", "-c", "echo up; exec sleep 600", cwd=tmp_path
-    )
-    started.until(lambda it: it.out.count("up") == 2, 40)
-    found = json.loads(docker.docker("inspect", *alive(docker, jobs(launch)[0])))
-    limits = {it["Config"]["Hostname"]: it["HostConfig"] for it in found}
-    assert limits["ps-0"]["Memory"] == limits["ps-0"]["MemorySwap"] == 256 << 20
-    assert limits["worker-0"]["Memory"] == 512 << 20
-    assert (limits["ps-0"]["NanoCpus"], limits["worker-0"]["NanoCpus"]) == (500_000_000, 0)
-    started.send(15)
-    assert started.wait(40).code == 143
-
-
-def test_much_output_arrives_as_it_was(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    code = "import os\nfor _ in range(400): os.write(1, bytes(range(256)) * 64); os.write(2, b'e' * 1000)"
-    ended = launch("-q", "--docker", image, "--", "python3", "-c", code, cwd=tmp_path, timeout=60)
-    assert ended.code == 0, ended.err
-    wanted = (bytes(range(256)) * 64 + b"e" * 1000) * 400
-    assert last_run(launch).log("worker/0") == wanted
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

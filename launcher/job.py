@@ -212,8 +212,8 @@ class Policy(NamedTuple):
     grace: float = 10.0
     #: Seconds the whole job may take; ``None``: no limit.
     timeout: float | None = None
-    #: The same as the user wrote it, ``2h``; empty: nobody did.
-    timeout_said: str = ""
+    #: The same as it was written, ``2h``; empty: it was not.
+    timeout_text: str = ""
 
 
 class JobSpec(NamedTuple):
@@ -225,7 +225,7 @@ class JobSpec(NamedTuple):
     #: ``(name, value)`` pairs for every task.
     env: tuple[tuple[str, str], ...] = ()
     #: The same from the command line: stronger than what files say of hosts and roles.
-    said_env: tuple[tuple[str, str], ...] = ()
+    option_env: tuple[tuple[str, str], ...] = ()
     #: Where tasks run unless role or host say otherwise; ``None``: the agent's own folder.
     workdir: str | None = None
     #: The Python of ``.py`` programs unless the host says otherwise; ``None``: the agent's choice.
@@ -254,7 +254,7 @@ class Placement(NamedTuple):
     tasks: tuple[Placed, ...]
     notes: tuple[str, ...] = ()
 
-    def told(self, variables: Mapping[TaskId, Mapping[str, str]]) -> Placement:
+    def with_env(self, variables: Mapping[TaskId, Mapping[str, str]]) -> Placement:
         """The same, with more of our variables for some tasks."""
         more = ((placed, tuple(variables.get(placed.task, {}).items())) for placed in self.tasks)
         return self._replace(tasks=tuple(placed._replace(env=placed.env + new) for placed, new in more))

@@ -209,11 +209,11 @@ def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault], n
         policy = policy._replace(grace=_duration("--grace", args.grace, faults))
     if args.timeout is not None:
         timeout = _duration("--timeout", args.timeout, faults) or None
-        policy = policy._replace(timeout=timeout, timeout_said=args.timeout if timeout else "")
+        policy = policy._replace(timeout=timeout, timeout_text=args.timeout if timeout else "")
     python = args.python or job.python or sys.executable
     return job._replace(
         roles=drained(job.roles, args.drain, faults, notes) if args.drain else job.roles,
-        said_env=tuple(variables.items()),
+        option_env=tuple(variables.items()),
         flags=job.flags or args.flags,
         policy=policy,
         output_dirs=output_dirs,

@@ -173,7 +173,7 @@ class _Reader:
         top = self.top
         policy = Policy(**top.some("on_failure", "grace"))
         if top.get("timeout"):  # 0 is no limit, as with timeout(1)
-            policy = policy._replace(timeout=top.get("timeout"), timeout_said=top.nodes["timeout"].value)
+            policy = policy._replace(timeout=top.get("timeout"), timeout_text=top.nodes["timeout"].value)
         settings = top.some("flags", "env", "workdir", "python", "output_dirs")
         job = JobSpec(self._job_roles(), policy=policy, **settings)
         names = [name for name, _, _ in self.roles]

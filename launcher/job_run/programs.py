@@ -84,7 +84,7 @@ def _workdir(options: Options, placed: Placed) -> tuple[str, str]:
 def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
     """What the command of a task names and does not exist."""
     role, folder = placed.role, _workdir(options, placed)[1]
-    env = dict(options.job.env + placed.host.env + role.env + options.job.said_env)
+    env = dict(options.job.env + placed.host.env + role.env + options.job.option_env)
     path = env.get("PATH", os.environ.get("PATH", os.defpath))
     error: LaunchError | None = None
     if role.program.kind is ProgramKind.EXECUTABLE:

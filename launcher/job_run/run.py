@@ -123,9 +123,12 @@ def _launch(
         placement = stack.enter_context(hosts.started(placement))
         if options.relay is not None:
             ports = hosts.relay(os.path.abspath(options.relay)) if hosts.others else {}
-            used = [placed for placed in placement.tasks if placed.host.name in ports]
-            relays = {one.task: {RELAY: f"127.0.0.1:{ports[one.host.name]}"} for one in used}
-            placement = placement.told(relays)
+            relays = {
+                placed.task: {RELAY: f"127.0.0.1:{ports[placed.host.name]}"}
+                for placed in placement.tasks
+                if placed.host.name in ports
+            }
+            placement = placement.with_env(relays)
 
         display = JobDisplay(options, show, paths, tmux)
         for note in (_announcement(job, placement, paths), *options.notes, *placement.notes, *display.notes):
@@ -156,7 +159,7 @@ def _launch(
         complete = staging is None or staging.collect(orchestrator.plan, paths)
         code = report.exit_code if options.report is None else write_report(report, options.report)
         if not code and (display.unwritten or orchestrator.plan_unwritten):
-            text = "the job is ok, but not everything could be written, as said above"
+            text = "the job is ok, but not everything could be written: see above"
             print_notice(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
     for line in hosts.kept():
@@ -243,7 +246,10 @@ def _report_unstarted(options: Options, placement: Placement, error: TransportEr
     now = events.now()
     failure = Failure(Reason.LAUNCHER, None, host, now, "; ".join(faults))
     state, reason, unknown = TaskState.CANCELLED, Reason.NEVER_STARTED, ExitStatus(None, None)
-    tasks = (TaskReport(one.task, one.host.name, "", None, state, reason, unknown) for one in placement.tasks)
+    tasks = (
+        TaskReport(placed.task, placed.host.name, "", None, state, reason, unknown)
+        for placed in placement.tasks
+    )
     report = Report(new_job_id(), error.exit_code, began, now, tuple(tasks), failure)
     if options.json:
         try:

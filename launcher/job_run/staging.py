@@ -29,7 +29,7 @@ _LEAST_COLLECT = 60.0
 
 
 def _with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
-    return placement.told({task: {OUTPUT_DIR: folder} for task, folder in folders.items()})
+    return placement.with_env({task: {OUTPUT_DIR: folder} for task, folder in folders.items()})
 
 
 class Staging:

@@ -105,7 +105,7 @@ def _environment(job: JobSpec, placed: Placed) -> dict[str, str]:
     variable of ours.
     """
     gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
-    users = dict(job.env + placed.host.env + placed.role.env + job.said_env)
+    users = dict(job.env + placed.host.env + placed.role.env + job.option_env)
     return {**gpus, **users, **dict(placed.env)}
 
 

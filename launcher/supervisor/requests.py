@@ -150,7 +150,7 @@ def _leave_agents(job: JobState, name: str) -> list[Command]:
 
 
 def _job_took_too_long(job: JobState, event: events.TimeUp) -> list[Command]:
-    limit = limit_text(job.policy.timeout or 0.0, job.policy.timeout_said)
+    limit = limit_text(job.policy.timeout or 0.0, job.policy.timeout_text)
     notice: list[Command] = [Tell(f"the time limit of {limit} is over: {_what_stops(job)}")]
     if job.phase is Phase.DRAINING:
         return ending.stop(job, notice)

@@ -134,7 +134,7 @@ def test_short_forms():
 
 @pytest.mark.parametrize(
     ("line", "policy"),
-    [("grace: 0", Policy(grace=0)), ("timeout: 0", Policy()), ("timeout: 90", Policy(timeout=90, timeout_said="90")), ("on_failure: stop", Policy())],
+    [("grace: 0", Policy(grace=0)), ("timeout: 0", Policy()), ("timeout: 90", Policy(timeout=90, timeout_text="90")), ("on_failure: stop", Policy())],
 )  # fmt: skip
 def test_policy(line: str, policy: Policy):
     assert parsed(f"program: a\nroles: {{worker: 1}}\n{line}").job.policy == policy

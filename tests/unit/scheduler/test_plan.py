@@ -84,7 +84,7 @@ def test_environment_later_ones_win_and_ours_always():
     taken = tuple((name, "taken") for name in ours)
 
     def env(job=(), host=(), role=(), said=(), gpus=None) -> dict[str, str]:
-        spec = JobSpec((Role("worker", 1, PROGRAM, env=role),), env=job, said_env=said)
+        spec = JobSpec((Role("worker", 1, PROGRAM, env=role),), env=job, option_env=said)
         return dict(only(spec, Host("n1", env=host, gpus=gpus)).env)
 
     for levels, value in [

@@ -39,7 +39,7 @@ def real_engine() -> Iterator[Engine]:
 def alone() -> None:
     """No other test session is at the engine meanwhile.
 
-    For whoever leaves there what launches of others would remove, or has what others left removed.
+    For tests that leave what other launches would remove, or remove what others left.
     """
 
 

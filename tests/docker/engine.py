@@ -41,33 +41,33 @@ class Engine(NamedTuple):
     #: ``unix:///...``, as in ``DOCKER_HOST``.
     host: str
 
-    def docker(self, *words: str, stdin: bytes = b"", timeout: float = 60.0) -> str:
+    def docker(self, *args: str, stdin: bytes = b"", timeout: float = 60.0) -> str:
         """Run a ``docker`` command: what it printed.
 
         Raises:
             subprocess.CalledProcessError: it failed.
         """
-        done = self.tried(*words, stdin=stdin, timeout=timeout)
+        done = self.tried(*args, stdin=stdin, timeout=timeout)
         if done.returncode:
-            raise AssertionError(f"docker {' '.join(words)}: {done.stderr.decode(errors='replace')[-3000:]}")
+            raise AssertionError(f"docker {' '.join(args)}: {done.stderr.decode(errors='replace')[-3000:]}")
         return done.stdout.decode(errors="replace").strip()
 
     def tried(
-        self, *words: str, stdin: bytes = b"", timeout: float = 60.0
+        self, *args: str, stdin: bytes = b"", timeout: float = 60.0
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a ``docker`` command that may fail."""
         environment = {**os.environ, "DOCKER_HOST": self.host, **_builder()}
         return subprocess.run(
-            ["docker", *words], input=stdin, capture_output=True, timeout=timeout, env=environment
+            ["docker", *args], input=stdin, capture_output=True, timeout=timeout, env=environment
         )
 
     def has_image(self, name: str) -> bool:
         """Whether an image is here."""
         return self.tried("image", "inspect", name).returncode == 0
 
-    def lines(self, *words: str) -> list[str]:
+    def lines(self, *args: str) -> list[str]:
         """What a ``docker`` command lists."""
-        return self.docker(*words).splitlines()
+        return self.docker(*args).splitlines()
 
 
 @functools.cache
@@ -133,7 +133,7 @@ def private_engine(folder: Path, alone: bool = False) -> Iterator[Engine]:
             yield ours
         finally:
             take(starting, fcntl.LOCK_EX)
-            if _taken(users, fcntl.LOCK_EX):  # nobody else uses it
+            if _taken(users, fcntl.LOCK_EX):  # no other session uses it
                 stop(folder)
 
 
@@ -148,8 +148,8 @@ def check_programs() -> None:
 def at_engine(alone: bool) -> Iterator[None]:
     """Be at an engine beside other test sessions of this machine, or while no other is.
 
-    Each launch removes what dead launches of its user have left at its engine, whoever's tests those were.
-    Who wants to be alone keeps the gate closed while he waits: others that take turns would never let him in.
+    Each launch removes what dead launches of its user have left at its engine, also those of other sessions.
+    A session that must be alone holds the gate while it waits: others that take turns would keep it waiting.
     """
     CACHE.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + TURN
@@ -170,7 +170,7 @@ def take(lock: IO[str], how: int, until: float | None = None) -> None:
     """
     until = time.monotonic() + TURN if until is None else until
     while not _taken(lock, how):
-        assert time.monotonic() < until, f"others do not let go of {lock.name}: `fuser -v` says who has it"
+        assert time.monotonic() < until, f"others do not let go of {lock.name}: `fuser -v` shows the process"
         time.sleep(0.05)
 
 
@@ -303,7 +303,7 @@ def _make_archive(archive: Path) -> None:
 
 
 def _finish(root: Path) -> None:
-    """What Debian has otherwise than the image it stands in for; and whom this machine trusts."""
+    """Files as in the image that Debian stands in for; and the certificate authorities of this machine."""
     for mark in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
         mark.unlink()
     (root / "usr/bin/python").symlink_to("python3")

@@ -48,10 +48,10 @@ class DockerHost:
         #: The engine as this machine reaches it.
         self.engine = Engine(f"unix:///proc/{host.pid}/root/run/docker.sock")
 
-    def start(self, *words: str) -> None:
-        """Start its engine, unless it runs, and wait until it answers; ``words`` of its command line."""
+    def start(self, *args: str) -> None:
+        """Start its engine, unless it runs, and wait until it answers; ``args`` on its command line."""
         if not self._answers():
-            self.host.run(["sh", "-c", _START, str(self._data), *words])
+            self.host.run(["sh", "-c", _START, str(self._data), *args])
             until(self._answers, _UP, f"dockerd of {self.name} answers: {self._log()}")
 
     def stop(self) -> None:
@@ -107,7 +107,7 @@ class DockerHost:
         return self.engine.lines("ps", "-a", "--format", "{{.Names}}")
 
     def left(self) -> list[str]:
-        """What should not be there when no launch runs, in words."""
+        """What should not be there when no launch runs, a line each."""
         processes = [it.argv for it in self.host.processes() if not _is_engine(it.argv)]
         cache = self.host.home / CACHE
         files = [path for path in map(Path, self.host.files()) if cache not in (path, *path.parents)]
@@ -225,6 +225,6 @@ def hostfile(hosts: list[DockerHost], tmp_path: Path) -> str:
     return str(path)
 
 
-def words(hostfile: str, *more: str) -> list[str]:
+def docker_on(hostfile: str, *more: str) -> list[str]:
     """The options of a launch there."""
     return ["--hosts", hostfile, "--docker", BASE, *more]

@@ -26,7 +26,7 @@ NOT_HERE = (
 )
 #: What of a container a test is in when it looks around there.
 _ENTERED = ("--pid", "--mount", "--net", "--uts")
-#: Where nobody runs any more: a pid of the container is nobody's here.
+#: Where no process of the container is left: its pids mean nothing here.
 _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
 
 
@@ -42,7 +42,7 @@ class DockerSite:
         self.host = Host("worker-0")
         self.folder = str(folder)
         self.transport: Opener = self
-        self.told: list[str] = []
+        self.notices: list[str] = []
         self._lab = engine
         self._stack = stack
         environ = stack.enter_context(pytest.MonkeyPatch.context())
@@ -55,7 +55,7 @@ class DockerSite:
             pytest.skip("a container is a machine of its own, and has one agent")
         job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"
         container = Container(host.name, BASE, self.python, (Mount(self.folder, self.folder),))
-        made = Containers(DockerOptions(BASE), [container], job, self.told.append)
+        made = Containers(DockerOptions(BASE), [container], job, self.notices.append)
         made.prepare()
         self._stack.enter_context(made).start(Placement(()))
         found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, host.name))
@@ -97,4 +97,4 @@ def in_docker(engine: Engine, folder: Path) -> Iterator[DockerSite]:
     with ExitStack() as stack:
         site = DockerSite(engine, folder, stack)
         yield site
-    assert [line for line in site.told if not line.startswith("waiting for ")] == []
+    assert [line for line in site.notices if not line.startswith("waiting for ")] == []

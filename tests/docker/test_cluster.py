@@ -17,7 +17,7 @@ from tests.docker.engine import Engine
 from tests.local.seeing import soon
 from tests.testing.stubs import COUNTS, SLEEPS
 
-#: Each worker tells the ps its step over one connection, and prints the answer. Silence is borne for long; on
+#: Each worker sends the ps its step over one connection, and prints the answer. Silence is borne for long; on
 #: SIGUSR1 it says how far it has come.
 MEETS = """
 import json, os, signal, socket, time
@@ -60,7 +60,7 @@ def start(docker: Engine, image: str, cluster: Cluster, tmp_path: Path) -> Itera
 
 
 def test_a_ps_is_killed_once_a_worker_has_got_somewhere(start: Callable[..., Job]):
-    """Its container goes on, so the launcher knows at once who it was, and all that it printed."""
+    """Its container goes on, so the launcher has its exit status and all that it printed."""
     job = start(COUNTS, ps=1, workers=2)
     job.task("worker/0").until_prints("step 10")
     job.task("ps/0").kill()
@@ -116,11 +116,11 @@ def _step(worker: Task, times: int) -> int:
     """Which step a worker is at, when it is asked so many times; all it had printed has come then."""
     worker.signal(signal.SIGUSR1)
 
-    def said() -> list[str]:
+    def answers() -> list[str]:
         found = [line for line in worker.log.split("\n")[:-1] if line.startswith("is at ")]
         return found if len(found) == times else []
 
-    return int(soon(said, 40)[-1].split()[-1])
+    return int(soon(answers, 40)[-1].split()[-1])
 
 
 def test_networks_are_mended_in_any_order(start: Callable[..., Job], docker: Engine):

@@ -54,8 +54,8 @@ def tf_image(real_engine: Engine, names: None) -> str:
 
 
 def test_mnist_in_four_containers(docker: Engine, launch: Launch, tf_image: str):
-    words = ["--docker", tf_image, "--ps", "2", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
-    ended = launch(*words, MNIST, cwd=ROOT, timeout=400)
+    args = ["--docker", tf_image, "--ps", "2", "--workers", "2", "-x", "TF_CPP_MIN_LOG_LEVEL=2", "--flags"]
+    ended = launch(*args, MNIST, cwd=ROOT, timeout=400)
     assert ended.code == 0, ended.out[-3000:] + ended.err[-3000:]
     reached = dict(re.findall(r"^(worker/\d) \| .*accuracy:? ([01]\.\d+)", ended.out, re.MULTILINE))
     assert sorted(reached) == ["worker/0", "worker/1"]
@@ -73,10 +73,10 @@ def test_mnist_in_four_containers(docker: Engine, launch: Launch, tf_image: str)
 
 
 def test_the_image_as_a_command(real_engine: Engine, tf_image: str, tmp_path: Path):
-    """It is the launcher, as nobody in particular, and has the examples beside it."""
-    said = real_engine.docker(
+    """It is the launcher, as an ordinary user, and has the examples beside it."""
+    printed = real_engine.docker(
         "run", "--rm", tf_image, "--workers", "2", "--", "sh", "-c", "id -u; ls examples"
     )
-    lines = {line.partition(" | ")[2] for line in said.splitlines() if " | " in line}
+    lines = {line.partition(" | ")[2] for line in printed.splitlines() if " | " in line}
     assert "mnist_dist" in lines
     assert "0" not in lines

@@ -16,7 +16,7 @@ from tests.docker.host_engines import DockerHost, Site
 from tests.docker.test_faults import faults
 
 #: Their tasks see nothing of this machine.
-WORDS = ["--docker", BASE, "--no-mount", "--workers", "2", "--"]
+OPTIONS = ["--docker", BASE, "--no-mount", "--workers", "2", "--"]
 WHERE = ["sh", "-c", "echo up on $(hostname)"]
 
 
@@ -67,8 +67,8 @@ def certificates(folder: Path, address: str) -> Path:
         "cert.pem",
     ]
     its += ["-addext", f"subjectAltName=IP:{address}", "-addext", "extendedKeyUsage=serverAuth,clientAuth"]
-    for words in (ca, [*its, "-addext", "basicConstraints=critical,CA:FALSE"]):
-        argv = ["openssl", "req", *key, *words]
+    for args in (ca, [*its, "-addext", "basicConstraints=critical,CA:FALSE"]):
+        argv = ["openssl", "req", *key, *args]
         done = subprocess.run(argv, cwd=folder, capture_output=True, timeout=30)
         assert done.returncode == 0, done.stderr.decode()
     (folder / "cacert.pem").write_bytes((folder / "ca.pem").read_bytes())
@@ -77,7 +77,7 @@ def certificates(folder: Path, address: str) -> Path:
 
 def check(launch: Launch, env: dict[str, str]) -> None:
     """A job there: it runs, and nothing of it is left."""
-    ended = launch(*WORDS, *WHERE, env=env, timeout=60)
+    ended = launch(*OPTIONS, *WHERE, env=env, timeout=60)
     assert ended.code == 0, ended.err
     assert {line for line in ended.out.splitlines() if "up on" in line} == {
         "worker/0 | up on worker-0",
@@ -91,7 +91,7 @@ def test_over_ssh(over_ssh: dict[str, str], launch: Launch):
 
 
 def test_a_launcher_that_is_killed(hosts: list[DockerHost], over_ssh: dict[str, str], launch: Launch):
-    started = launch.start(*WORDS, "sh", "-c", "echo up; exec sleep 600", env=over_ssh)
+    started = launch.start(*OPTIONS, "sh", "-c", "echo up; exec sleep 600", env=over_ssh)
     started.until(lambda it: it.out.count("up") == 2, 40)
     started.kill()  # the fixture of the hosts sees to the rest
     cleaned = launch("clean", env=over_ssh, timeout=60)
@@ -106,8 +106,8 @@ def test_a_context(over_tls: dict[str, str], launch: Launch):
     folder = over_tls["DOCKER_CERT_PATH"]
     there = f"host={over_tls['DOCKER_HOST']},ca={folder}/ca.pem,cert={folder}/cert.pem,key={folder}/key.pem"
     made = {"HOME": str(launch.home), "PATH": os.environ["PATH"]}
-    for words in (["create", "lab", "--docker", there], ["use", "lab"]):
-        argv = ["docker", "context", *words]
+    for args in (["create", "lab", "--docker", there], ["use", "lab"]):
+        argv = ["docker", "context", *args]
         assert subprocess.run(argv, env=made, capture_output=True, timeout=30).returncode == 0
     check(launch, {})
 

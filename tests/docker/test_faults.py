@@ -1,4 +1,4 @@
-"""What goes wrong with containers, and what is said of it."""
+"""What goes wrong with containers, and the messages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.docker.engine import BASE, Engine
 from tests.docker.images import FOREIGN, tar
 from tests.local.seeing import last_run
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 def test_a_worker_that_exceeds_its_memory(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     code = "import os, time\nif os.environ['TASK_INDEX'] == '1': b = bytearray(500 << 20)\ntime.sleep(60)"
-    words = ["--docker", image, "--workers", "2", "--memory", "64m", "--", "python3", "-c", code]
-    ended = launch(*words, cwd=tmp_path, timeout=60)
+    args = ["--docker", image, "--workers", "2", "--memory", "64m", "--", "python3", "-c", code]
+    ended = launch(*args, cwd=tmp_path, timeout=60)
     assert ended.code == 137
     failure = last_run(launch).report["failure"]
     assert (failure["task"], failure["reason"]) == ("worker/1", "out of memory")
@@ -95,11 +95,11 @@ def test_an_image_for_another_kind_of_machine(docker: Engine, launch: Launch, tm
 
 def test_gpus_that_the_engine_can_not_give(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     """The machine says that it has one (the user does), and its engine knows nothing of it."""
-    words = ["--docker", image, "--gpus", "1", "--workers", "1", "true"]
-    ended = launch(*words, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": "0"})
+    args = ["--docker", image, "--gpus", "1", "--workers", "1", "true"]
+    ended = launch(*args, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": "0"})
     assert ended.code == 125
     assert "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there" in ended.err
-    ended = launch(*words, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": ""})
+    ended = launch(*args, cwd=tmp_path, timeout=60, env={"CUDA_VISIBLE_DEVICES": ""})
     assert ended.code == 2
     assert "the tasks ask for 1 GPU, this machine has 0" in ended.err
 
@@ -111,8 +111,8 @@ def test_a_mount_that_is_not_there(docker: Engine, image: str, launch: Launch, t
 
 
 def test_an_image_that_is_not_there(docker: Engine, launch: Launch, tmp_path: Path):
-    words = ["--docker", "no-such-image:1", "--pull", "never", "true"]
-    ended = launch(*words, cwd=tmp_path, timeout=60)
+    args = ["--docker", "no-such-image:1", "--pull", "never", "true"]
+    ended = launch(*args, cwd=tmp_path, timeout=60)
     assert ended.code == 125
     assert "there is no image no-such-image:1" in ended.err
 
@@ -125,7 +125,7 @@ def test_an_image_that_can_not_be_pulled(docker: Engine, launch: Launch, tmp_pat
 
 
 def faults(ended: Ended) -> list[str]:
-    """What was said, but for whom is waited."""
+    """The lines on stderr, without notices of waiting."""
     return [line for line in ended.err.splitlines() if "waiting for " not in line]
 
 
@@ -133,21 +133,21 @@ SELECT = "DOCKER_HOST and `docker context use` select one (Cannot connect to the
 
 
 def test_no_engine(launch: Launch, tmp_path: Path):
-    for host, said in {
+    for host, printed in {
         f"unix://{tmp_path}/none": f"no Docker engine responds: is it running? {SELECT}",
         "tcp://127.0.0.1:1": "no Docker engine responds: is it running?",
         "npipe:////./pipe/x": "the Docker engine can't be used: ",
     }.items():
         ended = launch("--docker", "x", "true", env={"DOCKER_HOST": host})
         assert ended.code == 125
-        assert said in ended.err
+        assert printed in ended.err
         assert len(faults(ended)) == 1
 
 
 def test_no_permission(real_engine: Engine, launch: Launch, tmp_path: Path):
     if os.getuid() != 0:
-        pytest.fail("this test becomes somebody who may not use the engine: run it as root, as CI does")
-    command = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", sys.executable, "-m", "launcher"]
+        pytest.fail("this test becomes a user without access to the engine: run it as root, as CI does")
+    command = ["setpriv", f"--reuid={UNPRIVILEGED}", "--clear-groups", sys.executable, "-m", "launcher"]
     started = launch.start(
         "--docker", "x", "true", env={"DOCKER_HOST": real_engine.host, "HOME": "/"}, command=command
     )
@@ -157,7 +157,7 @@ def test_no_permission(real_engine: Engine, launch: Launch, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("args", "why"),
     [
         ("--memory 64m", "there is no container to use it for"),
         ("--keep", "there is no container to use it for"),
@@ -173,8 +173,8 @@ def test_no_permission(real_engine: Engine, launch: Launch, tmp_path: Path):
         ("--docker x --workdir /", "the root folder can't be mounted"),
     ],
 )
-def test_bad_input(launch: Launch, words: str, why: str):
-    ended = launch(*words.split(), "true", env={"DOCKER_HOST": "unix:///no/engine"})
+def test_bad_input(launch: Launch, args: str, why: str):
+    ended = launch(*args.split(), "true", env={"DOCKER_HOST": "unix:///no/engine"})
     assert ended.code == 2, ended.err
     assert why in ended.err
     assert ended.err.count("\n") == 1, "and nothing else is wrong"

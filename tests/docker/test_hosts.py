@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.conftest import Launch
 from tests.docker.conftest import jobs
 from tests.docker.engine import BASE, Engine
-from tests.docker.host_engines import DockerHost, Site, words
+from tests.docker.host_engines import DockerHost, Site, docker_on
 from tests.docker.test_job import BOTH, FETCH, SERVE
 from tests.local.seeing import last_run
 
@@ -22,12 +22,12 @@ LOOK = "echo $(df -k --output=size /dev/shm | tail -1) $(ulimit -n) $(df -k --ou
 def test_a_container_on_each_host(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     """Its network is the host's: tasks find each other at the addresses of the hosts."""
     options = ["--ps", "1", "--workers", "2", "-x", f"SERVE={SERVE}", "-x", f"FETCH={FETCH}", "--no-mount"]
-    ended = launch(*words(hostfile, *options, "--", "sh", "-c", BOTH), cwd=tmp_path, timeout=60)
+    ended = launch(*docker_on(hostfile, *options, "--", "sh", "-c", BOTH), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
-    said = {line.partition("| ")[2] for line in ended.out.splitlines() if " | " in line}
+    printed = {line.partition("| ")[2] for line in ended.out.splitlines() if " | " in line}
     served = next(one for one in hosts if f"fetched {one.name} from {one.host.address}" in ended.out)
-    assert f"fetched {served.name} from {served.host.address} on node1" in said
-    assert f"fetched {served.name} from {served.host.address} on node2" in said
+    assert f"fetched {served.name} from {served.host.address} on node1" in printed
+    assert f"fetched {served.name} from {served.host.address} on node2" in printed
     run = last_run(launch)
     assert run.states() == {"worker/0": "succeeded", "worker/1": "succeeded", "ps/0": "stopped"}
     assert {task["host"] for task in run.report["tasks"]} == {"node1", "node2"}
@@ -39,7 +39,7 @@ def test_what_the_engine_knows_and_who_holds_the_ports(
 ):
     script = "until grep watchdog /proc/1/comm; do sleep 0.1; done; echo $TASK_ADDRESS $TOKEN; exec sleep 600"
     options = ["--workers", "2", "-x", "TOKEN=abracadabra", "--memory", "512m", "--cpus", "0.5", "--no-mount"]
-    started = launch.start(*words(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
+    started = launch.start(*docker_on(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
     started.until(lambda it: it.out.count("abracadabra") == 2, 40)
     assert started.out.count("| launch-watchdog") == 2
     job = jobs(launch)[0]
@@ -67,7 +67,7 @@ def test_files_that_travel(hosts: list[DockerHost], hostfile: str, launch: Launc
         "import os, sys\ni = os.environ['TASK_INDEX']\nopen('by-' + i, 'w').write(i)\n"
     )
     options = ["--workers", "4", "--sync", ".", "--collect", "by-{task_index}"]
-    ended = launch(*words(hostfile, *options, "program.py"), cwd=work, timeout=60)
+    ended = launch(*docker_on(hostfile, *options, "program.py"), cwd=work, timeout=60)
     assert ended.code == 0, ended.err
     found = sorted(path.read_text() for path in last_run(launch).path.glob("collected/*/by-*"))
     assert found == ["0", "1", "2", "3"]
@@ -79,13 +79,13 @@ def test_folders_of_the_hosts(hosts: list[DockerHost], hostfile: str, launch: La
         one.host.run(["sh", "-c", f"echo {one.name} >data/name"])
     script = "cat /data/name ~/data/name $HOST_HOME/data/name 2>/dev/null; pwd; touch x /data/x 2>&1 || true"
     options = ["--workers", "4", "--workdir", "~/work", "--mount", "~/data:/data", "--read-only"]
-    ended = launch(*words(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path, timeout=60)
+    ended = launch(*docker_on(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     for one in hosts:
-        said = [line.partition("| ")[2] for line in ended.out.splitlines() if line.startswith(one.name)]
-        assert one.name in said
-        assert f"{one.host.home}/work" in said
-        assert "touch: cannot touch 'x': Read-only file system" in said
+        printed = [line.partition("| ")[2] for line in ended.out.splitlines() if line.startswith(one.name)]
+        assert one.name in printed
+        assert f"{one.host.home}/work" in printed
+        assert "touch: cannot touch 'x': Read-only file system" in printed
         assert one.host.there(one.host.home / "data/x").exists()
         assert not one.host.there(one.host.home / "work/x").exists()
         one.host.run(["rm", "-r", "work", "data"])
@@ -93,10 +93,10 @@ def test_folders_of_the_hosts(hosts: list[DockerHost], hostfile: str, launch: La
 
 def test_a_folder_that_is_not_there(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     options = ["--mount", "/no/such", "--workers", "4"]
-    ended = launch(*words(hostfile, *options, "true"), cwd=tmp_path, timeout=60)
+    ended = launch(*docker_on(hostfile, *options, "true"), cwd=tmp_path, timeout=60)
     assert ended.code == 125
     assert "node1, node2: there is no /no/such to mount" in ended.err
-    ended = launch(*words(hostfile, "--workdir", "/no/such", "true"), cwd=tmp_path, timeout=60)
+    ended = launch(*docker_on(hostfile, "--workdir", "/no/such", "true"), cwd=tmp_path, timeout=60)
     assert ended.code == 126, ended.err
     assert "/no/such" in ended.err
 
@@ -108,7 +108,7 @@ def test_this_machine_among_others(
     here = f"{{name: localhost, address: {two_hosts[0].address}, slots: 1}}"
     path.write_text(f"hosts:\n  - {here}\n  - {{name: node1, address: {hosts[0].host.address}, slots: 1}}\n")
     options = ["--ps", "1", "--workers", "1", "-x", f"SERVE={SERVE}", "-x", f"FETCH={FETCH}", "--no-mount"]
-    ended = launch(*words(str(path), *options, "--", "sh", "-c", BOTH), cwd=tmp_path, timeout=60)
+    ended = launch(*docker_on(str(path), *options, "--", "sh", "-c", BOTH), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     assert {task["host"] for task in last_run(launch).report["tasks"]} == {"localhost", "node1"}
     assert "fetched " in ended.out
@@ -116,7 +116,7 @@ def test_this_machine_among_others(
 
 
 def test_a_dry_run(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    ended = launch(*words(hostfile, "--workers", "4", "--dry-run", "train.py"), cwd=tmp_path, timeout=60)
+    ended = launch(*docker_on(hostfile, "--workers", "4", "--dry-run", "train.py"), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     assert "worker/3 on node2" in ended.out
     assert f"# each host starts a container of {BASE}" in ended.out

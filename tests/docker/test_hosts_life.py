@@ -14,7 +14,7 @@ from launcher.transports.docker.container import labels
 from tests.conftest import Launch
 from tests.docker.conftest import jobs
 from tests.docker.engine import BASE
-from tests.docker.host_engines import DockerHost, words
+from tests.docker.host_engines import DockerHost, docker_on
 from tests.local.seeing import last_run
 from tests.ssh.host import until
 
@@ -25,7 +25,7 @@ SOON = 40
 def test_a_launcher_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     script = "trap '' TERM; echo up; while :; do sleep 0.1; done"
     options = ["--workers", "2", "--no-mount"]
-    started = launch.start(*words(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
+    started = launch.start(*docker_on(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
     started.until(lambda it: it.out.count("up") == 2, 40)
     started.kill()
     since = time.monotonic()
@@ -38,7 +38,7 @@ def test_a_launcher_that_is_killed_early(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path, seconds: float
 ):
     """While it looks at the engines, while containers are created, while they start."""
-    started = launch.start(*words(hostfile, "--workers", "4", "--no-mount", "sleep", "600"), cwd=tmp_path)
+    started = launch.start(*docker_on(hostfile, "--workers", "4", "--no-mount", "sleep", "600"), cwd=tmp_path)
     time.sleep(seconds)  # the moment is what is tried
     started.kill()
     until(lambda: not any(one.left() for one in hosts), SOON, "all is over")
@@ -50,7 +50,7 @@ def test_a_docker_command_that_is_killed(
     """The agent listens: another connection leads to it, and nothing is lost."""
     script = "echo up; while ! [ -e /tmp/go-on ]; do sleep 0.1; done; echo done"
     started = launch.start(
-        *words(hostfile, "--workers", "1", "--no-mount", "--", "sh", "-c", script), cwd=tmp_path
+        *docker_on(hostfile, "--workers", "1", "--no-mount", "--", "sh", "-c", script), cwd=tmp_path
     )
     started.until(lambda it: "up" in it.out, 40)
     its = [it.pid for it in hosts[0].host.processes() if it.argv.startswith("docker run")]
@@ -68,7 +68,7 @@ def test_what_a_killed_launch_left_is_removed(
     for one, name, marks in ((hosts[0], "dead", of_the_dead()), (hosts[1], "mine", labels("x", keep=False))):
         every = [word for label, value in marks.items() for word in ("--label", f"{label}={value}")]
         one.engine.docker("create", "--name", name, *every, BASE, "true")
-    ended = launch(*words(hostfile, "--workers", "4", "--no-mount", "true"), cwd=tmp_path, timeout=60)
+    ended = launch(*docker_on(hostfile, "--workers", "4", "--no-mount", "true"), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     assert "removed what a killed launch had left: dead on node1" in ended.err
     assert [one.containers() for one in hosts] == [[], ["mine"]]
@@ -78,7 +78,7 @@ def test_what_a_killed_launch_left_is_removed(
 def test_kept_containers(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     options = ["--keep", "--workers", "4", "--no-mount"]
     ended = launch(
-        *words(hostfile, *options, "--", "sh", "-c", "echo x >/tmp/found"), cwd=tmp_path, timeout=60
+        *docker_on(hostfile, *options, "--", "sh", "-c", "echo x >/tmp/found"), cwd=tmp_path, timeout=60
     )
     assert ended.code == 0, ended.err
     name = f"tf-launcher-{jobs(launch)[0]}-node1"
@@ -95,7 +95,7 @@ def test_kept_containers(hosts: list[DockerHost], hostfile: str, launch: Launch,
 def test_a_connection_that_breaks(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     script = "echo up; while ! [ -e /tmp/go-on ]; do sleep 0.1; done; echo done"
     options = ["--workers", "1", "--no-mount"]
-    started = launch.start(*words(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
+    started = launch.start(*docker_on(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path)
     started.until(lambda it: "up" in it.out, 40)
     assert hosts[0].host.kill_sshd_sessions()
     started.until(lambda it: "connected again" in it.err, 40)
@@ -110,7 +110,7 @@ def test_a_host_that_is_cut_off_and_one_whose_agent_is_stopped(
 ):
     options = ["--workers", "4", "--lease", "6", "--no-mount"]
     started = launch.start(
-        *words(hostfile, *options, "--", "sh", "-c", "echo up; exec sleep 600"), cwd=tmp_path
+        *docker_on(hostfile, *options, "--", "sh", "-c", "echo up; exec sleep 600"), cwd=tmp_path
     )
     started.until(lambda it: it.out.count("up") == 4, 40)
     hosts[1].host.cut()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.docker.host_engines import DockerHost, words
+from tests.docker.host_engines import DockerHost, docker_on
 from tests.ssh.host import until
 
 #: Says that it is up, and does not end by itself.
@@ -36,7 +36,7 @@ def test_while_containers_start(
 ):
     """What the engine still makes of a container ends by itself: its stdin is closed."""
     stuck.stick_at("run")
-    started = launch.start(*words(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
+    started = launch.start(*docker_on(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
     started.until(lambda it: "waiting for node1: its engine to start the container" in it.err, SOON)
     started.send(signal.SIGINT)
     assert started.wait(40).code == 130
@@ -48,7 +48,7 @@ def test_while_tasks_run(
     stuck: DockerHost, hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
     """They go on for the lease, as where a connection is lost."""
-    started = launch.start(*words(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
+    started = launch.start(*docker_on(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
     started.until(lambda it: it.out.count("up") == 4, 40)
     stuck.stick()
     started.until(lambda it: "launch: node1: connection lost (no answer for " in it.err, SOON)
@@ -61,7 +61,7 @@ def test_while_tasks_run(
 def test_while_tasks_are_stopped(
     stuck: DockerHost, hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
-    started = launch.start(*words(hostfile, "--workers", "4", "--grace", "2", *LASTING), cwd=tmp_path)
+    started = launch.start(*docker_on(hostfile, "--workers", "4", "--grace", "2", *LASTING), cwd=tmp_path)
     started.until(lambda it: it.out.count("up") == 4, 40)
     stuck.stick()
     started.send(signal.SIGINT)
@@ -73,7 +73,7 @@ def test_while_tasks_are_stopped(
 def test_a_launcher_that_is_killed(
     stuck: DockerHost, hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
-    started = launch.start(*words(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
+    started = launch.start(*docker_on(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
     started.until(lambda it: it.out.count("up") == 4, 40)
     stuck.stick()
     started.kill()
@@ -82,7 +82,7 @@ def test_a_launcher_that_is_killed(
 
 def test_one_that_is_killed(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     """Its container outlives it for the lease. Once it is back the container is removed."""
-    started = launch.start(*words(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
+    started = launch.start(*docker_on(hostfile, "--workers", "4", *LASTING), cwd=tmp_path)
     started.until(lambda it: it.out.count("up") == 4, 40)
     hosts[0].kill()
     try:

@@ -40,8 +40,8 @@ BOTH = 'if [ $JOB_NAME = ps ]; then exec python3 -c "$SERVE"; else exec python3 
 
 
 def test_tasks_find_each_other_by_name(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    words = ["--docker", image, "--ps", "1", "--workers", "2", "-x", f"SERVE={SERVE}", "-x", f"FETCH={FETCH}"]
-    ended = launch(*words, "--", "sh", "-c", BOTH, cwd=tmp_path, timeout=60)
+    args = ["--docker", image, "--ps", "1", "--workers", "2", "-x", f"SERVE={SERVE}", "-x", f"FETCH={FETCH}"]
+    ended = launch(*args, "--", "sh", "-c", BOTH, cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
     assert "worker/0 | fetched ps-0 from ps-0 on worker-0" in lines
@@ -61,8 +61,8 @@ def test_the_working_folder_and_who_owns_what_is_written(
     written = tmp_path / "written"
     assert (written.read_text(), written.stat().st_uid) == ("by the task", os.getuid())
     written.unlink()
-    words = ["--docker", image, "--user", "12345:23456", "program.py"]
-    assert launch(*words, cwd=tmp_path, timeout=60).code == 0
+    args = ["--docker", image, "--user", "12345:23456", "program.py"]
+    assert launch(*args, cwd=tmp_path, timeout=60).code == 0
     assert (written.stat().st_uid, written.stat().st_gid) == (12345, 23456)
 
 
@@ -71,15 +71,15 @@ def test_mounts(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "it").write_text("seen")
     script = "cat /data/it; echo; if touch /data/new 2>/dev/null; then echo wrote; else echo refused; fi; pwd"
-    words = ["--docker", image, "--mount", "../data:/data:ro", "--no-mount", "--", "sh", "-c", script]
-    ended = launch(*words, cwd=tmp_path / "work", timeout=60)
+    args = ["--docker", image, "--mount", "../data:/data:ro", "--no-mount", "--", "sh", "-c", script]
+    ended = launch(*args, cwd=tmp_path / "work", timeout=60)
     assert ended.code == 0, ended.err
     assert [line.partition("| ")[2] for line in ended.out.splitlines()[:3]] == ["seen", "refused", "/"]
 
 
 def test_no_secret_is_seen_at_the_engine(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    words = ["--docker", image, "-x", "TOKEN=abracadabra", "--", "sh", "-c", "echo $TOKEN; exec sleep 600"]
-    started = launch.start(*words, cwd=tmp_path)
+    args = ["--docker", image, "-x", "TOKEN=abracadabra", "--", "sh", "-c", "echo $TOKEN; exec sleep 600"]
+    started = launch.start(*args, cwd=tmp_path)
     started.until(lambda it: "abracadabra" in it.out, 40)
     container = alive(docker, jobs(launch)[0])
     seen = docker.docker("inspect", *container)
@@ -91,8 +91,8 @@ def test_no_secret_is_seen_at_the_engine(docker: Engine, image: str, launch: Lau
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_dry_run_makes_nothing(docker: Engine, launch: Launch, tmp_path: Path, form: list[str]):
-    words = ["--docker", "no-such-image", "--ps", "1", "--workers", "2", "--dry-run", *form, "train.py"]
-    ended = launch(*words, cwd=tmp_path, env={"DOCKER_HOST": "unix:///no/engine"})
+    args = ["--docker", "no-such-image", "--ps", "1", "--workers", "2", "--dry-run", *form, "train.py"]
+    ended = launch(*args, cwd=tmp_path, env={"DOCKER_HOST": "unix:///no/engine"})
     assert ended.code == 0, ended.err
     assert "worker-1" in ended.out
     assert "python3" in ended.out
@@ -100,8 +100,8 @@ def test_a_dry_run_makes_nothing(docker: Engine, launch: Launch, tmp_path: Path,
 
 @pytest.mark.usefixtures("alone")
 def test_kept_containers_and_how_they_are_removed(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    words = ["--docker", image, "--keep", "--workers", "2", "--", "sh", "-c", "echo x >/tmp/found"]
-    ended = launch(*words, cwd=tmp_path, timeout=60)
+    args = ["--docker", image, "--keep", "--workers", "2", "--", "sh", "-c", "echo x >/tmp/found"]
+    ended = launch(*args, cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     job = jobs(launch)[0]
     assert f"docker ps -a --filter label=tf-launcher.job={job}" in ended.err

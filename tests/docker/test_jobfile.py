@@ -38,8 +38,8 @@ def test_everything_reaches_the_engine(docker: Engine, image: str, launch: Launc
     (tmp_path / "data").mkdir()
     (tmp_path / "data/it").write_text("seen\n")
     (tmp_path / "work").mkdir(mode=0o777)
-    words: list[str | Path] = [tmp_path / "job.yaml", "--memory", "ps=128m", "--workdir", tmp_path / "work"]
-    started = launch.start(*words, cwd=tmp_path / "work")
+    args: list[str | Path] = [tmp_path / "job.yaml", "--memory", "ps=128m", "--workdir", tmp_path / "work"]
+    started = launch.start(*args, cwd=tmp_path / "work")
     started.until(lambda it: it.out.count("| up") == 2, 40)
     assert started.out.count("| seen") == started.out.count("| refused") == 2
     found = json.loads(docker.docker("inspect", *alive(docker, jobs(launch)[0])))

@@ -20,7 +20,7 @@ JOB = f"names-{os.getpid()}-{os.urandom(4).hex()}"
 
 @pytest.fixture
 def others(docker: Engine) -> Iterator[Engine]:
-    """An engine at which somebody has things of our names; they are there afterwards too."""
+    """An engine at which things of our names exist; they are there afterwards too."""
     yield docker
     for name in (container_name(JOB, "worker-1"), network_name(JOB)):
         docker.tried("rm", "-f", name)

@@ -35,9 +35,9 @@ def containers(engine: Engine, launcher: int, *options: str) -> list[str]:
     return _owned(engine, launcher, "ps", *options)
 
 
-def _owned(engine: Engine, launcher: int, *words: str) -> list[str]:
+def _owned(engine: Engine, launcher: int, *args: str) -> list[str]:
     form = f'{{{{.Label "{OWNER}"}}}} {{{{.ID}}}}'
-    lines = engine.lines(*words, "--filter", f"label={OWNER}", "--format", form)
+    lines = engine.lines(*args, "--filter", f"label={OWNER}", "--format", form)
     return [line for line in lines if line.startswith(f"{launcher}:")]
 
 
@@ -85,9 +85,9 @@ def test_at_any_moment(
 ):
     """While things are made, while they are removed."""
     program = ["true"] if word == "container die" else ["sleep", "600"]
-    with Words(docker) as words:
+    with EngineEvents(docker) as events:
         started = launch.start("--docker", image, "--workers", "2", "--", *program, cwd=tmp_path)
-        words.until(word, count, launch, started.pid)
+        events.until(word, count, launch, started.pid)
     started.send(number)
     ended = started.wait(40)
     if word != "container die":
@@ -120,24 +120,24 @@ def nothing_is_left(engine: Engine, launch: Launch, launcher: int, number: int) 
     assert ours(engine, launcher) == []
 
 
-class Words:
-    """What the engine tells of networks and containers of launches, as it happens."""
+class EngineEvents:
+    """Events of the engine about networks and containers of launches."""
 
     def __init__(self, engine: Engine) -> None:
         form = (
             f'{{{{.Type}}}} {{{{.Action}}}} {{{{index .Actor.Attributes "{OWNER}"}}}} '
             '{{index .Actor.Attributes "name"}}'
         )
-        words = ["events", "--since", f"{time.time():.9f}", "--format", form]
+        args = ["events", "--since", f"{time.time():.9f}", "--format", form]
         kinds = ["--filter", "type=network", "--filter", "type=container"]
         self._process = subprocess.Popen(
-            ["docker", *words, *kinds], stdout=subprocess.PIPE, env={**os.environ, "DOCKER_HOST": engine.host}
+            ["docker", *args, *kinds], stdout=subprocess.PIPE, env={**os.environ, "DOCKER_HOST": engine.host}
         )
         assert self._process.stdout is not None
         self._pipe = self._process.stdout.fileno()
         self._seen = b""
 
-    def __enter__(self) -> Words:
+    def __enter__(self) -> EngineEvents:
         return self
 
     def until(self, word: str, count: int, launch: Launch, launcher: int, seconds: float = 40.0) -> None:
@@ -151,7 +151,7 @@ class Words:
                 self._seen += os.read(self._pipe, 65536)
 
     def _count(self, word: str, launch: Launch, launcher: int) -> int:
-        """What is told of a network has its name, and nothing else to know it by."""
+        """An event of a network has its name, but no labels."""
         lines = self._seen.decode().split("\n")[:-1]
         if word.startswith("container"):
             return sum(line.startswith(f"{word} {launcher}:") for line in lines)
@@ -164,8 +164,8 @@ class Words:
 
 
 def test_ctrl_c_twice(docker: Engine, image: str, launch: Launch, tmp_path: Path):
-    words = ["--docker", image, "--workers", "2", "--grace", "600", "--", "sh", "-c", STUBBORN]
-    started = launch.start(*words, cwd=tmp_path)
+    args = ["--docker", image, "--workers", "2", "--grace", "600", "--", "sh", "-c", STUBBORN]
+    started = launch.start(*args, cwd=tmp_path)
     started.until(lambda it: it.out.count("up") == 2, 40)
     started.send(signal.SIGINT)
     started.until(lambda it: "Ctrl-C" in it.err)
@@ -184,8 +184,8 @@ class Made:
     def network(self, name: str, **labels: str) -> None:
         """A network with these labels."""
         self.names.append(f"launch-test-{os.getpid()}-{name}")
-        words = [word for key, value in labels.items() for word in ("--label", f"tf-launcher.{key}={value}")]
-        self.engine.docker("network", "create", *words, self.names[-1])
+        args = [word for key, value in labels.items() for word in ("--label", f"tf-launcher.{key}={value}")]
+        self.engine.docker("network", "create", *args, self.names[-1])
 
     def left(self) -> list[str]:
         """Those that are still there."""

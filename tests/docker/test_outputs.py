@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Launch
 from tests.docker.engine import Engine
-from tests.docker.host_engines import DockerHost, words
+from tests.docker.host_engines import DockerHost, docker_on
 
 WRITE = 'echo $JOB_NAME $TASK_INDEX >"$OUTPUT_DIR/file"'
 
@@ -19,7 +19,7 @@ def made(run: Path) -> dict[str, str]:
     return {file.parent.name: file.read_text() for file in run.glob("output/*/file")}
 
 
-@pytest.mark.parametrize("user", [[], ["--user", "12345"]], ids=["ours", "somebody"])
+@pytest.mark.parametrize("user", [[], ["--user", "12345"]], ids=["ours", "another"])
 def test_in_containers_here(docker: Engine, image: str, launch: Launch, tmp_path: Path, user: list[str]):
     run = tmp_path / "run"
     options = ["--workers", "2", "--output-dirs", "--run-dir", str(run), "--no-mount", *user]
@@ -32,7 +32,7 @@ def test_in_containers_here(docker: Engine, image: str, launch: Launch, tmp_path
 def test_in_containers_elsewhere(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
     run = tmp_path / "run"
     options = ["--workers", "2", "--output-dirs", "--run-dir", str(run), "--no-mount"]
-    ended = launch(*words(hostfile, *options, "--", "sh", "-c", WRITE), cwd=tmp_path, timeout=60)
+    ended = launch(*docker_on(hostfile, *options, "--", "sh", "-c", WRITE), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     assert made(run) == {"worker-0": "worker 0\n", "worker-1": "worker 1\n"}
     for one in hosts:

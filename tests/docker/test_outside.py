@@ -1,4 +1,4 @@
-"""Somebody else's project, a few lines outside of this repository, tests its program by the plug-in."""
+"""A project outside of this repository tests its program by the plug-in."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def reports(*changes: dict[str, Any], gpus: tuple[str, ...] = ()) -> list[HostRe
     return made
 
 
-def said(of: list[HostReport], pairs: tuple[Pair, ...] = ()) -> list[tuple[str, str, tuple[str, ...], str]]:
+def listed(of: list[HostReport], pairs: tuple[Pair, ...] = ()) -> list[tuple[str, str, tuple[str, ...], str]]:
     found = findings([report.host for report in of], of, pairs)
     return [(each.severity.value, each.kind, each.hosts, each.seen) for each in found]
 
@@ -105,7 +105,7 @@ def seen(*found: str) -> dict[str, Any]:
     ],
 )
 def test_findings_of_hosts(changes: list[dict[str, Any]], expected: list[str]):
-    found = said(reports(*changes))
+    found = listed(reports(*changes))
     assert [
         f"{severity} {kind} {','.join(hosts)}: {text}" for severity, kind, hosts, text in found
     ] == expected
@@ -114,7 +114,7 @@ def test_findings_of_hosts(changes: list[dict[str, Any]], expected: list[str]):
 def test_a_finding_of_several_hosts_stands_once_and_the_worst_comes_first():
     keras = {"python": {"keras": "3.0"}}
     full = {**keras, "folders": {"tmp": {"path": "/tmp", "free": 0, "why": "full"}}}
-    found = said(reports(keras, full))
+    found = listed(reports(keras, full))
     assert [(severity, kind, hosts) for severity, kind, hosts, _ in found] == [
         ("problem", "disk", ("node2",)),
         ("warning", "keras", ("node1", "node2")),
@@ -123,8 +123,8 @@ def test_a_finding_of_several_hosts_stands_once_and_the_worst_comes_first():
 
 def test_gpus_of_the_hostfile():
     gpus = {"gpus": {"state": "ok", "output": "", "list": [GPU]}}
-    assert said(reports(gpus, gpus=("0", "GPU-12"))) == []
-    [(severity, kind, _, text)] = said(reports(gpus, gpus=("0", "1")))
+    assert listed(reports(gpus, gpus=("0", "GPU-12"))) == []
+    [(severity, kind, _, text)] = listed(reports(gpus, gpus=("0", "1")))
     assert (severity, kind) == ("problem", "gpus")
     assert text == "the hostfile says 2 GPUs, and 1 is not among the 1 there"
 
@@ -139,7 +139,7 @@ def test_gpus_of_the_hostfile():
     ],
 )
 def test_names(found: dict[str, Any], text: str):
-    result = said(reports({"names": {"node2": found}}, {}, {}))
+    result = listed(reports({"names": {"node2": found}}, {}, {}))
     assert [text for _, _, _, text in result] == ([text] if text else [])
     assert all(hosts == ("node1",) for _, _, hosts, _ in result)
 
@@ -155,7 +155,7 @@ def test_connections():
         Pair("node3", "node1", "ok"),
     )
     found = [
-        text for _, kind, _, text in said(reports({"names": names}, {}, {}), pairs) if kind == "unreachable"
+        text for _, kind, _, text in listed(reports({"names": names}, {}, {}), pairs) if kind == "unreachable"
     ]
     assert found == [
         "can't reach node2: refused (Connection refused)",

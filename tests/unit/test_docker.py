@@ -1,4 +1,4 @@
-"""Containers: from options to a ``docker run``, and from its end to words."""
+"""Containers: from options to a ``docker run``, and from its end to a message."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ WORKER = Role("worker", 2, RUN)
 ENGINE = "docker: Error response from daemon: "
 
 
-def options(*words: str, file: DockerOptions | None = None) -> DockerOptions | None:
-    """What these words and ``docker:`` of a file in /job say."""
+def options(*args: str, file: DockerOptions | None = None) -> DockerOptions | None:
+    """What these args and ``docker:`` of a file in /job say."""
     parser = argparse.ArgumentParser()
     add_options(parser)
-    return settings(parser.parse_args(words), file, "/job")
+    return settings(parser.parse_args(args), file, "/job")
 
 
 def test_the_command_line():
@@ -44,13 +44,13 @@ def test_the_command_line():
         "worker-0", "tf:1", "python3", (Mount("/a,b", "/c", True),), "1:2", 1 << 29, 1.5, ("0", "3"),
         (("shm-size", ("1g",)), ("add-host", ("a:1.2.3.4", "b:1.2.3.5"))),
     )  # fmt: skip
-    words = run_command(container, "name", "net", {"l": "v"}, ["python3", "-c", "1"])
-    text = " ".join(words)
+    args = run_command(container, "name", "net", {"l": "v"}, ["python3", "-c", "1"])
+    text = " ".join(args)
     assert text.startswith("run --interactive --name name --network net --log-driver none --sig-proxy=false ")
     assert "--hostname worker-0 --network-alias worker-0 --rm --label l=v --user 1:2" in text
     assert "--memory 536870912 --memory-swap 536870912 --cpus 1.5" in text
-    assert words[words.index("--gpus") + 1] == '"device=0,3"'
-    assert words[words.index("--mount") + 1] == 'type=bind,"source=/a,b",target=/c,readonly'
+    assert args[args.index("--gpus") + 1] == '"device=0,3"'
+    assert args[args.index("--mount") + 1] == 'type=bind,"source=/a,b",target=/c,readonly'
     assert text.endswith(
         "--shm-size=1g --add-host=a:1.2.3.4 --add-host=b:1.2.3.5 --entrypoint python3 tf:1 -c 1"
     )

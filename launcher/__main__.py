@@ -27,7 +27,7 @@ from typing import NoReturn  # noqa: E402
 
 #: The launcher itself failed.
 _OURS = 125
-#: Why an output can't be written, other than that nobody reads it.
+#: Errors of an output that can't be written, other than a closed pipe.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -35,7 +35,7 @@ def main() -> NoReturn:
     """Run the command line and leave the process with its exit code.
 
     The interpreter is not taken down piece by piece: all that matters is on disk or on the
-    terminal by then, and nobody should wait for the rest.
+    terminal by then, and the rest takes time.
     """
     gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the ends of our children from us

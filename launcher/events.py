@@ -15,7 +15,7 @@ _BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def now() -> float:
-    """The time of an event: seconds since the epoch, as the system's clock said when this process started.
+    """The time of an event: seconds since the epoch, by the system's clock when this process started.
 
     Setting the system's clock does not change it, so that differences are durations.
     """

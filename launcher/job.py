@@ -173,7 +173,7 @@ class Role(NamedTuple):
     """A group of equal tasks: ``ps``, ``worker``, ``chief``, ``evaluator`` or a name of the user's."""
 
     name: str
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed
     program: Program
     #: ``(name, value)`` pairs added to the environment of its tasks.
     env: tuple[tuple[str, str], ...] = ()
@@ -184,7 +184,7 @@ class Role(NamedTuple):
     labels: tuple[str, ...] = ()
     #: It never ends by itself: stopped, and counted as a success, when the job is done.
     service: bool = False
-    #: Seconds it may take to end by itself when the job is done, before it is stopped; ``None``: not said.
+    #: Seconds it may take to end by itself when the job is done, before it is stopped; ``None``: not given.
     drain: float | None = None
     #: It serves the job (TensorBoard): a service whose own end, however it comes, is none of the job's.
     sidecar: bool = False

@@ -332,7 +332,7 @@ class Exits:
 
 #: Keeps clear of numbers that mean something; the sum stays below 2**63, which is all Python passes on.
 _TAG_BASE = 5 << 60
-#: Tasks that one agent can start, as a power of two, and agents that can be told apart.
+#: Tasks that one agent can start, as a power of two, and agents that have different tags.
 _TASK_BITS = 24
 _AGENT_BITS = 36
 

@@ -68,7 +68,7 @@ class JobDisplay:
         """The end of the job, once, when the reader of the output is gone (as SIGPIPE has it)."""
         if not self._pipe_closed and isinstance(self.writer.broken(_STDOUT), BrokenPipeError):
             self._pipe_closed = True
-            return StopAsked(now(), _SIGPIPE, "a closed pipe (nobody reads the output any more)")
+            return StopAsked(now(), _SIGPIPE, "a closed pipe (the reader of the output has gone)")
         return None if self._tmux is None else self._tmux.stop_wanted()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """What every test gets: the installed command, a clean environment, and a check that nothing is left.
 
 Whatever a test starts inherits ``LAUNCH_TEST_MARK`` with a value of that test alone, so that
-what it leaves behind can be found on the whole machine, whoever its parent is by then.
+what it leaves behind can be found on the whole machine, whatever its parent is by then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -27,14 +27,14 @@ TESTS = Path(__file__).resolve().parent
 # can't be forked into an agent. No task does heavy arithmetic, so it may go on to them.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-# Whoever starts the tests in the background (``nohup``, ``make test &``) ignores these, and so would every
-# launch they start: it heeds that.
+# Tests in the background (``nohup``, ``make test &``) inherit them as ignored, and so would every launch that
+# they start: it respects that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 #: Seconds that what a test started may take to be gone after it, as `looks` counts them.
-_PATIENCE = 2.0
+_GONE_WITHIN = 2.0
 #: Seconds between two looks at what should be over.
 _PAUSE = 0.05
 
@@ -47,8 +47,7 @@ _FOREIGN = (
 
 
 class Leaks(NamedTuple):
-    """What is there, in words: processes (by number and start), threads by name, open files by number and
-    target.
+    """What there is: processes by number and start, threads by name, open files by number and target.
 
     A process of a fixture that lasts longer may call another program, or name itself anew, during a test.
     """
@@ -58,8 +57,8 @@ class Leaks(NamedTuple):
     files: frozenset[str]
 
     def since(self, before: Leaks) -> list[str]:
-        """What is there now and was not before, in words."""
-        processes = [words for one, words in self.processes.items() if one not in before.processes]
+        """What is there now and was not before."""
+        processes = [text for process, text in self.processes.items() if process not in before.processes]
         return sorted([*processes, *(self.threads - before.threads), *(self.files - before.files)])
 
 
@@ -70,47 +69,51 @@ def leaks(mark: str) -> Leaks:
     return Leaks(processes, threads, frozenset(_files()))
 
 
+def proc(pid: int, name: str) -> bytes:
+    """A file of ``/proc/PID``; empty: the process has ended, is a zombie, or belongs to another user."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def stat_field(pid: int, number: int) -> bytes:
+    """A field of ``/proc/PID/stat``, numbered as in proc(5), from 3; empty: the process is gone."""
+    fields = proc(pid, "stat").rpartition(b")")[2].split()
+    return fields[number - 3] if fields else b""
+
+
+def command_line(pid: int) -> str:
+    """A process's arguments, with spaces between them."""
+    return proc(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
+
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _marked(mark: str) -> Iterator[int]:
     """The processes of the machine that inherited the mark, this one excepted."""
-    wanted = f"{MARK}={mark}".encode()
+    entry = f"{MARK}={mark}".encode()
     for pid in _pids():
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:  # it has just ended, is a zombie, or is somebody else's
-            continue
-        if pid != os.getpid() and wanted in environment.split(b"\0"):
+        if pid != os.getpid() and entry in proc(pid, "environ").split(b"\0"):
             yield pid
 
 
 def _children(parent: int) -> Iterator[int]:
     """All processes below this one, zombies too: a test that starts one waits for it."""
-    parents = {pid: _parent(pid) for pid in _pids()}
+    parents = {pid: int(stat_field(pid, 4) or 0) for pid in _pids()}
     below = {parent}
     while more := {pid for pid, its in parents.items() if its in below} - below:
         below |= more
     yield from below - {parent}
 
 
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
-    except OSError:
-        return 0
-
-
 def _process(pid: int) -> tuple[tuple[int, bytes], str] | None:
-    """A process, and it in words; nothing if it has just ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return None
-    words = f"process {pid} ({'zombie' if fields[0] == b'Z' else command.strip() or 'kernel'})"
-    return (pid, fields[19]), words
+    """A process by number and start, and a line about it; ``None`` if it has just ended."""
+    state, start = stat_field(pid, 3), stat_field(pid, 22)
+    text = f"process {pid} ({'zombie' if state == b'Z' else command_line(pid) or 'kernel'})"
+    return ((pid, start), text) if start else None
 
 
 def _files() -> Iterator[str]:
@@ -123,7 +126,7 @@ def _files() -> Iterator[str]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Say which tests share a process when several run side by side (pytest-xdist).
+    """Choose which tests share a process when several run side by side (pytest-xdist).
 
     All that use the Docker engine do, and the tests of one file that share hosts.
     """
@@ -152,7 +155,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def _settled(found: Callable[[], list[str]]) -> list[str]:
     """What is still found when nothing should be any more."""
     left: list[str] = []
-    for _ in looks(_PATIENCE):
+    for _ in looks(_GONE_WITHIN):
         if not (left := found()):
             break
     return left
@@ -161,8 +164,8 @@ def _settled(found: Callable[[], list[str]]) -> list[str]:
 def looks(seconds: float) -> Iterator[None]:
     """So many looks at what should be over after so many seconds, and two seconds more.
 
-    Counted is the time in which we could look ourselves: while a machine stands still nobody ends, and for us
-    that is one look, however long. One that is busy with other work gets more, as it lets others wait, too.
+    Counted is the time in which we could look: while a machine stands still no process ends, and that
+    is one look, however long. A machine that is busy with other work gets more: others have to wait, too.
     """
     left = seconds * max(1.0, os.getloadavg()[0] / 2 / (os.cpu_count() or 1)) + 2
     last = time.monotonic()
@@ -278,16 +281,9 @@ class Launch:
         self.state = home / "state" / "tf-launcher" / "runs"
         self.started: list[Started] = []
 
-    def __call__(
-        self,
-        *args: str | os.PathLike[str],
-        timeout: float = 30.0,
-        cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: int = subprocess.DEVNULL,
-    ) -> Ended:
-        """Run it to its end, which must come within ``timeout`` seconds."""
-        return self.start(*args, cwd=cwd, env=env, stdin=stdin).wait(timeout)
+    def __call__(self, *args: str | os.PathLike[str], timeout: float = 30.0, **settings: Any) -> Ended:
+        """Run it to its end, which must come within ``timeout`` seconds; settings as `start` has them."""
+        return self.start(*args, **settings).wait(timeout)
 
     def start(
         self,

@@ -92,10 +92,10 @@ def open_agent(site: Site, nothing_left: str) -> Iterator[Callable[[], Driver]]:
     yield opened
     for driver in drivers:
         driver.link.hang_up()
-    said = [driver.to_the_end() for driver in drivers]
+    ends = [driver.to_the_end() for driver in drivers]
     for driver in drivers:
         driver.link.close()
-    assert None not in said, "an agent did not end"
+    assert None not in ends, "an agent did not end"
 
 
 @pytest.fixture

@@ -37,9 +37,8 @@ class Driver:
         self.link = link
         self.host = host
         self._mark = mark
-        #: All facts but output, in order, and when each came (monotonic).
+        #: All facts but output, in order.
         self.facts: list[events.Event] = []
-        self.times: list[float] = []
         self._output: dict[str, bytearray] = {}
         #: The link is at its end.
         self.ended = False
@@ -69,7 +68,6 @@ class Driver:
                 self._output.setdefault(message.task, bytearray()).extend(message.data)
             else:
                 self.facts.append(message)  # type: ignore[arg-type]  # agents send facts
-                self.times.append(time.monotonic())
 
     def until(self, condition: Callable[[], F | None], timeout: float = SOON, what: str = "") -> F:
         """Pump until the condition gives something; fail if it does not in time, or the link ends."""
@@ -92,7 +90,7 @@ class Driver:
             self.pump(left)
 
     def to_the_end(self, timeout: float = SOON) -> str | None:
-        """Pump until the link ends and wait for the agent: what is said of its end."""
+        """Pump until the link ends and wait for the agent: how it ended."""
         deadline = time.monotonic() + timeout
         while not self.ended:
             assert time.monotonic() < deadline, f"the link does not end; {self._story()}"
@@ -126,10 +124,6 @@ class Driver:
         what = f"{kind.__name__} {task or ''}"
         return self.until(lambda: self.fact(kind, task, attempt), timeout, what)
 
-    def when(self, fact: object) -> float:
-        """When this fact came (monotonic)."""
-        return self.times[next(i for i, other in enumerate(self.facts) if other is fact)]
-
     def output(self, task: str) -> bytes:
         """What a task has printed so far."""
         return bytes(self._output.get(task, b""))
@@ -143,7 +137,7 @@ class Driver:
         for task in tasks:
             self._output.pop(task, None)
 
-    # ------------------------------------------------------------------ what tests say
+    # ------------------------------------------------------------------ orders
 
     def ready(self) -> events.AgentReady:
         """Wait for the agent."""
@@ -202,10 +196,6 @@ class Driver:
     def stop(self, *tasks: str, steps: StopSteps = QUICK) -> None:
         """Have tasks stopped; does not wait."""
         self.send(events.StopTasks(self.host, tuple(map(TaskId, tasks)), steps))
-
-    def stop_unread(self, task: str, steps: StopSteps = AT_ONCE) -> None:
-        """Have a task stopped without reading anything."""
-        self.link.send(events.StopTasks(self.host, (TaskId(task),), steps))
 
     def stopped(self, task: str, steps: StopSteps = QUICK, timeout: float = SOON) -> events.TaskGone:
         """Stop a task and wait until it is gone."""

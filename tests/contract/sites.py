@@ -34,7 +34,7 @@ class Site(Protocol):
     transport: Opener
     #: Whether the kernel's log numbers its processes as they do themselves.
     kernel_pids: bool
-    #: What is said when the watchdog is killed, when agent and watchdog are, and when it gets SIGTERM.
+    #: The end of the link when the watchdog is killed, when agent and watchdog are, and when it gets SIGTERM.
     watchdog_killed: str
     both_killed: str
     watchdog_asked: str
@@ -99,16 +99,16 @@ def _over_ssh(request: pytest.FixtureRequest) -> Iterator[Site]:
 
     lab: Lab = request.getfixturevalue("one_host")
     request.getfixturevalue("monkeypatch").setenv("HOME", str(lab.client_home))
-    told: list[str] = []
+    notices: list[str] = []
     lab.heal()
-    with SshHosts([lab.hosts[0].record()], SshSettings(), told.append) as fleet:
+    with SshHosts([lab.hosts[0].record()], SshSettings(), notices.append) as fleet:
         fleet.connect()
-        site = SshSite(ReconnectingTransport(fleet, told.append), lab.hosts[0])
+        site = SshSite(ReconnectingTransport(fleet, notices.append), lab.hosts[0])
         site.run(["mkdir", site.folder])
         yield site
         site.run(["rm", "-r", site.folder])
     assert lab.settled() == []
-    assert told == []
+    assert notices == []
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,17 +15,7 @@ from launcher.transports import bootstrap
 from launcher.transports.local import PipeLink
 from tests.conftest import MARK
 from tests.contract.driver import Driver
-
-
-def pythons() -> list[str]:
-    """The oldest Python that will do, if this machine has one that runs, and the one that runs this."""
-    found = [shutil.which("python3.8"), *map(str, Path.home().glob(".pyenv/versions/3.8*/bin/python3.8"))]
-    runs = [
-        path
-        for path in filter(None, found)
-        if subprocess.run([path, "-V"], capture_output=True).returncode == 0
-    ]
-    return [*runs[:1], sys.executable]
+from tests.pythons import oldest_python
 
 
 class ProcessLink(PipeLink):
@@ -64,7 +53,7 @@ class ProcessLink(PipeLink):
         os.close(self.fileno())
 
 
-@pytest.fixture(params=pythons(), ids=lambda path: Path(path).name)
+@pytest.fixture(params=filter(None, (oldest_python(), sys.executable)), ids=lambda path: Path(path).name)
 def agent(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> Iterator[Driver]:
     """An agent of which the host has only what travels."""
     startup = bootstrap.program("launcher.agent.main:run", {"host": "far", "agent": 7})

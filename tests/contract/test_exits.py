@@ -1,4 +1,4 @@
-"""How a task ended is told at once, and exactly."""
+"""How a task ended is reported at once, and exactly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from launcher import events
-from tests.contract.driver import QUICK, Driver
+from tests.contract.driver import Driver
 from tests.contract.sites import Eyes
 
 #: Signals whose default is not to end a process.
@@ -20,9 +20,9 @@ HARMLESS = {
 }  # fmt: skip
 DEADLY = [number for number in range(1, 32) if number not in HARMLESS]
 
-#: Seconds of the CPU that a Python, on its way out, and a shell around it may use after it has said how many.
+#: Seconds of the CPU that a Python, on its way out, and a shell around it may use after it has printed them.
 MORE = 10.0
-SAY_CPU = "import os, resource; os.write(1, b'%.6f' % sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))"
+PRINT_CPU = "import os, resource; os.write(1, b'%.6f' % sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))"
 
 
 def test_every_exit_code(agent: Driver):
@@ -44,7 +44,7 @@ def test_every_deadly_signal(agent: Driver, eyes: Eyes):
         assert (exited.code, exited.signal, exited.oom) == (None, number, "")
 
 
-def test_killed_by_somebody_else_is_not_out_of_memory(agent: Driver, eyes: Eyes):
+def test_killed_by_another_process_is_not_out_of_memory(agent: Driver, eyes: Eyes):
     pid = agent.started("worker/0", ["sleep", "60"]).pid
     eyes.kill(9, pid)
     exited = agent.wait(events.TaskExited, "worker/0")
@@ -53,28 +53,28 @@ def test_killed_by_somebody_else_is_not_out_of_memory(agent: Driver, eyes: Eyes)
 
 
 def test_cpu_time_and_memory(agent: Driver, eyes: Eyes):
-    code = "import time; big = bytearray(150 << 20)\nwhile time.process_time() < 0.5: pass\n" + SAY_CPU
+    code = "import time; big = bytearray(150 << 20)\nwhile time.process_time() < 0.5: pass\n" + PRINT_CPU
     exited = agent.run("worker/0", [eyes.site.python, "-c", code], timeout=40)
     # The kernel counts what a process was before its exec: its agent, which may be a fork of this process.
     here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert 150 << 20 < exited.peak_rss < max(250 << 20, (64 << 20) + here)
-    said = float(agent.output("worker/0"))
+    printed = float(agent.output("worker/0"))
     assert exited.cpu_s >= 0.5
-    assert said - 0.001 < exited.cpu_s < said + MORE
+    assert printed - 0.001 < exited.cpu_s < printed + MORE
     small = agent.run("worker/1", ["true"])
     assert 0 < small.peak_rss < (64 << 20) + here
     assert small.cpu_s < exited.cpu_s  # and not of all tasks together
 
 
 def test_cpu_time_of_children_counts(agent: Driver, eyes: Eyes):
-    burn = "import time\nwhile time.process_time() < 0.4: pass\n" + SAY_CPU
+    burn = "import time\nwhile time.process_time() < 0.4: pass\n" + PRINT_CPU
     exited = agent.run("worker/0", ["sh", "-c", '"$0" -c "$1"; true', eyes.site.python, burn], timeout=40)
-    said = float(agent.output("worker/0"))
+    printed = float(agent.output("worker/0"))
     assert exited.cpu_s >= 0.4
-    assert said - 0.001 < exited.cpu_s < said + MORE
+    assert printed - 0.001 < exited.cpu_s < printed + MORE
 
 
-def test_an_exit_is_told_while_others_hold_the_output(agent: Driver):
+def test_an_exit_is_reported_while_others_hold_the_output(agent: Driver):
     ignores = "trap '' TERM; sleep 60 & echo up; exit 7"
     agent.start("worker/0", ["sh", "-c", ignores], steps=((15, 2.0), (9, 5.0)))
     exited = agent.wait(events.TaskExited, "worker/0")
@@ -84,15 +84,9 @@ def test_an_exit_is_told_while_others_hold_the_output(agent: Driver):
     assert gone.at - exited.at > 1.5
 
 
-def test_a_thread_or_a_fork_that_survives_its_main(agent: Driver, eyes: Eyes):
-    code = "import os, time\nif os.fork() == 0: time.sleep(60)\nos._exit(5)"
-    assert agent.run("worker/0", [eyes.site.python, "-c", code], steps=QUICK).code == 5
-    assert agent.wait(events.TaskGone).leftovers == 1
-
-
 @pytest.fixture
 def cgroup(eyes: Eyes) -> Iterator[Callable[[int], str]]:
-    """Makes a memory control group with a limit, and says how to enter it: a file to write a pid to."""
+    """Makes a memory control group with a limit; a pid that is written to the file it returns enters it."""
     make = """
 import os, sys, time
 limit, pid = sys.argv[1:]
@@ -119,7 +113,7 @@ else:
         return eyes.code(make, str(limit), made[-1])
 
     if not eyes.site.kernel_pids:
-        pytest.skip("a host made of a PID namespace can't know whom the kernel's log means")
+        pytest.skip("a host made of a PID namespace can't know which process the kernel's log means")
     if eyes.code("import os; print(os.getuid())") != "0":
         pytest.fail("this test makes a memory control group: run it as root, as CI does")
     yield making
@@ -127,7 +121,7 @@ else:
         eyes.code(make, "0", name)
 
 
-def test_out_of_memory_is_told_with_evidence(agent: Driver, eyes: Eyes, cgroup: Callable[[int], str]):
+def test_out_of_memory_is_reported_with_evidence(agent: Driver, eyes: Eyes, cgroup: Callable[[int], str]):
     procs = cgroup(64 << 20)
     code = "import sys, os; open(sys.argv[1], 'w').write(str(os.getpid())); b = bytearray(500 << 20)"
     agent.start("worker/0", [eyes.site.python, "-c", code, procs])

@@ -1,4 +1,4 @@
-"""An agent that is ready tells about its host, and holds ports."""
+"""An agent that is ready reports its host, and holds ports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher import events
 from tests.contract.driver import Driver
 from tests.contract.sites import Eyes
 
-#: Ports that are let go, and how many of them nobody else can have been given in that moment.
+#: Ports that are let go, and how many of them no other process can have been given in that moment.
 MANY, MOST = 5, 3
 
 #: Tries a plain bind of each address, and prints those it got.
@@ -62,18 +62,18 @@ def free(eyes: Eyes, ports: Iterable[int]) -> list[int]:
 
 def test_ready(agent: Driver, eyes: Eyes):
     ready = agent.ready()
-    told = ready.facts
+    facts = ready.facts
     assert eyes.alive(ready.pid) == [ready.pid]
-    assert told["hostname"] == eyes.code("import os; print(os.uname().nodename)")
-    assert told["cpus"] == int(eyes.code("import os; print(len(os.sched_getaffinity(0)))"))
-    assert told["user"] == int(eyes.code("import os; print(os.getuid())"))
-    assert 1 << 26 < told["memory"] < 1 << 50
-    assert tuple(map(int, told["python"].split("."))) >= (3, 8)
-    assert told["executable"].startswith("/")
-    assert not [address for address in told["addresses"] if address.startswith("127.")]
+    assert facts["hostname"] == eyes.code("import os; print(os.uname().nodename)")
+    assert facts["cpus"] == int(eyes.code("import os; print(len(os.sched_getaffinity(0)))"))
+    assert facts["user"] == int(eyes.code("import os; print(os.getuid())"))
+    assert 1 << 26 < facts["memory"] < 1 << 50
+    assert tuple(map(int, facts["python"].split("."))) >= (3, 8)
+    assert facts["executable"].startswith("/")
+    assert not [address for address in facts["addresses"] if address.startswith("127.")]
 
 
-def test_ports_are_held_against_everybody(agent: Driver, eyes: Eyes):
+def test_ports_are_held_against_all_other_processes(agent: Driver, eyes: Eyes):
     port = agent.hold("worker/0")["worker/0"]
     for v6only in "01":
         assert eyes.code(PLAIN_BINDS, str(port), v6only) == ""
@@ -84,10 +84,6 @@ def test_a_server_that_reuses_addresses_serves_on_its_held_port(agent: Driver, e
     assert eyes.code(SERVE, str(port), "2", "0.0.0.0") == "served"
     assert eyes.code(SERVE, str(port), "2", "127.0.0.1") == "served"
     assert eyes.code(SERVE, str(port), "10", "::") == "served"
-
-
-def test_a_task_serves_on_its_held_port(agent: Driver, eyes: Eyes):
-    port = agent.hold("worker/0")["worker/0"]
     exited = agent.run("worker/0", [eyes.site.python, "-c", SERVE, str(port), "10", "::"])
     assert (exited.code, agent.output("worker/0")) == (0, b"served\n")
 

@@ -1,10 +1,12 @@
-"""How a task starts: what it finds, and what is said when it can't."""
+"""How tasks start, up to five hundred: what they find, and the reason when one can't start."""
 
 from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable
+import resource
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +38,9 @@ print({
 #: Signals 32 and 33 belong to the C library, which may ignore them and sets them up when it needs them.
 LIBC = (1 << 31) | (1 << 32)
 
+#: Tasks that one agent runs at once.
+COUNT = 500
+
 HOSTILE = [
     "two words", "it's", '"quoted"', "new\nline", "a;b", "$(id)", "`id`", "*", "~", "\\", "", "-x", "{a}",
     "é\u2028", os.fsdecode(b"\xff\xfe latin \xe9"),
@@ -59,14 +64,16 @@ def test_what_a_task_finds(agent: Driver, eyes: Eyes):
     assert it["blocked"] == 0
     assert it["ignored"] & ~LIBC == (1 << 12) | (1 << 24)  # SIGPIPE and SIGXFSZ: by that Python itself
     assert it["unbuffered"] == it["stacks"] == "1"
+    it = found(agent, eyes, "worker/1", env={"PYTHONUNBUFFERED": "", "PYTHONFAULTHANDLER": "0"})
+    assert (it["unbuffered"], it["stacks"]) == ("", "0")
 
 
 def test_signals_are_as_the_kernel_has_them(agent: Driver):
     agent.run("worker/0", ["cat", "/proc/self/status"])
     lines = agent.output("worker/0").decode().splitlines()
-    wanted = ("SigBlk", "SigIgn", "SigCgt")
-    masks = {line[:6]: int(line.split()[1], 16) & ~LIBC for line in lines if line[:6] in wanted}
-    assert masks == dict.fromkeys(wanted, 0)
+    names = ("SigBlk", "SigIgn", "SigCgt")
+    masks = {line[:6]: int(line.split()[1], 16) & ~LIBC for line in lines if line[:6] in names}
+    assert masks == dict.fromkeys(names, 0)
 
 
 def test_the_limit_of_open_files_is_the_original_one(open_agent: Callable[[], Driver], eyes: Eyes):
@@ -81,11 +88,6 @@ def test_the_limit_of_open_files_is_the_original_one(open_agent: Callable[[], Dr
         text = driver.output("worker/0").decode().splitlines()
         lines.append(next(line for line in text if "open files" in line))
     assert lines[0] == lines[1]
-
-
-def test_users_settings_win(agent: Driver, eyes: Eyes):
-    it = found(agent, eyes, env={"PYTHONUNBUFFERED": "", "PYTHONFAULTHANDLER": "0"})
-    assert (it["unbuffered"], it["stacks"]) == ("", "0")
 
 
 def test_output_is_not_buffered(agent: Driver, eyes: Eyes):
@@ -148,6 +150,7 @@ REFUSED = {
     "a folder": (126, ["{folder}"], "folder"),
     "no first line": (126, ["{bare}"], "#!"),
     "missing interpreter": (126, ["{orphan}"], "interpreter"),
+    "no program": (126, ["{elf}"], "no program for this machine"),
     "too large": (126, ["true", "x" * 200_000], "larger"),
     "null byte": (125, ["true", "a\0b"], "null"),
 }
@@ -161,6 +164,7 @@ def test_what_can_not_be_started(agent: Driver, eyes: Eyes, case: str):
         "plain": eyes.write("plain", b"#!/bin/sh\n", 0o644),
         "bare": eyes.write("bare", b"echo no first line\n"),
         "orphan": eyes.write("orphan", b"#!/no/such/interpreter\n"),
+        "elf": eyes.write("elf", b"\x7fELF and nothing else"),
     }
     refused = agent.refused("worker/0", [argv[0].format(**names), *argv[1:]])
     assert refused.code == code
@@ -188,3 +192,35 @@ def test_a_second_attempt(agent: Driver):
     agent.start("worker/0", ["sh", "-c", "exit 4"], attempt=2)
     agent.wait(events.TaskGone, "worker/0", attempt=2)
     assert agent.wait(events.TaskExited, "worker/0", attempt=2).code == 4
+
+
+@pytest.fixture
+def usual_limit(nothing_left: str) -> Iterator[None]:
+    """The soft limit of open files that most systems have."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.timeout(360, func_only=True)  # the waits below, if each takes all its time
+@pytest.mark.usefixtures("usual_limit")
+def test_five_hundred_tasks(open_agent: Callable[[], Driver]):
+    agent = open_agent()
+    agent.run("ps/0", ["sh", "-c", "ulimit -n"])  # 1024, but where a host has limits of its own
+    since = time.monotonic()
+    tasks = [f"worker/{index}" for index in range(COUNT)]
+    assert len(set(agent.hold(*tasks).values())) == COUNT
+    for task in tasks:
+        agent.start(task, ["sh", "-c", "ulimit -n; exec sleep 600"])
+    agent.until(lambda: len(agent.all(events.TaskStarted)) == COUNT + 1, timeout=60)
+    agent.until(
+        lambda: all(agent.output("ps/0") in agent.output(task) for task in tasks), timeout=60, what="limits"
+    )
+    up = time.monotonic()
+    agent.stop(*tasks)
+    agent.until(lambda: len(agent.all(events.TaskGone)) == COUNT + 1, timeout=60)
+    print(f"{COUNT} tasks: up in {up - since:.2f} s, gone in {time.monotonic() - up:.2f} s")
+    assert {fact.signal for fact in agent.all(events.TaskExited) if fact.task in tasks} == {15}
+    assert not agent.all(events.TaskNotStarted)
+    assert agent.close() == ""

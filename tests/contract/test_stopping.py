@@ -1,4 +1,4 @@
-"""Every process of a task is ended, all together, step by step, and no other."""
+"""Every process of a task is ended, all together, step by step, and no other process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.contract.sites import Eyes
 FULL = ((15, 0.5), (6, 1.0), (9, 5.0))
 #: The same, with time to write stacks on a busy machine.
 PATIENT = ((15, 0.3), (6, 20.0), (9, 5.0))
-#: SIGTERM and, when whoever heeds that has ended also on a busy machine, SIGKILL.
+#: SIGTERM and, when processes that end on it have ended also on a busy machine, SIGKILL.
 UNHURRIED = ((15, 2.0), (9, 5.0))
 
 #: Prints its pid, then does what a hostile child would, in a way chosen by its argument.
@@ -42,7 +42,7 @@ def ignore(): signal.signal(signal.SIGTERM, signal.SIG_IGN)
 def fork_and_leave():
     me = os.getpid()
     if os.fork(): os._exit(0)
-    while os.getppid() == me: time.sleep(0.001)  # whoever hears of this one knows that the other is gone
+    while os.getppid() == me: time.sleep(0.001)  # once a pid is printed, the parent is gone
 def stop(): say(); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)
 def become_sleep(environment): os.execve('/bin/sleep', ['sleep', '600'], environment)
 def anew(environment): say(); become_sleep(environment)
@@ -60,39 +60,31 @@ def pids(agent: Driver, task: str, count: int = 2) -> list[int]:
     return [int(pid) for pid in re.findall(rb"pid (\d+)\n", agent.output(task))]
 
 
+@pytest.mark.parametrize("stop", [True, False], ids=["stopped", "ended"])
 @pytest.mark.parametrize("way", ESCAPES)
-def test_a_stop_ends_all(agent: Driver, eyes: Eyes, way: str):
-    bystander = agent.started("ps/0", [eyes.site.python, "-c", STAYS, ESCAPES["no environment"]])
-    innocent = pids(agent, "ps/0")
-    agent.start("worker/0", [eyes.site.python, "-c", STAYS, ESCAPES[way]])
-    mine = pids(agent, "worker/0")
-    agent.stopped("worker/0")
-    assert eyes.alive(*mine) == []
-    assert sorted(eyes.alive(*innocent)) == sorted(innocent)
-    assert bystander.pid in innocent
-    assert not agent.all(events.TaskSignalled, "ps/0")
-    assert agent.stopped("ps/0").unkillable == ()
-    assert eyes.alive(*innocent) == []
-
-
-@pytest.mark.parametrize("way", ESCAPES)
-def test_leftovers_are_ended_and_counted(agent: Driver, eyes: Eyes, way: str):
+def test_all_processes_of_a_task_are_ended(agent: Driver, eyes: Eyes, way: str, stop: bool):
+    """By a stop, and as leftovers where the main process ended by itself; those of another task go on."""
     agent.start("ps/0", [eyes.site.python, "-c", STAYS, ESCAPES["no environment"]])
-    innocent = pids(agent, "ps/0")
+    others = pids(agent, "ps/0")
     fifo = eyes.site.folder + "/fifo"
     eyes.code("import os, sys; os.mkfifo(sys.argv[1])", fifo)
-    agent.start("worker/0", [eyes.site.python, "-c", LEAVES, ESCAPES[way], fifo])
+    agent.start("worker/0", [eyes.site.python, "-c", STAYS if stop else LEAVES, ESCAPES[way], fifo])
     mine = pids(agent, "worker/0")
-    eyes.code("import sys; open(sys.argv[1], 'w').write('x')", fifo)
+    if stop:
+        agent.stop("worker/0")
+    else:
+        eyes.code("import sys; open(sys.argv[1], 'w').write('x')", fifo)
     gone = agent.wait(events.TaskGone, "worker/0")
-    assert agent.wait(events.TaskExited, "worker/0").code == 0
-    assert (gone.leftovers, gone.unkillable) == (1, ())
+    assert gone.unkillable == ()
+    assert stop or (gone.leftovers, agent.wait(events.TaskExited, "worker/0").code) == (1, 0)
     assert eyes.alive(*mine) == []
-    assert sorted(eyes.alive(*innocent)) == sorted(innocent)
-    agent.stopped("ps/0")
+    assert sorted(eyes.alive(*others)) == sorted(others)
+    assert not agent.all(events.TaskSignalled, "ps/0")
+    assert agent.stopped("ps/0").unkillable == ()
+    assert eyes.alive(*others) == []
 
 
-def test_sigterm_ends_a_task_and_is_told_once(agent: Driver):
+def test_sigterm_ends_a_task_and_is_reported_once(agent: Driver):
     for index in range(5):
         agent.start(f"worker/{index}", ["sh", "-c", "sleep 600 & sleep 600 & echo up; wait"])
         agent.prints(f"worker/{index}", b"up")
@@ -100,29 +92,23 @@ def test_sigterm_ends_a_task_and_is_told_once(agent: Driver):
     for index in range(5):
         exited, gone = (agent.wait(kind, f"worker/{index}") for kind in (events.TaskExited, events.TaskGone))
         assert (exited.signal, gone.leftovers) == (15, 0)  # type: ignore[attr-defined]
-        told = agent.all(events.TaskSignalled, f"worker/{index}")
-        assert [(fact.signal, fact.processes) for fact in told] == [(15, 3)]
+        sent = agent.all(events.TaskSignalled, f"worker/{index}")
+        assert [(fact.signal, fact.processes) for fact in sent] == [(15, 3)]
     signalled = agent.all(events.TaskSignalled)
-    # All together: no end of one was waited for before the next was told.
+    # All together: no task ended before the last one got its signal.
     assert agent.facts.index(signalled[-1]) < agent.facts.index(agent.all(events.TaskExited)[0])
 
 
-def test_a_task_may_end_in_its_own_way(agent: Driver):
-    agent.start(
-        "worker/0", ["sh", "-c", "trap 'echo saved; exit 42' TERM; echo up; while :; do sleep 0.05; done"]
-    )
-    agent.prints("worker/0", b"up")
-    agent.stopped("worker/0", steps=POLITE)
-    assert agent.wait(events.TaskExited).code == 42
-    assert agent.output("worker/0").endswith(b"saved\n")
-
-
-def test_what_a_task_starts_on_sigterm_is_left_alone(agent: Driver):
-    """A wrapper that saves the model when it is told to end: its helper must not get the signal too."""
-    script = "trap 'sleep 0.8 && echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+@pytest.mark.parametrize(
+    "action", ["echo saved", "sleep 0.8 && echo saved"], ids=["by itself", "with a process it starts then"]
+)
+def test_a_task_may_end_in_its_own_way(agent: Driver, action: str):
+    """A wrapper may save the model on SIGTERM: a process that it starts then does not get the signal."""
+    script = f"trap '{action}; exit 42' TERM; echo up; while :; do sleep 0.05; done"
     agent.start("worker/0", ["sh", "-c", script])
     agent.prints("worker/0", b"up")
     agent.stopped("worker/0", steps=POLITE)
+    assert agent.wait(events.TaskExited).code == 42
     assert agent.output("worker/0").endswith(b"saved\n")
 
 
@@ -168,31 +154,24 @@ def test_only_sigkill_helps(agent: Driver, eyes: Eyes):
 def step_seconds(agent: Driver) -> list[float]:
     """Seconds that each step took, but the last; rather more than less.
 
-    It is told a moment after it has begun. What the agent answered last before that is dated before it began.
+    Its event comes a moment after it has begun. The agent's last answer before that is dated before it began.
     """
-    told = agent.all(events.TaskSignalled)
     took = []
-    for one, after in itertools.pairwise(told):
+    for one, after in itertools.pairwise(agent.all(events.TaskSignalled)):
         before = agent.facts[: agent.facts.index(one)]
         took.append(after.at - [fact for fact in before if isinstance(fact, events.PortsHeld)][-1].at)
     return took
 
 
-def test_children_ignore_sigterm_while_the_main_process_ends(agent: Driver, eyes: Eyes):
+def test_children_ignore_sigterm_while_a_stopped_main_process_ends(agent: Driver, eyes: Eyes):
     agent.start("worker/0", [eyes.site.python, "-c", STAYS, ESCAPES["ignores SIGTERM"]])
     mine = pids(agent, "worker/0")
+    eyes.kill(19, agent.wait(events.TaskStarted).pid)
     gone = agent.stopped("worker/0", steps=UNHURRIED)
     assert agent.wait(events.TaskExited).signal == 15
     assert [fact.signal for fact in agent.all(events.TaskSignalled)] == [15, 9]
     assert gone.leftovers == 1
     assert eyes.alive(*mine) == []
-
-
-def test_a_stopped_task(agent: Driver, eyes: Eyes):
-    pid = agent.started("worker/0", ["sleep", "600"]).pid
-    eyes.kill(19, pid)
-    agent.stopped("worker/0", steps=POLITE)
-    assert agent.wait(events.TaskExited).signal == 15
 
 
 def test_a_second_stop_replaces_the_first(agent: Driver):
@@ -213,17 +192,15 @@ def test_a_stop_of_what_is_over(agent: Driver):
 
 
 def test_a_stop_at_the_moment_of_the_exit(agent: Driver):
-    """Whatever comes first: what is told fits together."""
+    """Whichever comes first: the events fit together."""
     for index in range(60):
         task = f"worker/{index}"
         agent.start(task, ["sh", "-c", "exit 3"])
         agent.quiet(index % 6 * 0.0005)
         agent.stop(task)
     for index in range(60):
-        exited, gone = (
-            agent.wait(events.TaskExited, f"worker/{index}"),
-            agent.wait(events.TaskGone, f"worker/{index}"),
-        )
+        exited = agent.wait(events.TaskExited, f"worker/{index}")
+        gone = agent.wait(events.TaskGone, f"worker/{index}")
         signalled = agent.all(events.TaskSignalled, f"worker/{index}")
         assert (exited.code, exited.signal) in ((3, None), (None, 15))
         assert signalled or exited.code == 3

@@ -1,4 +1,4 @@
-"""However an agent ends, nothing of it is left, and its link tells the truth."""
+"""However an agent ends, nothing of it is left, and its link reports how it ended."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Household:
 def gone_within(eyes: Eyes, seconds: float, pids: Sequence[int]) -> None:
     """Wait until these are gone; fails if that takes too long.
 
-    What is counted are looks, and a pause before each: while the machine is too busy to let us look, it lets
-    nobody end, either.
+    What is counted are looks, and a pause before each: while the machine is too busy to let us look, no
+    process can end, either.
     """
     since = time.monotonic()
     for _ in range(round(seconds / LOOK)):
@@ -85,7 +85,7 @@ def test_hanging_up(household: Household):
     assert household.agent.to_the_end() == ""
 
 
-def test_hanging_up_while_nobody_reads(household: Household):
+def test_hanging_up_while_nothing_reads(household: Household):
     agent = household.agent
     agent.start("worker/9", ["sh", "-c", "while echo line; do :; done"])
     agent.wait(events.TaskStarted, "worker/9")
@@ -105,39 +105,30 @@ def test_a_launcher_that_is_gone(open_agent: Callable[[], Driver], eyes: Eyes):
     assert household.agent.link.wait(SOON) is not None
 
 
-def test_the_agent_is_killed(household: Household):
-    household.eyes.kill(9, household.pid)
-    household.gone_within(2)
-    assert household.agent.to_the_end() == "the agent ended: it was killed"
-    assert not household.agent.all(events.AgentClosed)
-
-
-def test_the_watchdog_is_killed(household: Household):
-    household.eyes.kill(9, household.watchdog)
-    household.gone_within(2.5)
-    assert household.agent.to_the_end() == household.eyes.site.watchdog_killed
-    assert not household.agent.all(events.AgentClosed)
-
-
-def test_the_agent_is_asked_to_end(household: Household):
-    household.eyes.kill(15, household.pid)
-    household.gone_within(2.5)
-    assert household.agent.to_the_end() == "the agent ended: it was sent SIGTERM"
-    assert not household.agent.all(events.TaskSignalled)
-    assert not household.agent.all(events.TaskGone)
-
-
-def test_the_watchdog_is_asked_to_end(household: Household):
-    household.eyes.kill(15, household.watchdog)
-    household.gone_within(2.5)
-    assert household.agent.to_the_end() == household.eyes.site.watchdog_asked
-
-
-def test_agent_and_watchdog_are_killed_at_once(household: Household):
-    household.eyes.kill(9, household.watchdog, household.pid)
-    site = household.eyes.site
-    assert household.agent.to_the_end() in (site.both_killed, site.watchdog_killed)
+@pytest.mark.parametrize(
+    ("processes", "number", "ends"),
+    [
+        (["agent"], 9, ["the agent ended: it was killed"]),
+        (["agent"], 15, ["the agent ended: it was sent SIGTERM"]),
+        (["watchdog"], 9, ["watchdog_killed"]),
+        (["watchdog"], 15, ["watchdog_asked"]),
+        (["watchdog", "agent"], 9, ["both_killed", "watchdog_killed"]),
+    ],
+    ids=["agent killed", "agent SIGTERM", "watchdog killed", "watchdog SIGTERM", "both killed"],
+)
+def test_a_signal_to_agent_or_watchdog(
+    household: Household, processes: list[str], number: int, ends: list[str]
+):
+    agent, site = household.agent, household.eyes.site
+    pids = {"agent": household.pid, "watchdog": household.watchdog}
+    household.eyes.kill(number, *(pids[process] for process in processes))
+    if len(processes) == 1:  # without both, the link's end ends the tasks
+        household.gone_within(2.5)
+    assert agent.to_the_end() in [getattr(site, end, end) for end in ends]
     household.gone_within(5)
+    assert not agent.all(events.AgentClosed)
+    if (processes, number) == (["agent"], 15):
+        assert not agent.all(events.TaskSignalled) and not agent.all(events.TaskGone)
 
 
 def test_another_agent_is_not_touched(open_agent: Callable[[], Driver], eyes: Eyes):
@@ -151,9 +142,7 @@ def test_another_agent_is_not_touched(open_agent: Callable[[], Driver], eyes: Ey
 
 def test_a_message_that_is_not_for_an_agent(household: Household):
     household.agent.send(events.AgentClosed(household.agent.host, 1.0))
-    said = household.agent.to_the_end()
-    assert said is not None
-    assert "ProtocolError" in said
+    assert "ProtocolError" in (household.agent.to_the_end() or "")
     household.gone_within(2.5)
 
 
@@ -179,6 +168,6 @@ def test_an_agent_that_does_not_answer_is_killed_with_all_it_started(
     task = agent.started("worker/0", ["sleep", "600"]).pid
     eyes.kill(signal.SIGSTOP, agent.ready().pid)
     assert agent.link.wait(0.3) is None
-    agent.link.hang_up()  # from here on its watchdog has an eye on it, too
+    agent.link.hang_up()  # from here on its watchdog observes it, too
     assert agent.link.kill(SOON) is not None
     assert eyes.alive(task) == []

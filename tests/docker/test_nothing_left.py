@@ -16,8 +16,7 @@ from launcher.transports.docker.container import MACHINE, OWNER, labels, network
 from tests.conftest import Launch
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
-from tests.local.seeing import soon
-from tests.local.starting import ended_by_ctrl_c, press_ctrl_c
+from tests.local.seeing import ended_by_ctrl_c, press_ctrl_c, soon
 
 #: A task that does not mind SIGTERM, and a daemon of it.
 STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & echo up; while :; do sleep 1; done"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,6 @@ import pytest
 
 from tests.conftest import Launch
 from tests.local.seeing import Family, Terminal
-
-
-@pytest.fixture(autouse=True)
-def signals_are_heard() -> Iterator[None]:
-    """Also where the tests are run by ``nohup``, or in the background of a script."""
-    ignored = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_IGN]
-    for number in ignored:
-        signal.signal(number, signal.SIG_DFL)
-    yield
-    for number in ignored:
-        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture

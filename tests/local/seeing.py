@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MARK, Launch, Started, looks
+from tests.conftest import MARK, Ended, Launch, Started, command_line, looks, proc, stat_field
 
 STUBS = Path(__file__).resolve().parents[1] / "stubs"
 ROOT = STUBS.parents[1]
@@ -60,48 +60,35 @@ def quick(once: Callable[[], float], seconds: float) -> None:
 
 def alive(pid: int) -> bool:
     """Whether the process is there and more than a zombie."""
-    return _field(pid, 3) not in (b"", b"Z", b"X")
+    return stat_field(pid, 3) not in (b"", b"Z", b"X")
 
 
 def stopped(pid: int) -> bool:
-    """Whether it does nothing any more until somebody lets it: a signal takes a moment to get there."""
-    return _field(pid, 3) in (b"T", b"t")
+    """Whether SIGSTOP or a tracer has stopped it: a signal takes a moment to get there."""
+    return stat_field(pid, 3) in (b"T", b"t")
 
 
 def named(pids: set[int], name: str) -> list[int]:
-    """Those of the processes that are called so.
+    """Those of the processes that have this name.
 
-    Whoever is forked is called like his parent until he calls exec: not he.
+    A forked process has the name of its parent until it calls exec: it does not count.
     """
     found = [pid for pid in sorted(pids) if _name(pid) == name]
     return [pid for pid in found if _parent(pid) not in found]
 
 
-def _field(pid: int, number: int) -> bytes:
-    """A field of ``/proc/PID/stat``, numbered as in proc(5), from 3; empty: the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[number - 3]
-    except OSError:
-        return b""
-
-
 def _parent(pid: int) -> int:
-    return int(_field(pid, 4) or 0)
+    return int(stat_field(pid, 4) or 0)
 
 
 def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+    return proc(pid, "comm").decode().strip()
 
 
 def resident(pid: int) -> int:
     """Bytes of memory of its own and shared; 0 if it is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
+    fields = proc(pid, "statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
 class Family:
@@ -112,7 +99,7 @@ class Family:
     """
 
     def __init__(self, mark: str, folder: Path) -> None:
-        self._wanted = f"{MARK}={mark}".encode()
+        self._mark = f"{MARK}={mark}".encode()
         self.folder = folder
         folder.mkdir()
 
@@ -127,10 +114,10 @@ class Family:
             start = (self.folder / str(pid)).read_bytes()
         except OSError:
             return False
-        return start in (b"", _field(pid, 22))  # empty: it is just being written, by this process
+        return start in (b"", stat_field(pid, 22))  # empty: it is just being written, by this process
 
     def kill(self) -> None:
-        """Kill all, as far as somebody else is not just doing it."""
+        """Kill all; another process may just have done it."""
         for pid in self.alive():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -147,7 +134,7 @@ class Family:
         for _ in looks(within):
             if not (left := self.alive()):
                 return
-        names = [(pid, _name(pid), _words(pid)) for pid in sorted(left)]
+        names = [(pid, _name(pid), command_line(pid)[:80]) for pid in sorted(left)]
         pytest.fail(f"alive after {time.monotonic() - since:.1f} s: {names}")
 
     def forget(self) -> None:
@@ -159,24 +146,10 @@ class Family:
         for name in os.listdir("/proc"):
             if not name.isdigit() or int(name) == os.getpid() or not alive(int(name)):
                 continue
-            environment = _environment(int(name))
-            # In the middle of exec there is none to be seen.
-            if self._wanted in (environment or _environment(_parent(int(name)))).split(b"\0"):
+            # In the middle of exec a process shows no environment: its parent's counts.
+            environment = proc(int(name), "environ") or proc(_parent(int(name)), "environ")
+            if self._mark in environment.split(b"\0"):
                 yield int(name)
-
-
-def _environment(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def _words(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:80]
-    except OSError:
-        return ""
 
 
 # ---------------------------------------------------------------------- a run's files
@@ -232,6 +205,40 @@ def run_of(launch: Launch, started: Started) -> RunFolder:
     records = {path.parent: json.loads(path.read_text()) for path in launch.state.glob("*/launcher.json")}
     (path,) = (path for path, record in records.items() if record["pid"] == started.pid)
     return RunFolder(path)
+
+
+# ---------------------------------------------------------------------- a Ctrl-C while the command starts
+
+#: Of a traceback: a file of ours, and a line in it. The package's own is run when nothing of ours is yet.
+_FRAME = re.compile(r'File ".*/launcher/(?!__init__)([^"]*)", line (\d+)')
+#: The line of the command from which on a Ctrl-C is ours.
+_MAIN = "__main__.py"
+_LINES = (ROOT / "launcher" / _MAIN).read_text().splitlines()
+_HANDLER = 1 + [line.strip() for line in _LINES].index("_signal.signal(_signal.SIGINT, _leave)")
+#: In the error of a Python that could not start, or could not start our command.
+_NOT_STARTED = ("runpy", "site", "Fatal Python error: init")
+#: Python itself can drop a Ctrl-C before a line of ours is run: it reports that, and goes on.
+_DROPPED = "Exception ignored in"
+
+
+def press_ctrl_c(started: Started) -> None:
+    """Once; once more if Python reports that it has dropped the first."""
+    started.send(signal.SIGINT)
+    soon(lambda: started.process.poll() is not None or _DROPPED in started.err)
+    if started.process.poll() is None:
+        started.send(signal.SIGINT)
+
+
+def ended_by_ctrl_c(ended: Ended) -> None:
+    """Whenever it came: 130, and no traceback of ours.
+
+    Before our first line it is Python's: that ends by the signal, or with 1 because it could not import
+    ``site`` or ``runpy``, or start at all.
+    """
+    for file, line in _FRAME.findall(ended.err):
+        assert file == _MAIN and int(line) <= _HANDLER, ended.err
+    pythons = ended.code == 1 and any(text in ended.err for text in _NOT_STARTED)
+    assert ended.code in (128 + signal.SIGINT, -signal.SIGINT) or pythons, (ended.code, ended.err)
 
 
 # ---------------------------------------------------------------------- a terminal
@@ -330,7 +337,7 @@ class Terminal:
             data = os.read(self._master, 65536)
         except BlockingIOError:
             return False
-        except OSError:  # EIO: nobody has it open any more
+        except OSError:  # EIO: no process has it open any more
             time.sleep(min(seconds, 0.01))
             return False
         self.raw += data

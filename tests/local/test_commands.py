@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -13,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch, Started
-from tests.local.seeing import ROOT, Family, last_run, soon, stub
+from tests.conftest import Launch, Started, proc
+from tests.local.seeing import ROOT, Family, last_run, named, soon, stub
 
 COMMANDS = ("hosts", "check", "logs", "ps", "stop", "clean", "completion")
 
@@ -104,11 +103,8 @@ def test_hosts(launch: Launch):
     ended = launch("hosts", "hostfiles/ranges.yaml")
     assert ended.code == 0
     assert re.search(r"\d+ hosts", ended.out)
-    assert [host["name"] for host in json.loads(launch("hosts", "--json", "h[1-3]:2").out)] == [
-        "h1",
-        "h2",
-        "h3",
-    ]
+    hosts = json.loads(launch("hosts", "--json", "h[1-3]:2").out)
+    assert [host["name"] for host in hosts] == ["h1", "h2", "h3"]
 
 
 # ---------------------------------------------------------------------- logs, ps, stop
@@ -124,11 +120,8 @@ def _running(launch: Launch, *words: str, tasks: int = 1) -> Started:
 def test_ps_and_stop(launch: Launch, family: Family):
     started = _running(launch, "--ps", "1", "--workers", "2", tasks=3)
     (record,) = json.loads(launch("ps", "--json").out)
-    assert (record["state"], record["tasks"], record["pid"]) == (
-        "running",
-        {"worker": 2, "ps": 1},
-        started.pid,
-    )
+    assert (record["state"], record["pid"]) == ("running", started.pid)
+    assert record["tasks"] == {"worker": 2, "ps": 1}
     assert record["processes"] >= 6
     name = record["run"]
     assert name in launch("ps").out
@@ -162,9 +155,8 @@ def test_ps_knows_a_launcher_that_was_killed(launch: Launch, family: Family):
 
 def test_logs(launch: Launch):
     launch("--workers", "2", "--", "sh", "-c", r"printf 'I am %s\n\377' $TASK_INDEX")
-    assert (
-        launch("logs").stdout == b"worker/0 | I am 0\nworker/0 | \xff\nworker/1 | I am 1\nworker/1 | \xff\n"
-    )
+    lines = b"worker/0 | I am 0\nworker/0 | \xff\nworker/1 | I am 1\nworker/1 | \xff\n"
+    assert launch("logs").stdout == lines
     assert launch("logs", "worker/1").stdout == b"I am 1\n\xff"
     assert launch("logs", last_run(launch).path.name[-5:], "worker/0").stdout == b"I am 0\n\xff"
 
@@ -200,6 +192,34 @@ def test_logs_are_followed_to_the_end(launch: Launch, tmp_path: Path):
     assert sorted(ended.out.splitlines()) == [
         f"worker/{n} | {word}" for n in (0, 1) for word in ("first", "last")
     ]
+
+
+# ---------------------------------------------------------------------- in process lists
+
+
+def test_pkill_finds_the_launcher_only(launch: Launch, family: Family):
+    """``pkill -f launch`` ends a job orderly: neither its agent nor the agent's watchdog is hit, too."""
+    started = launch.start("--workers", "1", "--", "sleep", "60")
+    (agent,) = soon(lambda: named(family.alive(), "sleep") and named(family.alive(), "launch-agent"))
+    (watchdog,) = named(family.alive(), "launch-watchdog")
+    assert b"launcher" in proc(started.pid, "cmdline")
+    for pid in (agent, watchdog):
+        assert proc(pid, "cmdline").rstrip(b"\0") == b"tf-agent localhost"
+    found = subprocess.run(["ps", "-o", "args=", "-p", str(agent)], capture_output=True, check=True)
+    assert found.stdout.strip() == b"tf-agent localhost"
+    started.send(15)
+    assert started.wait().code == 143
+
+
+def test_no_value_stands_on_the_command_line(launch: Launch, family: Family):
+    words = ["-x", "TOKEN", "-x", "HOME", "--workers", "1"]
+    started = launch.start(*words, "--", "sh", "-c", "echo $TOKEN; sleep 60", env={"TOKEN": "secret-one"})
+    started.until(lambda it: "worker/0 | secret-one" in it.out)
+    helpers = [*named(family.alive(), "launch-agent"), *named(family.alive(), "launch-watchdog")]
+    for pid in (started.pid, *helpers):
+        assert b"secret" not in proc(pid, "cmdline")
+    started.send(15)
+    assert started.wait().code == 143
 
 
 # ---------------------------------------------------------------------- completion
@@ -287,7 +307,7 @@ HEAVY = {"yaml", "rich", "psutil", "fabric", "paramiko", "tensorflow", "numpy", 
 
 
 def _imported(stderr: str) -> set[str]:
-    """Top names of what ``-X importtime`` tells of."""
+    """Top names of the modules that ``-X importtime`` lists."""
     lines = [line.rpartition("|")[2] for line in stderr.splitlines() if line.startswith("import time:")]
     return {line.strip().partition(".")[0] for line in lines}
 
@@ -316,10 +336,6 @@ def test_import_launcher_imports_nothing_heavy():
 # ---------------------------------------------------------------------- many, and nested
 
 
-def _few_files() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_five_hundred_tasks(launch: Launch):
@@ -346,24 +362,17 @@ def test_more_tasks_than_the_soft_limit_has_files(launch: Launch):
 def test_a_task_that_launches(launch: Launch, family: Family):
     """A launch in a launch: the inner tasks know their own job, and go with the outer one."""
     inner = [sys.executable, "-m", "launcher", "--ps", "1", "--workers", "2", "--", "sh", "-c"]
-    said = "echo $JOB_NAME/$TASK_INDEX $TF_CONFIG; test $JOB_NAME = worker || exec sleep 60"
-    ended = launch("--workers", "1", "-x", "PYTHONPATH=" + str(ROOT), "--", *inner, said)
+    script = "echo $JOB_NAME/$TASK_INDEX $TF_CONFIG; test $JOB_NAME = worker || exec sleep 60"
+    ended = launch("--workers", "1", "-x", f"PYTHONPATH={ROOT}", "--", *inner, script)
     assert ended.code == 0, ended.out + ended.err
     assert "worker/0 | worker/1 | worker/1 {" in ended.out
     family.gone(0.5)
 
 
 def test_a_nested_launch_is_stopped_with_its_tasks(launch: Launch, family: Family):
-    inner = [
-        sys.executable,
-        "-m",
-        "launcher",
-        "--workers",
-        "2",
-        "--",
-        *stub("family", "child", "daemon", "sleep"),
-    ]
-    started = launch.start("--workers", "2", "-x", "PYTHONPATH=" + str(ROOT), "--", *inner)
+    inner = [sys.executable, "-m", "launcher", "--workers", "2", "--"]
+    words = [*inner, *stub("family", "child", "daemon", "sleep")]
+    started = launch.start("--workers", "2", "-x", f"PYTHONPATH={ROOT}", "--", *words)
     started.until(lambda _: len(os.listdir(family.folder)) >= 4 * 3)
     started.send(15)
     assert started.wait().code == 143

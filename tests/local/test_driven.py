@@ -160,6 +160,6 @@ def test_faults_of_a_job_file_below_roles_have_its_lines(driven: Any, tmp_path: 
     job = driven(str(tmp_path / "job.yaml"), roles={"worker": {"count": -1, "command": "true"}})
     assert job.process.wait(30) == 2
     job.stderr.seek(0)
-    said = job.stderr.read().decode()
-    assert "job.yaml:1: grace" in said and 'job.yaml:5: unknown key "wrong"' in said
-    assert 'job.yaml: count is "-1"' in said
+    err = job.stderr.read().decode()
+    assert "job.yaml:1: grace" in err and 'job.yaml:5: unknown key "wrong"' in err
+    assert 'job.yaml: count is "-1"' in err

@@ -77,13 +77,6 @@ def test_a_last_line_without_a_newline_is_shown(launch: Launch):
     assert sorted(ended.out.splitlines()[:2]) == ["worker/0 | the end", "worker/1 | the end"]
 
 
-def test_a_task_that_closes_its_stdout_is_waited_for(launch: Launch):
-    ended = launch("--", *stub("printer", "closed"))
-    assert ended.code == 4, "its last word"
-    assert "worker/0 | before" in ended.out
-    assert last_run(launch).task("worker/0")["status"] == {"code": 4, "signal": None}
-
-
 # ---------------------------------------------------------------------- much
 
 
@@ -129,7 +122,7 @@ def test_much_from_many_at_once(launch: Launch, family: Family, tmp_path: Path):
     assert max(largest.values()) < ROOM, largest
 
 
-# ---------------------------------------------------------------------- whoever reads
+# ---------------------------------------------------------------------- readers and disks
 
 
 def test_a_reader_that_has_seen_enough_ends_the_job(launch: Launch, family: Family):
@@ -146,18 +139,6 @@ def test_a_reader_that_has_seen_enough_ends_the_job(launch: Launch, family: Fami
     assert last_run(launch).report["exit_code"] == 141
 
 
-def test_a_reader_that_stops_for_a_while_loses_nothing(launch: Launch, tmp_path: Path):
-    """It holds the tasks up meanwhile; the log is written before the console."""
-    took = tmp_path / "took"
-    words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", 40)]
-    ended = launch.start(*words, command=_piped("(sleep 4; cat)")).wait()
-    assert ended.code == 0
-    assert last_run(launch).log("worker/0") == (b"z" * 99 + b"\n") * 40 * 10486
-    assert ended.out.count("worker/0 | " + "z" * 99 + "\n") == 40 * 10486
-    assert float(took.read_text()) > 2
-    assert "succeeded" in ended.out
-
-
 def test_a_closed_stdout_is_no_fault(launch: Launch):
     started = launch.start(
         "--workers", "2", "--", "sh", "-c", "echo y", command=("sh", "-c", '"$@" >&-', "sh", *COMMAND)
@@ -167,12 +148,40 @@ def test_a_closed_stdout_is_no_fault(launch: Launch):
     assert set(last_run(launch).states().values()) == {"succeeded"}
 
 
-def test_a_full_disk_for_the_output_is_said(launch: Launch):
-    started = launch.start("--", "echo", "hi", command=("sh", "-c", '"$@" >/dev/full', "sh", *COMMAND))
-    ended = started.wait()
-    assert ended.code == 125, "the job itself is all right, but whoever wanted its output has not got it"
-    assert "launch: the output could not be written: No space left on device" in ended.err
-    assert last_run(launch).log("worker/0") == b"hi\n"
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--dry-run", "--workers", "300", "true"],
+        ["ps", "--all", "--json"],
+        ["hosts", "hostfiles/lab.yaml"],
+        ["--help"],
+    ],
+)
+@pytest.mark.parametrize("to", [">/dev/full", ">/dev/full 2>&1"])
+def test_a_full_disk_is_one_line(launch: Launch, command: list[str], to: str):
+    for _ in range(2):
+        launch("--", "true")
+    ended = launch.start(*command, command=("sh", "-c", f'"$@" {to}', "sh", *COMMAND)).wait()
+    assert ended.code == 125
+    expected = "" if "2>" in to else "launch: can't write the output: [Errno 28] No space left on device\n"
+    assert ended.err == expected
+
+
+@pytest.mark.parametrize(
+    "narrow", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}]
+)
+def test_a_name_outside_the_character_set_is_shown_with_escapes(
+    launch: Launch, narrow: dict[str, str], weird_path: Path
+):
+    env = {**narrow, "PYTHONUTF8": "0"}
+    ended = launch("--dry-run", "--workdir", weird_path, "true", env=env)
+    assert (ended.code, ended.err) == (0, "")
+    assert any(spelled in ended.out for spelled in (r"\xe9", r"\udcc3\udca9", r"\303\251"))
+    hosts = weird_path / "hosts.yaml"
+    hosts.write_text("hosts:\n- {name: a, workdir: /\u00e9}\n", encoding="utf-8")
+    assert launch("hosts", hosts, env=env).code == 0
+    assert launch("--", "echo", "\u00e9", env=env).code == 0
+    assert launch("ps", "--all", env=env).code == 0
 
 
 # ---------------------------------------------------------------------- forms

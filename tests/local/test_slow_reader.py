@@ -1,5 +1,4 @@
-"""Whoever reads stdout may be slow: no signal, timer or failure waits for him, and he loses nothing while
-the job runs."""
+"""A slow reader of stdout delays no signal, timer or failure, and loses nothing while the job runs."""
 
 from __future__ import annotations
 
@@ -27,14 +26,14 @@ SOON = 25.0
 
 
 class Reader(threading.Thread):
-    """Reads a fifo at so many bytes a second, and what is left at once when told to `finish`."""
+    """Reads a fifo at so many bytes a second; `finish` reads what is left at once."""
 
     def __init__(self, path: Path, rate: float) -> None:
         super().__init__(daemon=True)
         self.path = path
         self._rate = rate
         self._hurry = threading.Event()
-        #: Seconds by which he came back too late for more, at most: the machine stood still, and he with it.
+        #: Seconds by which it was late for the next piece, at most: the machine stood still.
         self.late = 0.0
         self._pieces: list[bytes] = []
         os.mkfifo(path)
@@ -67,7 +66,7 @@ def reader(tmp_path: Path) -> Iterator[Callable[[float], Reader]]:
 
     yield make
     for one in readers:
-        if one.is_alive():  # nobody has opened the other end, or the launch was killed
+        if one.is_alive():  # the other end was never opened, or the launch was killed
             os.close(os.open(one.path, os.O_RDWR | os.O_NONBLOCK))
         one.finish()
 
@@ -142,7 +141,7 @@ def test_a_failure_does_not_wait_for_a_slow_reader(
 
 @pytest.mark.timeout(300)
 def test_a_steady_reader_gets_every_line(launch: Launch, reader: Callable[[float], Reader], tmp_path: Path):
-    """Slower than the job prints, but he reads: nothing is skipped, and the tasks are held up."""
+    """Slower than the job prints: nothing is skipped, and the tasks wait; the log is complete."""
     took = tmp_path / "took"
     words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", MEGABYTES)]
     for _ in range(3):
@@ -150,18 +149,17 @@ def test_a_steady_reader_gets_every_line(launch: Launch, reader: Callable[[float
         ended = _into(launch, steady, *words).wait(80)
         assert ended.code == 0
         shown = steady.finish()
-        if steady.late < 1:  # else he was kept from reading for so long that he may have been given up
+        if steady.late < 1:  # else the launcher may have taken it for one that does not read
             break
     assert shown.count(b"worker/0 | " + b"z" * 99 + b"\n") == MEGABYTES * 10486
     assert b"not shown" not in shown
     assert float(took.read_text()) > 6
     assert b"succeeded" in shown
+    assert last_run(launch).log("worker/0") == (b"z" * 99 + b"\n") * MEGABYTES * 10486
 
 
-def test_of_a_job_that_is_done_a_slow_reader_gets_the_end(
-    launch: Launch, reader: Callable[[float], Reader], monkeypatch: pytest.MonkeyPatch
-):
-    """He is waited for half a minute at most; a signal ends that at once, and what he missed is said."""
+def test_of_a_job_that_is_done_a_slow_reader_gets_the_end(launch: Launch, reader: Callable[[float], Reader]):
+    """The launcher waits half a minute at most; a signal ends that, and a notice counts the lines."""
     slow = reader(20_000)
     started = _into(launch, slow, "--", *stub("printer", "lines", 20_000))
     soon(lambda: any(launch.state.glob("*/report.json")))

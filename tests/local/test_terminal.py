@@ -6,20 +6,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Launch
 from tests.local.seeing import Family, Terminal, last_run, stub
 
 Open = Callable[..., Terminal]
-_TWO_LINES = ["--workers", "2", "--", "sh", "-c", "echo first; sleep 0.7; echo second"]
-
-
-def _two_lines(go: Path) -> list[str]:
-    """The same, the second as soon as this file is there."""
-    return [*_TWO_LINES[:-1], f"echo first; until test -e {go}; do sleep 0.05; done; echo second"]
 
 
 def test_colours_a_live_line_and_a_table(terminal: Open, tmp_path: Path):
-    it = terminal(*_two_lines(tmp_path / "go"))
+    """Each drawing of the live line is erased before anything else is written."""
+    script = f"echo first; until test -e {tmp_path / 'go'}; do sleep 0.05; done; echo second"
+    it = terminal("--workers", "2", "--", "sh", "-c", script)
     it.until(lambda it: "2 running" in it.text)
     (tmp_path / "go").touch()
     assert it.wait() == 0
@@ -29,36 +27,27 @@ def test_colours_a_live_line_and_a_table(terminal: Open, tmp_path: Path):
     table = it.raw[it.raw.rindex(b"HOST") :]
     assert b"\x1b[32m" in table, "success is green"
     assert it.text.rstrip().splitlines()[-2].startswith("logs: ")
-
-
-def test_the_live_line_leaves_no_trace(terminal: Open, tmp_path: Path):
-    """Each drawing is erased before anything else is written."""
-    it = terminal(*_two_lines(tmp_path / "go"))
-    it.until(lambda it: "2 running" in it.text)
-    (tmp_path / "go").touch()
-    it.wait()
     assert not [line for line in it.screen if "running" in line]
     assert {"worker/0 | first", "worker/1 | second"} <= {*it.screen}
 
 
-def test_no_color(terminal: Open):
-    it = terminal(*_TWO_LINES, env={"NO_COLOR": "1"})
+@pytest.mark.parametrize(
+    ("options", "environment", "absent", "lines"),
+    [
+        ([], {"NO_COLOR": "1"}, (b"\x1b[3", b"\x1b[1m"), 2),
+        ([], {"TERM": "dumb"}, (b"\x1b",), 2),
+        (["--quiet"], {}, (b"\x1b", b"\n"), 0),
+    ],
+    ids=["NO_COLOR", "dumb", "quiet"],
+)
+def test_less_than_a_terminal_can_do(
+    terminal: Open, options: list[str], environment: dict[str, str], absent: tuple[bytes, ...], lines: int
+):
+    script = "echo first; sleep 0.7; echo second"
+    it = terminal(*options, "--workers", "2", "--", "sh", "-c", script, env=environment)
     assert it.wait() == 0
-    assert b"\x1b[3" not in it.raw and b"\x1b[1m" not in it.raw
-    assert "worker/1 | second" in it.text
-
-
-def test_a_terminal_that_can_do_nothing(terminal: Open):
-    it = terminal(*_TWO_LINES, env={"TERM": "dumb"})
-    assert it.wait() == 0
-    assert b"\x1b" not in it.raw
-    assert "worker/1 | second" in it.text
-
-
-def test_quiet_draws_nothing(terminal: Open):
-    it = terminal("--quiet", *_TWO_LINES)
-    assert it.wait() == 0
-    assert it.raw == b""
+    assert not [sequence for sequence in absent if sequence in it.raw]
+    assert it.text.count("| second") == lines
 
 
 def test_a_small_window_and_one_that_changes(terminal: Open, tmp_path: Path):
@@ -97,14 +86,14 @@ def test_a_closed_window_ends_the_job(terminal: Open, launch: Launch, family: Fa
     family.gone(0.5)
 
 
-def test_a_table_in_colour_tells_what_failed(terminal: Open):
+def test_a_table_in_colour_shows_what_failed(terminal: Open):
     it = terminal("--workers", "3", "--", "sh", "-c", "test $TASK_INDEX != 1 || exit 7; sleep 60")
     assert it.wait() == 7
     assert b"\x1b[1;31mfailed" in it.raw and b"\x1b[33mstopped" in it.raw
     assert "first to fail" in it.text
 
 
-def test_in_the_background_of_a_terminal_that_stops_who_writes(terminal: Open, launch: Launch):
+def test_in_the_background_of_a_terminal_with_tostop(terminal: Open, launch: Launch):
     shell = ["sh", "-c", 'stty tostop; set -m; "$@" & wait $!', "sh", sys.executable, "-m", "launcher"]
     it = terminal("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 60", command=shell)
     it.until(lambda it: it.text.count("| up") == 2)

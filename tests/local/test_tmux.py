@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -86,7 +87,7 @@ def test_a_pane_a_task_titled_and_live(launch: Launch, family: Family, tmp_path)
     family.gone(0.5)
 
 
-def test_exit_statuses_are_collected_all_the_same(launch: Launch, family: Family):
+def test_exit_statuses_are_collected(launch: Launch, family: Family):
     script = "exit $((TASK_INDEX + 3))"
     ended = launch("--tmux", "--workers", "3", "--on-failure", "continue", "--", "sh", "-c", script)
     assert last_run(launch).codes() == [3, 4, 5]
@@ -135,10 +136,8 @@ def test_kill_9_of_the_launcher_leaves_no_tmux(launch: Launch, family: Family):
 def test_kill_9_of_the_launcher_while_the_session_is_made(launch: Launch, family: Family):
     for moment in range(8):
         started = launch.start("--tmux", "--workers", "4", "--", *stub("family", "ignore", "sleep"))
-        try:  # any moment will do
+        with contextlib.suppress(subprocess.TimeoutExpired):
             started.process.wait(0.1 + moment * 0.03)
-        except subprocess.TimeoutExpired:
-            pass
         started.kill()
         family.gone(4.0)
         family.forget()
@@ -166,24 +165,16 @@ def test_a_tmux_that_is_stuck_holds_nothing_up(launch: Launch, family: Family):
 def test_weird_names_and_colours_do_no_harm(launch: Launch, weird_path):
     """The folder's name is in tmux's command line."""
     folder = weird_path / "run #{pid} 100%"
-    words = [
-        "--run-dir",
-        str(folder),
-        "--workers",
-        "2",
-        "--",
-        "sh",
-        "-c",
-        r"printf '\033[31mred\033[0m\n'; sleep 60",
-    ]
-    started, session = _started(launch, *words)
+    script = r"printf '\033[31mred\033[0m\n'; sleep 60"
+    words = ["--run-dir", str(folder), "--workers", "2"]
+    started, session = _started(launch, *words, "--", "sh", "-c", script)
     soon(lambda: "red" in session.pane("worker/1"))
     started.send(signal.SIGTERM)
     assert started.wait().code == 143
 
 
 def test_without_tmux(launch: Launch, tmp_path):
-    """Said before anything is started."""
+    """Reported before anything is started."""
     ended = launch("--tmux", "--", "/bin/touch", tmp_path / "started", env={"PATH": str(tmp_path)})
     assert ended.code == 125
     assert "apt-get install tmux" in ended.err
@@ -202,21 +193,34 @@ def test_attached(terminal: Open, launch: Launch, family: Family, tmp_path: Path
     it.until(lambda it: "I am 0" in it.text and "I am 1" in it.text and "worker/1 pid" in it.text)
     (tmp_path / "go").touch()
     it.until(lambda it: "job over: ok" in it.text)
-    assert it.process.poll() is None, "it stays until somebody has seen it"
+    assert it.process.poll() is None, "it stays until a key is pressed"
     it.press("q")
     assert it.wait() == 0
     assert "succeeded" in it.text[it.text.rindex("HOST") :]
     family.gone(0.5)
 
 
-def test_ctrl_c_in_the_session_ends_the_job(terminal: Open, launch: Launch, family: Family):
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [
+        (lambda it: it.press("\x03"), 130),
+        (lambda it: it.process.send_signal(signal.SIGTERM), 143),
+        (Terminal.close, 129),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "window closed"],
+)
+def test_what_ends_an_attached_job(
+    terminal: Open, launch: Launch, family: Family, act: Callable[[Terminal], None], code: int
+):
+    """None of them waits for a key: neither while the job runs nor when it is over."""
     it = terminal("--tmux", "--workers", "2", "--", "sh", "-c", "echo I am $TASK_INDEX; exec sleep 60")
     it.until(lambda it: "I am 0" in it.text and "I am 1" in it.text)
-    it.press("\x03")
-    code = it.wait()
-    assert code == 130
+    act(it)
+    if code != 129:
+        assert it.wait() == code
+    assert it.process.returncode == code
     assert set(last_run(launch).states().values()) == {"stopped"}
-    family.gone(0.5)
+    family.gone(1.0)
 
 
 def test_a_failure_is_seen_in_the_session(terminal: Open, launch: Launch):
@@ -229,15 +233,6 @@ def test_a_failure_is_seen_in_the_session(terminal: Open, launch: Launch):
     assert "worker/1 failed" in it.text
 
 
-def test_a_signal_ends_it_also_while_it_is_looked_at(terminal: Open, launch: Launch, family: Family):
-    """Who sends SIGTERM does not press q: neither while the job runs nor when it is over."""
-    it = terminal("--tmux", "--workers", "2", "--", "sh", "-c", "echo I am $TASK_INDEX; exec sleep 60")
-    it.until(lambda it: "I am 1" in it.text)
-    it.process.send_signal(signal.SIGTERM)
-    assert it.wait() == 143
-    family.gone(0.5)
-
-
 def test_a_session_that_is_only_looked_at_ends_on_a_signal(terminal: Open, launch: Launch, family: Family):
     it = terminal("--tmux", "--", "echo", "hi")
     it.until(lambda it: "job over" in it.text)
@@ -245,12 +240,3 @@ def test_a_session_that_is_only_looked_at_ends_on_a_signal(terminal: Open, launc
     assert it.wait() == 0
     assert "succeeded" in it.text
     family.gone(0.5)
-
-
-def test_a_closed_window_with_a_session(terminal: Open, launch: Launch, family: Family):
-    """The terminal goes away: so do session and job, and nobody waits for a key."""
-    it = terminal("--tmux", "--workers", "2", "--", "sh", "-c", "echo I am $TASK_INDEX; exec sleep 60")
-    it.until(lambda it: "I am 1" in it.text)
-    it.close()
-    assert it.process.returncode == 129
-    family.gone(1.0)

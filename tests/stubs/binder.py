@@ -42,7 +42,7 @@ def stolen(ports):
 
 
 def serves(server, host, port):
-    """Connect to ourselves; those who came before that, to meet, are kept waiting."""
+    """Connect to ourselves; connections that came before that, to meet, wait."""
     client = fresh()
     early: list[int] = []
     client.connect((host, port))

@@ -40,7 +40,7 @@ def note_me():
 
 
 def fork(child):
-    """Run ``child`` in a child; return when it has said that it is there.
+    """Run ``child`` in a child; return when it has reported that it is there.
 
     What only starts a daemon has ended then, and stays a zombie.
     """

@@ -1,4 +1,4 @@
-"""Prints what it is told: ``printer.py KIND [NUMBER]``.
+"""Prints output of one kind: ``printer.py KIND NUMBER``.
 
 =========  ================================================================
 endless    NUMBER MiB without a newline
@@ -7,7 +7,6 @@ torn       NUMBER lines, each in pieces with pauses between them
 progress   a progress bar that rewrites its line NUMBER times
 backspace  the same with backspaces
 binary     every byte there is, NUMBER times
-closed     a line, then closes stdout and stderr, goes on for a moment, exits with 4
 mebibytes  NUMBER MiB of lines of 100 bytes; then its seconds, in file TOOK
 =========  ================================================================
 """
@@ -61,14 +60,6 @@ def binary(number):
     say(bytes(range(256)) * number + b"\n")
 
 
-def closed(_):
-    say(b"before\n")
-    os.close(1)
-    os.close(2)
-    time.sleep(0.2)
-    sys.exit(4)
-
-
 def mebibytes(number):
     began = time.monotonic()
     line = b"z" * 99 + b"\n"
@@ -78,4 +69,4 @@ def mebibytes(number):
         file.write(str(time.monotonic() - began))
 
 
-globals()[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+globals()[sys.argv[1]](int(sys.argv[2]))

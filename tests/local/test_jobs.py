@@ -1,0 +1,168 @@
+"""Job files, hosts and options by the installed command: what the tasks get, and what is noted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import ROOT, RunFolder, last_run, stub
+
+JOB = """\
+command: [train.py, --out, $HOME]
+flags: true
+roles:
+  master: 1
+  workers: {count: 1, flags: false}
+  board: {sidecar: true, command: [board.py]}
+"""
+
+
+def test_flags_by_role_and_the_master_of_tensorflow_1(launch: Launch, tmp_path: Path):
+    for name in ("train.py", "board.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "job.yaml").write_text(JOB)
+    ended = launch("--dry-run", "--json", tmp_path / "job.yaml", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    plan = json.loads(ended.out)
+    flags = {task["task"]: "--task_index=0" in task["argv"] for task in plan["tasks"]}
+    assert flags == {"master/0": True, "workers/0": False, "board/0": False}
+    assert json.loads(plan["tasks"][0]["env"]["TF_CONFIG"]) == {
+        "cluster": {"master": plan["cluster"]["master"]},
+        "task": {"type": "master", "index": 0},
+    }
+    notes = "\n".join(plan["notes"])
+    assert f'{tmp_path}/job.yaml:5: role "workers": did you mean "worker"?' in notes
+    assert f"{tmp_path}/job.yaml:1: $HOME reaches the program as it is written" in notes
+    job = "roles: {master: {command: 'true'}, worker: {command: [sleep, '60']}}\n"
+    (tmp_path / "job.yaml").write_text(job)
+    assert launch(tmp_path / "job.yaml").code == 0, "its end is the job's, as a chief's"
+
+
+def test_roles_of_the_user(launch: Launch, tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "roles:\n"
+        "  reader:\n    count: 2\n    program: sh -c 'echo read; exec sleep 60'\n    service: true\n"
+        "  trainer:\n    count: 2\n    program: [sh, -c, 'echo \"train {reader_hosts} $EXTRA\"']\n"
+        "    env: {EXTRA: more}\n"
+    )
+    ended = launch(job)
+    assert ended.code == 0
+    run = last_run(launch)
+    assert run.states() == {
+        "reader/0": "stopped", "reader/1": "stopped", "trainer/0": "succeeded", "trainer/1": "succeeded",
+    }  # fmt: skip
+    readers = ",".join(run.plan["cluster"]["reader"])
+    assert f"trainer/1 | train {readers} more" in ended.out
+
+
+def test_paths_in_a_job_file_are_relative_to_it(launch: Launch, tmp_path: Path):
+    """Wherever it is started from."""
+    for name in ("here/bin", "here/sub", "here/main"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "here/bin/python").symlink_to(sys.executable)
+    (tmp_path / "here/main/where.py").write_text("import os\nprint(os.getcwd())\n")
+    (tmp_path / "here/sub/where.py").write_text("import os\nprint(os.getcwd())\n")
+    (tmp_path / "here/hosts").write_text("localhost slots=2\n")
+    job = tmp_path / "here/job.yaml"
+    job.write_text(
+        "program: [where.py]\nworkdir: main\npython: bin/python\nrun_dir: run\nhosts: hosts\n"
+        "roles: {worker: 1, other: {workdir: sub}}\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT)}
+    ended = launch("here/job.yaml", cwd=tmp_path, env=environment)
+    assert ended.code == 0, ended.err
+    run = RunFolder(tmp_path / "here/run")
+    assert run.log("worker/0").decode().strip() == str(tmp_path / "here/main")
+    assert run.log("other/0").decode().strip() == str(tmp_path / "here/sub")
+    assert run.plan["tasks"][0]["argv"][0] == str(tmp_path / "here/bin/python")
+
+
+def test_a_folder_with_the_name_of_a_host(launch: Launch, tmp_path: Path):
+    (tmp_path / "localhost").mkdir()
+    assert launch("--dry-run", "--hosts", "localhost", "true", cwd=tmp_path).code == 0
+
+
+def test_a_tilde_is_the_home_and_keeps_the_environment_of_a_python(launch: Launch):
+    """A virtual environment's Python finds its packages by the path that it was started with."""
+    folder = launch.home / "venv"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).parent}\n")
+    (launch.home / "where.py").write_text("import os, sys\nprint(sys.prefix, os.getcwd())\n")
+    ended = launch("--workdir", "~", "--python", "~/venv/bin/python", "where.py")
+    assert f"| {folder} {launch.home}\n" in ended.out, ended.out + ended.err
+
+
+def test_the_command_line_wins_over_hostfile_and_job_file(launch: Launch, tmp_path: Path):
+    (tmp_path / "hosts.yaml").write_text("hosts:\n  - {name: localhost, env: {BATCH: '32', HOST: '1'}}\n")
+    words = ["-x", "BATCH=64", "--", "sh", "-c", "echo $BATCH $HOST"]
+    ended = launch("--hosts", tmp_path / "hosts.yaml", *words)
+    assert "| 64 1" in ended.out
+    (tmp_path / "job.yaml").write_text(
+        "env: {A: '1', B: '1'}\ncommand: [sh, -c, 'echo $A $B $C']\n"
+        "roles:\n  worker: {count: 1, env: {A: '2'}}\n"
+    )
+    ended = launch(tmp_path / "job.yaml", "-x", "A=3", "-x", "C=3")
+    assert "| 3 1 3" in ended.out, ended.out + ended.err
+
+
+# ---------------------------------------------------------------------- output folders
+
+
+def test_each_task_has_an_output_folder_in_the_run(launch: Launch, tmp_path: Path):
+    stays = "test $JOB_NAME = ps && sleep 60; until test -s $OUTPUT_DIR/../ps-0/file; do sleep 0.05; done"
+    script = f"echo $JOB_NAME $TASK_INDEX > $OUTPUT_DIR/file; {stays}"
+    job = f"command: [sh, -c, '{script}']\nroles: {{worker: 2, ps: 1}}\noutput_dirs: yes\n"
+    (tmp_path / "job.yaml").write_text(job)
+    ended = launch(tmp_path / "job.yaml", "--run-dir", tmp_path / "run")
+    assert ended.code == 0, ended.err
+    run = RunFolder(tmp_path / "run")
+    assert {file.parent.name: file.read_text() for file in run.path.glob("output/*/file")} == {
+        "worker-0": "worker 0\n",
+        "worker-1": "worker 1\n",
+        "ps-0": "ps 0\n",
+    }
+    assert run.plan["tasks"][0]["env"]["OUTPUT_DIR"] == str(run.path / "output/worker-0")
+
+
+def test_no_output_folder_by_default(launch: Launch, tmp_path: Path):
+    ended = launch("--run-dir", tmp_path / "run", "--", "sh", "-c", 'echo "<$OUTPUT_DIR>"')
+    assert "<>" in ended.out and not (tmp_path / "run/output").exists()
+
+
+def test_a_dry_run_names_the_output_folder(launch: Launch, tmp_path: Path):
+    ended = launch("--output-dirs", "--run-dir", tmp_path / "run", "--dry-run", "true")
+    assert ended.code == 0, ended.err
+    assert f"{tmp_path}/run/output/worker-0" in ended.out
+    assert "# --output-dirs: what tasks put into OUTPUT_DIR is in " in ended.out
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------------- ports
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_two_launches_at_once_twenty_times_over(launch: Launch):
+    """16 tasks each serve on their port, and try to get those of the others."""
+    for _ in range(20):
+        both = [
+            launch.start("--workers", "16", "--", *stub("binder", "{ps_hosts}", "{worker_hosts}"))
+            for _ in range(2)
+        ]
+        for started in both:
+            ended = started.wait(100)
+            assert ended.code == 0, ended.out + ended.err
+
+
+def test_ports_on_several_hosts(launch: Launch):
+    words = ["--hosts", "hostfiles/two-local.yaml", "--ps", "2", "--workers", "2"]
+    ended = launch(*words, "--", *stub("binder", "{ps_hosts}", "{worker_hosts}"))
+    assert ended.code == 0, ended.out + ended.err
+    addresses = [task["address"] for task in last_run(launch).plan["tasks"]]
+    assert {address.partition(":")[0] for address in addresses} == {"127.0.0.1", "127.0.0.2"}

@@ -139,6 +139,18 @@ def test_a_reader_that_has_seen_enough_ends_the_job(launch: Launch, family: Fami
     assert last_run(launch).report["exit_code"] == 141
 
 
+def test_a_reader_that_stops_for_a_while_loses_nothing(launch: Launch, tmp_path: Path):
+    """It holds the tasks up meanwhile; the log is written before the console."""
+    took = tmp_path / "took"
+    words = ["-x", f"TOOK={took}", "--", *stub("printer", "mebibytes", 40)]
+    ended = launch.start(*words, command=_piped("(sleep 4; cat)")).wait()
+    assert ended.code == 0
+    assert last_run(launch).log("worker/0") == (b"z" * 99 + b"\n") * 40 * 10486
+    assert ended.out.count("worker/0 | " + "z" * 99 + "\n") == 40 * 10486
+    assert float(took.read_text()) > 2
+    assert "succeeded" in ended.out
+
+
 def test_a_closed_stdout_is_no_fault(launch: Launch):
     started = launch.start(
         "--workers", "2", "--", "sh", "-c", "echo y", command=("sh", "-c", '"$@" >&-', "sh", *COMMAND)

@@ -262,7 +262,8 @@ def test_two_hundred_processes_that_fork_and_end(agent: Driver, eyes: Eyes, igno
     agent.started("worker/1", ["sleep", "600"])
     agent.prints("worker/0", b"up")
     since = time.monotonic()
-    gone = agent.stopped("worker/0", timeout=30)
+    # Two hundred processes leave the agent little of a busy machine.
+    gone = agent.stopped("worker/0", ((15, 0.3), (9, 20.0)), timeout=30)
     print(f"gone in {time.monotonic() - since:.2f} s, {gone.leftovers} leftovers")
     assert gone.unkillable == ()
     left = eyes.code(

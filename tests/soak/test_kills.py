@@ -97,9 +97,10 @@ def test_on_a_host(ssh_launch: Launch, hosts: list[LabHost], victim: str, moment
     elif moment == "start":
         started.until(lambda it: it.out.count("| up") == 2, 60)
     if victim == "task":
-        pid = started.out.partition("| up ")[2].split()[0]
-        for host in hosts[:2]:
-            host.run(["sh", "-c", f"kill -KILL {pid} 2>/dev/null || true"])
+        before, _, after = started.out.partition("| up ")
+        name, pid = before.splitlines()[-1].split()[0], after.split()[0]
+        host = next(host for host in hosts if host.name == name)
+        host.run(["sh", "-c", f"kill -KILL {pid} 2>/dev/null || true"])
     elif victim != "launcher":
         look = f"grep -l launch-{victim} /proc/[0-9]*/comm | cut -d/ -f3"
         pids = hosts[0].run(["sh", "-c", look]).stdout.decode().split()

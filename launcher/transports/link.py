@@ -104,6 +104,7 @@ class ReconnectingLink(threading.Thread):
         notify: gets a line for the user when the connection is lost, and when it is back; called by the
             thread.
         stays: see `Link`.
+        grace: seconds, at least, that the agent waits for a new connection after a closed one.
 
     Raises:
         OSError, RuntimeError: there is no descriptor, or no thread, left.
@@ -120,6 +121,7 @@ class ReconnectingLink(threading.Thread):
         arguments: dict[str, Any],
         notify: Callable[[str], None],
         stays: bool = False,
+        grace: float = 0.0,
     ) -> None:
         super().__init__(name=f"link {host}", daemon=True)
         now = time.monotonic()
@@ -127,6 +129,7 @@ class ReconnectingLink(threading.Thread):
         self._lease = float(arguments["lease"])
         self._arguments = {**arguments, "lease": max(self._lease - HEAD_START, self._lease * LEAST_SHARE)}
         self.stays = stays
+        self._grace = grace
         self.tasks: set[str] = set()
         #: Guards the channel, the inbox and the commands.
         self._lock = threading.Lock()
@@ -318,7 +321,7 @@ class ReconnectingLink(threading.Thread):
                 messages = self._channel.receive(data)
             if self._channel.met and not self._met:
                 self._met = True
-                self._channel.grace = _GRACE * (self._received_at - self._began)
+                self._channel.grace = max(self._grace, _GRACE * (self._received_at - self._began))
             if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f} s")
                 self._lost_at, self._backoff = None, 0.0

@@ -174,7 +174,9 @@ def test_a_time_limit_ends_the_copy(ssh_launch: Launch, hosts: list[LabHost], tm
     hosts[0].netem_off()
     assert (ended.code, ended.out) == (124, "")
     assert f"{hosts[0].name}: the time limit (--timeout) ended the copying" in ended.err, ended.err
-    assert not list((hosts[0].there(hosts[0].home) / CACHE / "work").glob("*/*"))
+    work = hosts[0].there(hosts[0].home) / CACHE / "work"
+    # Hidden names may stay after a bad connection: the next launch removes them.
+    assert not [path for path in work.glob("*/*") if not path.name.startswith(".")]
 
 
 def test_several_launches_at_once(ssh_launch: Launch, hosts: list[LabHost], project: Path):

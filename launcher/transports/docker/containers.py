@@ -37,6 +37,8 @@ _T = TypeVar("_T")
 _RUN, _SERVE = "launcher.agent.main:run", "launcher.agent.main:serve"
 #: The engine of this machine in lines for the user.
 HERE = "this machine"
+#: Seconds that an agent in a container waits for a new connection: a login and a ``docker exec``.
+_RECONNECT = 4.0
 #: Seconds for an answer of an engine that may hang, at the end.
 _HURRY = 10.0
 
@@ -257,7 +259,9 @@ class Containers:
         if host.name in self._links:
             return self._links[host.name]
         try:
-            return ReconnectingLink(host.name, self, self._arguments[host.name], self._notice)
+            return ReconnectingLink(
+                host.name, self, self._arguments[host.name], self._notice, grace=_RECONNECT
+            )
         except (OSError, RuntimeError) as error:
             raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error
 

@@ -23,7 +23,7 @@ from launcher.agent.watchdog import EXPLAINED
 from launcher.job import TaskId
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
 
-#: How tasks are stopped whose launcher is gone: their output has no reader, so it is short.
+#: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
 ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the launcher to take the last messages when an agent with a pipe closes.
 FAREWELL = 5.0

@@ -249,7 +249,7 @@ def _pickled_error(error: BaseException) -> Sequence[bytes]:
 
 
 def _serve(connector: Connector, work: Message) -> None:
-    """Run instances until the driver has no more."""
+    """Run instances until the driver sends no other."""
     for name in _OF_CLUSTERS:
         os.environ.pop(name, None)
     free = Message(MessageType.FREE, {"number": None})

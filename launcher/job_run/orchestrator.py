@@ -8,16 +8,16 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from launcher import events
 from launcher.errors import ProtocolError, TransportError
 from launcher.job import TASK_MARK, Host, JobSpec, Placement, Plan, TaskId
+from launcher.job_run.display import JobDisplay
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import HostHints, Notices
 from launcher.job_run.plan import write_plan
-from launcher.output.base import Opening, Renderer, Shown
-from launcher.output.writer import Writer
+from launcher.output.base import Opening, Shown
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan
 from launcher.supervisor import Machine, Phase
@@ -32,17 +32,6 @@ _REASON_WAIT = 2.0
 _LOOK = 0.01
 
 
-class Display(Protocol):
-    """What shows the job and writes its files."""
-
-    renderers: Sequence[Renderer]
-    #: Writes to the reader of the output.
-    writer: Writer
-
-    def stop_asked(self) -> events.StopAsked | None:
-        """An event, once, if the display asks for the end: its reader has gone, its session was closed."""
-
-
 class _Connection:
     """The connection to the agent of one host."""
 
@@ -54,6 +43,9 @@ class _Connection:
         self.stays = False
         #: The selector watches `Link.writing`.
         self.watched = -1
+        #: When it ended without AgentClosed, until the reason is known; and until when to ask for that.
+        self.lost_at = 0.0
+        self.ask_until = 0.0
         #: Seconds that the host's clock is behind ours, by the quickest event so far.
         self._clock_behind = float("inf")
 
@@ -67,27 +59,6 @@ class _Connection:
             return event
         self._clock_behind = min(self._clock_behind, events.now() - event.at)
         return event._replace(at=event.at + self._clock_behind)
-
-
-class _LostAgent:
-    """An agent that ended without AgentClosed, until the reason is known."""
-
-    def __init__(self, connection: _Connection, at: float) -> None:
-        self.connection = connection
-        self.at = at
-        #: When to ask for the reason next (monotonic).
-        self.next_look = time.monotonic()
-        self._deadline = self.next_look + _REASON_WAIT
-        self._pause = _LOOK
-
-    def reason(self) -> str | None:
-        """Why it ended; ``None``: ask again at `next_look`."""
-        reason = self.connection.link.wait(0.0)
-        now = time.monotonic()
-        if reason is None and now < self._deadline:
-            self.next_look, self._pause = now + self._pause, 2 * self._pause
-            return None
-        return reason or "its agent ended"
 
 
 class Orchestrator:
@@ -109,7 +80,7 @@ class Orchestrator:
         job: JobSpec,
         placement: Placement,
         open_link: Callable[[Host], Link],
-        display: Display,
+        display: JobDisplay,
         opening: Opening,
         interrupts: Interrupts,
         notices: Notices,
@@ -130,7 +101,7 @@ class Orchestrator:
         self._machine = Machine(job, placement, opening.job, check)
         self._selector = selectors.DefaultSelector()
         self._connections: dict[str, _Connection] = {}
-        self._lost: list[_LostAgent] = []
+        self._lost: list[_Connection] = []
         self._timers: dict[str, float] = {}
         self._due: list[tuple[float, str]] = []
         self._finished = False
@@ -224,7 +195,7 @@ class Orchestrator:
     def _seconds_to_wait(self) -> float | None:
         now = time.monotonic()
         waits = [self._due[0][0] - now] if self._due else []
-        waits += [lost.next_look - now for lost in self._lost]
+        waits += [_LOOK] if self._lost else []
         waits += [wait for one in self._display.renderers if (wait := one.tick(now)) is not None]
         return max(0.0, min(waits)) if waits else None
 
@@ -289,7 +260,8 @@ class Orchestrator:
             return
         if messages is None:
             self._close(connection)
-            self._lost.append(_LostAgent(connection, events.now()))
+            connection.lost_at, connection.ask_until = events.now(), time.monotonic() + _REASON_WAIT
+            self._lost.append(connection)
             return
         for message in messages:
             self._handle(connection.dated(message))
@@ -297,12 +269,12 @@ class Orchestrator:
                 self._close(connection, connection.link.stays)
 
     def _report_lost_agents(self) -> None:
-        now = time.monotonic()
-        for lost in [lost for lost in self._lost if lost.next_look <= now]:
-            reason = lost.reason()
-            if reason is not None:
-                self._lost.remove(lost)
-                self._handle(events.AgentLost(lost.connection.host, lost.at, reason))
+        for connection in tuple(self._lost):
+            reason = connection.link.wait(0.0)
+            if reason is not None or time.monotonic() >= connection.ask_until:
+                self._lost.remove(connection)
+                text = reason or "its agent ended"
+                self._handle(events.AgentLost(connection.host, connection.lost_at, text))
 
     def _close(self, connection: _Connection, stays: bool = False) -> None:
         if not connection.closed:

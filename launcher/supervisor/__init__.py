@@ -1,8 +1,7 @@
 """Supervises one job. Pure: events in, commands out; no clock, no thread, no process.
 
-`machine` passes each event to the module that handles it: `host_events`, `task_events`, `requests` (the user
-and timers). They change one `state.JobState`; `ending` brings the end of the job about. `tasks` has what is
-known of each task.
+`machine` takes each event, and handles those of the user and of timers; `host_events` and
+`task_events` handle the others. They change one `state.JobState`; `tasks` has what is known of each task.
 """
 
 from launcher.supervisor.machine import InvalidTransition, Machine, Phase

@@ -6,11 +6,11 @@ forty hosts the user wants to see all faults at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from launcher import events
-from launcher.events import Command, Tell
 from launcher.report import Failure, Reason, TaskState
-from launcher.supervisor import ending
-from launcher.supervisor.state import HOST_FAULT, AgentState, JobState, Phase
+from launcher.supervisor.state import HOST_FAULT, JobState, Phase
 from launcher.supervisor.tasks import TaskRecord
 from launcher.text import listed
 
@@ -25,123 +25,137 @@ _ADVICE = (
 )
 
 
-def agent_ready(job: JobState, event: events.AgentReady) -> list[Command]:
+def agent_ready(job: JobState, event: events.AgentReady) -> None:
     """An agent has answered."""
     if job.phase is Phase.CLOSING:  # it came up after the others were closed
-        return [events.CloseAgent(event.host)]
-    job.agents.set(event.host, AgentState.READY)
-    return _go_on(job, [events.HoldPorts(event.host, job.tasks.on(event.host))])
+        job.do(events.CloseAgent(event.host))
+    elif job.phase is Phase.GATHERING:
+        tasks = tuple(record.task for record in job.by_host[event.host])
+        job.do(events.HoldPorts(event.host, tasks))
 
 
-def ports_held(job: JobState, event: events.PortsHeld) -> list[Command]:
+def ports_held(job: JobState, event: events.PortsHeld) -> None:
     """A host holds its ports; with the last of them the plan can be made."""
-    job.agents.set(event.host, AgentState.HOLDING)
     for task, port in event.ports.items():
-        job.tasks.records[task].port = port
-    commands: list[Command] = []
-    if all(state is AgentState.HOLDING for state in job.agents.states.values()):
-        commands = _try_peers(job) if job.check else _make_plan(job)
-    return _go_on(job, commands)
+        job.records[task].port = port
+    job.early.pop(event.host, None)
+    if job.phase is Phase.GATHERING and not job.early and job.failure is None:
+        _try_peers(job) if job.check else _make_plan(job)
+    _give_up_if_failed(job)
 
 
-def ports_refused(job: JobState, event: events.PortsRefused) -> list[Command]:
+def ports_refused(job: JobState, event: events.PortsRefused) -> None:
     """A host has too few ports."""
-    job.agents.set(event.host, AgentState.REFUSED)
-    text = f"{event.host} does not have a port for each of its tasks: {event.why}"
-    job.fail(Failure(Reason.LAUNCHER, None, event.host, event.at, text), HOST_FAULT)
-    return _go_on(job, [Tell(text, urgent=True)])
+    job.early.pop(event.host, None)
+    _refuse(job, event, f"{event.host} does not have a port for each of its tasks: {event.why}")
+    _give_up_if_failed(job)
 
 
-def peers_tried(job: JobState, event: events.PeersTried) -> list[Command]:
+def peers_tried(job: JobState, event: events.PeersTried) -> None:
     """A host has tried to reach others; when all have, the plan can be made."""
     if event.host not in job.checking:
-        return _go_on(job, [])
+        return
     job.checking.discard(event.host)
-    commands: list[Command] = []
     for address, why in event.unreachable.items():
-        text = f"{event.host} can't reach {address}: {why} ({_ADVICE})"
-        job.fail(Failure(Reason.LAUNCHER, None, event.host, event.at, text), HOST_FAULT)
-        commands.append(Tell(text, urgent=True))
+        _refuse(job, event, f"{event.host} can't reach {address}: {why} ({_ADVICE})")
     if not job.checking and job.failure is None:
-        commands += [events.CancelTimer("check"), *_make_plan(job)]
-    return _go_on(job, commands)
+        job.do(events.CancelTimer("check"))
+        _make_plan(job)
+    _give_up_if_failed(job)
 
 
-def check_late(job: JobState) -> list[Command]:
+def check_late(job: JobState) -> None:
     """The check of the network takes too long: start without it, if nothing else is wrong."""
     late = listed(sorted(job.checking))
     job.checking.clear()
-    commands: list[Command] = []
     if job.failure is None:
-        text = f"going on without the check of the network on {late}: no answer"
-        commands = [Tell(text), *_make_plan(job)]
-    return _go_on(job, commands)
+        job.notify(f"going on without the check of the network on {late}: no answer")
+        _make_plan(job)
+    _give_up_if_failed(job)
 
 
-def _go_on(job: JobState, commands: list[Command]) -> list[Command]:
-    """Go on, or give up once every host has answered."""
-    if job.phase is not Phase.GATHERING or job.failure is None:
-        return commands if job.phase is Phase.GATHERING else []
-    if not job.agents.early() and not job.checking:
-        return ending.stop(job, commands)
-    if not job.answers_limited:
-        job.answers_limited = True
-        commands.append(events.SetTimer("rest", REST_LIMIT))
-    return commands
+def lose(job: JobState, hosts: Iterable[str], why: str, at: float) -> None:
+    """Hosts that did not answer in time are lost."""
+    for host in list(hosts):
+        if host in job.agents and job.phase is not Phase.OVER:
+            agent_lost(job, events.AgentLost(host, at, why))
 
 
-def _make_plan(job: JobState) -> list[Command]:
-    records = job.tasks.records.items()
-    return [events.MakePlan({task: record.port for task, record in records if record.port is not None})]
-
-
-def _try_peers(job: JobState) -> list[Command]:
-    """Each host tries the next two: together that is both directions, and little work for each."""
-    hosts = tuple(job.agents.states)
-    job.checking = set(hosts)
-    commands: list[Command] = [events.SetTimer("check", CHECK_LIMIT)]
-    for index, host in enumerate(hosts):
-        others = dict.fromkeys(hosts[(index + step) % len(hosts)] for step in _STEPS)
-        addresses = (
-            job.tasks.records[job.tasks.on(other)[0]].reached_at for other in others if other != host
-        )
-        commands.append(events.TryPeers(host, tuple(addresses)))
-    return commands
-
-
-def agent_lost(job: JobState, event: events.AgentLost) -> list[Command]:
+def agent_lost(job: JobState, event: events.AgentLost) -> None:
     """Nothing more will come from the host, and its tasks will not be seen again."""
     # Whether it is lost: a host that never was ready can't be used.
-    lost = "can't be used" if event.host in job.agents.early() else "is lost"
-    job.agents.set(event.host, AgentState.LOST)
-    job.checking.discard(event.host)
+    lost = "can't be used" if event.host in job.early else "is lost"
+    job.left(event.host)
     text = f"host {event.host} {lost}: {event.why.removeprefix(f'{event.host}: ')}"
-    commands: list[Command] = [Tell(text, urgent=True), events.HangUp(event.host)]
+    job.notify(text, urgent=True)
+    job.do(events.HangUp(event.host))
     if job.phase is Phase.CLOSING:  # nothing of the job was there any more
-        return commands + ending.finish_if_closed(job)
-    for task in job.tasks.open_on(event.host):
-        _lose_task(job, job.tasks.records[task], event, lost)
-    _fail(job, event.host, event.at, text)
-    return _go_on(job, commands) if job.phase is Phase.GATHERING else ending.judge(job, commands)
+        job.finish_if_closed()
+        return
+    for record in job.open_on(event.host):
+        _lose_task(job, record, event, lost)
+    _fail_by_loss(job, event.host, event.at, text)
+    _give_up_if_failed(job) if job.phase is Phase.GATHERING else job.judge()
 
 
-def agent_closed(job: JobState, event: events.AgentClosed) -> list[Command]:
+def agent_closed(job: JobState, event: events.AgentClosed) -> None:
     """It closed on command, or was ended from outside."""
-    if job.phase is not Phase.CLOSING:
-        return agent_lost(job, events.AgentLost(event.host, event.at, _LEFT))
-    job.agents.set(event.host, AgentState.CLOSED)
-    return ending.finish_if_closed(job)
+    if job.phase is Phase.CLOSING:
+        job.left(event.host)
+        job.finish_if_closed()
+    else:
+        agent_lost(job, events.AgentLost(event.host, event.at, _LEFT))
 
 
-def stopped_without_command(job: JobState, event: events.TaskSignalled) -> list[Command]:
+def stopped_without_command(job: JobState, event: events.TaskSignalled) -> None:
     """An agent stops a task without a command: the agent, or its watchdog, was ended from outside."""
-    job.tasks.records[event.task].move(TaskState.STOPPING, event)
-    if job.agents.states[event.host] is AgentState.LEAVING:
-        return []
-    job.agents.set(event.host, AgentState.LEAVING)
-    text = f"host {event.host} is lost: {_LEFT}"
-    _fail(job, event.host, event.at, text)
-    return ending.judge(job, [Tell(text, urgent=True)])
+    job.records[event.task].move(TaskState.STOPPING, event)
+    if event.host not in job.leaving:
+        job.leaving.add(event.host)
+        text = f"host {event.host} is lost: {_LEFT}"
+        job.notify(text, urgent=True)
+        _fail_by_loss(job, event.host, event.at, text)
+        job.judge()
+
+
+def _refuse(job: JobState, event: events.PortsRefused | events.PeersTried, text: str) -> None:
+    if job.phase is Phase.GATHERING:
+        job.notify(text, urgent=True)
+        _fail(job, Reason.LAUNCHER, event.host, event.at, text)
+
+
+def _fail(job: JobState, reason: Reason, host: str, at: float, text: str) -> None:
+    first = job.fail(Failure(reason, None, host, at, text), HOST_FAULT)
+    if first and job.phase is Phase.GATHERING:
+        job.do(events.SetTimer("rest", REST_LIMIT))
+
+
+def _fail_by_loss(job: JobState, host: str, at: float, text: str) -> None:
+    """A lost host is the job's failure, unless the job has begun and only sidecars ran there."""
+    if job.phase is Phase.GATHERING or not all(record.sidecar for record in job.by_host[host]):
+        _fail(job, Reason.HOST_LOST, host, at, text)
+
+
+def _give_up_if_failed(job: JobState) -> None:
+    """Before the start: stop after a failure, once every host has answered."""
+    if job.phase is Phase.GATHERING and job.failure is not None and not job.early and not job.checking:
+        job.stop()
+
+
+def _make_plan(job: JobState) -> None:
+    records = job.records.items()
+    job.do(events.MakePlan({task: record.port for task, record in records if record.port is not None}))
+
+
+def _try_peers(job: JobState) -> None:
+    """Each host tries the next two: together that is both directions, and little work for each."""
+    hosts = tuple(job.by_host)
+    job.checking = set(hosts)
+    job.do(events.SetTimer("check", CHECK_LIMIT))
+    for index, host in enumerate(hosts):
+        others = dict.fromkeys(hosts[(index + step) % len(hosts)] for step in _STEPS)
+        addresses = tuple(job.by_host[other][0].reached_at for other in others if other != host)
+        job.do(events.TryPeers(host, addresses))
 
 
 def _lose_task(job: JobState, record: TaskRecord, event: events.AgentLost, lost: str) -> None:
@@ -153,10 +167,4 @@ def _lose_task(job: JobState, record: TaskRecord, event: events.AgentLost, lost:
         record.detail = f"its host {lost}: {event.why}"
         record.ended_at = None if record.started_at is None else event.at
     job.ended(record.task, event.at)
-    job.tasks.over(record.task)
-
-
-def _fail(job: JobState, host: str, at: float, text: str) -> None:
-    """A lost host is the job's failure, unless the job has begun and only sidecars ran there."""
-    if job.phase is Phase.GATHERING or not job.tasks.only_sidecars_on(host):
-        job.fail(Failure(Reason.HOST_LOST, None, host, at, text), HOST_FAULT)
+    job.over(record.task)

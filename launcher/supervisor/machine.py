@@ -19,14 +19,242 @@ from typing import Any
 from launcher import events
 from launcher.events import Command
 from launcher.job import JobSpec, Placement, Plan
-from launcher.report import Failure, Report, TaskState
-from launcher.supervisor import ending, host_events, requests, task_events
-from launcher.supervisor.state import JobState, Phase, orderly
+from launcher.report import Failure, Reason, Report, TaskState
+from launcher.supervisor import host_events, task_events
+from launcher.supervisor.state import (
+    AT_ONCE,
+    CLOSE_LIMIT,
+    PATIENCE_TIMER,
+    REPEAT,
+    SIGINT,
+    SIGTERM,
+    TIMED_OUT,
+    JobState,
+    Phase,
+    limit_text,
+    longest,
+)
 from launcher.supervisor.tasks import InvalidTransition
+from launcher.text import counted, duration, listed
 
 __all__ = ["InvalidTransition", "Machine", "Phase"]
 
-_HANDLERS: dict[type, Callable[[JobState, Any], list[Command]]] = {
+#: Seconds for agents to be ready and hold their ports; to start a task.
+READY_LIMIT, START_LIMIT = 60.0, 60.0
+#: Seconds for an agent to answer a request to end at once; and, after the grace, one to end in order.
+_ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
+#: Seconds within which a second signal is an echo of the first: ``timeout`` signals its command and then the
+#: command's process group, a shell passes on a hang-up.
+_ECHO = 0.02
+#: Signals that a user can send again; a terminal or a pipe is closed only once.
+_REPEATABLE = (SIGINT, SIGTERM)
+#: For a task that hung until it was stopped: Python prints no stacks on SIGTERM by itself.
+_STACKS_HINT = (
+    "to see where a Python program hangs, let it call faulthandler.register(signal.SIGTERM, chain=True)"
+    " (after it made its tf.distribute strategy, which may take SIGTERM for itself): its stacks are in its"
+    " log then"
+)
+
+
+class Machine(JobState):
+    """Supervises one job: takes events, gives commands.
+
+    Args:
+        job: what was asked for.
+        placement: the host of each task.
+        name: the job's id.
+        check: let the hosts connect to each other before the tasks start.
+    """
+
+    def __init__(self, job: JobSpec, placement: Placement, name: str, check: bool = False) -> None:
+        super().__init__(job, placement, check)
+        self._name = name
+
+    def begin(self) -> list[Command]:
+        """The first commands; agents are being started meanwhile."""
+        if self.agents:
+            self.do(PATIENCE_TIMER, events.SetTimer("ready", READY_LIMIT))
+            if self.policy.timeout is not None:
+                self.do(events.SetTimer("job", self.policy.timeout))
+        self.finish_if_closed()
+        return self.take_commands()
+
+    def handle(self, event: events.Event) -> list[Command]:
+        """What to do after this event.
+
+        Raises:
+            InvalidTransition: the events contradict each other (a fault of the launcher).
+        """
+        host = getattr(event, "host", None)
+        handler = _HANDLERS.get(type(event))
+        if handler is None or self.phase is Phase.OVER or (host is not None and host not in self.agents):
+            return []
+        self.owing.discard(host or "")
+        handler(self, event)
+        return self.take_commands()
+
+    def planned(self, plan: Plan) -> list[Command]:
+        """The plan is made: start all of it."""
+        if self.phase is not Phase.GATHERING:
+            return []
+        self.phase = Phase.RUNNING
+        self.do(events.CancelTimer("ready"), events.SetTimer("start", START_LIMIT))
+        for task in plan.tasks:
+            record = self.records[task.task]
+            record.move(TaskState.STARTING, "the plan")
+            record.address, record.port = task.address, task.port
+            self.starting.add(task.task)
+            process = (task.argv, task.env, task.workdir, self.stop_steps, task.venv, task.script)
+            arguments = (task.args, task.flags)
+            self.do(events.StartTask(task.host, task.task, record.attempt, *process, *arguments))
+        return self.take_commands()
+
+    def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
+        """How the job ended, or stands.
+
+        Args:
+            started_at, ended_at: of the whole job, seconds since the epoch.
+            run_dir: the run's folder.
+        """
+        tasks = tuple(record.report() for record in self.records.values())
+        return Report(self._name, self.exit_code, started_at, ended_at, tasks, self.failure, run_dir)
+
+
+# ---------------------------------------------------------------------- requests to stop
+
+
+def _stop_asked(job: JobState, event: events.StopAsked) -> None:
+    """A request to end the job: in order the first time, then at once."""
+    before, job.asked_at = job.asked_at, event.at
+    if before is not None and abs(event.at - before) < _ECHO:
+        job.asked_at = before
+        return
+    name = event.who if before is None else f"{event.who} again"
+    if job.phase is Phase.STOPPING:
+        _kill(job, name)
+    elif job.phase is Phase.CLOSING:  # nothing of the job is left
+        job.hurried = True
+        job.notify(f"{name}: not waiting for the agent on {listed([*job.agents])} to close")
+        job.do(*map(events.HangUp, job.agents))
+        job.agents.clear()
+        job.finish_if_closed()
+    elif job.phase is Phase.DRAINING:
+        _stop_in_order(job, f"{event.who}: the job is done; ", event)
+    else:
+        failure = Failure(Reason.INTERRUPTED, None, None, event.at, f"stopped by {event.who}")
+        job.fail(failure, 128 + event.signal)
+        _stop_in_order(job, f"{event.who}: ", event)
+
+
+def _stop_in_order(job: JobState, why: str, event: events.StopAsked) -> None:
+    grace = job.policy.grace
+    how_long = ""
+    if job.phase is not Phase.GATHERING and grace > 0:
+        again = "once more" if event.signal in _REPEATABLE else "Ctrl-C"
+        how_long = f", up to {limit_text(grace)}; {again} kills them at once"
+    job.notify(f"{why}{_what_stops(job)}{how_long}")
+    job.stop()
+    if job.phase is Phase.STOPPING:
+        _expect_answers(job, max(0.0, grace) + _LATE_ANSWER_LIMIT)
+
+
+def _kill(job: JobState, name: str) -> None:
+    """Kill what is left; on the third request say what is waited for."""
+    if job.hurried:
+        job.notify(f"{name}: they were killed; {_waiting_for(job)}")
+        return
+    job.hurried = True
+    job.notify(f"{name}: killing what is left of {counted(len(job.open), 'task')} at once")
+    job.do(events.SetTimer("end", longest(AT_ONCE)))
+    _expect_answers(job, _ANSWER_LIMIT)
+    job.send_stops([record for record in job.records.values() if record.task in job.open], AT_ONCE)
+
+
+def _expect_answers(job: JobState, seconds: float) -> None:
+    """Do not wait for the lease of a host from which nothing comes any more."""
+    job.owing.update(job.hosts_of(job.open))
+    job.answer_limit = seconds
+    job.do(events.SetTimer("answer", seconds))
+
+
+def _what_stops(job: JobState) -> str:
+    if job.phase is Phase.GATHERING:
+        return "no task was started yet"
+    return f"stopping {counted(job.alive(), 'task')}"
+
+
+# ---------------------------------------------------------------------- timers
+
+
+def _time_up(job: JobState, event: events.TimeUp) -> None:
+    """A timer has run out."""
+    if event.timer == "patience":
+        text = _waiting_for(job)
+        if text:
+            job.notify(text)
+            job.do(events.SetTimer("patience", REPEAT))
+    elif event.timer == "job":
+        _job_took_too_long(job, event)
+    elif event.timer == "drain":
+        job.drain_time_up()
+    elif event.timer == "check":
+        host_events.check_late(job)
+    else:
+        host_events.lose(job, *_late(job, event.timer), event.at)
+
+
+def _waiting_for(job: JobState) -> str:
+    """``waiting for worker/0 to end``; empty if nothing has to come soon."""
+    verb, tasks = "end", job.open
+    if job.phase is Phase.GATHERING:
+        late = listed([*job.early])
+        return f"waiting for {f'the agent on {late}' if late else 'the hosts to connect to each other'}"
+    if job.phase is Phase.CLOSING:
+        return f"waiting for the agent on {listed([*job.agents])} to close"
+    if job.phase is Phase.DRAINING:
+        draining = {record.task: record.drain for record in job.draining()}
+        limit = limit_text(max(draining.values()))
+        return f"waiting for {job.names(draining)} to finish (at most {limit} after the job's end)"
+    if job.phase is Phase.RUNNING:
+        verb, tasks = "start", job.starting
+    return f"waiting for {job.names(tasks)} to {verb}" if tasks else ""
+
+
+def _late(job: JobState, timer: str) -> tuple[list[str], str]:
+    """The hosts that are late when this timer runs out, and why they count as lost."""
+    if timer == "ready":
+        return [*job.early], f"no answer from its agent in {limit_text(READY_LIMIT)}"
+    if timer == "rest":
+        return [*job.early], "it had not answered yet when another host failed"
+    if timer == "start":
+        return job.hosts_of(job.starting), f"its agent could not start a task in {limit_text(START_LIMIT)}"
+    if timer == "answer":
+        silent = [host for host in job.agents if host in job.owing]
+        return silent, f"its agent did not answer in {limit_text(job.answer_limit)}"
+    if timer == "end":
+        return job.hosts_of(job.open), "its agent did not end the tasks"
+    return [*job.agents], f"its agent did not close in {limit_text(CLOSE_LIMIT)}"
+
+
+def _job_took_too_long(job: JobState, event: events.TimeUp) -> None:
+    if job.phase not in (Phase.GATHERING, Phase.RUNNING, Phase.DRAINING):
+        return
+    limit = limit_text(job.policy.timeout or 0.0, job.policy.timeout_text)
+    job.notify(f"the time limit of {limit} is over: {_what_stops(job)}")
+    if job.phase is not Phase.DRAINING:
+        ended = [
+            f"{record.task} ended after {duration(record.ended_at - record.started_at)}"
+            for record in job.records.values()
+            if not record.service and record.started_at is not None and record.ended_at is not None
+        ]
+        went_on = f"; {listed(ended)}, {job.names(job.undecided)} went on" if ended else ""
+        text = f"the job took longer than its time limit of {limit}{went_on}"
+        hint = _STACKS_HINT if any(record.runs_python for record in job.records.values()) else ""
+        job.fail(Failure(Reason.TIMEOUT, None, None, event.at, text, hint, limit), TIMED_OUT)
+    job.stop()
+
+
+_HANDLERS: dict[type, Callable[[JobState, Any], None]] = {
     events.AgentReady: host_events.agent_ready,
     events.PortsHeld: host_events.ports_held,
     events.PortsRefused: host_events.ports_refused,
@@ -38,84 +266,6 @@ _HANDLERS: dict[type, Callable[[JobState, Any], list[Command]]] = {
     events.TaskGone: task_events.gone,
     events.AgentLost: host_events.agent_lost,
     events.AgentClosed: host_events.agent_closed,
-    events.StopAsked: requests.stop_asked,
-    events.TimeUp: requests.time_up,
+    events.StopAsked: _stop_asked,
+    events.TimeUp: _time_up,
 }
-
-
-class Machine:
-    """Supervises one job.
-
-    Args:
-        job: what was asked for.
-        placement: the host of each task.
-        name: the job's id.
-        check: let the hosts connect to each other before the tasks start.
-    """
-
-    def __init__(self, job: JobSpec, placement: Placement, name: str, check: bool = False) -> None:
-        self._name = name
-        self._job = JobState(job, placement, check)
-
-    @property
-    def phase(self) -> Phase:
-        """How far the job has come."""
-        return self._job.phase
-
-    @property
-    def failure(self) -> Failure | None:
-        """The first failure by time, as far as is known."""
-        return self._job.failure
-
-    @property
-    def hurried(self) -> bool:
-        """Whether the user wants the end at once: nothing is waited for."""
-        return self._job.hurried
-
-    def begin(self) -> list[Command]:
-        """The first commands; agents are being started meanwhile."""
-        if not self._job.agents.states:
-            return ending.finish_if_closed(self._job)
-        timers: list[Command] = [ending.PATIENCE_TIMER, events.SetTimer("ready", requests.READY_LIMIT)]
-        limit = self._job.policy.timeout
-        return timers if limit is None else [*timers, events.SetTimer("job", limit)]
-
-    def handle(self, event: events.Event) -> list[Command]:
-        """What to do after this event.
-
-        Raises:
-            InvalidTransition: the events contradict each other (a fault of the launcher).
-        """
-        host = getattr(event, "host", None)
-        if self.phase is Phase.OVER or (host is not None and not self._job.agents.received(host)):
-            return []
-        handler = _HANDLERS.get(type(event))
-        return handler(self._job, event) if handler is not None else []
-
-    def planned(self, plan: Plan) -> list[Command]:
-        """The plan is made: start all of it."""
-        if self.phase is not Phase.GATHERING:
-            return []
-        self._job.phase = Phase.RUNNING
-        sequence = orderly(self._job.policy.grace)
-        starts: list[Command] = [events.CancelTimer("ready"), events.SetTimer("start", requests.START_LIMIT)]
-        for task in plan.tasks:
-            record = self._job.tasks.records[task.task]
-            record.move(TaskState.STARTING, "the plan")
-            record.address, record.port = task.address, task.port
-            self._job.tasks.starting.add(task.task)
-            process = (task.argv, task.env, task.workdir, sequence, task.venv, task.script)
-            arguments = (task.args, task.flags)
-            starts.append(events.StartTask(task.host, task.task, record.attempt, *process, *arguments))
-        return starts
-
-    def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
-        """How the job ended, or stands.
-
-        Args:
-            started_at, ended_at: of the whole job, seconds since the epoch.
-            run_dir: the run's folder.
-        """
-        tasks = tuple(record.report() for record in self._job.tasks.records.values())
-        job = self._job
-        return Report(self._name, job.exit_code, started_at, ended_at, tasks, job.failure, run_dir)

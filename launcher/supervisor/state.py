@@ -1,26 +1,35 @@
-"""The state of one job: its phase, its agents, and the tasks that may go on when the job is done."""
+"""The state of one job, and the commands that bring its end about.
+
+The handlers of events (`host_events`, `task_events`, `machine`) change one `JobState` and add commands to it.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from launcher.events import StopSteps
+from launcher import events
+from launcher.events import Command, StopSteps
 from launcher.job import JobSpec, OnFailure, Placement, TaskId, is_loopback
-from launcher.report import Failure, TaskState
-from launcher.supervisor.tasks import SIGKILL, TaskRecord, Tasks
-from launcher.text import listed
+from launcher.report import Failure, Reason, TaskState
+from launcher.supervisor.tasks import SIGKILL, TaskRecord, deciding_tasks
+from launcher.text import counted, listed
 
 #: Exit codes of a job that took too long, and of one with a fault of the launcher or of a host.
 TIMED_OUT, HOST_FAULT = 124, 125
-#: Seconds of waiting before the first message, then between two messages.
-PATIENCE, REPEAT = 2.0, 10.0
+#: Seconds of waiting before the first message, then between two messages; for agents to close.
+PATIENCE, REPEAT, CLOSE_LIMIT = 2.0, 10.0, 15.0
+PATIENCE_TIMER = events.SetTimer("patience", PATIENCE)
+#: Timers of the phases before the stop, and of the stop.
+_BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain")
+_BEFORE_CLOSE = ("end", "answer")
 
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
 SIGINT, SIGABRT, SIGTERM = 2, 6, 15
 #: Seconds for a hung program to print its stacks on SIGABRT, at most; after SIGKILL until a process counts as
 #: unkillable; that an agent may be late before it counts as lost.
 _STACKS, _LAST, _MARGIN = 2.0, 5.0, 10.0
+AT_ONCE: StopSteps = ((SIGKILL, _LAST),)
 
 
 class Phase(enum.Enum):
@@ -34,16 +43,12 @@ class Phase(enum.Enum):
     OVER = "over"
 
 
+_GOING = (Phase.RUNNING, Phase.DRAINING)
+
+
 def orderly(grace: float) -> StopSteps:
     """SIGTERM; after ``grace`` seconds SIGABRT, so that Python shows its stacks; then SIGKILL."""
-    if grace <= 0:
-        return at_once()
-    return ((SIGTERM, grace), (SIGABRT, min(_STACKS, grace)), (SIGKILL, _LAST))
-
-
-def at_once() -> StopSteps:
-    """SIGKILL."""
-    return ((SIGKILL, _LAST),)
+    return ((SIGTERM, grace), (SIGABRT, min(_STACKS, grace)), *AT_ONCE) if grace > 0 else AT_ONCE
 
 
 def longest(sequence: StopSteps) -> float:
@@ -67,33 +72,92 @@ class JobState:
 
     def __init__(self, job: JobSpec, placement: Placement, check: bool = False) -> None:
         self.policy = job.policy
+        self.stop_steps = orderly(job.policy.grace)
         self.phase = Phase.GATHERING
-        self.tasks = Tasks(placement)
-        self.agents = Agents(host.name for host in placement.hosts())
-        self.draining = Draining(self.tasks)
         self.failure: Failure | None = None
         self.exit_code = 0
         #: A request to end the job at once was made: nothing is waited for any more.
         self.hurried = False
-        #: Let the hosts connect to each other; those that have not answered; the others' time is limited.
-        self.check = check and len(placement.hosts()) > 1
+        self.records = {placed.task: TaskRecord(placed) for placed in placement.tasks}
+        self.by_host: dict[str, list[TaskRecord]] = {host.name: [] for host in placement.hosts()}
+        for record in self.records.values():
+            self.by_host[record.host].append(record)
+        #: Tasks that are not over; deciding tasks that have not ended; commanded starts without an answer.
+        self.open = set(self.records)
+        self.undecided = set(deciding_tasks(placement))
+        self.starting: set[TaskId] = set()
+        #: Hosts whose agent is neither closed nor lost; that have not answered whether they hold their
+        #: ports; that end their tasks without a command; that owe an answer to a stop.
+        self.agents = dict.fromkeys(self.by_host)
+        self.early = dict.fromkeys(self.by_host)
+        self.leaving: set[str] = set()
+        self.owing: set[str] = set()
+        #: Let the hosts connect to each other; those that have not answered.
+        self.check = check and len(self.by_host) > 1
         self.checking: set[str] = set()
-        self.answers_limited = False
         #: When the user last asked for the end; seconds that agents were given to answer.
         self.asked_at: float | None = None
         self.answer_limit = 0.0
-        #: Tasks that are being stopped; how many did not end on SIGTERM; ``--drain`` was advised.
-        self.stopped: set[TaskId] = set()
+        #: How many tasks did not end on SIGTERM.
         self.stubborn = 0
-        self.advised_drain = False
-        #: The last end of a deciding task; the same once the job is done.
-        self._decided_at: float | None = None
-        self._done_at: float | None = None
+        #: All deciding tasks have ended, and when the last one did.
+        self.done = False
+        self._decided_at = 0.0
+        #: Seconds since then: that have passed, and when the drain timer fires next.
+        self._drained = self._next_drain = 0.0
         self._name_hosts = _is_host_news(placement)
+        self._commands: list[Command] = []
+
+    # ------------------------------------------------------------------ commands
+
+    def do(self, *commands: Command) -> None:
+        """Add commands."""
+        self._commands += commands
+
+    def notify(self, text: str, urgent: bool = False) -> None:
+        """Show a line to the user."""
+        self.do(events.Tell(text, urgent))
+
+    def take_commands(self) -> list[Command]:
+        """The commands since the last call."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    # ------------------------------------------------------------------ questions
 
     def on(self, host: str) -> str:
         """`` on node1``; empty where the user knows the host."""
         return f" on {host}" if self._name_hosts else ""
+
+    def open_on(self, host: str) -> list[TaskRecord]:
+        """The tasks of this host that are not over."""
+        return [record for record in self.by_host[host] if record.task in self.open]
+
+    def hosts_of(self, tasks: Collection[TaskId]) -> list[str]:
+        """The hosts of these tasks, each once, in the order of the table."""
+        return [host for host, own in self.by_host.items() if any(record.task in tasks for record in own)]
+
+    def names(self, tasks: Collection[TaskId]) -> str:
+        """These tasks in the order of the table, for a message."""
+        return listed([str(task) for task in self.records if task in tasks])
+
+    def alive(self) -> int:
+        """How many tasks have a process of their own, as far as is known."""
+        return sum(self.records[task].state is not TaskState.ENDED for task in self.open)
+
+    def too_late(self, at: float) -> bool:
+        """Whether the job was done by then: an end is no failure any more."""
+        return self.done and at >= self._decided_at
+
+    def must_stop(self) -> bool:
+        """Whether a failure stops the other tasks."""
+        return self.failure is not None and self.policy.on_failure is OnFailure.STOP
+
+    def is_done(self) -> bool:
+        """Whether all deciding tasks have ended, so that the rest is stopped, which counts as success."""
+        return not self.must_stop() and not self.undecided
+
+    # ------------------------------------------------------------------ changes
 
     def fail(self, failure: Failure, exit_code: int) -> bool:
         """Something failed. Returns whether it is the first failure by time.
@@ -109,30 +173,140 @@ class JobState:
 
     def ended(self, task: TaskId, at: float) -> None:
         """The process of a task is over."""
-        if task in self.tasks.undecided:
-            self.tasks.undecided.discard(task)
-            self._decided_at = at if self._decided_at is None else max(at, self._decided_at)
+        if task in self.undecided:
+            self.undecided.discard(task)
+            self._decided_at = max(at, self._decided_at)
 
-    def done(self) -> None:
-        """The last deciding task has ended: from then on an end is no failure."""
-        self._done_at = self._decided_at
+    def over(self, task: TaskId) -> None:
+        """Nothing more can happen to it."""
+        self.open.discard(task)
+        self.undecided.discard(task)
+        self.starting.discard(task)
 
-    @property
-    def was_done(self) -> bool:
-        """Whether the job ends because it is done, and well."""
-        return self._done_at is not None and self.failure is None
+    def left(self, host: str) -> None:
+        """The agent is closed or lost: no event of it counts any more."""
+        self.agents.pop(host, None)
+        self.early.pop(host, None)
+        self.checking.discard(host)
+        self.owing.discard(host)
 
-    def too_late(self, at: float) -> bool:
-        """Whether the job was done by then."""
-        return self._done_at is not None and at >= self._done_at
+    # ------------------------------------------------------------------ draining
 
-    def must_stop(self) -> bool:
-        """Whether a failure stops the other tasks."""
-        return self.failure is not None and self.policy.on_failure is OnFailure.STOP
+    def draining(self) -> list[TaskRecord]:
+        """Tasks that have time left to end by themselves when the job is done, and have not ended."""
+        going = (TaskState.STARTING, TaskState.RUNNING)
+        return [task for task in self.records.values() if task.drain > self._drained and task.state in going]
 
-    def is_done(self) -> bool:
-        """Whether all deciding tasks have ended, so that the rest is stopped, which counts as success."""
-        return not self.must_stop() and not self.tasks.undecided
+    def staying(self) -> frozenset[TaskId]:
+        """These tasks, and those that serve them: sidecars; services while a task that is none goes on.
+
+        A worker can't end well when its ps is stopped. Empty if only serving tasks would be left.
+        """
+        draining = self.draining()
+        works = any(not record.service for record in draining)
+        serving = [task for task in self.records.values() if task.sidecar or (works and task.service)]
+        return frozenset(record.task for record in (*draining, *serving) if draining)
+
+    def drain_time_up(self) -> None:
+        """The time that some tasks were given is over."""
+        before = {record.task for record in self.draining()}
+        self._drained = self._next_drain
+        late = self.names(before - self.staying())
+        if late:
+            self.notify(f"{late} did not finish within {limit_text(self._drained)} of the job's end: stopped")
+        self._drain() if self.draining() else self.stop()
+
+    def _drain(self) -> None:
+        self._next_drain = min(record.drain for record in self.draining())
+        self.do(events.SetTimer("drain", self._next_drain - self._drained))
+        self._stop_tasks(self.staying())
+
+    # ------------------------------------------------------------------ the end
+
+    def judge(self) -> None:
+        """After the end of a task: go on, or stop the rest."""
+        if self.phase not in _GOING:
+            self._close_if_empty()
+        elif self._goes_on():
+            if self.phase is Phase.DRAINING and all(record.service for record in self.draining()):
+                self._stop_tasks(self.staying())  # services stayed only for what has ended now
+        else:
+            now_done = self.phase is Phase.RUNNING and self.is_done()
+            self.done = self.done or now_done
+            if now_done and self.draining():
+                self.phase = Phase.DRAINING
+                self.do(PATIENCE_TIMER)
+                self._drain()
+            else:
+                self.stop()
+
+    def report_failure(self, text: str, first: bool) -> None:
+        """Report that a task failed, unless it is one of many that failed after the first."""
+        others = self.alive()
+        if self.phase not in _GOING:
+            if first:
+                self.notify(f"{text}; that was before all else")
+        elif not others:
+            pass  # the report is next, and has it
+        elif self._goes_on() or (self.is_done() and self.draining()):
+            self.notify(f"{text}; {counted(others, 'task')} left")
+        else:
+            self.notify(f"{text}; stopping the other {'task' if others == 1 else counted(others, 'task')}")
+
+    def stop(self) -> None:
+        """Stop everything that runs; cancel what was not started."""
+        self.phase = Phase.STOPPING
+        self.do(*map(events.CancelTimer, _BEFORE_STOP))
+        for record in self.records.values():
+            if record.state is TaskState.PENDING:
+                record.move(TaskState.CANCELLED, "the job was over")
+                record.reason = Reason.NEVER_STARTED
+                self.over(record.task)
+        if self.open:
+            self.do(PATIENCE_TIMER, events.SetTimer("end", longest(self.stop_steps)))
+        self._stop_tasks()
+        self._close_if_empty()
+
+    def send_stops(self, records: Iterable[TaskRecord], steps: StopSteps) -> None:
+        """Commands to stop these tasks, one a host."""
+        tasks: dict[str, list[TaskId]] = {}
+        for record in records:
+            tasks.setdefault(record.host, []).append(record.task)
+        self.do(*(events.StopTasks(host, tuple(own), steps) for host, own in tasks.items()))
+
+    def finish_if_closed(self) -> None:
+        """The job is over when every agent is."""
+        if not self.agents:
+            self.phase = Phase.OVER
+            self.do(events.Finish(self.exit_code))
+
+    def _goes_on(self) -> bool:
+        """Whether there is no reason to stop the rest yet."""
+        left = self.draining() if self.phase is Phase.DRAINING else self.undecided
+        return bool(left) and not self.must_stop()
+
+    def _stop_tasks(self, but: Collection[TaskId] = ()) -> None:
+        """Stop the tasks in order, each once; ``but`` these, and not those whose own process has ended."""
+        stopped = []
+        for record in self.records.values():
+            if record.task not in self.open or record.task in but or record.state is TaskState.ENDED:
+                continue
+            if record.state is not TaskState.STOPPING:
+                record.move(TaskState.STOPPING, "the job is over")
+            if not record.stop_sent:
+                record.stop_sent = True
+                stopped.append(record)
+        self.send_stops(stopped, self.stop_steps)
+
+    def _close_if_empty(self) -> None:
+        if self.open or self.phase is not Phase.STOPPING:
+            return
+        self.phase = Phase.CLOSING
+        self.do(*map(events.CancelTimer, _BEFORE_CLOSE))
+        if self.agents:
+            self.do(PATIENCE_TIMER, events.SetTimer("close", CLOSE_LIMIT))
+            self.do(*map(events.CloseAgent, self.agents))
+        self.finish_if_closed()
 
 
 def _is_host_news(placement: Placement) -> bool:
@@ -141,111 +315,3 @@ def _is_host_news(placement: Placement) -> bool:
         return False
     hosts = placement.hosts()
     return len(hosts) > 1 or not all(is_loopback(host.name) for host in hosts)
-
-
-class AgentState(enum.Enum):
-    """How far an agent has come."""
-
-    AWAITED = "awaited"
-    READY = "ready"
-    HOLDING = "holding"  #: it holds the ports of all its tasks
-    REFUSED = "refused"  #: it has no ports for them
-    LEAVING = "leaving"  #: it ends its tasks and itself without a command
-    CLOSED = "closed"
-    LOST = "lost"
-
-
-class Agents:
-    """The agents, by the name of their host."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        self.states: dict[str, AgentState] = dict.fromkeys(hosts, AgentState.AWAITED)
-        #: Hosts that owe an answer, and since when.
-        self._owing: dict[str, float] = {}
-
-    def set(self, host: str, state: AgentState) -> None:
-        """The agent is in ``state`` now; a lost one stays lost."""
-        if self.states[host] is not AgentState.LOST:
-            self.states[host] = state
-
-    def received(self, host: str) -> bool:
-        """An event came from it. Returns whether the event counts: not if the host is lost."""
-        self._owing.pop(host, None)
-        return self.states[host] is not AgentState.LOST
-
-    def expect_answers(self, hosts: Iterable[str], at: float) -> None:
-        """These owe an answer; a host that owes one already owes it since then."""
-        self._owing = {host: self._owing.get(host, at) for host in hosts}
-
-    def silent(self, since: float = float("inf")) -> tuple[str, ...]:
-        """Hosts that owe an answer since then or longer."""
-        return tuple(host for host in self.states if host in self._owing and self._owing[host] <= since)
-
-    def early(self) -> tuple[str, ...]:
-        """Hosts that do not hold their ports yet."""
-        early = (AgentState.AWAITED, AgentState.READY)
-        return tuple(host for host, state in self.states.items() if state in early)
-
-    def open(self) -> tuple[str, ...]:
-        """Hosts whose agent is neither closed nor lost."""
-        over = (AgentState.CLOSED, AgentState.LOST)
-        return tuple(host for host, state in self.states.items() if state not in over)
-
-
-class Draining:
-    """Tasks that may end by themselves when the job is done: an evaluator, a worker after its chief.
-
-    Args:
-        tasks: the job's.
-    """
-
-    def __init__(self, tasks: Tasks) -> None:
-        self._tasks = tasks
-        #: Seconds since the job was done: passed, and reported to the user.
-        self._passed = 0.0
-        self._reported = 0.0
-        #: Seconds that will have passed when the timer that was set last fires.
-        self._next = 0.0
-
-    def going_on(self) -> list[TaskRecord]:
-        """Tasks that have time left, and have not ended."""
-        return [
-            record
-            for record in self._tasks.records.values()
-            if record.drain > self._passed and record.state in (TaskState.STARTING, TaskState.RUNNING)
-        ]
-
-    def works(self) -> bool:
-        """Whether tasks that are not services are among them."""
-        return any(not record.service for record in self.going_on())
-
-    def staying(self) -> frozenset[TaskId]:
-        """These tasks, and those that serve them: sidecars; services while a task that is none goes on.
-
-        A worker can't end well when its ps is stopped. Empty if only serving tasks would be left.
-        """
-        going_on, works = [record.task for record in self.going_on()], self.works()
-        records = self._tasks.records.items()
-        serving = (task for task, record in records if record.sidecar or (works and record.service))
-        return frozenset((*going_on, *serving)) if going_on else frozenset()
-
-    def next_end(self) -> float:
-        """Seconds until the time of the next of them is over."""
-        self._next = min(record.drain for record in self.going_on())
-        return self._next - self._passed
-
-    def time_up(self) -> str:
-        """The time of some is over: the message for the user, empty if all of them have ended."""
-        before = {record.task for record in self.going_on()}
-        self._passed = self._next
-        late = listed(self._tasks.named(before - self.staying()))
-        limit = limit_text(self._passed)
-        return f"{late} did not finish within {limit} of the job's end: stopped" if late else ""
-
-    def waiting_for(self) -> str:
-        """``waiting for evaluator/0 to finish (58 s left)``; called at `PATIENCE`, then each `REPEAT`."""
-        self._reported += REPEAT if self._reported else PATIENCE
-        going_on = self.going_on()
-        left = max((record.drain for record in going_on), default=0.0) - self._reported
-        names = listed([str(record.task) for record in going_on])
-        return f"waiting for {names} to finish ({left:.0f} s left)" if left > 0 else ""

@@ -6,9 +6,8 @@ import pytest
 
 from launcher import events
 from launcher.report import Failure, Reason
-from launcher.supervisor.ending import CLOSE_LIMIT
-from launcher.supervisor.requests import READY_LIMIT, START_LIMIT
-from launcher.supervisor.state import PATIENCE, REPEAT
+from launcher.supervisor.machine import READY_LIMIT, START_LIMIT
+from launcher.supervisor.state import CLOSE_LIMIT, PATIENCE, REPEAT
 from tests.histories.script import Case, Replay, Script, after, cases, check, hosts, job, states
 
 TERM = ((15, 10.0), (6, 2.0), (9, 5.0))
@@ -101,7 +100,6 @@ def test_a_second_signal_kills_also_what_ended_tasks_left_behind():
     ("history", "notice"),
     [
         ("up; Ctrl-C @ 5.0; Ctrl-C @ 5.3; worker/0 ends; time up answer @ 6.3", SILENT + "1 s"),
-        ("up; Ctrl-C @ 5.0; worker/0 ends; Ctrl-C @ 9.0", SILENT + "13 s"),
         # The reachable host has its grace; the lease of the other one is not waited for.
         ("up; Ctrl-C @ 5.0; worker/0 ends; time up answer @ 18.0", SILENT + "13 s"),
     ],

@@ -1,20 +1,20 @@
-"""One call of `train` or `inference`: its partitions, which task has them, and when all are consumed.
+"""One call of `train` or `inference`: which task gets which partition, and when all are consumed.
 
-All methods are called with the lock of the feeder, `FeedCall.fetch` excepted.
+All methods but `take` and `results` are called with the lock of the feeder.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import FeedError, FeedTimeout
 from launcher.feed.partition import Chunker, Partition
-from launcher.feed.sources import Piece
+from launcher.feed.sources import Piece, piece_of, run_user_code
 from launcher.text import Waiting, listed
 
 if TYPE_CHECKING:
@@ -24,53 +24,14 @@ if TYPE_CHECKING:
 MOST_KEPT = 512 << 20
 #: Bytes of results that wait to be taken, and for each of them: beyond, no more rows are sent.
 MOST_RESULTS, _RESULT = 32 << 20, 64
+#: Equal batches: rounds that the fastest task may be ahead of the slowest.
+_AHEAD = 32
 #: Seconds for all tasks to open their feeds; until then each gets one partition.
 GATHERING = 10.0
 #: Seconds without any task: in this time the job should have failed, with a reason that says more.
 LONELY = 1.0
-#: Seconds after a break until partitions are fed again, so that the reason of a loss is known.
-_BROKEN = 1.0
 #: Seconds between two looks at the time.
 LOOK = 0.25
-
-
-class Tasks:
-    """The tasks that are fed.
-
-    Args:
-        names: in their order.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = list(names)
-        #: Those that run, or are to start; as a set in order.
-        self.alive = dict.fromkeys(names)
-        self._ended: dict[str, tuple[int, str]] = {}
-
-    @property
-    def missing(self) -> list[str]:
-        """Those that have ended for good."""
-        return [name for name in self.names if name not in self.alive]
-
-    @property
-    def losses(self) -> str:
-        """How those have ended."""
-        return listed([f"{name} {self._ended[name][1]}" for name in self.missing])
-
-    def ended(self, task: str, attempt: int, reason: str, again: bool) -> None:
-        """A task has ended; ``again``: it will be started once more."""
-        self._ended[task] = attempt, reason
-        if not again:
-            self.alive.pop(task, None)
-
-    def admit(self, task: str, attempt: int) -> str:
-        """Why a task may not open a feed; empty: it may."""
-        if task not in self.names:
-            return f"{task} is not fed; fed are {', '.join(self.names)}"
-        if task in self._ended and attempt <= self._ended[task][0]:
-            return f"{task} has ended"
-        self.alive[task] = None
-        return ""
 
 
 @dataclass
@@ -79,7 +40,9 @@ class Feed:
 
     name: str
     lock: threading.RLock
-    tasks: Tasks
+    #: The names of all tasks that are fed, in their order; how those have ended that have.
+    tasks: Sequence[str]
+    ended: dict[str, tuple[int, str]]
     #: Whether a lost task is an error.
     exactly_once: bool
     #: The last lines of a task, for messages.
@@ -92,6 +55,11 @@ class Feed:
     #: Whether nothing more will be fed.
     finished: bool = False
 
+    @property
+    def alive(self) -> list[str]:
+        """Tasks that run, or are to start."""
+        return [task for task in self.tasks if task not in self.ended]
+
     def wake(self) -> None:
         """Let all channels look for something to do."""
         for channel in self.channels.values():
@@ -103,42 +71,44 @@ class FeedCall:
 
     Args:
         feed: the feed.
-        source: a generator of pieces; read lazily, by one thread at a time.
+        source: a generator of pieces, read lazily; with ``in_step`` of rounds, a block for each task.
         timeout: seconds in which some task must take some row.
         inference: whether there is a result for each row.
-        in_step: whether each task has one partition of its own, the tasks in their order.
+        in_step: whether all tasks get the same number of batches.
     """
 
     def __init__(
         self,
         feed: Feed,
-        source: Generator[Piece],
+        source: Generator[Any],
         timeout: float,
         inference: bool = False,
         in_step: bool = False,
     ) -> None:
         self.inference = inference
-        self.in_step = in_step
         self.timeout = timeout
+        self.chunker = Chunker()
         self.error: BaseException | None = None
         self.over = False
         self._feed = feed
-        self._tasks = feed.tasks
         self._changed = threading.Condition(feed.lock)
-        # Partitions.
+        # Partitions: the source, tasks that had some, partitions to be fed again and unfinished ones.
         self._source = source
-        self._chunker = Chunker()
-        self._fetching = self._exhausted = False
-        self._fetched = 0
-        self._begun: set[str] = set()
-        self._again: list[tuple[int, Partition]] = []
+        self._reading = self._exhausted = False
+        self._made = 0
+        self._served: set[str] = set()
+        self._again: dict[int, Partition] = {}
         self._unfinished: dict[int, Partition] = {}
+        #: Equal batches: those that are not sent, of each task that takes rows.
+        self._in_step = in_step
+        self._batches: dict[str, deque[Piece]] = {task: deque() for task in feed.tasks if in_step}
         # Results: partitions that have some to come, the number of the next one, bytes that wait.
         self._answering: dict[int, Partition] = {}
         self._next = 0
         self._result_bytes = 0
-        # Tasks that take no more rows.
-        self._refused = self._dropped = False
+        # Whether some task takes no more rows, and whether it had some then.
+        self._refused = any(channel.terminated for channel in feed.channels.values())
+        self._dropped = False
         self._returned = {name for name, channel in feed.channels.items() if channel.returned}
         # The thread that waits for the end, or takes results; whether it waits for some now.
         self.taker = threading.current_thread()
@@ -149,78 +119,83 @@ class FeedCall:
 
     # Partitions for channels.
 
-    def claim(self, channel: WorkerChannel) -> Partition | Literal["fetch"] | None:
-        """The next partition of this task: one to be fed again, one to be fetched, or none now.
-
-        A channel that gets ``"fetch"`` calls `fetch`; no other one gets it before that has returned.
-        """
-        if not self._again and (self._exhausted or self._fetching or self.over):
-            return None
-        if not self._may_begin(channel, self._again[0][0] if self._again else self._fetched):
-            return None
-        self._begun.add(channel.task)
-        if self._again:
-            return heappop(self._again)[1]
-        self._fetching = True
-        return "fetch"
-
-    def fetch(self) -> Piece | None:
-        """The next piece, for `fetched`; without the lock, as it runs the user's code."""
-        return next(self._source, None)
-
-    def fetched(self, piece: Piece | None, error: BaseException | None) -> Partition | None:
-        """The partition of what `fetch` returned, or raised."""
-        self._fetching = False
-        self.moved()
-        if error is not None:
-            self.fail(error)
-        if self.over:
-            self._source.close()
-        self._exhausted = piece is None
-        self.changed()
-        if piece is None or self.over:
-            return None
-        keep = not self._feed.exactly_once
-        partition = Partition(self, self._fetched, piece, self._chunker, keep)
-        self._fetched += 1
-        self._unfinished[partition.number] = partition
-        if self.inference:
-            self._answering[partition.number] = partition
-        return partition
-
-    @property
-    def full(self) -> bool:
-        """Whether so many results wait that only rows of the next ones are sent."""
-        return self._result_bytes >= MOST_RESULTS
-
-    def permits(self, number: int) -> bool:
-        """Whether rows of this partition may be sent."""
-        if not self.full:
-            return True
-        head = self._answering.get(self._next)
-        return number == self._next and not (head and head.results)
-
-    @property
-    def all_given(self) -> bool:
-        """Whether there is no partition to begin with, as far as is known."""
-        return self._exhausted and not self._again
-
-    def _may_begin(self, channel: WorkerChannel, number: int) -> bool:
-        """Whether a task gets a partition: it waits for rows, or has the fewest unread ones."""
-        if self.in_step:
-            return self._tasks.names[number : number + 1] in ([channel.task], [])
-        if not self.permits(number):
+    def offers(self, channel: WorkerChannel) -> bool:
+        """Whether there is a partition for a task now: it waits for rows, or has the fewest unread ones."""
+        if self.over or self.error is not None or not channel.has_room:
+            return False
+        readable = not (self._exhausted or self._reading)
+        if self._in_step:
+            readable &= max(map(len, self._batches.values()), default=0) < _AHEAD
+            return channel.task in self._batches and (readable or bool(self._batches[channel.task]))
+        if not (self._again or readable) or not self.permits(min(self._again, default=self._made)):
             return False
         if not self._gathered():
-            return channel.task not in self._begun
+            return channel.task not in self._served
         others = [other for other in self._feed.channels.values() if other is not channel and other.has_room]
         return channel.hungry or all(channel.window <= other.window for other in others)
 
+    def permits(self, number: int) -> bool:
+        """Whether rows of this partition may be sent: too many results wait only if they are not the next."""
+        if self._result_bytes < MOST_RESULTS:
+            return True
+        head = self._answering.get(self._next)
+        if number == self._next:
+            return not (head and head.results)
+        return self._next in self._again  # it needs a task that has room
+
+    def all_given(self, task: str) -> bool:
+        """Whether there is no partition for a task to begin with, as far as is known."""
+        return self._exhausted and not self._again and not self._batches.get(task)
+
+    def take(self, channel: WorkerChannel) -> Partition | None:
+        """The next partition of a task; ``None``: it has to ask again. Reads the source, the user's code."""
+        with self._feed.lock:
+            if not self.offers(channel):
+                return None
+            self._served.add(channel.task)
+            if self._again:
+                partition = self._again.pop(min(self._again))
+                channel.add(partition)
+                return partition
+            if batches := self._batches.get(channel.task):
+                self._feed.wake()  # the source may be read again
+                return self._partition(batches.popleft(), channel)
+            self._reading = True
+        item, error = run_user_code(lambda: next(self._source, None))
+        with self._feed.lock:
+            self._reading = False
+            self.moved()
+            if error is not None:
+                self.fail(error)
+            if self.over:
+                self._source.close()
+            self._exhausted = item is None
+            self.changed()
+            if item is None or self.over:
+                return None
+            if isinstance(item, Piece):
+                return self._partition(item, channel)
+            for task, block in zip(self._feed.tasks, item, strict=True):
+                if task in self._batches:
+                    self._batches[task].append(piece_of(block))
+            return None
+
+    def _partition(self, piece: Piece, channel: WorkerChannel) -> Partition:
+        partition = Partition(self, self._made, piece, keep=not self._feed.exactly_once)
+        self._made += 1
+        self._unfinished[partition.number] = partition
+        if self.inference:
+            self._answering[partition.number] = partition
+        channel.add(partition)
+        return partition
+
     def _gathered(self) -> bool:
         """Whether all tasks have opened the feed, or had the time to."""
+        channels = self._feed.channels
+        if len(channels) >= len(self._feed.tasks) - len(self._feed.ended):
+            return True
         now = time.monotonic()
-        opened = [channel.since for channel in self._feed.channels.values()]
-        return len(opened) >= len(self._tasks.alive) or now - min(opened, default=now) > GATHERING
+        return now - min([channel.since for channel in channels.values()], default=now) > GATHERING
 
     # Events of partitions.
 
@@ -228,16 +203,16 @@ class FeedCall:
         """A task took rows, or gave results."""
         self._moved = time.monotonic()
 
-    def add_results(self, partition: Partition, results: list[object], size: int) -> None:
-        """Results of a partition have come, of so many bytes."""
-        if not self.over and (new := partition.add_results(results)):
+    def answered(self, partition: Partition, new: int, size: int) -> None:
+        """So many new results of a partition have come, in a frame of so many bytes."""
+        if new and not self.over:
             partition.result_bytes += size + _RESULT * new
             self._result_bytes += size + _RESULT * new
             self._changed.notify_all()
 
-    def settle(self, partition: Partition) -> None:
-        """Chunks of a partition were consumed, or answered: perhaps all."""
-        if partition.finished and self._unfinished.pop(partition.number, None) is not None:
+    def finished(self, partition: Partition) -> None:
+        """All rows of a partition are consumed, or answered."""
+        if self._unfinished.pop(partition.number, None) is not None:
             partition.forget()
             self._changed.notify_all()
 
@@ -249,41 +224,37 @@ class FeedCall:
     def refused(self, channel: WorkerChannel) -> None:
         """A task takes no more rows."""
         self._refused = True
+        self._dropped |= bool(self._batches.pop(channel.task, ()))
         if channel.returned:
             self._returned.add(channel.task)
         self.changed()
 
-    def give_up(self, partition: Partition) -> None:
-        """Its task takes no more rows: those that it has count as consumed."""
-        if self.inference:
-            self.feed_again(partition)
-        else:
-            self._dropped |= self._unfinished.pop(partition.number, None) is not None
-            self.changed()
-
-    def release(self, task: str, lost: Sequence[Partition], reason: str) -> None:
-        """A task is lost, or has to begin again: other tasks get what it has not finished."""
-        loss = f"{task} is lost ({reason})"
-        if self.in_step and not self.over:
-            self.fail(FeedError(f"{loss}, and equal batches are for all tasks or for none"))
-        for partition in lost:
-            self.feed_again(partition, loss)
-        self.changed()
-
-    def feed_again(self, partition: Partition, loss: str = "a task is lost") -> None:
-        """Feed a partition again, from its beginning."""
+    def given_back(self, partition: Partition, loss: str) -> None:
+        """A task has not finished a partition: it is lost, or (empty) it takes no more rows."""
         if self.over or self._unfinished.get(partition.number) is not partition:
             return
+        if not loss and not self.inference and partition.last:  # the rows that it has count as consumed
+            self._dropped = True
+            del self._unfinished[partition.number]
+        else:
+            self._feed_again(partition, loss or "a task takes no more rows")
+        self.changed()
+
+    def _feed_again(self, partition: Partition, loss: str) -> None:
         try:
-            if partition.sent and self._feed.exactly_once:
+            if partition.last and self._feed.exactly_once:
                 raise FeedError(
                     "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
                 )
             partition.restart()
+            self._again[partition.number] = partition
         except FeedError as error:
             self.fail(FeedError(f"{loss}; {error}"))
-            return
-        heappush(self._again, (partition.number, partition))
+
+    def lost(self, loss: str) -> None:
+        """A task is lost, or its connection."""
+        if self._in_step and not self.over:
+            self.fail(FeedError(f"{loss}, and equal batches are for all tasks or for none"))
         self.changed()
 
     # Its end.
@@ -298,11 +269,10 @@ class FeedCall:
         self.over = True
         self._unfinished.clear()
         self._again.clear()
-        if not self._fetching:
+        if not self._reading:
             self._source.close()  # ends the thread that reads ahead, if there is one
         for channel in self._feed.channels.values():
-            channel.partitions.clear()
-        self._feed.wake()
+            channel.call_ended()
 
     def changed(self) -> None:
         """Let all threads look again."""
@@ -313,17 +283,15 @@ class FeedCall:
 
     def consumed(self) -> bool:
         """Whether there is nothing left to wait for."""
-        if self._unwanted():
-            return True
-        if self._refused and not self._tasks.alive:  # partitions to be fed again are not wanted
-            return len(self._unfinished) == len(self._again)
-        return self._exhausted and not self._unfinished
+        if self._refused and not self._wanting():  # partitions to be fed again are not wanted
+            return bool(self._feed.alive) or len(self._unfinished) == len(self._again)
+        return self._exhausted and not self._unfinished and not any(self._batches.values())
 
     def remains(self) -> str:
         """The warning if a function has returned before all rows of `train` were read; empty: it has not."""
-        if not self._returned or (self._exhausted and not self._dropped):
+        if not self._returned or (self._exhausted and not (self._dropped or self._unfinished)):
             return ""
-        tasks = listed([name for name in self._tasks.names if name in self._returned])
+        tasks = listed([name for name in self._feed.tasks if name in self._returned])
         return f"{tasks} returned before reading all rows; call feed.terminate() if that is intended"
 
     def abandoned(self) -> str:
@@ -350,19 +318,20 @@ class FeedCall:
 
     def results(self) -> list[object] | None:
         """The next results, in order; waits for some. ``None``: there are no more."""
-        self.taker, self._taking = threading.current_thread(), True
-        try:
-            self.wait(self._advance)
-        finally:
-            self._taking, self._taken = False, time.monotonic()
-        partition = self._answering.get(self._next)
-        if partition is None or not partition.results:
-            return None
-        found, partition.results = partition.results, []
-        self._result_bytes -= partition.result_bytes
-        partition.result_bytes = 0
-        self._feed.wake()
-        return found
+        with self._feed.lock:
+            self.taker, self._taking = threading.current_thread(), True
+            try:
+                self.wait(self._advance)
+            finally:
+                self._taking, self._taken = False, time.monotonic()
+            partition = self._answering.get(self._next)
+            if partition is None:
+                return None
+            found, partition.results = partition.results, []
+            self._result_bytes -= partition.result_bytes
+            partition.result_bytes = 0
+            self._feed.wake()
+            return found
 
     def _advance(self) -> bool:
         """Go on to the next partition with results; whether there is one, or all are answered."""
@@ -372,48 +341,38 @@ class FeedCall:
             del self._answering[self._next]
             self._next += 1
             self._feed.wake()  # its rows may be sent now
-        return head is not None or (self._exhausted and self._next >= self._fetched)
+        return head is not None or (self._exhausted and self._next >= self._made)
 
-    def _unwanted(self) -> bool:
-        """Whether all tasks take no more rows."""
-        channels = [self._feed.channels.get(name) for name in self._tasks.alive]
-        return bool(channels) and all(channel is not None and channel.terminated for channel in channels)
+    def _wanting(self) -> list[str]:
+        """Tasks that may take more rows."""
+        channels = self._feed.channels
+        return [name for name in self._feed.alive if name not in channels or not channels[name].terminated]
 
     def _look(self) -> None:
-        """Look at the time: broken connections, missing tasks, the time limit."""
+        """Look at the time: missing tasks, the time limit."""
         now = time.monotonic()
-        channels = self._feed.channels
-        for channel in channels.values():
-            if channel.sock is None and channel.owes_anything and now - channel.broken_at > _BROKEN:
-                self.release(channel.task, channel.take_away(), "its connection broke")
-        present = {
-            name: channels[name]
-            for name in self._tasks.alive
-            if name in channels and (channels[name].sock is not None or channels[name].terminated)
-        }
-        missing = [name for name in self._tasks.alive if name not in present]
-        if missing and (self.in_step or not present or not self._gathered()):
+        alive, wanting = self._feed.alive, self._wanting()
+        connected = {name for name, channel in self._feed.channels.items() if channel.connected}
+        missing = [name for name in wanting if name not in connected]
+        if missing and (self._in_step or missing == alive or not self._gathered()):
             self._explain(missing)
         feed = f"feed {self._feed.name!r}"
-        if self._tasks.alive:
+        if alive:
             self._lonely_since = None
         elif now - (self._lonely_since or now) > LONELY:
-            raise FeedError(f"{feed}: no task is left to take its rows: {self._tasks.losses}")
+            endings = listed([f"{name} {reason}" for name, (_, reason) in self._feed.ended.items()])
+            raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
         else:
             self._lonely_since = self._lonely_since or now
-        if self.inference and self._unwanted():
+        if self.inference and alive and not wanting:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
-        late = [
-            name
-            for name, channel in present.items()
-            if channel.unanswered or (channel.unconsumed and not channel.hungry)
-        ]
-        if not late and (self.in_step or all(channel.terminated for channel in present.values())):
+        late = [name for name in alive if name in connected and self._feed.channels[name].late]
+        if not late and (self._in_step or missing == wanting):
             late = missing
         if not late:  # only the source of the rows is awaited
             self._moved = now
         elif now - self._moved > self.timeout:
-            raise self._too_late(late, present)
+            raise self._too_late(late)
 
     def _explain(self, missing: Sequence[str]) -> None:
         """Name the tasks that have not opened the feed, while rows wait for them."""
@@ -426,10 +385,11 @@ class FeedCall:
         rows = f"rows of the feed {self._feed.name!r}"
         self._feed.notice(f"{begun} {listed(missing)} to ask for {rows} ({hint})")
 
-    def _too_late(self, late: Sequence[str], present: dict[str, WorkerChannel]) -> FeedError:
-        stuck = [name for name in late if name not in present or not present[name].hungry]
+    def _too_late(self, late: Sequence[str]) -> FeedError:
+        channels = self._feed.channels
+        stuck = [name for name in late if name not in channels or not channels[name].hungry]
         if self.inference and not stuck:
-            missing = sum([present[name].unanswered for name in late])
+            missing = sum([channels[name].missing for name in late])
             return FeedError(
                 f"{', '.join(late)}: {missing:,} {'result is' if missing == 1 else 'results are'} missing in "
                 f"the feed {self._feed.name!r}, for {self.timeout:g} s, and more rows are asked for: "

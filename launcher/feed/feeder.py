@@ -12,20 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from launcher.errors import FeedError
-from launcher.feed.call import LOOK, Feed, FeedCall, Tasks
+from launcher.feed.call import LOOK, Feed, FeedCall
 from launcher.feed.channel import WorkerChannel
 from launcher.feed.listener import Peer
-from launcher.feed.lockstep import Dealer
 from launcher.feed.remote.frames import Kind, send_frame
-from launcher.feed.sources import Piece, pieces_of
+from launcher.feed.sources import pieces_of, rounds
 from launcher.text import Waiting
 
-#: Seconds for a thread to end, for the last frames of a task that has ended, for a task to take a refusal.
-_THREAD, _LAST_FRAMES, _REFUSAL = 2.0, 0.3, 2.0
+#: Seconds for a thread to end, for a task to take a refusal.
+_THREAD, _REFUSAL = 2.0, 2.0
 _OVER = "the driver feeds no more rows"
 
 
@@ -55,9 +54,10 @@ class Feeder:
         self._warn = warn or _to_stderr
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._tasks = Tasks(tasks)
+        self._tasks = list(tasks)
+        self._ended: dict[str, tuple[int, str]] = {}
         self._feeds = {
-            name: Feed(name, self._lock, self._tasks, exactly_once, last_lines, self._notice)
+            name: Feed(name, self._lock, self._tasks, self._ended, exactly_once, last_lines, self._notice)
             for name in feeds
         }
         self._error: BaseException | None = None
@@ -70,14 +70,14 @@ class Feeder:
     def add(self, peer: Peer) -> None:
         """Take over a connection on which a task opens a feed."""
         with self._lock:
-            feed = self._feeds.get(peer.feed)
-            refusal = "" if feed else f"there is no such feed; there is {', '.join(self._feeds)}"
-            refusal = refusal or (_OVER if self._closed else self._tasks.admit(peer.task, peer.attempt))
-            if feed is not None and not refusal:
-                if peer.task in feed.channels:
-                    self._drop(feed, peer.task, "the feed was opened again")
+            refusal = self._refusal(peer)
+            if not refusal:
+                self._ended.pop(peer.task, None)
+                feed = self._feeds[peer.feed]
+                if (old := feed.channels.pop(peer.task, None)) is not None:
+                    old.close("the feed was opened again")
                 channel = feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.sock)
-                self._channels = [*(old for old in self._channels if old.sock is not None), channel]
+                self._channels = [*(old for old in self._channels if old.connected), channel]
                 channel.start()
                 return
         with peer.sock as sock, suppress(OSError):  # the task may have ended
@@ -88,33 +88,32 @@ class Feeder:
                 if not sock.recv(1 << 16):
                     break
 
-    def lost(self, task: str, attempt: int, reason: str, again: bool = False) -> None:
-        """A task has ended: other tasks get what it did not consume.
+    def _refusal(self, peer: Peer) -> str:
+        """Why a task may not open a feed; empty: it may."""
+        if peer.feed not in self._feeds:
+            return f"there is no such feed; there is {', '.join(self._feeds)}"
+        if self._closed:
+            return _OVER
+        if peer.task not in self._tasks:
+            return f"{peer.task} is not fed; fed are {', '.join(self._tasks)}"
+        if peer.task in self._ended and peer.attempt <= self._ended[peer.task][0]:
+            return f"{peer.task} has ended"
+        return ""
 
-        Waits a moment for the end of its connections, as its last frames may still be on their way.
+    def lost(self, task: str, attempt: int, reason: str) -> None:
+        """A task has ended: other tasks get what it did not consume.
 
         Args:
             attempt: the number of its start; a later one may open feeds.
             reason: for messages.
-            again: whether it will be started once more: until then it is awaited.
         """
         with self._lock:
-            deadline = time.monotonic() + _LAST_FRAMES
-            for channel in [feed.channels[task] for feed in self._feeds.values() if task in feed.channels]:
-                while channel.sock is not None and (left := deadline - time.monotonic()) > 0:
-                    channel.wake.wait(left)
-            self._tasks.ended(task, attempt, reason, again)
+            self._ended[task] = attempt, reason
             for feed in self._feeds.values():
-                if task in feed.channels:
-                    self._drop(feed, task, reason)
-                elif feed.call is not None:
-                    feed.call.release(task, [], reason)
-
-    def _drop(self, feed: Feed, task: str, reason: str) -> None:
-        channel = feed.channels.pop(task)
-        channel.close(reason)
-        if feed.call is not None:
-            feed.call.release(task, channel.take_away(), reason)
+                if (channel := feed.channels.pop(task, None)) is not None:
+                    channel.close(reason, ended=True)
+                if feed.call is not None:
+                    feed.call.lost(f"{task} is lost ({reason})")
 
     def fail(self, error: BaseException) -> None:
         """The job has failed: present and later calls raise this."""
@@ -152,18 +151,18 @@ class Feeder:
             FeedError: rows cannot be sent, or no task is left to take them.
             InputError: ``data`` has no rows. Any exception of iterating it, and the error given to `fail`.
         """
-        tasks = len(self._tasks.names)
-        pieces = pieces_of(data, tasks, epochs)
-        if equal is None:
-            self._train(qname, pieces, feed_timeout)
-            return
-        if batch_size is None:
-            raise FeedError(f"equal={equal!r} needs a batch_size: it makes batches of exactly so many rows")
-        dealer = Dealer(pieces, tasks, batch_size, equal)
-        try:
-            self._train(qname, dealer.pieces(), feed_timeout, in_step=True)
-        finally:
-            dealer.end()
+        tasks = len(self._tasks)
+        source: Generator[Any] = pieces_of(data, tasks, epochs)
+        if equal is not None:
+            if batch_size is None:
+                raise FeedError(
+                    f"equal={equal!r} needs a batch_size: it makes batches of exactly so many rows"
+                )
+            source = rounds(source, tasks, batch_size, equal)
+        with self._call(qname, source, feed_timeout, in_step=equal is not None) as call, self._lock:
+            call.wait(call.consumed)
+            if remains := call.remains():
+                self._warn(f"feed {qname!r}: {remains}")
 
     def inference(self, data: Any, *, feed_timeout: float = 600.0, qname: str = "input") -> Iterator[Any]:
         """One result for each row, in the order of the rows; lazily.
@@ -174,13 +173,10 @@ class Feeder:
         Raises:
             As `train` does.
         """
-        pieces = pieces_of(data, len(self._tasks.names))
-        call = self._begin(qname, pieces, feed_timeout, inference=True)
-        try:
-            while (results := self._results(call)) is not None:
+        pieces = pieces_of(data, len(self._tasks))
+        with self._call(qname, pieces, feed_timeout, inference=True) as call:
+            while (results := call.results()) is not None:
                 yield from results
-        finally:
-            self._end(call, qname)
 
     def finish(self, timeout: float | None = None) -> None:
         """Nothing more will be fed: ``should_stop()`` becomes true in the tasks.
@@ -217,7 +213,7 @@ class Feeder:
                     f"shutdown ends an inference() of the feed {name!r} before all its results: {reason}"
                 )
                 feed.call.fail(FeedError(f"feed {name!r}: shut down before all results were taken"))
-                self._end(feed.call, name)
+                self._end(feed, feed.call)
         return [(name, feed.call) for name, feed in self._feeds.items() if feed.call is not None]
 
     def close(self) -> None:
@@ -237,55 +233,45 @@ class Feeder:
 
     # Calls.
 
-    def _train(self, qname: str, pieces: Generator[Piece], timeout: float, in_step: bool = False) -> None:
-        call = self._begin(qname, pieces, timeout, in_step=in_step)
-        try:
-            with self._lock:
-                call.wait(call.consumed)
-                if remains := call.remains():
-                    self._warn(f"feed {qname!r}: {remains}")
-        finally:
-            self._end(call, qname)
-
-    def _results(self, call: FeedCall) -> list[Any] | None:
-        with self._lock:
-            return call.results()
-
-    def _begin(
+    @contextmanager
+    def _call(
         self,
         qname: str,
-        pieces: Generator[Piece],
+        source: Generator[Any],
         timeout: float,
         inference: bool = False,
         in_step: bool = False,
-    ) -> FeedCall:
+    ) -> Iterator[FeedCall]:
         with self._lock:
             if self._error is not None:
                 raise self._error
             feed = self._feeds.get(qname)
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
-            if in_step and self._tasks.missing:
-                missing = ", ".join(self._tasks.missing)
+            if in_step and self._ended:
+                missing = ", ".join(self._ended)
                 raise FeedError(f"{missing} is lost, and equal batches are for all tasks or for none")
-            if (call := feed.call) is not None:
-                text = f"by train() in {call.taker.name}"
-                if call.inference:
+            if feed.call is not None:
+                text = f"by train() in {feed.call.taker.name}"
+                if feed.call.inference:
                     text = (
                         "there is an inference() whose results are not all taken (take them, or close() it)"
                     )
                 raise FeedError(f"feed {qname!r} is being fed already: {text}")
             if self._finished or self._closed:
                 raise FeedError(f"feed {qname!r} has ended: nothing can be fed after finish() or shutdown()")
-            feed.call = FeedCall(feed, pieces, timeout, inference, in_step)
-            feed.call.changed()
-            return feed.call
+            call = feed.call = FeedCall(feed, source, timeout, inference, in_step)
+            call.changed()
+        try:
+            yield call
+        finally:
+            self._end(feed, call)
 
-    def _end(self, call: FeedCall, qname: str) -> None:
+    def _end(self, feed: Feed, call: FeedCall) -> None:
         with self._lock:
             call.end()
-            if self._feeds[qname].call is call:
-                self._feeds[qname].call = None
+            if feed.call is call:
+                feed.call = None
                 self._changed.notify_all()
 
 

@@ -1,4 +1,4 @@
-"""One partition that is fed: its chunks, those that its task has not consumed, and its results."""
+"""One partition that is fed: its chunks, and what its present task has done with them."""
 
 from __future__ import annotations
 
@@ -71,41 +71,85 @@ class Partition:
         call: feeds it.
         number: from 0.
         piece: gives its rows.
-        chunker: cuts them.
         keep: keep the chunks if the piece cannot give its rows a second time.
     """
 
-    def __init__(self, call: FeedCall, number: int, piece: Piece, chunker: Chunker, keep: bool) -> None:
+    def __init__(self, call: FeedCall, number: int, piece: Piece, keep: bool) -> None:
         self.call = call
         self.number = number
+        #: Results in order that were not taken yet; of how many bytes.
+        self.results: list[Any] = []
+        self.result_bytes = 0
+        self.kept_bytes = 0
         self._piece = piece
-        self._chunker = chunker
         self._keep = keep and not piece.repeatable
         self._kept: list[Chunk] = []
         self._fresh: Iterator[Chunk] | None = None
         self._forgotten = False
-        self.kept_bytes = 0
-        #: Whether a thread is making a chunk of it.
-        self.busy = False
-        #: Chunks sent to the task that has it, and those of them that are not consumed or answered.
-        self.sent = self.pending = 0
-        #: Whether all its chunks were made.
-        self.complete = False
-        self._chunks = self._begin()
-        #: Results in order that were not taken yet; of how many bytes.
-        self.results: list[Any] = []
-        self.result_bytes = 0
-        #: Results that its present task gave, and the number of those known from all tasks.
-        self._answered = self._known = 0
+        #: The number of results known from all tasks.
+        self._known = 0
+        self._begin()
 
-    @property
-    def finished(self) -> bool:
-        """Whether it is consumed, and all its results are here."""
-        return self.complete and not self.pending
+    def _begin(self) -> None:
+        self._chunks = self._all_chunks()
+        #: Whether all chunks were made; the number of the last one on its connection (0: there is none).
+        self.complete = False
+        self.last = 0
+        #: Rows sent, results received; whether the number of rows is not known yet: code returns them.
+        self._rows = self._answered = 0
+        self._uncounted = False
+
+    def _all_chunks(self) -> Iterator[Chunk]:
+        if self._piece.remote is not None:
+            code = encode_code(self._piece.remote)
+            check_size([code], f"the callable of partition {self.number}")
+            yield Chunk(None, len(code) + _CODE_WEIGHT, [code])
+            return
+        yield from list(self._kept)
+        if self._fresh is None or not self._keep:
+            self._fresh = self.call.chunker.chunks(self._piece)
+        for chunk in self._fresh:
+            if self._keep:
+                self._kept.append(chunk)
+                self.kept_bytes += chunk.weight
+            yield chunk
 
     def make(self) -> Chunk | None:
         """The next chunk; ``None`` after the last. Runs the user's code."""
         return next(self._chunks, None)
+
+    def sent(self, chunk: Chunk, number: int) -> None:
+        """A chunk is sent, the one of this number on its connection."""
+        self.last = number
+        self._rows += chunk.rows or 0
+        self._uncounted = chunk.rows is None
+
+    def counted(self, number: int, rows: int) -> None:
+        """The code in a chunk of this number has returned so many rows."""
+        if self._uncounted and self.last == number:
+            self._rows, self._uncounted = rows, False
+
+    @property
+    def missing(self) -> int:
+        """Results that are missing for rows sent, at least."""
+        return 1 if self._uncounted else self._rows - self._answered
+
+    def finished(self, consumed: int) -> bool:
+        """Whether all its chunks are consumed, up to this number, or all its rows are answered."""
+        return self.complete and (self.missing <= 0 if self.call.inference else self.last <= consumed)
+
+    def answer(self, results: list[Any]) -> tuple[list[Any], int]:
+        """Take the results of its rows, except those that a lost task has given before.
+
+        Returns:
+            The results that belong to later partitions; how many new ones were taken.
+        """
+        taken = results if self._uncounted else results[: self.missing]
+        new = taken[max(0, self._known - self._answered) :]
+        self._answered += len(taken)
+        self._known += len(new)
+        self.results += new
+        return results[len(taken) :], len(new)
 
     def restart(self) -> None:
         """Begin again, for another task.
@@ -118,38 +162,9 @@ class Partition:
                 f"partition {self.number} can't be fed again: it can be iterated only once, and is too "
                 "big to be kept; feed lists, callables that read the data, or smaller partitions"
             )
-        self.complete = False
-        self.sent = self.pending = self._answered = 0
-        self._chunks = self._begin()
-
-    def add_results(self, results: list[Any]) -> int:
-        """Add results of its rows, in order, except those that a lost task has given before.
-
-        Returns:
-            The number of new ones.
-        """
-        new = results[max(0, self._known - self._answered) :]
-        self._answered += len(results)
-        self._known += len(new)
-        self.results += new
-        return len(new)
+        self._begin()
 
     def forget(self) -> None:
         """Drop what is kept for a second time."""
         self._keep, self._kept, self.kept_bytes = False, [], 0
         self._forgotten = True
-
-    def _begin(self) -> Iterator[Chunk]:
-        if self._piece.remote is not None:
-            code = encode_code(self._piece.remote)
-            check_size([code], f"the callable of partition {self.number}")
-            yield Chunk(None, len(code) + _CODE_WEIGHT, [code])
-            return
-        yield from list(self._kept)
-        if self._fresh is None or not self._keep:
-            self._fresh = self._chunker.chunks(self._piece)
-        for chunk in self._fresh:
-            if self._keep:
-                self._kept.append(chunk)
-                self.kept_bytes += chunk.weight
-            yield chunk

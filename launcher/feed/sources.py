@@ -35,7 +35,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from launcher.errors import FeedError
-from launcher.feed.remote.blocks import Block, blocks_of, columnar, is_array, refused, size
+from launcher.feed.remote.blocks import Block, blocks_of, columnar, is_array, join, part, refused, size
 
 Result = TypeVar("Result")
 
@@ -43,6 +43,8 @@ Result = TypeVar("Result")
 PIECES_PER_WORKER = 4
 #: Bytes and rows of a group of rows that come one by one; rows of which only the first is measured.
 GROUP_BYTES, _ROWS, _STEP = 2 << 20, 16384, 64
+#: What becomes of the rows that make no whole round of equal batches.
+_FILLS = ("drop", "pad", "repeat")
 #: Seconds after which rows that come slowly are a group, however few.
 _SECONDS = 1.0
 
@@ -317,3 +319,67 @@ def _weight(row: Any) -> int:
         return len(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
     except (pickle.PicklingError, TypeError, AttributeError):
         return GROUP_BYTES // _STEP
+
+
+# Equal numbers of batches.
+
+
+def rounds(
+    pieces: Generator[Piece], workers: int, batch_size: int, equal: str
+) -> Generator[tuple[Block, ...]]:
+    """Rounds of one block of exactly ``batch_size`` rows for each worker, for strategies that train in step.
+
+    The rows left at the end make no whole round: ``drop`` leaves them out, ``pad`` repeats the last row until
+    the round is full, ``repeat`` takes the first rows again. All rows are read in the driver.
+
+    Args:
+        pieces: of one epoch or of several, which follow each other without a gap; they are closed at the end.
+        workers: blocks of a round.
+        batch_size: rows of each block.
+        equal: ``drop``, ``pad`` or ``repeat``.
+
+    Raises:
+        InputError: another ``equal``, or no batch size; later: fewer rows than ``drop`` needs for a round.
+    """
+    if equal not in _FILLS:
+        raise refused(f"equal={equal!r}", ", ".join(map(repr, _FILLS)))
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise refused(f"equal={equal!r} with batch_size={batch_size!r}", "a batch size from 1")
+    return _rounds(pieces, workers, batch_size, equal)
+
+
+def _rounds(
+    pieces: Iterable[Piece], workers: int, batch_size: int, equal: str
+) -> Generator[tuple[Block, ...]]:
+    whole, first = workers * batch_size, None
+    blocks = (block for piece in pieces for block in piece.blocks(lambda: whole))
+    for block in _exactly(blocks, whole):
+        first = block if first is None else first
+        if size(block) < whole and equal == "drop":
+            if block is first:
+                raise refused(
+                    f"{size(block)} rows for {workers} batches of {batch_size}", "more, or 'pad' or 'repeat'"
+                )
+            return
+        source = part(block, size(block) - 1, size(block)) if equal == "pad" else first
+        filled = [block]
+        while (missing := whole - sum(map(size, filled))) > 0:
+            filled.append(part(source, 0, missing))
+        found = join(filled)
+        yield tuple(part(found, at, at + batch_size) for at in range(0, whole, batch_size))
+
+
+def _exactly(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
+    """The same rows in blocks of exactly so many; the last one may be shorter."""
+    waiting: list[Block] = []
+    count = 0
+    for block in blocks:
+        waiting.append(block)
+        count += size(block)
+        while count >= rows:
+            joined = join(waiting)
+            yield part(joined, 0, rows)
+            count -= rows
+            waiting = [part(joined, rows, rows + count)] if count else []
+    if count:
+        yield join(waiting)

@@ -111,12 +111,11 @@ def test_exactly_once_raises_instead(tmp_path: Path):
     assert "worker/0 is lost (killed by signal 9); it had not consumed all" in str(lab.errors[0])
 
 
-def test_a_task_that_is_started_again_is_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(call, "LONELY", 0.3)
+def test_a_task_that_is_started_again_is_fed(tmp_path: Path):
     with Lab(tmp_path, 1) as lab:
         fed = lab.run(lab.feeder.train, partitions([range(1000)]))
         assert lab.feed(0).next_batch(10) == list(range(10))
-        lab.feeder.lost("worker/0", 1, "killed", again=True)
+        lab.feeder.lost("worker/0", 1, "killed")
         feed = lab.feed(0, attempt=2)
         assert feed.next_batch(2000) == list(range(1000))
         feed.terminate()

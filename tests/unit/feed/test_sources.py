@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from launcher.errors import InputError
 from launcher.feed import sources
-from launcher.feed.lockstep import rounds
 from launcher.feed.remote.blocks import as_rows, size
-from launcher.feed.sources import partitions, pieces_of, rows
+from launcher.feed.sources import partitions, pieces_of, rounds, rows
 from tests.local.seeing import soon
 
 anything = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -234,4 +233,4 @@ def test_rounds():
         dealt([1, 2, 3], 2, 2, "drop")
     for equal, batch_size in (("cut", 2), ("pad", 0), ("pad", None)):
         with pytest.raises(InputError, match="equal="):
-            rounds([], 2, batch_size, equal)  # type: ignore[arg-type]
+            rounds(pieces_of([], 2), 2, batch_size, equal)  # type: ignore[arg-type]

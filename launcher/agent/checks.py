@@ -41,32 +41,28 @@ _TENSORFLOWS = (
     "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos",
     "tensorflow-aarch64", "intel-tensorflow", "tf-nightly", "tf-nightly-cpu",
 )  # fmt: skip
-_PACKAGES = ("tf-keras", "keras")
 _MARK = "launch-check "
 #: Runs in any Python 3. It imports nothing that takes long: ``import tensorflow`` costs four seconds.
 _QUESTION = f"""
 import sys
 sys.path[:] = [path for path in sys.path if path]
 import json
-try:
-    from importlib import metadata
-except ImportError:
-    metadata = None
-def version(name):
-    try:
-        return metadata.version(name)
-    except Exception:
-        return None
-found = {{"version": ".".join(map(str, sys.version_info[:3]))}}
-found["tensorflow"] = next((v for v in map(version, {_TENSORFLOWS!r}) if v), None)
-found.update((name.replace("-", "_"), version(name)) for name in {_PACKAGES!r})
+def version(*names):
+    for name in names:
+        try:
+            from importlib import metadata
+            return metadata.version(name)
+        except Exception:
+            pass
+found = {{"version": ".".join(map(str, sys.version_info[:3])), "tensorflow": version(*{_TENSORFLOWS!r})}}
+found.update(keras=version("keras"), tf_keras=version("tf-keras"))
 print("\\n{_MARK}" + json.dumps(found))
 """
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
-#: Connections at a time, of either side.
+#: Connections and look-ups at a time.
 _AT_ONCE = 16
-#: Bytes of a line of the dialog between two hosts, and seconds it may take.
-_LINE, _DIALOG = 256, 10.0
+#: Bytes of what a host sends to those that connect.
+_LINE = 256
 #: Bytes that are written to find out whether a disk is full.
 _WRITTEN = 64 * 1024
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EADDRNOTAVAIL)
@@ -85,9 +81,7 @@ def main(_: object) -> int:
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
     while True:
         request = requests.get()
-        answer = memoryview(json.dumps(steps[request["do"]](request)).encode("ascii") + b"\n")
-        while answer:
-            answer = answer[os.write(1, answer) :]
+        print(json.dumps(steps[request["do"]](request)), flush=True)
 
 
 def _read(requests: "queue.SimpleQueue[Json]") -> None:
@@ -97,12 +91,26 @@ def _read(requests: "queue.SimpleQueue[Json]") -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def _together(jobs: Sequence[Callable[[], Json]], seconds: float, late: Sequence[Json]) -> List[Json]:
+    """The results of the jobs; for a job that is not done in time, what stands at its place in ``late``.
+
+    A thread that waits for a name service or a file server can't be interrupted: it stays behind.
+    """
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    futures = [pool.submit(job) for job in jobs]
+    done = wait(futures, seconds).done
+    return [future.result() if future in done else other for future, other in zip(futures, late)]
+
+
+# ---------------------------------------------------------------------- facts
+
+
 def _facts(request: Mapping[str, Any]) -> Json:
     """What the host has.
 
     Args:
-        request: ``python``, ``workdir`` and ``venv`` of the host or ``None``, ``env`` of its tasks, and the
-            ``seconds`` that each command may take.
+        request: ``python`` of its programs, ``workdir`` and ``venv`` of the host or ``None``, ``env`` of its
+            tasks, and the ``seconds`` that each command may take.
 
     Returns:
         The facts that an agent reports, and ``available`` (bytes of memory), ``folders`` (``home``, ``tmp``,
@@ -110,54 +118,28 @@ def _facts(request: Mapping[str, Any]) -> Json:
         matter), ``gpus`` (``state``, ``output``, ``list``), ``task_python`` (see `_task_python`).
     """
     env = {**os.environ, **request["env"]}
-    seconds = request["seconds"]
     paths = {"home": os.path.expanduser("~"), "tmp": tempfile.gettempdir()}
     if request["workdir"] is not None:
         paths["workdir"] = os.path.abspath(os.path.expanduser(request["workdir"]))
-    looks = [partial(_folder, path) for path in paths.values()]
-    gpus, python, *folders = _together(
-        [partial(_gpus, seconds, env), partial(_task_python, request, env), *looks], seconds + 1.0
-    )
-    silent = "its file system does not answer"
+    late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
+    folders = _together([partial(_folder, path) for path in paths.values()], request["seconds"], late)
     return {
         **host_facts(),
         "available": _available_memory(),
-        "folders": {
-            name: found or {"path": path, "free": None, "why": silent}
-            for (name, path), found in zip(paths.items(), folders)
-        },
+        "folders": dict(zip(paths, folders)),
         "environment": {name: env[name] for name in ("TF_USE_LEGACY_KERAS",) if name in env},
-        "gpus": gpus or {"state": "slow", "output": "", "list": []},
-        "task_python": python or {"state": "slow", "output": "", "asked": request["python"], "path": ""},
+        "gpus": _gpus(request["seconds"], env),
+        "task_python": _task_python(request, env),
     }
-
-
-def _together(jobs: Sequence[Callable[[], Any]], seconds: float) -> List[Any]:
-    """The results of the jobs, in their order; ``None`` for a job that is not done in time.
-
-    A thread that waits for a name service or a file server can't be interrupted: it stays behind.
-    """
-    pool = ThreadPoolExecutor(_AT_ONCE)
-    futures = [pool.submit(job) for job in jobs]
-    done = wait(futures, seconds).done
-    for future in futures:
-        future.cancel()
-    pool.shutdown(wait=False)
-    return [future.result() if future in done else None for future in futures]
 
 
 def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[str, str]:
     """Run a command in the root folder: ``ok``, ``missing``, ``failed`` or ``slow``, and its output."""
     try:
         done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd="/",
-            env=dict(env),
-            timeout=seconds,
-        )
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
+            env=dict(env), timeout=seconds,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "slow", ""
     except (OSError, ValueError) as error:
@@ -193,12 +175,11 @@ def _folder(path: str) -> Json:
 def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
     """The GPUs that ``nvidia-smi`` lists, or why it lists none."""
     state, output = _run(_NVIDIA_SMI, seconds, {**env, "LC_ALL": "C"})
-    if state == "missing":
-        return {"state": "none", "output": "", "list": []}
+    if state != "ok":
+        return {"state": state.replace("missing", "none"), "output": output[:500], "list": []}
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     found = [dict(zip(("index", "uuid", "name"), row)) for row in rows if len(row) >= 3 and row[0].isdigit()]
-    listed = found if state == "ok" else []
-    return {"state": state, "output": "" if listed else output[:500], "list": listed}
+    return {"state": state, "output": "" if found else output[:500], "list": found}
 
 
 def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
@@ -208,16 +189,15 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
         ``asked`` and ``path``; ``state`` and ``output`` as of `_run`; if ``ok`` also ``version``, and the
         version or ``None`` of ``tensorflow``, ``keras``, ``tf_keras``.
     """
-    asked = request["python"] or "python3"
+    asked, venv = request["python"], request["venv"]
     missing = {"asked": asked, "path": "", "state": "missing"}
     try:
-        env = env if request["venv"] is None else {**env, **entered(env, request["venv"])}
+        env = env if venv is None else {**env, **entered(env, venv)}
     except OSError:
-        return {**missing, "output": f"there is no environment {request['venv']!r}"}
-    path: Optional[str]
+        return {**missing, "output": f"the environment {venv!r} does not exist"}
     if "/" in asked:
         folder = os.path.expanduser(request["workdir"] or ".")
-        path = os.path.abspath(os.path.join(folder, os.path.expanduser(asked)))
+        path: Optional[str] = os.path.abspath(os.path.join(folder, os.path.expanduser(asked)))
     else:
         path = shutil.which(asked, path=env.get("PATH", os.defpath))
     if path is None:
@@ -230,27 +210,22 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
     return answer
 
 
+# ---------------------------------------------------------------------- names and connections
+
+
 def _names(request: Mapping[str, Any]) -> Dict[str, Json]:
     names = request["names"]
-    results = _together([partial(_resolve, name) for name in names], request["seconds"])
-    return {name: result or {"found": [], "why": "no answer in time"} for name, result in zip(names, results)}
+    late = [{"found": [], "why": "no answer in time"}] * len(names)
+    return dict(zip(names, _together([partial(_resolve, name) for name in names], request["seconds"], late)))
 
 
 def _resolve(name: str) -> Json:
     """Of a name the ``found`` addresses, and ``why`` there are none."""
     try:
-        addresses = socket.getaddrinfo(_bare(name), None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         return {"found": [], "why": getattr(error, "strerror", None) or str(error)}
     return {"found": list(dict.fromkeys(str(address[4][0]) for address in addresses)), "why": ""}
-
-
-def _bare(address: str) -> str:
-    """An address without the brackets of IPv6."""
-    return address[1:-1] if address.startswith("[") and address.endswith("]") else address
-
-
-# ---------------------------------------------------------------------- connections
 
 
 def _listen(request: Json) -> Json:
@@ -268,70 +243,51 @@ def _listen(request: Json) -> Json:
     except OSError as error:
         keeper.release_all()
         return {"port": 0, "why": error.strerror or str(error)}
-    secrets = [request[name].encode("ascii") + b"\n" for name in ("challenge", "token")]
-    for _ in range(_AT_ONCE):
-        threading.Thread(target=_serve, args=(server, *secrets), daemon=True).start()
+    threading.Thread(target=_serve, args=(server, request["token"].encode("ascii")), daemon=True).start()
     return {"port": port, "why": ""}
 
 
-def _serve(server: socket.socket, challenge: bytes, token: bytes) -> None:
-    """Answer the challenge of this check with the token of this host."""
+def _serve(server: socket.socket, token: bytes) -> None:
+    """Send the token of this host to all that connect."""
     while True:
         try:
-            peer, _ = server.accept()
-            with peer:
-                peer.settimeout(_DIALOG)
-                if _line(peer) == challenge:
-                    peer.sendall(token)
+            with server.accept()[0] as peer:
+                peer.sendall(token + b"\n")
         except OSError:
             continue  # the peer reports what became of it
 
 
-def _line(peer: socket.socket) -> bytes:
-    """What comes up to the end of a line, or as much of it as comes."""
-    line = b""
-    while len(line) < _LINE and not line.endswith(b"\n"):
-        data = peer.recv(_LINE)
-        if not data:
-            break
-        line += data
-    return line
-
-
 def _connect(request: Json) -> Json:
     """Connect to each of the ``peers`` (``address``, ``port``, ``token``)."""
-    jobs = [partial(_reach, peer, request["challenge"], request["seconds"]) for peer in request["peers"]]
+    jobs = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
     rounds = -(-len(jobs) // _AT_ONCE)
-    results = _together(jobs, request["seconds"] * rounds + 1.0)
-    return {"pairs": [result or {"result": "timed out", "why": ""} for result in results]}
+    late = [{"result": "timed out", "why": ""}] * len(jobs)
+    return {"pairs": _together(jobs, request["seconds"] * rounds + 1.0, late)}
 
 
-def _reach(peer: Mapping[str, Any], challenge: str, seconds: float) -> Json:
+def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
     """What becomes of one connection."""
     connected = False
     try:
-        with socket.create_connection((_bare(peer["address"]), peer["port"]), seconds) as connection:
+        with socket.create_connection((peer["address"].strip("[]"), peer["port"]), seconds) as connection:
             connected = True
-            connection.sendall(challenge.encode("ascii") + b"\n")
-            answer = _line(connection)
-    except socket.timeout:
-        why = "the connection is accepted, then nothing comes" if connected else ""
-        return {"result": "timed out", "why": why}
+            with connection.makefile("rb") as file:
+                line = file.readline(_LINE)
     except (OSError, UnicodeError) as error:
         return _failed(error, connected)
-    if answer != peer["token"].encode("ascii") + b"\n":
-        return {"result": "another program", "why": "another program answers there"}
+    if line != peer["token"].encode("ascii") + b"\n":
+        return {"result": "another program", "why": "it answers at this address"}
     return {"result": "ok", "why": ""}
 
 
 def _failed(error: Exception, connected: bool) -> Json:
     code, why = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
+    if isinstance(error, (socket.timeout, TimeoutError)):
+        return {"result": "timed out", "why": "it accepts connections and sends nothing" if connected else ""}
     if connected:
         return {"result": "cut off", "why": why}
     if isinstance(error, (socket.gaierror, UnicodeError)):
         return {"result": "unknown name", "why": why}
-    if code == errno.ETIMEDOUT:
-        return {"result": "timed out", "why": ""}
     if isinstance(error, ConnectionRefusedError):
         return {"result": "refused", "why": why}
     if code == errno.EINVAL:  # what a blackhole route gives

@@ -9,22 +9,21 @@ import secrets
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from launcher.checking import Finding, HostReport, Offset, Pair, Severity, findings
+from launcher.checking import PROBLEM, WARNING, Finding, HostReport, Offset, Pair, findings
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts, this_machine
 from launcher.config.values import argument, positive_duration
-from launcher.errors import Fault, HostsError, JobError, TransportError
+from launcher.errors import Fault, JobError, TransportError
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import byte_size, counted, duration, listed, printable
 from launcher.transports import ssh
-from launcher.transports.base import RemoteCommand, for_each
-from launcher.transports.command import LocalHosts
+from launcher.transports.base import Hosts, RemoteCommand, for_each
 from launcher.transports.machines import is_here
 
 SUMMARY = "look at hosts, and at the network between them, for what breaks jobs"
@@ -46,34 +45,29 @@ _ENTRY = "launcher.agent.checks:main"
 _CLOCKS = 5
 #: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
 _CONNECT, _MARGIN = 5.0, 5.0
+#: Parts of a look at a host, each with a time limit of its own.
+_PARTS = 4
 #: Seconds between two looks at a host that takes no bytes, and bytes of an answer.
 _LOOK, _LONGEST = 0.05, 4 << 20
 #: Up to this number of hosts every pair is tried; of more hosts each tries the next ones in the list.
 _ALL_PAIRS, _NEXT = 32, 16
-#: Up to this number of hosts a table shows all connections; of more only those that fail.
-_MATRIX = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch check``."""
     parser.add_argument(
-        "where",
-        metavar="FILE_OR_LIST",
-        nargs="?",
+        "where", metavar="FILE_OR_LIST", nargs="?",
         help="a hostfile, or host[:slots],... (default: this machine)",
-    )
+    )  # fmt: skip
     parser.add_argument("--hosts", metavar="X", help="the same")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
         "--python", metavar="PATH", default="", help="the Python of .py programs if the hostfile names none"
     )
     parser.add_argument(
-        "--timeout",
-        type=argument(positive_duration),
-        default=_TIMEOUT,
-        metavar="S",
+        "--timeout", type=argument(positive_duration), default=_TIMEOUT, metavar="S",
         help="for each question to a host (default: 20)",
-    )
+    )  # fmt: skip
     ssh.add_connecting(parser)
 
 
@@ -88,9 +82,13 @@ def run(args: argparse.Namespace) -> int:
         raise JobError([Fault("--hosts", f"{args.where!r} is given too", "expected one of the two")])
     text = args.where if args.hosts is None else args.hosts
     hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
-    asked = _ask(hosts, args)
+    with (
+        ssh.commands(hosts, ssh.ssh_settings(args), print_notice) as (commands, unreached),
+        _Check(hosts, commands, unreached, args) as check,
+    ):
+        asked = check.result()
     found = findings(hosts, asked.reports, asked.pairs)
-    problems = any(finding.severity is Severity.PROBLEM for finding in found)
+    problems = any(finding.severity == PROBLEM for finding in found)
     code = TransportError.exit_code if asked.failed else int(problems)
     if args.json:
         print(json.dumps(_as_json(hosts, asked, found, code), indent=2))
@@ -102,52 +100,32 @@ def run(args: argparse.Namespace) -> int:
 class Asked(NamedTuple):
     """The answers of the hosts."""
 
-    reports: tuple[HostReport, ...]
-    pairs: tuple[Pair, ...]
+    reports: Sequence[HostReport]
+    pairs: Sequence[Pair]
     #: Host -> why it could not be checked.
     failed: Mapping[str, str]
 
 
-def _ask(hosts: Sequence[Host], args: argparse.Namespace) -> Asked:
-    """Ask the hosts: this machine directly, others over SSH. Those that can't be reached fail alone."""
-    local, remote, unreached = LocalHosts(), [host for host in hosts if not is_here(host)], {}
-    with ExitStack() as stack:
-        if remote:
-            from launcher.transports.ssh import SshHosts
-
-            fleet = stack.enter_context(SshHosts(remote, ssh.ssh_settings(args), print_notice))
-            try:
-                fleet.connect()
-            except HostsError as error:
-                unreached = {host: why for host, _, why in (fault.partition(": ") for fault in error.faults)}
-
-        def start(host: Host) -> RemoteCommand:
-            if host.name in unreached:
-                raise TransportError(unreached[host.name])
-            command = (local if is_here(host) else fleet).run(host.name, _ENTRY, {})
-            stack.callback(command.close)
-            return command
-
-        return _Check(hosts, start, args).result()
-
-
-class _Check:
-    """The questions to the hosts, over one remote command each.
+class _Check(ExitStack):
+    """The questions to the hosts, over one remote command each. A context: at its end the commands end.
 
     Args:
         hosts: the inventory.
-        start: starts the remote command of a host.
+        commands: runs the remote commands.
+        unreached: hosts that can't be reached, and why.
         args: ``timeout``: seconds a host may take for a question; ``python``: the Python of ``.py`` programs
             where the host names none; empty: here ours, else ``python3``.
     """
 
     def __init__(
-        self, hosts: Sequence[Host], start: Callable[[Host], RemoteCommand], args: argparse.Namespace
+        self, hosts: Sequence[Host], commands: Hosts, unreached: Mapping[str, str], args: argparse.Namespace
     ) -> None:
+        super().__init__()
+        self._unreached = unreached
         self._hosts = {host.name: host for host in hosts}
-        self._start, self._timeout, self._python = start, args.timeout, args.python
+        self._run, self._timeout, self._python = commands.run, args.timeout, args.python
         self._commands: dict[str, RemoteCommand] = {}
-        self._challenge = secrets.token_hex(16)
+        #: What each host sends to those that connect to it.
         self._tokens = {host.name: secrets.token_hex(16) for host in hosts}
         self._ports: dict[str, int] = {}
 
@@ -158,18 +136,21 @@ class _Check:
         answers, late = for_each(
             targets, lambda name: self._connect(name, targets[name]), print_notice, "connections to others"
         )
-        pairs = [
-            Pair(source, target, str(result["result"]), str(result["why"]))
-            for source, names in targets.items()
-            for target, result in zip(
-                names, answers.get(source) or [{"result": "not tried", "why": ""}] * len(names), strict=True
-            )
-        ]
-        return Asked(tuple(reports.values()), tuple(pairs), {**failed, **late})
+        pairs = []
+        for source, names in targets.items():
+            results = answers.get(source) or [{"result": "not tried", "why": ""}] * len(names)
+            pairs += [
+                Pair(source, name, str(result["result"]), str(result["why"]))
+                for name, result in zip(names, results, strict=True)
+            ]
+        return Asked(tuple(reports.values()), pairs, {**failed, **late})
 
     def _look(self, name: str) -> HostReport:
+        if name in self._unreached:
+            raise TransportError(self._unreached[name])
         host = self._hosts[name]
-        command = self._commands[name] = self._start(host)
+        command = self._commands[name] = self._run(name, _ENTRY, {})
+        self.callback(command.close)
         offset = min((_offset(command, self._timeout) for _ in range(_CLOCKS)), key=lambda it: it.uncertainty)
         usual = self._python or (sys.executable if is_here(host) else DEFAULT_PYTHON)
         request = {
@@ -180,10 +161,9 @@ class _Check:
             "venv": host.venv,
             "env": dict(host.env),
             "seconds": self._timeout,
-            "challenge": self._challenge,
             "token": self._tokens[name],
         }
-        answer = _exchange(command, request, 2 * self._timeout)
+        answer = _exchange(command, request, _PARTS * self._timeout)
         if not answer["port"]:
             raise TransportError(f"it has no port to listen on: {answer['why']}")
         self._ports[name] = answer["port"]
@@ -203,7 +183,7 @@ class _Check:
             {"address": self._hosts[it].shown_address, "port": self._ports[it], "token": self._tokens[it]}
             for it in targets
         ]
-        request = {"do": "connect", "challenge": self._challenge, "seconds": each, "peers": peers}
+        request = {"do": "connect", "seconds": each, "peers": peers}
         pairs: Sequence[Mapping[str, Any]] = _exchange(self._commands[name], request, 3 * each + 1.0)["pairs"]
         return pairs
 
@@ -250,24 +230,24 @@ def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float
 
 
 def _print(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding]) -> None:
-    """Tables of hosts and connections, then the findings."""
+    """A table of the hosts, how many connections work, then the findings."""
     reports = {report.host.name: report for report in asked.reports}
     print_table(
         _COLUMNS, [_row(host, reports.get(host.name), asked.failed.get(host.name, "")) for host in hosts]
     )
-    sources = list(dict.fromkeys(pair.source for pair in asked.pairs))
-    if len(sources) > 1:
-        print()
-        _print_connections(sources, asked)
     print()
+    if len({pair.source for pair in asked.pairs}) > 1:
+        good = sum(pair.result == "ok" for pair in asked.pairs)
+        print(f"{good} of {counted(len(asked.pairs), 'connection')} between the hosts work")
     for finding, following in zip(found, [*found[1:], None], strict=False):
-        all_hosts = len(finding.hosts) == len(hosts) > 1
-        names = "all hosts" if all_hosts else listed(finding.hosts)
-        print(printable(f"{finding.severity.value}: {f'{names}: ' if names else ''}{finding.seen}"))
+        names = "all hosts" if len(finding.hosts) == len(hosts) > 1 else listed(finding.hosts)
+        print(printable(f"{finding.severity}: {names}: {finding.seen}"))
         if finding.advice and (following is None or following.advice != finding.advice):
             print(printable(f"    try: {finding.advice}"))
-    numbers = [(severity, sum(each.severity is severity for each in found)) for severity in Severity]
-    parts = [", ".join(counted(number, severity.value) for severity, number in numbers if number)]
+    numbers = [
+        (severity, sum(each.severity == severity for each in found)) for severity in (PROBLEM, WARNING)
+    ]
+    parts = [", ".join(counted(number, severity) for severity, number in numbers if number)]
     parts += [f"{counted(len(asked.failed), 'host')} could not be checked"] if asked.failed else []
     print("; ".join(filter(None, parts)) or "no findings")
 
@@ -286,7 +266,7 @@ def _row(host: Host, report: HostReport | None, failed: str) -> list[str]:
         address,
         report.version("version") or "?",
         report.version("tensorflow") or unknown,
-        report.version("keras") or "",
+        report.version("keras"),
         str(facts["cpus"]),
         byte_size(facts["available"]),
         byte_size(min(free, default=None)),
@@ -298,44 +278,32 @@ def _row(host: Host, report: HostReport | None, failed: str) -> list[str]:
 
 def _clock(offset: Offset) -> str:
     """``+3 ms``; ``same`` where the difference is less than the doubt of the measurement."""
-    if abs(offset.seconds) <= offset.uncertainty:
-        return "same"
     size = abs(offset.seconds)
+    if size <= offset.uncertainty:
+        return "same"
     return ("+" if offset.seconds > 0 else "-") + (f"{size * 1000:.0f} ms" if size < 1 else duration(size))
-
-
-def _print_connections(sources: Sequence[str], asked: Asked) -> None:
-    if len(sources) <= _MATRIX:
-        results = {(pair.source, pair.target): pair.result for pair in asked.pairs}
-        rows = [[source, *(results.get((source, name), "") for name in sources)] for source in sources]
-        print_table(("from \\ to", *sources), rows)
-        return
-    bad = [pair for pair in asked.pairs if pair.result != "ok"]
-    print(f"{len(asked.pairs) - len(bad)} of {len(asked.pairs)} connections work")
-    if bad:
-        print_table(("from", "to", "connection"), [[pair.source, pair.target, pair.result] for pair in bad])
 
 
 def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code: int) -> dict[str, Any]:
     reports = {report.host.name: report for report in asked.reports}
+    rows = [(host, reports.get(host.name)) for host in hosts]
     return {
         "schema": 2,
-        "hosts": [_host_as_json(host, reports.get(host.name), asked.failed.get(host.name)) for host in hosts],
+        "hosts": [
+            {
+                "name": host.name,
+                "address": host.shown_address,
+                "error": asked.failed.get(host.name),
+                "clock": report and report.offset._asdict(),
+                "facts": report and report.facts,
+                "names": report and report.names,
+            }
+            for host, report in rows
+        ],
         "pairs": [
             {"from": pair.source, "to": pair.target, "reach": pair.result, "why": pair.why}
             for pair in asked.pairs
         ],
-        "findings": [{**each._asdict(), "severity": each.severity.value} for each in found],
+        "findings": [finding._asdict() for finding in found],
         "exit_code": code,
-    }
-
-
-def _host_as_json(host: Host, report: HostReport | None, failed: str | None) -> dict[str, Any]:
-    return {
-        "name": host.name,
-        "address": host.shown_address,
-        "error": failed,
-        "clock": None if report is None else report.offset._asdict(),
-        "facts": None if report is None else report.facts,
-        "names": None if report is None else report.names,
     }

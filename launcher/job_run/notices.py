@@ -123,5 +123,5 @@ class HostHints:
         lines = []
         for finding in findings_of_agents(self._hosts, self._ready):
             advice = f" ({finding.advice})" if finding.advice else ""
-            lines.append(f"{finding.severity.value}: {', '.join(finding.hosts)}: {finding.seen}{advice}")
+            lines.append(f"{finding.severity}: {', '.join(finding.hosts)}: {finding.seen}{advice}")
         return lines

@@ -43,13 +43,11 @@ def test_four_in_good_health(ssh_launch: Launch):
     assert ended.code == 0, ended.err
     # On a busy machine it may take so long that a notice names the slow hosts.
     assert not [line for line in ended.err.splitlines() if "waiting for " not in line]
-    hosts, ways, *_ = ended.out.split("\n\n")
-    rows = [line.split() for line in hosts.splitlines()]
+    table, _, rest = ended.out.partition("\n\n")
+    rows = [line.split() for line in table.splitlines()]
     assert [row[0] for row in rows] == ["host", *NAMES]
     assert all(re.fullmatch(r"3\.\d+\.\d+", row[1]) for row in rows[1:])
-    lines = ways.splitlines()
-    assert lines[0].split() == ["from", "\\", "to", *NAMES]
-    assert [line.split()[1:] for line in lines[1:]] == [["ok"] * 4] * 4
+    assert rest.startswith("16 of 16 connections between the hosts work\n")
 
 
 def test_each_has_its_own_name_and_sees_the_others(ssh_launch: Launch, hosts: list[LabHost]):

@@ -22,14 +22,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.config import values
+from launcher.errors import HostsError
 from launcher.job import Host
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transports.machines import Launch, Machines, Planned, Request, Transport, is_here
+from launcher.transports.machines import Launch, Machines, Planned, Programs, Request, Transport, is_here
 
 if TYPE_CHECKING:
     from launcher.transports.ssh.hosts import SshHosts as SshHosts
@@ -99,6 +101,30 @@ def machines(launch: Launch, agents: bool = True) -> Machines:
         return SshHosts(remote, settings, launch.notice)
 
     return Machines(launch, connections, settings.lease, agents)
+
+
+@contextmanager
+def commands(
+    hosts: Sequence[Host], settings: SshSettings, notice: Callable[[str], None]
+) -> Iterator[tuple[Programs, Mapping[str, str]]]:
+    """Remote commands without a job: on this machine directly, on others over SSH.
+
+    Yields:
+        What runs them; and why hosts can't be reached, by name.
+    """
+    remote = [host for host in hosts if not is_here(host)]
+    if not remote:
+        yield Programs(hosts, None), {}
+        return
+    from launcher.transports.ssh import SshHosts
+
+    unreached = {}
+    with SshHosts(remote, settings, notice) as connections:
+        try:
+            connections.connect()
+        except HostsError as error:
+            unreached = {host: why for host, _, why in (fault.partition(": ") for fault in error.faults)}
+        yield Programs(filter(is_here, hosts), connections), unreached
 
 
 def add_connecting(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

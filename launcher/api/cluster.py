@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.api.remote.node import TRAINING, InputMode
 from launcher.api.run import Options, Path_, count_faults, list_faults, option_faults
-from launcher.api.serialize import dumps
-from launcher.api.tasks import Tasks, notice
-from launcher.errors import Fault, InputError, JobFailed
+from launcher.api.tasks import TaskHandle, Tasks, dumps, notice
+from launcher.errors import Fault, InputError, JobFailed, LaunchError
 from launcher.feed.feeder import Feeder
+from launcher.feed.listener import Peer
 from launcher.job import RunPaths
 from launcher.runs.run import json_of
 
@@ -34,14 +34,14 @@ _BOARD = "tensorboard"
 _running: weakref.WeakSet[TFCluster] = weakref.WeakSet()
 
 
-class TFCluster:
-    """A running cluster; made by `TFCluster.run`.
+class _Nodes(Tasks):
+    """The tasks of a cluster, with the feeds of those that train.
 
-    As a context manager it is shut down at the end of the block, or ended if the block raises. It belongs to
-    the process that made it: in a fork of that process it does nothing.
+    Args:
+        roles, options, job, pickles: see `Tasks`.
+        feeds: the names of the feeds; empty: the cluster is not fed.
+        exactly_once: see `TFCluster.run`.
     """
-
-    InputMode = InputMode
 
     def __init__(
         self,
@@ -52,40 +52,51 @@ class TFCluster:
         feeds: Sequence[str],
         exactly_once: bool,
     ) -> None:
-        ours = {name: role["count"] for name, role in roles.items() if name != _BOARD}
-        #: The nodes by number.
-        self._nodes = [f"{name}/{index}" for name, count in ours.items() for index in range(count)]
-        self._closed = False
-        self._feeds = feeds
-        self._feeder = Feeder(
-            [task for task in self._nodes if task.partition("/")[0] in TRAINING],
+        super().__init__(roles, options, job, {"slot": False, "fed": bool(feeds)}, pickles)
+        self.feeds = feeds
+        self.feeder = Feeder(
+            [task for task in self.handles if task.partition("/")[0] in TRAINING],
             feeds,
             exactly_once=exactly_once,
-            last_lines=lambda task: self._tasks.last_lines(task),
-            notice=lambda text: self._tasks.explain(text),
+            last_lines=self.last_lines,
+            notice=self.explain,
             warn=notice,
         )
-        numbers = {task: number for number, task in enumerate(self._nodes)}
-        fields = {"slot": False, "fed": bool(feeds), "numbers": numbers}
-        try:
-            self._tasks = Tasks(
-                roles, options, job, fields, pickles,
-                failed=self._feeder.fail, feed=self._feeder.add, ended=self._task_ended,
-            )  # fmt: skip
-            self._tasks.start()
-        except BaseException:
-            self._feeder.close()
-            raise
+
+    def failed(self, error: LaunchError) -> None:
+        """See `Tasks`."""
+        self.feeder.fail(error)
+
+    def feed(self, peer: Peer) -> None:
+        """See `Tasks`."""
+        self.feeder.add(peer)
+
+    def ended(self, task: TaskHandle, ending: str) -> None:
+        """See `Tasks`."""
+        if task.name.partition("/")[0] in TRAINING:
+            self.feeder.lost(task.name, task.attempt, ending)
+
+
+class TFCluster:
+    """A running cluster; made by `TFCluster.run`.
+
+    As a context manager it is shut down at the end of the block, or ended if the block raises. It belongs to
+    the process that made it: in a fork of that process it does nothing.
+    """
+
+    InputMode = InputMode
+
+    def __init__(self, nodes: _Nodes) -> None:
+        self._nodes = nodes
+        self._closed = False
         _running.add(self)
 
     def __repr__(self) -> str:
-        if self._tasks.error is not None:
-            state = "failed"
-        else:
-            state = "ended" if self._closed or self._tasks.driver.over.is_set() else "running"
+        ended = self._closed or self._nodes.driver.over.is_set()
+        state = "failed" if self._nodes.error is not None else "ended" if ended else "running"
         url = self.tensorboard_url()
         more = f"; TensorBoard: {url}" if url else ""
-        return f"<TFCluster {self._tasks.driver.job} {state}: {', '.join(self._nodes)}{more}>"
+        return f"<TFCluster {self._nodes.driver.job} {state}: {', '.join(self._nodes.handles)}{more}>"
 
     @staticmethod
     def run(
@@ -138,14 +149,16 @@ class TFCluster:
             TaskFailed: a node failed before all were there.
             JobFailed: the nodes do not start, or not in time.
         """
-        faults = [
-            *_mode_faults(driver_ps_nodes, input_mode),
-            *_role_faults(num_executors, num_ps, master_node, eval_node),
-            *list_faults(_RUN, "queues", queues),
-            *option_faults(_RUN, options),
-        ]
+        faults = [*list_faults(_RUN, "queues", queues), *option_faults(_RUN, options)]
+        if driver_ps_nodes:
+            text = "driver_ps_nodes=True: parameter servers run where hosts= has slots for them"
+            expected = "expected False; roles: [ps] in a hostfile reserves hosts for them"
+            faults.append(Fault(_RUN, text, expected))
+        if input_mode not in tuple(InputMode):
+            expected = "expected InputMode.TENSORFLOW or InputMode.SPARK"
+            faults.append(Fault(_RUN, f"input_mode={input_mode!r}", expected))
+        roles = _roles(num_executors, num_ps, master_node, eval_node, job is None, faults)
         check_function(_RUN, map_fun, tf_args, faults)
-        roles = _roles(num_executors, num_ps, master_node, eval_node, with_drain=job is None)
         if tensorboard:  # on this machine other machines do not see it
             here = job is None and options.get("hosts") is None and options.get("docker") is None
             bind = ["--host", "{task_host}"] if here else ["--bind_all"]
@@ -155,11 +168,13 @@ class TFCluster:
         feeds: list[str] = []
         if input_mode == InputMode.FEED:
             feeds = [name for name in queues if name not in _OTHER_QUEUES] or ["input"]
-        cluster = TFCluster(roles, options, job, pickles, feeds, exactly_once)
+        nodes = _Nodes(roles, options, job, pickles, feeds, exactly_once)
+        nodes.start()
+        cluster = TFCluster(nodes)
         try:
-            cluster._tasks.wait_for_all(reservation_timeout)
+            nodes.wait_for_all(reservation_timeout)
             if tensorboard:
-                cluster._tasks.explain(f"TensorBoard: {cluster.tensorboard_url()}")
+                nodes.explain(f"TensorBoard: {cluster.tensorboard_url()}")
         except BaseException:
             cluster._close()
             raise
@@ -207,7 +222,7 @@ class TFCluster:
             equal=equal,
             batch_size=batch_size,
         )
-        self._tasks.check()
+        self._nodes.check()
 
     def inference(self, data: Any, feed_timeout: float = 600, qname: str = "input") -> Iterator[Any]:
         """Feed rows, and get a result for each, in their order.
@@ -229,23 +244,24 @@ class TFCluster:
     @property
     def run_dir(self) -> str:
         """The folder of the run: ``logs/``, ``report.json``, ``output/`` with what was collected."""
-        return self._tasks.run_dir
+        return self._nodes.run_dir
 
     @property
     def cluster_info(self) -> list[dict[str, Any]]:
         """Of each node ``executor_id``, ``host``, ``job_name``, ``task_index``, ``port`` and ``addr``."""
-        planned, info = self._planned(), []
-        for number, task in enumerate(self._nodes):
-            if (found := planned.get(task)) is not None:
-                role, _, index = task.partition("/")
-                row = {
-                    "executor_id": number,
-                    "host": found["host"],
-                    "job_name": role,
-                    "task_index": int(index),
-                }
-                info.append({**row, "port": found["port"], "addr": found["address"]})
-        return info
+        planned = self._planned()
+        return [
+            {
+                "executor_id": number,
+                "host": planned[task]["host"],
+                "job_name": task.partition("/")[0],
+                "task_index": int(task.partition("/")[2]),
+                "port": planned[task]["port"],
+                "addr": planned[task]["address"],
+            }
+            for number, task in enumerate(self._nodes.handles)
+            if task in planned
+        ]
 
     def tensorboard_url(self) -> str | None:
         """The address of TensorBoard; ``None``: there is none."""
@@ -270,18 +286,18 @@ class TFCluster:
             TaskFailed: a node has failed; the first one.
             JobFailed: the job has failed in another way, or took too long.
         """
-        if self._closed or not self._tasks.driver.is_ours:
+        if self._closed or not self._nodes.driver.is_ours:
             return
         limit = None if timeout < 0 else timeout
         try:
-            self._feeder.finish(limit)
-            if not self._tasks.driver.wait(limit):
-                self._tasks.driver.end()
+            self._nodes.feeder.finish(limit)
+            if not self._nodes.driver.wait(limit):
+                self._nodes.driver.end()
                 text = f"the nodes did not end within {timeout:g} s, and were ended"
                 raise JobFailed(text, self.run_dir)
         finally:
             self._close()
-        self._tasks.check()
+        self._nodes.check()
 
     def __enter__(self) -> TFCluster:
         return self
@@ -295,31 +311,26 @@ class TFCluster:
             self._close()
 
     def _close(self, at_once: bool = False) -> None:
-        if self._closed or not self._tasks.driver.is_ours:
+        if self._closed or not self._nodes.driver.is_ours:
             return
         self._closed = True
         _running.discard(self)
         try:
-            self._tasks.close(at_once)
+            self._nodes.close(at_once)
         finally:
-            self._feeder.close()
+            self._nodes.feeder.close()
 
     def _usable_feeder(self, caller: str) -> Feeder:
-        self._tasks.check()
-        if not self._tasks.driver.is_ours:
-            raise JobFailed(
-                "the cluster belongs to the process that started it, not to its forks", self.run_dir
-            )
+        self._nodes.check()
+        if not self._nodes.driver.is_ours:
+            text = "the cluster belongs to the process that started it, not to its forks"
+            raise JobFailed(text, self.run_dir)
         if self._closed:
             raise JobFailed("the cluster has been shut down", self.run_dir)
-        if not self._feeds:
+        if not self._nodes.feeds:
             expected = "expected input_mode=InputMode.FEED in TFCluster.run"
             raise InputError([Fault(caller, "the cluster was started with InputMode.TENSORFLOW", expected)])
-        return self._feeder
-
-    def _task_ended(self, task: str, attempt: int, ending: str) -> None:
-        if task.partition("/")[0] in TRAINING:
-            self._feeder.lost(task, attempt, ending)
+        return self._nodes.feeder
 
 
 def check_function(caller: str, map_fun: Any, tf_args: Any, faults: Sequence[Fault]) -> None:
@@ -335,55 +346,39 @@ def check_function(caller: str, map_fun: Any, tf_args: Any, faults: Sequence[Fau
     found = list(faults)
     if not callable(map_fun):
         text = f"map_fun is a {type(map_fun).__name__}"
-        first = Fault(caller, text, "expected the function first: there is no SparkContext any more")
+        first = Fault(caller, text, "expected the function first, without a SparkContext before it")
         found = [first] if callable(tf_args) else [first, *found]  # else all that follows is one place off
     if found:
         raise InputError(found)
 
 
-def _mode_faults(driver_ps_nodes: bool, input_mode: Any) -> list[Fault]:
-    faults = []
-    if driver_ps_nodes:
-        text = "driver_ps_nodes=True: parameter servers run where hosts= has slots for them"
-        faults.append(Fault(_RUN, text, "expected False; roles: [ps] in a hostfile reserves hosts for them"))
-    if input_mode not in tuple(InputMode):
-        expected = "expected InputMode.TENSORFLOW or InputMode.SPARK"
-        faults.append(Fault(_RUN, f"input_mode={input_mode!r}", expected))
-    return faults
-
-
-def _role_faults(num_executors: Any, num_ps: Any, master_node: Any, eval_node: Any) -> list[Fault]:
-    faults = [*count_faults(_RUN, "num_executors", num_executors, 1), *count_faults(_RUN, "num_ps", num_ps)]
-    if master_node not in (None, "", "chief", "master"):
-        faults.append(Fault(_RUN, f"master_node={master_node!r}", "expected 'chief'"))
-    if faults:
-        return faults
-    others = {"num_ps": num_ps, "the chief": int(bool(master_node)), "the evaluator": int(bool(eval_node))}
-    workers = num_executors - sum(others.values())
-    if workers >= 0 and (workers or master_node):
-        return []
-    taken = " and ".join(f"{name} ({count})" for name, count in others.items() if count)
-    text = f"num_executors={num_executors} has no room for {taken} and a worker"
-    expected = "expected one worker or a chief at least; num_executors counts all of them"
-    return [Fault(_RUN, text, expected)]
-
-
 def _roles(
-    num_executors: int, num_ps: int, master_node: str | None, eval_node: bool, with_drain: bool
+    num_executors: Any, num_ps: Any, master_node: Any, eval_node: Any, drains: bool, faults: list[Fault]
 ) -> dict[str, dict[str, Any]]:
     """By name, what a job file would say of each role, in the order of the numbers of their nodes.
 
     Args:
-        with_drain: workers have time to finish after the chief; else the job file says how much.
+        drains: workers have time to finish after the chief; else the job file says how much.
+        faults: the faults of the other arguments are appended here.
     """
-    chief, workers = bool(master_node), num_executors - num_ps - bool(eval_node) - bool(master_node)
-    roles: dict[str, dict[str, Any]] = {
-        "ps": {"count": int(num_ps)},
-        master_node or "chief": {"count": int(chief)},
-    }
-    roles["evaluator"] = {"count": int(bool(eval_node)), "drain": _EVALUATOR}
-    roles["worker"] = {"count": int(workers)}
-    if master_node == "chief" and with_drain:
+    wrong = [*count_faults(_RUN, "num_executors", num_executors, 1), *count_faults(_RUN, "num_ps", num_ps)]
+    if master_node not in (None, "", "chief", "master"):
+        wrong.append(Fault(_RUN, f"master_node={master_node!r}", "expected 'chief'"))
+    faults += wrong
+    if wrong:
+        return {}
+    counts = {"ps": int(num_ps), master_node or "chief": int(bool(master_node))}
+    counts["evaluator"] = int(bool(eval_node))
+    others = sum(counts.values())
+    counts["worker"] = int(num_executors) - others
+    least = others + (0 if master_node else 1)
+    if num_executors < least:
+        names = ", ".join(f"{count} {name}" for name, count in counts.items() if count > 0)
+        text = f"num_executors={num_executors} leaves no worker beside {names}"
+        faults.append(Fault(_RUN, text, f"expected {least} or more: it counts all nodes"))
+    roles: dict[str, dict[str, Any]] = {name: {"count": count} for name, count in counts.items()}
+    roles["evaluator"]["drain"] = _EVALUATOR
+    if master_node == "chief" and drains:
         roles["worker"]["drain"] = _WORKERS_WITH_PS if num_ps else _WORKERS
     return {name: role for name, role in roles.items() if role["count"]}
 
@@ -392,6 +387,6 @@ def _roles(
 def _end_forgotten() -> None:
     """End the clusters of a program that ends without having shut them down."""
     for cluster in list(_running):
-        if cluster._tasks.driver.is_ours:
-            notice("the program ends without TFCluster.shutdown(): its nodes are ended")
+        if cluster._nodes.driver.is_ours:
+            notice("the program ends without TFCluster.shutdown(): its nodes are stopped")
             cluster._close(at_once=True)

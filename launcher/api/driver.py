@@ -5,13 +5,13 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -28,8 +28,8 @@ _KEPT = 64 * 1024
 _SILENCE = 2.0
 #: Seconds that output may take to arrive after the end of the launcher.
 _LATE = 2.0
-#: Seconds between two signals that ask for an end at once, how many of them, and seconds for SIGKILL.
-_PAUSE, _REQUESTS, _KILL = 0.5, 30, 10.0
+#: Seconds between two signals that end it at once, how many of them are SIGTERM, then SIGKILL.
+_PAUSE, _REQUESTS, _KILLS = 0.5, 30, 20
 
 #: Runs the launcher of this installation. The current folder is not on its ``sys.path``, and it handles
 #: Ctrl-C and the other stop signals also where this process ignores them.
@@ -84,14 +84,14 @@ class Driver:
     report: Report | None = field(default=None, init=False)
     #: 128 + n if signal n ended the launcher; ``None``: it runs.
     exit_code: int | None = field(default=None, init=False)
-    #: The launcher was asked to end: that the job was interrupted is no failure.
+    #: This process has stopped the job: its end by a signal is not reported as a failure.
     asked: bool = field(default=False, init=False)
     #: Set when the launcher has ended and its report is complete.
     over: threading.Event = field(default_factory=threading.Event, init=False)
     #: Set when the launcher's stderr need not be held back any more.
     _begun: threading.Event = field(default_factory=threading.Event, init=False)
     _stderr: str = field(default="", init=False)
-    #: Our ends of the pipes that end the launcher when they end, and that carry commands to it.
+    #: Our ends of the pipes: the first carries commands, the end of the second ends the launcher.
     _ours: list[int] = field(default_factory=list, init=False)
     _pid: int = field(default_factory=os.getpid, init=False)
 
@@ -101,13 +101,15 @@ class Driver:
         Raises:
             LaunchError: it can't be started.
         """
-        self._events, events = os.pipe()
-        lifeline, ours = os.pipe()
-        commands, self._commands = os.pipe()
-        self._ours = [ours, self._commands]
-        theirs = {"--events-fd": events, "--until-eof-fd": lifeline, "--commands-fd": commands}
+        events, events_in = os.pipe()
+        lifeline, lifeline_in = os.pipe()
+        commands, commands_in = os.pipe()
+        self._ours = [commands_in, lifeline_in]
+        theirs = {"--events-fd": events_in, "--until-eof-fd": lifeline, "--commands-fd": commands}
         if self.roles:
-            theirs["--roles-fd"] = _memory(self.roles)
+            theirs["--roles-fd"] = os.memfd_create("launch")
+            os.write(theirs["--roles-fd"], json.dumps(self.roles).encode())
+            os.lseek(theirs["--roles-fd"], 0, os.SEEK_SET)
         _drivers.add(self)
         options = [word for name, fd in theirs.items() for word in (name, str(fd))]
         shown = subprocess.DEVNULL if self.quiet else subprocess.PIPE
@@ -122,26 +124,20 @@ class Driver:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            os.close(self._events)
+            os.close(events)
             self._release()
             raise LaunchError(f"the job can't be started: {error}") from error
         finally:
             for fd in theirs.values():
                 os.close(fd)
-        self._pumps = [
-            threading.Thread(target=pump, args=[stream], name="launch-output", daemon=True)
-            for stream, pump in ((self.process.stdout, self._show), (self.process.stderr, self._show_errors))
-            if stream is not None
-        ]
-        for thread in (*self._pumps, threading.Thread(target=self._run, name="launch-events", daemon=True)):
-            thread.start()
+        pipes = {"stdout": self.process.stdout, "stderr": self.process.stderr}
+        self._pumps = [_thread(self._show, pipe, name) for name, pipe in pipes.items() if pipe is not None]
+        _thread(self._run, events)
 
     def command(self, fields: Mapping[str, Any]) -> None:
         """Send a command, see `launcher.job_run.orchestrator`; nothing happens if the launcher has ended."""
-        try:
-            os.write(self._commands, json.dumps(fields).encode() + b"\n")
-        except OSError:
-            return
+        with suppress(OSError, IndexError):
+            os.write(self._ours[0], json.dumps(fields).encode() + b"\n")
 
     # ------------------------------------------------------------------ its end
 
@@ -186,13 +182,11 @@ class Driver:
         """
         if not self.is_ours:
             return
-        for _ in range(_REQUESTS):
-            self.signal(signal.SIGTERM)
+        for number in [signal.SIGTERM] * _REQUESTS + [signal.SIGKILL] * _KILLS:
+            self.signal(number)
             if self.over.wait(_PAUSE):
                 return
-        self.signal(signal.SIGKILL)
-        if not self.over.wait(_KILL):
-            raise LaunchError(f"the launcher (pid {self.process.pid}) survived SIGKILL")
+        raise LaunchError(f"the launcher (pid {self.process.pid}) survived SIGKILL")
 
     def error(self) -> LaunchError | None:
         """Why it failed, once it has ended, or why it has no report; ``None``: it succeeded."""
@@ -216,10 +210,13 @@ class Driver:
 
     # ------------------------------------------------------------------ in its threads
 
-    def _run(self) -> None:
-        handle = os.pidfd_open(self.process.pid)
+    def _run(self, events: int) -> None:
+        """Read events until the launcher closes their pipe, then wait for its end."""
         try:
-            self._read(handle)
+            with open(events, encoding="utf-8") as lines:
+                for line in lines:
+                    if line.endswith("\n"):  # else the launcher was killed
+                        self._take(json.loads(line))
         finally:
             code = self.process.wait()
             self.exit_code = (self.report and self.report.exit_code) or (128 - code if code < 0 else code)
@@ -227,33 +224,11 @@ class Driver:
             self._begun.set()
             for thread in self._pumps:
                 thread.join(_LATE)
-            os.close(handle)
-            os.close(self._events)
             self._release()
             try:
                 self.on_end()
             finally:
                 self.over.set()
-
-    def _read(self, handle: int) -> None:
-        """Read events until the launcher has ended: a fork of it may keep the pipe open."""
-        os.set_blocking(self._events, False)
-        poll = select.poll()
-        poll.register(self._events, select.POLLIN)
-        poll.register(handle, select.POLLIN)
-        rest, ended = b"", False
-        while not ended:
-            ended = any(fd == handle for fd, _ in poll.poll())  # what came before is read once more
-            try:
-                while data := os.read(self._events, 1 << 16):
-                    *lines, rest = (rest + data).split(b"\n")
-                    for line in lines:
-                        self._take(json.loads(line))
-                poll.unregister(self._events)
-                poll.poll()
-                return
-            except BlockingIOError:
-                continue
 
     def _take(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "Opened":
@@ -264,18 +239,20 @@ class Driver:
         self._begun.set()
         self.on_event(event)
 
-    def _show(self, pipe: IO[bytes]) -> None:
-        for text in _texts(pipe):
-            _print(sys.stdout, text)
-
-    def _show_errors(self, pipe: IO[bytes]) -> None:
-        """Show stderr. Before the job begins it is held back: it may become the text of an exception."""
+    def _show(self, pipe: IO[bytes], name: str) -> None:
+        """Show what `launch` prints. stderr waits for the begin of the job: it may become an exception."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         until = time.monotonic() + _SILENCE
-        for text in _texts(pipe):
-            self._stderr = (self._stderr + text)[-_KEPT:]
-            self._begun.wait(max(0.0, until - time.monotonic()))
-            if not self.quiet:
-                _print(sys.stderr, text)
+        with pipe:
+            while data := os.read(pipe.fileno(), 1 << 16):
+                text = decoder.decode(data)
+                if name == "stderr":
+                    self._stderr = (self._stderr + text)[-_KEPT:]
+                    self._begun.wait(max(0.0, until - time.monotonic()))
+                if not self.quiet:
+                    with suppress(AttributeError, OSError, ValueError):  # closed, or None: the logs have it
+                        getattr(sys, name).write(text)
+                        getattr(sys, name).flush()
 
     def _release(self) -> None:
         _drivers.discard(self)
@@ -283,28 +260,10 @@ class Driver:
             os.close(self._ours.pop())
 
 
-def _memory(value: Any) -> int:
-    """A descriptor from which the value can be read as JSON."""
-    fd = os.memfd_create("launch")
-    with open(fd, "w", encoding="utf-8", closefd=False) as file:
-        json.dump(value, file)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
-def _texts(pipe: IO[bytes]) -> Any:
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    with pipe:
-        while data := os.read(pipe.fileno(), 1 << 16):
-            yield decoder.decode(data)
-
-
-def _print(stream: Any, text: str) -> None:
-    try:
-        stream.write(text)
-        stream.flush()
-    except (AttributeError, OSError, ValueError):  # closed, or there is none: the logs have it
-        return
+def _thread(function: Callable[..., None], *args: Any) -> threading.Thread:
+    thread = threading.Thread(target=function, args=args, name="launch", daemon=True)
+    thread.start()
+    return thread
 
 
 def _release_in_fork() -> None:

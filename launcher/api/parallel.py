@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.api.cluster import check_function
-from launcher.api.remote.worker import Message, MessageType
+from launcher.api.remote.worker import Message
 from launcher.api.run import Options, Path_, count_faults, option_faults
-from launcher.api.serialize import dumps
-from launcher.api.tasks import TaskHandle, Tasks, ending_text, with_outcome
+from launcher.api.tasks import TaskHandle, Tasks, dumps, ending_text, with_outcome
 from launcher.config.hostfile import read_hosts
 from launcher.errors import Fault, JobFailed, LaunchError, TaskFailed
 from launcher.feed.remote.codec import by_value
@@ -82,7 +81,8 @@ class TFParallel:
                 dumps(_RUN, f"the arguments of instance {number}", value)
                 for number, value in enumerate(every)
             ]
-        return _Search(function, arguments, options, min(slots, len(every)), return_exceptions).results()
+        instances = _Instances(function, arguments, options, min(slots, len(every)), return_exceptions)
+        return instances.results()
 
 
 def _slots(hosts: Path_ | None) -> int:
@@ -96,8 +96,8 @@ def _slots(hosts: Path_ | None) -> int:
     return sum(host.slots or 1 for host in read_hosts(os.fspath(hosts)))
 
 
-class _Search:
-    """The instances of one `TFParallel.run`.
+class _Instances(Tasks):
+    """The instances of one `TFParallel.run`, and the slots that run them.
 
     Args:
         function: pickled.
@@ -110,8 +110,12 @@ class _Search:
     def __init__(
         self, function: bytes, arguments: Sequence[bytes], options: Options, slots: int, goes_on: bool
     ) -> None:
+        fields = {"slot": True, "instances": len(arguments)}
+        super().__init__(
+            {"worker": {"count": slots}}, {**options, "on_failure": "stop"}, None, fields, [function]
+        )
         self._arguments = arguments
-        self._goes_on = goes_on
+        self._failures_are_results = goes_on
         self._lock = threading.Lock()
         self._waiting = deque(range(len(arguments)))
         self._results: dict[int, Any] = {}
@@ -119,78 +123,60 @@ class _Search:
         #: Of each slot the instance that it has reported last, and the next one, which it was given then.
         self._given: dict[str, tuple[int | None, int | None]] = {}
         self._done = threading.Event()
-        fields = {"slot": True, "instances": len(arguments)}
-        stops: Options = {**options, "on_failure": "stop"}
-        roles = {"worker": {"count": slots}}
-        self._tasks = Tasks(roles, stops, None, fields, [function], self._failed, answer=self._answer)
-        self._tasks.start()
 
     def results(self) -> list[Any]:
-        """Wait for all of them.
+        """Run all of them; what they returned.
 
         Raises:
             LaunchError: an instance has failed, or the job.
         """
+        self.start()
         try:
             while not self._done.wait(1.0):
-                if self._tasks.driver.over.is_set() and not self._done.wait(1.0):
-                    raise JobFailed("the job has ended before its instances", self._tasks.run_dir)
+                if self.driver.over.is_set() and not self._done.wait(1.0):
+                    raise JobFailed("the job has ended before its instances", self.run_dir)
             if self._failure is None:
-                self._tasks.driver.wait(60.0)
+                self.driver.wait(60.0)
         finally:
-            self._tasks.close()
+            self.close()
         if self._failure is not None:
             raise self._failure
         return [self._results[number] for number in range(len(self._arguments))]
 
-    # ------------------------------------------------------------------ called in threads of the tasks
-
-    def _answer(self, slot: TaskHandle, message: Message) -> Message:
-        """A slot is free: at its start, or because an instance has ended."""
-        number = message.fields["number"]
-        if number is not None and number not in self._results:
-            self._take(slot, number, message)
-        following = self._next(slot.name, number)
-        pickles = [] if following is None else [self._arguments[following]]
-        return Message(MessageType.START, {"number": following}, pickles)
-
-    def _next(self, slot: str, number: int | None) -> int | None:
-        """The instance that a slot runs next; the same one if its message comes twice."""
-        with self._lock:
-            reported, following = self._given.get(slot, (-1, None))
-            if reported != number:
-                following = self._waiting.popleft() if self._waiting and not self._done.is_set() else None
-                self._given[slot] = number, following
-            return following
-
-    def _take(self, slot: TaskHandle, number: int, message: Message) -> None:
-        code, signal = message.fields["exit"]
-        outcome = None
-        if "outcome" in message.fields:
-            name, fields = message.fields["outcome"]
-            outcome = Message(MessageType(name), fields, message.pickles)
-        if outcome is not None and outcome.type is MessageType.DONE and code == 0:
-            result = self._loaded(number, outcome)
-        else:
-            name, run_dir = f"instance {number} ({slot.name})", self._tasks.run_dir
-            text, lines = f"{name} {ending_text(code, signal)}", self._tasks.last_lines(slot.name)
-            error = TaskFailed(text, slot.name, slot.host, code, signal, "", lines, run_dir)
-            result = with_outcome(error, name, outcome)
-        if isinstance(result, LaunchError) and not self._goes_on:
-            self._failed(result)
-        self._results[number] = result
-        if len(self._results) == len(self._arguments):
-            self._done.set()
-
-    def _loaded(self, number: int, outcome: Message) -> Any:
-        try:
-            return pickle.loads(outcome.pickles[0]) if outcome.pickles else None
-        except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises there
-            text = f"the result of instance {number} can't be read here: {type(error).__name__}: {error}"
-            return JobFailed(text, self._tasks.run_dir)
-
-    def _failed(self, error: LaunchError) -> None:
+    def failed(self, error: LaunchError) -> None:
+        """See `Tasks`; also called with the failure of an instance."""
         with self._lock:
             if self._failure is None and not self._done.is_set():
                 self._failure = error
         self._done.set()
+
+    def answer(self, task: TaskHandle, message: Message) -> Message:
+        """A slot is free, at its start or because an instance has ended; the answer is the next instance."""
+        number = message.fields["number"]
+        if number is not None and number not in self._results:
+            self._results[number] = result = self._result(task, number, message)
+            if isinstance(result, LaunchError) and not self._failures_are_results:
+                self.failed(result)
+            if len(self._results) == len(self._arguments):
+                self._done.set()
+        with self._lock:
+            reported, following = self._given.get(task.name, (-1, None))
+            if reported != number:  # else the same message has come again
+                following = self._waiting.popleft() if self._waiting and not self._done.is_set() else None
+                self._given[task.name] = number, following
+        return Message({"number": following}, [] if following is None else [self._arguments[following]])
+
+    def _result(self, task: TaskHandle, number: int, message: Message) -> Any:
+        """What an instance has returned, or its failure."""
+        returncode: int = message.fields["code"]
+        if returncode:
+            code, signal = (returncode, None) if returncode > 0 else (None, -returncode)
+            name = f"instance {number} ({task.name})"
+            text, lines = f"{name} {ending_text(code, signal)}", self.last_lines(task.name)
+            error = TaskFailed(text, task.name, task.host, code, signal, "", lines, self.run_dir)
+            return with_outcome(error, name, message)
+        try:
+            return pickle.loads(message.pickles[0]) if message.pickles else None
+        except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises there
+            text = f"the result of instance {number} can't be read here: {type(error).__name__}: {error}"
+            return JobFailed(text, self.run_dir)

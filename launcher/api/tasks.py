@@ -1,33 +1,44 @@
-"""One launch with a function of the program in each of its tasks: started, watched, ended."""
+"""One launch with a function of the program in each of its tasks: started, watched, ended.
+
+Functions of the program itself (``__main__``, a notebook's cell), closures and lambdas travel as code, by
+cloudpickle. Functions of modules travel as names; modules of the program's own, which are not installed where
+the tasks run, travel as code, too.
+"""
 
 from __future__ import annotations
 
 import glob
+import inspect
 import json
 import os
 import pickle
 import secrets
 import shutil
+import signal
 import socket
-import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.api.driver import LINES, Driver
 from launcher.api.remote import start
-from launcher.api.remote.worker import Message, MessageType, receive, send
-from launcher.api.run import Options, option_arguments, option_environ
-from launcher.api.serialize import modules, start_text
+from launcher.api.remote.worker import Message, receive, send
+from launcher.api.run import Options, Path_, option_arguments, option_environ
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile
-from launcher.errors import JobError, JobFailed, LaunchError, TaskFailed
+from launcher.errors import Fault, InputError, JobError, JobFailed, LaunchError, TaskFailed
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
+from launcher.feed.remote import connect
+from launcher.feed.remote.codec import by_value
+from launcher.feed.remote.frames import check_size
 from launcher.job import JobSpec, OnFailure, is_loopback
 from launcher.runs.logs import last_lines
 from launcher.text import Waiting, listed, signal_name
+from launcher.transports.bootstrap import zipped
 
 #: Seconds between two looks at which tasks have connected.
 _LOOK = 0.05
@@ -35,103 +46,71 @@ _LOOK = 0.05
 _GRACE, _FETCHING = 10.0, 300.0
 _KEY_SIZE = 32
 _PREFIX = "tf-launcher-api-"
+#: What travels. (What one version of cloudpickle has pickled can be read only by that or a later one.)
+_MODULES = (
+    *("launcher.__init__", "launcher.errors", "launcher.job", "launcher.report", "launcher.text"),
+    *("launcher.feed.remote", "launcher.api.remote", "cloudpickle"),
+)
+#: Before any import: files in the folder where the task runs replace no modules.
+_NOT_HERE = ("import sys", "if sys.path[:1] == ['']:", "    del sys.path[0]")
+_ADVICE = "make locks, sessions and open files within the function; put what it needs into its arguments"
 
 
+@dataclass(eq=False)
 class TaskHandle:
-    """What is known of one task.
+    """What is known of one task."""
 
-    Args:
-        name: ``worker/0``.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.host, self.attempt = "", 1
-        #: It has connected.
-        self.arrived = threading.Event()
-        #: How its process ended; empty: it has not. And whether `Tasks` has reported that.
-        self.ending, self.reported = "", False
-        #: The exception that its function has raised; ``None``: none so far.
-        self.outcome: Message | None = None
+    #: ``worker/0``.
+    name: str
+    host: str = ""
+    attempt: int = 1
+    #: Set when it has connected.
+    arrived: threading.Event = field(default_factory=threading.Event)
+    #: How its process ended; empty: it has not. And whether `Tasks.ended` was called.
+    ending: str = ""
+    reported: bool = False
+    #: What its function has raised; without fields: nothing so far.
+    outcome: Message = Message()
 
 
 class Tasks:
-    """The tasks of one launch. The functions among the arguments are called in threads.
+    """The tasks of one launch. The methods for subclasses are called in threads.
 
     Args:
         roles: by name, what a job file says of a role, with its ``count``; those without ``command`` run the
             function.
         options: where and how they run.
         job: a job file; ``None``: there is none.
-        fields, pickles: of the message `MessageType.WORK` for each task; more fields are added here.
-        failed: is called when the job has failed.
-        answer: gives the answer to a slot's message.
-        feed: is called when a task has connected for a feed.
-        ended: is called with the name of a task that has ended, the number of its start, and how it ended.
+        fields, pickles: of the work of each task (`launcher.api.remote.worker`); more fields are added here.
 
     Raises:
         InputError: an argument is wrong.
-        LaunchError: there is no place for a socket.
     """
 
     def __init__(
         self,
         roles: Mapping[str, Mapping[str, Any]],
         options: Options,
-        job: str | os.PathLike[str] | None,
+        job: Path_ | None,
         fields: Mapping[str, Any],
         pickles: Sequence[bytes],
-        failed: Callable[[LaunchError], None],
-        answer: Callable[[TaskHandle, Message], Message] | None = None,
-        feed: Callable[[Peer], None] | None = None,
-        ended: Callable[[str, int, str], None] = lambda task, attempt, ending: None,
     ) -> None:
+        self._options, self._job = options, job
         self._quiet = bool(options.get("quiet"))
-        self._grace = options.get("grace")
-        self._failed, self._answer_slot, self._feed, self._ended = failed, answer, feed, ended
         #: Why the job has failed; ``None``: it runs, or has succeeded.
         self.error: LaunchError | None = None
-        overlay = {name: {"command": ["-c", start.COMMAND], **role} for name, role in roles.items()}
-        file = _job_file(job, overlay)
+        self._roles = {name: {"command": ["-c", start.COMMAND], **role} for name, role in roles.items()}
+        file = _job_file(job, self._roles)
         on_failure = options.get("on_failure") or file.job.policy.on_failure.value
         self._goes_on = on_failure == OnFailure.CONTINUE.value
-        elsewhere = _is_elsewhere(options.get("hosts"), file)
-        image = options.get("docker") or file.sections.get("docker")
-        path = [] if elsewhere or image else list(sys.path)
-        self._work = Message(MessageType.WORK, {**fields, "path": path}, pickles)
+        self._elsewhere = _is_elsewhere(options.get("hosts"), file)
+        self._in_containers = bool(options.get("docker") or file.sections.get("docker"))
         ours = {name: role["count"] for name, role in roles.items() if "command" not in role}
         names = [f"{role}/{index}" for role, count in ours.items() for index in range(count)]
         self.handles = {name: TaskHandle(name) for name in names}
-        modules()  # it may fail: before anything is made
-        start_text()
-        key = secrets.token_bytes(_KEY_SIZE)
-        self._folder = _private_folder()
-        try:
-            self._listener = Listener(key, self._folder, elsewhere or bool(image), notice)
-        except OSError as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise LaunchError(f"the job can't be started: {error}") from error
-        variables = {
-            "LAUNCH_FEED": json.dumps(self._listener.addresses),
-            "LAUNCH_FEED_KEY": key.hex(),
-            "LAUNCH_START": start_text(),
-        }
-        argv = option_arguments(options)
-        for name in variables:
-            argv += ["-x", name]
-        argv += ["--output-dirs", "--no-last-lines"]  # the exception has the last lines
-        argv += ["--relay", self._listener.path] if elsewhere else []
-        engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
-        argv += ["--mount", self._folder] if image and not elsewhere and engine_here else []
-        argv += [] if job is None else ["--", os.fspath(job)]
-        self.driver = Driver(
-            argv,
-            {**option_environ(options), **variables},
-            roles=overlay,
-            quiet=self._quiet,
-            on_event=self._take,
-            on_end=self._end,
-        )
+        numbers = {name: number for number, name in enumerate(names)}
+        path = [] if self._elsewhere or self._in_containers else list(sys.path)
+        self._work = Message({**fields, "numbers": numbers, "path": path}, pickles)
 
     def start(self) -> None:
         """Start the launch; `close` must be called then.
@@ -139,12 +118,52 @@ class Tasks:
         Raises:
             LaunchError: it can't be started.
         """
+        modules = zipped(_MODULES)
+        self._modules = b"%0*d%s" % (start.SIZE, len(modules), modules)
+        key, variables = secrets.token_bytes(_KEY_SIZE), {"LAUNCH_START": start_text()}
+        self._resources = ExitStack()
         try:
+            folder = _private_folder()
+            self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
+            listener = Listener(key, folder, self._elsewhere or self._in_containers, notice)
+            self._resources.callback(listener.close)
+            variables.update(LAUNCH_FEED=json.dumps(listener.addresses), LAUNCH_FEED_KEY=key.hex())
+            argv = option_arguments(self._options)
+            for name in variables:
+                argv += ["-x", name]
+            argv += ["--output-dirs", "--no-last-lines"]  # the exception has the last lines
+            engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
+            if self._elsewhere:
+                argv += ["--relay", listener.path]
+            elif self._in_containers and engine_here:
+                argv += ["--mount", folder]
+            argv += [] if self._job is None else ["--", os.fspath(self._job)]
+            environ = {**option_environ(self._options), **variables}
+            self.driver = Driver(argv, environ, self._roles, self._quiet, None, self._take, self._end)
             self.driver.start()
-        except BaseException:
-            self._clean()
+        except BaseException as error:
+            self._resources.close()
+            if isinstance(error, OSError):
+                raise LaunchError(f"the job can't be started: {error}") from error
             raise
-        self._listener.serve(self._connected)
+        listener.serve(self._connected)
+
+    # ------------------------------------------------------------------ for subclasses
+
+    def failed(self, error: LaunchError) -> None:
+        """The job has failed."""
+
+    def ended(self, task: TaskHandle, ending: str) -> None:
+        """A task has ended; ``ending`` completes "worker/0 ..."."""
+
+    def feed(self, peer: Peer) -> None:
+        """A task has connected for a feed."""
+        peer.sock.close()
+
+    def answer(self, task: TaskHandle, message: Message) -> Message:
+        """The answer to a message of a task; the same message may come twice."""
+        task.outcome = message
+        return Message()
 
     # ------------------------------------------------------------------ state
 
@@ -174,61 +193,48 @@ class Tasks:
     # ------------------------------------------------------------------ waiting
 
     def wait_for_all(self, seconds: float) -> None:
-        """Wait until all tasks have connected.
+        """Wait until all tasks have connected; where one failure does not end the job, or have ended.
 
         Raises:
             LaunchError: the job has failed, or it takes longer.
         """
         waiting = Waiting()
-        while not self.driver.over.is_set() and (missing := self._missing()):
-            names = listed([handle.name for handle in missing])
-            if (waited := waiting.seconds) > seconds:
-                raise JobFailed(f"{names} did not connect within {waited:.0f} s", self.run_dir)
-            if begun := waiting.due():
-                self.explain(f"{begun} {names} to connect (at most {seconds:g} s: reservation_timeout=)")
-            missing[0].arrived.wait(_LOOK)
+        for handle in self.handles.values():
+            while not (self.driver.over.is_set() or (self._goes_on and handle.ending)):
+                if handle.arrived.wait(_LOOK):
+                    break
+                begun, waited = waiting.due(), waiting.seconds
+                if begun or waited > seconds:
+                    names = listed([it.name for it in self.handles.values() if not it.arrived.is_set()])
+                    if waited > seconds:
+                        raise JobFailed(f"{names} did not connect within {waited:.0f} s", self.run_dir)
+                    self.explain(f"{begun} {names} to connect (at most {seconds:g} s: reservation_timeout=)")
         self.check()
 
-    def _missing(self) -> list[TaskHandle]:
-        """Tasks that have not connected. The end of such a task ends the job, unless that goes on."""
-        return [
-            handle
-            for handle in self.handles.values()
-            if not (handle.arrived.is_set() or (self._goes_on and handle.ending))
-        ]
-
     def close(self, at_once: bool = False) -> None:
-        """End the job and all its tasks.
+        """End the job and all its tasks; they have their grace, and their files are fetched.
 
         Args:
             at_once: tasks are killed, and their files on other machines are not fetched.
         """
+        over, grace = self.driver.over, self._options.get("grace")
         try:
-            if not (self.driver.over.is_set() or at_once):
-                self._stop()
+            if not (at_once or over.is_set() or self.driver.asked):
+                self.driver.signal(signal.SIGTERM)
+            if not (at_once or over.wait(Waiting.FIRST)):
+                seconds = (_GRACE if grace is None else grace) + _FETCHING
+                self.explain(f"waiting for the job to end (at most {seconds:g} s; Ctrl-C ends it at once)")
+                over.wait(seconds)
         finally:
             self.driver.end()
-            self._clean()
-
-    def _stop(self) -> None:
-        """Stop the job in order: the tasks have their grace, and their files are fetched."""
-        if not self.driver.asked:
-            self.driver.signal(15)
-        if not self.driver.over.wait(Waiting.FIRST):
-            seconds = (_GRACE if self._grace is None else self._grace) + _FETCHING
-            self.explain(f"waiting for the job to end (at most {seconds:g} s; Ctrl-C ends it at once)")
-            self.driver.over.wait(seconds)
-
-    def _clean(self) -> None:
-        self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+            self._resources.close()
 
     # ------------------------------------------------------------------ connections, in threads
 
     def _connected(self, peer: Peer) -> None:
-        if peer.purpose == "feed" and self._feed is not None:
-            self._feed(peer)
-        elif peer.purpose == "member" and peer.task in self.handles:
+        if peer.purpose == "feed":
+            self.feed(peer)
+        elif peer.task in self.handles:
             threading.Thread(target=self._talk, args=[peer], name=f"launch-{peer.task}", daemon=True).start()
         else:
             peer.sock.close()
@@ -236,23 +242,14 @@ class Tasks:
     def _talk(self, peer: Peer) -> None:
         """Serve a connection: the first of a task brings it modules and work, a later one has a message."""
         handle = self.handles[peer.task]
-        with peer.sock as sock:
-            try:
-                if not peer.hello.get("again"):
-                    sock.sendall(b"%0*d" % (start.SIZE, len(modules())) + modules())
-                    send(sock, self._work)
-                    handle.arrived.set()
-                elif (message := receive(sock)) is not None:
-                    send(sock, self._answer(handle, message))
-                sock.recv(1)  # the task closes it, when it has read all
-            except OSError:  # it has ended, or connects again
-                return
-
-    def _answer(self, handle: TaskHandle, message: Message) -> Message:
-        if message.type is not MessageType.RAISED and self._answer_slot is not None:
-            return self._answer_slot(handle, message)
-        handle.outcome = message
-        return Message(MessageType.THANKS)
+        with peer.sock as sock, suppress(OSError):  # the task has ended, or connects again
+            if not peer.hello.get("again"):
+                sock.sendall(self._modules)
+                send(sock, self._work)
+                handle.arrived.set()
+            elif (message := receive(sock)) is not None:
+                send(sock, self.answer(handle, message))
+            sock.recv(1)  # the task closes it, when it has read all
 
     # ------------------------------------------------------------------ events, in a thread
 
@@ -277,11 +274,10 @@ class Tasks:
         """A task has ended. Its failure is the job's, and is reported when that has ended, or it goes on."""
         handle.ending = ending
         if well or self._goes_on:
-            outcome = handle.outcome
-            if not well and outcome is not None:
-                ending = f"raised {outcome.fields['raised']}".partition("\n")[0]
+            if raised := handle.outcome.fields.get("raised"):
+                ending = f"raised {raised}".partition("\n")[0]
             handle.reported = True
-            self._ended(handle.name, handle.attempt, ending)
+            self.ended(handle, ending)
 
     def _end(self) -> None:
         """The launcher has ended."""
@@ -291,10 +287,10 @@ class Tasks:
                 error = with_outcome(error, error.task, self.handles[error.task].outcome)
             self.error = error
         if self.error is not None:
-            self._failed(self.error)
+            self.failed(self.error)
         for handle in self.handles.values():
             if not handle.reported:
-                self._ended(handle.name, handle.attempt, handle.ending or "was stopped")
+                self.ended(handle, handle.ending or "was stopped")
 
 
 def ending_text(code: int | None, signal: int | None) -> str:
@@ -302,15 +298,15 @@ def ending_text(code: int | None, signal: int | None) -> str:
     return f"exited with code {code}" if signal is None else f"was killed by {signal_name(signal)}"
 
 
-def with_outcome(error: TaskFailed, name: str, outcome: Message | None) -> TaskFailed:
+def with_outcome(error: TaskFailed, name: str, outcome: Message) -> TaskFailed:
     """The failure of a task with what its function has raised: the traceback, and the exception as its cause.
 
     Args:
         error: the failure.
         name: of the task, or of an instance in it, for the text.
-        outcome: how the function went; ``None``: not known.
+        outcome: what the function has raised; without fields: nothing.
     """
-    if outcome is None or outcome.type is not MessageType.RAISED or outcome.fields["exit"]:
+    if "raised" not in outcome.fields:
         return error
     where = f" on {error.host}" if error.host and not is_loopback(error.host) else ""
     found = TaskFailed(
@@ -331,7 +327,44 @@ def notice(text: str) -> None:
         print(f"launch: {text}", file=sys.stderr, flush=True)
 
 
-def _job_file(path: str | os.PathLike[str] | None, roles: Mapping[str, Any]) -> JobFile:
+# ---------------------------------------------------------------------- what travels
+
+
+def dumps(caller: str, name: str, value: object) -> bytes:
+    """The bytes of a function, or of its arguments.
+
+    Args:
+        caller, name: for the message: ``TFCluster.run``, ``map_fun``.
+        value: to be pickled.
+
+    Raises:
+        InputError: it can't be pickled.
+    """
+    import cloudpickle
+
+    try:
+        with by_value():
+            data: bytes = cloudpickle.dumps(value)
+        check_size([data], "it")
+    except Exception as error:  # whatever a class of the user's raises there
+        text = f"{name} can't be sent to another process: {type(error).__name__}: {error}"
+        raise InputError([Fault(caller, text, _ADVICE)]) from error
+    return data
+
+
+def start_text() -> str:
+    """The text that a task runs first, see `launcher.api.remote.start`."""
+    ours = ("from launcher.", "from __future__")
+    sources = [inspect.getsource(module) for module in (connect, start)]
+    lines = [line for source in sources for line in source.splitlines() if not line.startswith(ours)]
+    call = f"main({tuple(sys.version_info[:2])})\n"
+    return "\n".join(["from __future__ import annotations", *_NOT_HERE, *lines, call])
+
+
+# ---------------------------------------------------------------------- where they run
+
+
+def _job_file(path: Path_ | None, roles: Mapping[str, Any]) -> JobFile:
     """The job file with these roles laid over its own.
 
     Raises:
@@ -348,7 +381,7 @@ def _job_file(path: str | os.PathLike[str] | None, roles: Mapping[str, Any]) -> 
     return found
 
 
-def _is_elsewhere(hosts: str | os.PathLike[str] | None, file: JobFile) -> bool:
+def _is_elsewhere(hosts: Path_ | None, file: JobFile) -> bool:
     """Whether tasks may run on other machines.
 
     Raises:
@@ -361,23 +394,15 @@ def _is_elsewhere(hosts: str | os.PathLike[str] | None, file: JobFile) -> bool:
 
 def _private_folder() -> str:
     """A folder for a socket, whose path has to be short. Those of programs that were killed are removed."""
-    for parent in (tempfile.gettempdir(), "/tmp"):
-        for path in glob.glob(f"{glob.escape(parent)}/{_PREFIX}*/*"):
-            _remove_stale(path)
-        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-        if len(os.fsencode(folder)) <= LONGEST_FOLDER:
-            return folder
-        os.rmdir(folder)
-    raise LaunchError(f"the path of a socket below {tempfile.gettempdir()} would be too long")
-
-
-def _remove_stale(path: str) -> None:
-    try:
-        found = os.lstat(path)
+    parent = tempfile.gettempdir()
+    if len(os.fsencode(f"{parent}/{_PREFIX}")) + 8 > LONGEST_FOLDER:  # mkdtemp adds eight characters
+        parent = "/tmp"
+    for path in glob.glob(f"{glob.escape(parent)}/{_PREFIX}*/*"):
         with socket.socket(socket.AF_UNIX) as sock:
-            if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid():
+            try:
                 sock.connect(path)
-    except ConnectionRefusedError:  # no process listens any more
-        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
-    except OSError:  # it has just been removed
-        return
+            except ConnectionRefusedError:  # no process listens any more
+                shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+            except OSError:  # it has just been removed
+                continue
+    return tempfile.mkdtemp(prefix=_PREFIX, dir=parent)

@@ -21,6 +21,7 @@ import json
 import marshal
 import os
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -47,7 +48,6 @@ AGENT_MODULES = (
     "launcher.scheduler.cluster_spec",
     "launcher.agent",
 )
-_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 #: The zip's bytes depend on the sources alone.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 #: Flags of a ``.pyc`` file (PEP 552): it has the hash of its source, which nothing checks.
@@ -146,16 +146,18 @@ def loader(python: str) -> list[str]:
 def zipped(modules: tuple[str, ...]) -> bytes:
     """A zip of these modules and packages, compressed as a whole; the packages around them are empty.
 
+    The top package of each is one that this process has imported.
     Compiled code lies beside each source: `zipimport` takes it where the host's Python has the bytecode
     format of this one, and compiles the source elsewhere.
     """
     files: dict[str, str] = {}
     for module in modules:
         name, _, _ = module.partition(".")
+        folder = os.path.dirname(sys.modules[name].__path__[0])
         for parent in module.split(".")[1:]:
             files.setdefault(f"{name}/__init__.py", os.devnull)
             name = f"{name}/{parent}"
-        files.update(_sources(os.path.join(_FOLDER, name), name))
+        files.update(_sources(os.path.join(folder, name), name))
     buffer = io.BytesIO()
     archive = zipfile.ZipFile(buffer, "w")
     try:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from launcher import InputError, InputMode, JobFailed, TFCluster
-from launcher.api import serialize
+from launcher.api import tasks
 from launcher.api.remote import start
 from tests.local.seeing import soon
 
@@ -144,8 +144,8 @@ def test_what_can_not_travel_is_said_before_anything_is_started():
 
 
 def test_a_python_of_another_version_is_refused():
-    other = serialize.start_text().replace(f"main({tuple(sys.version_info[:2])})", "main((3, 0))")
-    env = {"LAUNCH_START": other, "LAUNCH_FEED": "[]", "LAUNCH_FEED_KEY": "00", "JOB_NAME": "worker"}
+    other = tasks.start_text().replace(f"main({tuple(sys.version_info[:2])})", "main((3, 0))")
+    env = {"LAUNCH_START": other, "JOB_NAME": "worker", "TASK_INDEX": "0"}
     ended = subprocess.run([sys.executable, "-c", start.COMMAND], env=env, capture_output=True, text=True)
     assert ended.returncode == 1
     assert re.search(

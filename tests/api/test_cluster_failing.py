@@ -125,7 +125,7 @@ def test_an_exception_of_the_program_ends_the_cluster():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"num_executors": 1, "num_ps": 1}, r"num_ps \(1\)"),
+        ({"num_executors": 1, "num_ps": 1}, "leaves no worker beside 1 ps; expected 2 or more"),
         ({"num_executors": 2, "master_node": "boss"}, "'chief'"),
         ({"num_executors": 2, "driver_ps_nodes": True}, "driver_ps_nodes"),
         ({"num_executors": 2, "hosts": "no/such/file"}, "no such hostfile"),
@@ -141,7 +141,7 @@ def test_bad_input(given: dict[str, Any], message: str):
 
 
 def test_a_spark_context_is_one_argument_too_many():
-    with pytest.raises(InputError, match="no SparkContext"):
+    with pytest.raises(InputError, match="without a SparkContext"):
         TFCluster.run(object(), lambda args, ctx: None, {}, 2)  # type: ignore[arg-type]
 
 

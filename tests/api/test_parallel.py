@@ -120,7 +120,7 @@ def test_a_folder_for_each_instance(tmp_path: Path):
 
 def test_nothing_to_do_and_what_can_not_be():
     assert TFParallel.run(lambda args, ctx: None, []) == []
-    with pytest.raises(InputError, match="no SparkContext"):
+    with pytest.raises(InputError, match="without a SparkContext"):
         TFParallel.run("sc", lambda args, ctx: None, [])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="the arguments of instance 1 can't be sent to another process"):
         TFParallel.run(lambda args, ctx: None, [1, threading.Lock()])

@@ -20,12 +20,13 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def test_a_report(capfd: pytest.CaptureFixture[str]):
-    report = launcher.run(["sh", "-c", "echo $JOB_NAME $WORD"], ps=1, workers=2, env={"WORD": "hello"})
+    script = "echo $JOB_NAME $WORD; test $JOB_NAME = worker || sleep 60"
+    report = launcher.run(["sh", "-c", script], ps=1, workers=2, env={"WORD": "hello"})
     assert isinstance(report, Report) and report.exit_code == 0 and report.failure is None
     assert {task.task: task.state for task in report.tasks} == {
         "worker/0": TaskState.SUCCEEDED,
         "worker/1": TaskState.SUCCEEDED,
-        "ps/0": TaskState.SUCCEEDED,
+        "ps/0": TaskState.STOPPED,
     }
     assert Path(report.run_dir, "report.json").exists()
     out, err = capfd.readouterr()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from launcher import InputError, TFNode, TFNodeContext
-from launcher.api.cluster import _role_faults, _roles
+from launcher.api.cluster import _roles
+from launcher.errors import Fault
 
 SPEC = {"ps": ["a:1"], "worker": ["b:1", "c:1"]}
 
@@ -79,12 +80,14 @@ def test_a_node_that_is_not_fed_and_a_wrong_mapping():
     ],
 )
 def test_roles_of_so_many_nodes(asked: tuple[int, int, str | None, bool], roles: dict[str, Any]):
-    assert not _role_faults(*asked)
-    assert _roles(*asked, True) == roles
+    faults: list[Fault] = []
+    assert _roles(*asked, True, faults) == roles and not faults
 
 
 @pytest.mark.parametrize(
     "asked", [(0, 0, None, False), (1, 1, None, False), (2, 1, None, True), (True, 0, None, False)]
 )
 def test_nodes_without_a_worker(asked: Any):
-    assert len(_role_faults(*asked)) == 1
+    faults: list[Fault] = []
+    _roles(*asked, True, faults)
+    assert len(faults) == 1

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 from launcher.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    import socket
-
     from launcher.feed.remote.connect import Connector
     from launcher.feed.remote.data_feed import DataFeed
 
@@ -33,21 +31,6 @@ class InputMode(enum.IntEnum):
     TENSORFLOW = 0  #: the function reads them itself
     SPARK = 1  #: the program feeds them: `TFCluster.train` and `TFCluster.inference`
     FEED = 1  #: another name of `SPARK`
-
-
-class Feeds:
-    """A node's connections to its feeds; TensorFlowOnSpark calls it ``ctx.mgr``."""
-
-    def __init__(self, connector: Connector) -> None:
-        self._connector = connector
-
-    def connect(self, feed: str) -> socket.socket:
-        """A connection for the feed of this name.
-
-        Raises:
-            OSError: the driver can't be reached.
-        """
-        return self._connector.connect("feed", feed=feed)
 
 
 class TFNodeContext:
@@ -74,7 +57,7 @@ class TFNodeContext:
         cluster_spec: Mapping[str, Sequence[str]] | None = None,
         defaultFS: str = "file://",  # noqa: N803 - TensorFlowOnSpark's name
         working_dir: str = ".",
-        mgr: Feeds | None = None,
+        mgr: Connector | None = None,
         num_workers: int | None = None,
         output_dir: str = "",
     ) -> None:
@@ -108,9 +91,19 @@ class TFNodeContext:
             int(index),
             {name: addresses for name, addresses in cluster.items() if name in roles},
             working_dir=os.getcwd(),
-            mgr=Feeds(connector) if fields["fed"] else None,
+            mgr=connector if fields["fed"] else None,
             output_dir=os.environ.get("OUTPUT_DIR", ""),
         )
+
+    @classmethod
+    def of_instance(cls, number: int, instances: int) -> TFNodeContext:
+        """That of one of so many instances of `launcher.TFParallel`: each is a cluster of its own."""
+        output = os.environ.get("OUTPUT_DIR", "")
+        if output:
+            output = os.path.join(output, str(number))
+            os.makedirs(output, exist_ok=True)
+        working_dir = os.getcwd()
+        return cls(number, "worker", working_dir=working_dir, num_workers=instances, output_dir=output)
 
     def __repr__(self) -> str:
         return f"<TFNodeContext {self.job_name}/{self.task_index}, node {self.executor_id}>"
@@ -276,7 +269,9 @@ class TFNode:
             text = f"input_mapping is a {type(input_mapping).__name__}"
             expected = "expected a dict: the columns of the rows, in their order, and their names"
             raise InputError([Fault("DataFeed", text, expected)])
-        return DataFeed(mgr.connect, train_mode, qname_in, qname_out, input_mapping)
+        return DataFeed(
+            lambda feed: mgr.connect("feed", feed=feed), train_mode, qname_in, qname_out, input_mapping
+        )
 
 
 class compat:  # noqa: N801 - stands for a module of this name

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zlib
 
-from launcher.feed.remote.connect import ConnectError, Connector, read_exactly
+from launcher.feed.remote.connect import Connector, read_exactly
 
 #: The program of each task.
 COMMAND = "import os; exec(os.environ.pop('LAUNCH_START'), {'__name__': '__main__'})"
@@ -20,49 +21,31 @@ COMMAND = "import os; exec(os.environ.pop('LAUNCH_START'), {'__name__': '__main_
 TASK = "launcher.api.remote.worker"
 #: Digits of the size before the modules.
 SIZE = 10
-#: Attempts to get the modules, if the connection breaks meanwhile.
-TRIES = 3
-
-
-def from_environment() -> Connector:
-    """The routes that the environment names; the key is taken out of the environment."""
-    environ = os.environ
-    hello = {
-        "task": "/".join((environ.get("JOB_NAME", ""), environ.get("TASK_INDEX", ""))),
-        "attempt": int(environ.get("TASK_ATTEMPT", "1")),
-        "python": list(sys.version_info[:2]),
-        "pid": os.getpid(),
-    }
-    key = bytes.fromhex(environ.pop("LAUNCH_FEED_KEY"))
-    return Connector(json.loads(environ.pop("LAUNCH_FEED")), environ.pop("LAUNCH_RELAY", ""), key, hello)
-
-
-def install(modules: bytes) -> None:
-    """Import modules from this zip from now on, whatever is installed."""
-    fd = os.memfd_create("tf-launcher")
-    with open(fd, "wb", closefd=False) as file:
-        file.write(modules)
-    sys.path.insert(0, f"/proc/self/fd/{fd}")
 
 
 def main(python: tuple[int, int]) -> None:
-    """Connect, install the modules, run `TASK`.
+    """Connect, import modules from what the driver sends, run `TASK`.
+
+    The key of the job is taken out of the environment.
 
     Args:
         python: the driver's version: functions travel as byte code.
     """
-    connector = from_environment()
-    task, ours = connector.hello["task"], sys.version_info[:2]
+    environ = os.environ
+    task, ours = "{JOB_NAME}/{TASK_INDEX}".format_map(environ), sys.version_info[:2]
     if ours != python:
         versions = "it runs Python {}.{}, the program that drives the job {}.{}".format(*ours, *python)
         sys.exit(f"{task}: {versions}; functions can be sent only to the same version (set python=)")
-    for left in reversed(range(TRIES)):
-        try:
-            sock = connector.connect("member")
-            data = read_exactly(sock, int(read_exactly(sock, SIZE)))
-            break
-        except OSError as error:  # the network broke after the connection; or there is no route
-            if not left or isinstance(error, ConnectError):
-                sys.exit(f"{task}: {error}")
-    install(data)
+    hello = {"task": task, "attempt": 1, "python": ours, "pid": os.getpid()}
+    addresses, relay = json.loads(environ.pop("LAUNCH_FEED")), environ.pop("LAUNCH_RELAY", "")
+    connector = Connector(addresses, relay, bytes.fromhex(environ.pop("LAUNCH_FEED_KEY")), hello)
+    try:
+        sock = connector.connect("member")
+        modules = zlib.decompress(read_exactly(sock, int(read_exactly(sock, SIZE))))
+    except OSError as error:
+        sys.exit(f"{task}: {error}")
+    fd = os.memfd_create("tf-launcher")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(modules)
+    sys.path.insert(0, f"/proc/self/fd/{fd}")
     __import__(TASK, fromlist=["main"]).main(sock, connector)

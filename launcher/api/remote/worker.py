@@ -1,8 +1,14 @@
 """Runs functions of the driver's program in a task: one, or, as a slot, one instance after another.
 
-Task and driver exchange messages on a connection that both have authenticated. Each is one frame: a type with
-its fields as JSON, then pickles. The task sends, the driver answers; only the first message,
-`MessageType.WORK`, comes unasked.
+Task and driver exchange messages on connections that both have authenticated:
+
+- The first message of the driver, on the task's first connection, is the work: ``slot``, ``numbers``,
+  ``path`` and so on; pickles: the function and, unless the task is a slot, its arguments.
+- A task whose function has raised sends the outcome: ``raised`` and ``traceback``; pickle: the exception, if
+  it can be pickled. The answer is empty.
+- A slot that is free sends the ``number`` of the instance that it ran (``None``: of none yet), its exit
+  ``code`` (-n: signal n) and the fields of its outcome; pickle: the result, or the exception. The answer has
+  the ``number`` of the next instance (``None``: the slot ends); pickle: its arguments.
 
 A slot imports nothing of the user's, so an instance is a fork of it that takes a millisecond and finds
 everything as a fresh process would.
@@ -10,7 +16,6 @@ everything as a fresh process would.
 
 from __future__ import annotations
 
-import enum
 import json
 import os
 import pickle
@@ -40,24 +45,9 @@ _BACK = "return texts, numbers, arrays; write models and the like to files, say 
 _KIND = 100
 
 
-# ---------------------------------------------------------------------- messages
-
-
-class MessageType(enum.Enum):
-    """What a message says."""
-
-    WORK = "work"  #: driver: run this function. Pickles: function, and arguments unless the task is a slot.
-    DONE = "done"  #: task: the function has returned. Pickle: its result, if that is asked for.
-    RAISED = "raised"  #: task: it has raised, or exited. Pickle: the exception, if it can be pickled.
-    THANKS = "thanks"  #: driver: it has received the message.
-    FREE = "free"  #: slot: it is free; with the outcome of the instance that it ran, if it ran one.
-    START = "start"  #: driver, to a slot: run this instance. Pickle: its arguments.
-
-
 class Message(NamedTuple):
-    """One message."""
+    """One message: fields that are sent as JSON, and pickles."""
 
-    type: MessageType
     fields: Mapping[str, Any] = {}
     pickles: Sequence[Any] = ()
 
@@ -68,8 +58,7 @@ def send(sock: socket.socket, message: Message) -> None:
     Raises:
         OSError: the connection is lost.
     """
-    head = json.dumps([message.type.value, message.fields]).encode()
-    send_frame(sock, _KIND, [head, *message.pickles])
+    send_frame(sock, _KIND, [json.dumps(message.fields).encode(), *message.pickles])
 
 
 def receive(sock: socket.socket) -> Message | None:
@@ -88,8 +77,7 @@ def receive(sock: socket.socket) -> Message | None:
     kind, buffers = frame
     if kind != _KIND or not buffers:
         raise FeedBroken(f"received a frame of kind {kind} instead of a message")
-    name, fields = json.loads(bytes(buffers[0]))
-    return Message(MessageType(name), fields, buffers[1:])
+    return Message(json.loads(bytes(buffers[0])), buffers[1:])
 
 
 def request(connector: Connector, message: Message) -> Message:
@@ -100,18 +88,16 @@ def request(connector: Connector, message: Message) -> Message:
     Raises:
         OSError: the driver can't be reached any more.
     """
-    for left in reversed(range(_TRIES)):
+    for _ in range(_TRIES):
         with connector.connect("member", _RECONNECT, again=True) as sock:
             try:
                 send(sock, message)
                 answer = receive(sock)
             except OSError:
-                if not left:
-                    raise
                 continue
         if answer is not None:  # relayed connections end in order when their network breaks
             return answer
-    raise OSError("the driver closes the connection")
+    raise OSError("the connection to the driver breaks again and again")
 
 
 def main(sock: socket.socket, connector: Connector) -> None:
@@ -120,10 +106,11 @@ def main(sock: socket.socket, connector: Connector) -> None:
     Raises:
         SystemExit: always.
     """
+    task = connector.hello["task"]
     with sock:
         work = receive(sock)
-    if work is None or work.type is not MessageType.WORK:
-        sys.exit(f"{connector.hello['task']}: the program that drives the job sends no work")
+    if work is None:
+        sys.exit(f"{task}: the program that drives the job sends no work")
     for folder in work.fields["path"]:  # modules of the program are found as in the driver
         if folder not in sys.path and os.path.isdir(folder):
             sys.path.append(folder)
@@ -131,29 +118,25 @@ def main(sock: socket.socket, connector: Connector) -> None:
     if work.fields["slot"]:
         _serve(connector, work)
         sys.exit(0)
-    message, code = _run(work.pickles, TFNodeContext.of_task(work.fields, connector), results=False)
-    if message.type is MessageType.RAISED:
+    outcome, code = _run(work.pickles, TFNodeContext.of_task(work.fields, connector), results=False)
+    if outcome.fields:
         try:
-            request(connector, message)
+            request(connector, outcome)
         except OSError as error:
             print(f"the outcome of the function can't be sent to the driver: {error}", file=sys.stderr)
-    elif connector.hello["task"].startswith("ps/"):
+    elif not code and task.startswith("ps/"):
         while True:  # a parameter server stays until it is stopped, also without anything to do
             signal.pause()
-    _leave(message, code)
+    _leave(code)
 
 
-def _leave(message: Message, code: int) -> None:
+def _leave(code: int) -> None:
     """End the process, also where a thread of the user's would keep it for ever.
-
-    Args:
-        message: the outcome of its function, which is sent.
-        code: the exit code.
 
     Raises:
         SystemExit: always.
     """
-    seconds = _RETURNED if message.type is MessageType.DONE else _RAISED
+    seconds = _RAISED if code else _RETURNED
 
     def end() -> None:
         time.sleep(seconds)
@@ -166,9 +149,6 @@ def _leave(message: Message, code: int) -> None:
     sys.exit(code)
 
 
-# ---------------------------------------------------------------------- a function
-
-
 def _run(pickles: Sequence[Any], ctx: TFNodeContext, results: bool) -> tuple[Message, int]:
     """Run a function.
 
@@ -178,30 +158,27 @@ def _run(pickles: Sequence[Any], ctx: TFNodeContext, results: bool) -> tuple[Mes
         results: whether its result is sent to the driver.
 
     Returns:
-        Its outcome, and the exit code for this process.
+        Its outcome, with fields if it has raised an exception, and the exit code for this process.
     """
     try:
         function, arguments = (pickle.loads(data) for data in pickles)
         if isinstance(arguments, list):
             sys.argv = arguments  # as programs for TensorFlowOnSpark expect it
         result = function(arguments, ctx)
-        done = Message(MessageType.DONE, {}, [_pickled(result)] if results else [])
-        _end_feeds()
-        return done, 0
+        done = Message({}, [_pickled(result)] if results else [])
     except SystemExit as end:
-        if end.code in (None, 0):
-            _end_feeds()
-            return Message(MessageType.DONE), 0
-        return _failed(end)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code:
+            if not isinstance(end.code, int):
+                print(end.code, file=sys.stderr, flush=True)
+            return Message(), code & 0xFF
+        done = Message()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is: the driver reports it
-        return _failed(error)
-
-
-def _end_feeds() -> None:
-    """The function takes no more rows of the feeds that it has opened."""
+        return _failed(error), 1
     data_feed = sys.modules.get("launcher.feed.remote.data_feed")
-    if data_feed is not None:
+    if data_feed is not None:  # it takes no more rows of the feeds that it has opened
         data_feed.end_all()
+    return done, 0
 
 
 def _pickled(result: object) -> bytes:
@@ -216,80 +193,49 @@ def _pickled(result: object) -> bytes:
     return data
 
 
-def _failed(error: BaseException) -> tuple[Message, int]:
+def _failed(error: BaseException) -> Message:
     """Print the exception that a function has raised, and make a message of it."""
-    code = error.code if isinstance(error, SystemExit) else 1
-    exited = isinstance(error, SystemExit)
     frames = error.__traceback__ and error.__traceback__.tb_next  # without `_run`
-    shown = "" if exited else "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-    if not isinstance(code, int):
-        code, shown = 1, str(code)
+    shown = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
     sys.stdout.flush()
     print(shown, file=sys.stderr, flush=True)
     raised = "".join(traceback.format_exception_only(type(error), error)).strip()
-    fields = {"raised": raised, "traceback": shown, "exit": exited}
-    return Message(MessageType.RAISED, fields, _pickled_error(error)), code & 0xFF
-
-
-def _pickled_error(error: BaseException) -> Sequence[bytes]:
-    """The exception, if it can be pickled and made again; the driver has its text anyway."""
-    if isinstance(error, SystemExit):
-        return []
     try:
         import cloudpickle
 
-        data = cloudpickle.dumps(error)
-        pickle.loads(data)
-    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there
-        return []
-    return [data]
-
-
-# ---------------------------------------------------------------------- instances
+        pickles = [cloudpickle.dumps(error)]
+        pickle.loads(pickles[0])  # some exceptions can be pickled, and not made again
+    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there: the driver has its text
+        pickles = []
+    return Message({"raised": raised, "traceback": shown}, pickles)
 
 
 def _serve(connector: Connector, work: Message) -> None:
     """Run instances until the driver sends no other."""
     for name in _OF_CLUSTERS:
         os.environ.pop(name, None)
-    free = Message(MessageType.FREE, {"number": None})
-    while True:
-        order = request(connector, free)
-        number = order.fields.get("number")
-        if order.type is not MessageType.START or number is None:
-            return
-        free = _instance(work, order)
+    answer = request(connector, Message({"number": None}))
+    while answer.fields["number"] is not None:
+        answer = request(connector, _instance(work, answer))
 
 
 def _instance(work: Message, order: Message) -> Message:
-    """Run one instance in a fork; its outcome."""
+    """Run one instance in a fork; the message about its end."""
     sys.stdout.flush()
     sys.stderr.flush()
     number = order.fields["number"]
     with open(os.memfd_create("outcome"), "w+b") as file:
         pid = os.fork()
         if pid == 0:
-            context = _context_of_instance(work.fields, number)
-            message, code = _run([*work.pickles, *order.pickles], context, results=True)
-            pickle.dump([message.type.value, message.fields, message.pickles], file)
+            context = TFNodeContext.of_instance(number, work.fields["instances"])
+            outcome, code = _run([*work.pickles, *order.pickles], context, results=True)
+            pickle.dump([outcome.fields, outcome.pickles], file)
             file.flush()
-            _leave(message, code)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        ending = {"number": number, "exit": [code, None] if code >= 0 else [None, -code]}
+            _leave(code)
+        ended = {"number": number, "code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
         file.seek(0)
         try:
-            name, fields, pickles = pickle.load(file)
+            fields, pickles = pickle.load(file)
         except (EOFError, pickle.UnpicklingError):  # it has ended without
-            return Message(MessageType.FREE, ending)
-    return Message(MessageType.FREE, {**ending, "outcome": [name, fields]}, pickles)
-
-
-def _context_of_instance(fields: Mapping[str, Any], number: int) -> TFNodeContext:
-    """A cluster of one."""
-    output = os.environ.get("OUTPUT_DIR", "")
-    if output:
-        output = os.path.join(output, str(number))
-        os.makedirs(output, exist_ok=True)
-    return TFNodeContext(
-        number, "worker", 0, working_dir=os.getcwd(), num_workers=fields["instances"], output_dir=output
-    )
+            return Message(ended)
+    return Message({**ended, **fields}, pickles)

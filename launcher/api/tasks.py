@@ -35,7 +35,7 @@ from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
 from launcher.feed.remote.frames import check_size
-from launcher.job import JobSpec, OnFailure, is_loopback
+from launcher.job import OnFailure, is_loopback
 from launcher.runs.logs import last_lines
 from launcher.text import Waiting, listed, signal_name
 from launcher.transports.bootstrap import zipped
@@ -101,7 +101,7 @@ class Tasks:
         self.error: LaunchError | None = None
         self._roles = {name: {"command": ["-c", start.COMMAND], **role} for name, role in roles.items()}
         file = _job_file(job, self._roles)
-        on_failure = options.get("on_failure") or file.job.policy.on_failure.value
+        on_failure = options.get("on_failure") or file.settings.get("on_failure", "stop")
         self._goes_on = on_failure == OnFailure.CONTINUE.value
         self._elsewhere = _is_elsewhere(options.get("hosts"), file)
         self._in_containers = bool(options.get("docker") or file.sections.get("docker"))
@@ -371,13 +371,13 @@ def _job_file(path: Path_ | None, roles: Mapping[str, Any]) -> JobFile:
         JobError: it can't be read, or is wrong.
     """
     if path is None:
-        return JobFile(JobSpec(()))
+        return JobFile()
     from launcher.config.jobfile import read_job_file  # PyYAML takes 30 ms to import
     from launcher.transports import sections
 
-    found, faults = read_job_file(os.fspath(path), roles, sections())
-    if faults:
-        raise JobError(faults)
+    found = read_job_file(os.fspath(path), roles, sections())
+    if found.faults:
+        raise JobError(found.faults)
     return found
 
 
@@ -387,8 +387,8 @@ def _is_elsewhere(hosts: Path_ | None, file: JobFile) -> bool:
     Raises:
         HostfileError: the hosts are wrong.
     """
-    given = file.hosts_ref if hosts is None else hosts
-    found = (file.hosts or ()) if given is None else read_hosts(os.fspath(given))
+    given = (file.hosts or ()) if hosts is None else os.fspath(hosts)
+    found = read_hosts(given) if isinstance(given, str) else given
     return not all(is_loopback(host.name) and host.user is None and host.port is None for host in found)
 
 

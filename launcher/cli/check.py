@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from launcher.checking import PROBLEM, WARNING, Finding, HostReport, Offset, Pair, findings
 from launcher.cli.tables import print_table
-from launcher.config.hostfile import read_hosts, this_machine
+from launcher.config.hostfile import read_hosts
 from launcher.config.values import argument, positive_duration
 from launcher.errors import Fault, JobError, TransportError
 from launcher.job import Host
@@ -24,7 +24,7 @@ from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import byte_size, counted, duration, listed, printable
 from launcher.transports import ssh
 from launcher.transports.base import Hosts, RemoteCommand, for_each
-from launcher.transports.machines import is_here
+from launcher.transports.machines import is_here, this_machine
 
 SUMMARY = "look at hosts, and at the network between them, for what breaks jobs"
 

@@ -7,19 +7,27 @@ import json
 import os
 import stat
 import sys
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher import transports
-from launcher.config.hostfile import read_hosts, this_machine
-from launcher.config.jobfile import JobFile, parse_job, read_job_file
 from launcher.config.options import carried, drained
 from launcher.config.values import duration
 from launcher.errors import Fault, InputError, JobError
-from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Program, Role
+from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Policy, Program, Role
 from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.scheduler.plan import check_program_args
+from launcher.transports.machines import this_machine
 
+if TYPE_CHECKING:  # only a launch with a job file needs its reader
+    from launcher.config.jobfile import JobFile
+
+#: Options that a job file has, too: it is overridden by the command line.
+_OF_FILES = (
+    "collect", "flags", "grace", "on_failure", "output_dirs", "python", "run_dir", "sync", "timeout",
+    "workdir",
+)  # fmt: skip
 #: Options that describe the shape of a launch.
 _SHAPING = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
 #: Options about other machines. Not ``--relay``: the Python API always gives it, and does not know where a
@@ -39,49 +47,49 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
         InputError: it asks for something that can't be done; all faults at once.
     """
     try:
-        folder = os.getcwd()
+        os.getcwd()
     except OSError as error:
         expected = "expected to be in a folder that exists"
         raise JobError([Fault("", "the current folder is gone", expected)]) from error
     faults: list[Fault] = []
     notes: list[str] = []
-    file, readable = JobFile(), True
+    file: JobFile | None = None
     if job_file or args.roles_fd is not None:
-        file, readable = _read_job_file(job_file, args.roles_fd, faults)
-        folder = os.path.dirname(os.path.abspath(job_file))
-        job = _recounted(file.job, args, faults) if readable else JobSpec(())
+        file = _job_file(job_file, args.roles_fd)
+        faults += file.faults
         notes += file.notes
+        roles = () if file.faults else _recounted(file.roles, args, faults)
     else:
-        job = _job_of_words(args, words, faults)
+        roles = _roles(args, words, faults)
         notes += _misplaced(args, words)
-    job = _with_options(job, args, faults, notes)
-    named = args.hosts is not None or file.names_hosts
-    # Hosts have faults of their own; a job file that is wrong may not name the ones it means.
-    hosts = _hosts(args, file, faults) if readable or named else ()
+    sources = {} if file is None else file.sources
+    given = {name: getattr(args, name) for name in _OF_FILES if getattr(args, name) not in (None, False, [])}
+    settings = ChainMap(given, {} if file is None else dict(file.settings))
+    job = _job(args, roles, settings, faults, notes)
+    hosts_given = args.hosts if file is None or args.hosts is not None else file.hosts
+    named = hosts_given is not None
+    hosts = _hosts(hosts_given, "" if args.hosts is not None else sources.get("hosts", ""), faults)
     try:
         check_program_args(job)
     except InputError as error:
         faults += error.faults
     faults += _path_faults(args)
-    faults += _conflicts(args, named or not hosts)
-    settings = {}
+    faults += _conflicts(args, named or bool(file and file.faults))
+    chosen = {}
     for name, transport in transports.transports().items():
-        settings[name] = transport.settings(args, file.sections.get(name), folder)
-        faults += transport.faults(args, settings[name])
-    name = transports.selected(settings)
+        section = None if file is None else file.sections.get(name)
+        chosen[name] = transport.settings(args, section, os.path.dirname(os.path.abspath(job_file)))
+        faults += transport.faults(args, chosen[name])
+    name = transports.selected(chosen)
     transport = transports.transports()[name]
-    if transport.in_containers and not named and (args.collect or file.collect):
+    if transport.in_containers and not named and "collect" in settings:
         what = "this is about other machines, and none is named"
         faults.append(Fault("--collect", what, "expected --hosts, or --output-dirs"))
-    if file.sync and not args.sync and not named:
-        where = file.sources["sync"]
-        notes.append(f"{where}: sync: is not used: all tasks run on this machine, in its folders")
+    if "sync" in settings and "sync" not in given and not named:
+        notes.append(f"{sources['sync']}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
         raise JobError(faults)
-    sources = {
-        name: f"--{name.replace('_', '-')}" if getattr(args, name) else file.sources.get(name, "")
-        for name in Sources._fields
-    }
+    where = {**sources, **{name: f"--{name.replace('_', '-')}" for name in given}}
     return Options(
         job,
         hosts,
@@ -89,12 +97,12 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
         hosts_named=named,
         transport=transport,
         transport_name=name,
-        settings=settings,
+        settings=chosen,
         check=not args.no_check,
         relay=args.relay,
-        sync=tuple(args.sync or (file.sync if named else ())),
-        collect=tuple(args.collect or file.collect),
-        run_dir=file.run_dir if args.run_dir is None else args.run_dir,
+        sync=tuple(settings.get("sync", ())) if named else (),
+        collect=tuple(settings.get("collect", ())),
+        run_dir=settings.get("run_dir"),
         report=args.report,
         show=args.show,
         quiet=args.quiet,
@@ -104,7 +112,7 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
         dry_run=args.dry_run,
         events_fd=args.events_fd,
         commands_fd=args.commands_fd,
-        sources=Sources(**sources),
+        sources=Sources(*(where.get(name, "") for name in Sources._fields)),
         notes=tuple(notes),
     )
 
@@ -135,16 +143,35 @@ def _misplaced(args: argparse.Namespace, words: Sequence[str]) -> Iterator[str]:
 # ---------------------------------------------------------------------- the job
 
 
-def _job_of_words(args: argparse.Namespace, words: Sequence[str], faults: list[Fault]) -> JobSpec:
+def _job_file(path: str, roles_fd: int | None) -> JobFile:
+    """The job file; an empty path: there are only the roles of ``--roles-fd``."""
+    from launcher.config.jobfile import JobFile, parse_job, read_job_file
+
+    roles: Mapping[str, Any] = {}
+    if roles_fd is not None:
+        with open(roles_fd, encoding="utf-8") as stream:
+            roles = json.load(stream)
+    sections = transports.sections()
+    try:
+        return read_job_file(path, roles, sections) if path else parse_job("", COMMAND_LINE, roles, sections)
+    except InputError as error:
+        return JobFile(faults=error.faults)
+
+
+def _roles(args: argparse.Namespace, words: Sequence[str], faults: list[Fault]) -> tuple[Role, ...]:
+    """The roles that the command line asks for."""
     try:
         program = Program.of(words)
     except ValueError as error:
         faults.append(Fault("", str(error), "launch --help shows how"))
-        return JobSpec(())
+        return ()
     counts = {"chief": args.chief, "worker": args.workers, "ps": args.ps, "evaluator": args.evaluator}
     if not any(counts.values()) and args.workers is None and args.ps is None:
         counts["worker"] = 1
-    roles = tuple(
+    if not any(counts.values()):
+        expected = "expected --workers N, --ps N, --chief or --evaluator"
+        faults.append(Fault(COMMAND_LINE, "no task is left to run", expected))
+    return tuple(
         Role(
             name,
             int(count),
@@ -156,78 +183,61 @@ def _job_of_words(args: argparse.Namespace, words: Sequence[str], faults: list[F
         for name, count in counts.items()
         if count
     )
-    if not roles:
-        expected = "expected --workers N, --ps N, --chief or --evaluator"
-        faults.append(Fault(COMMAND_LINE, "no task is left to run", expected))
-    return JobSpec(roles)
 
 
-def _read_job_file(path: str, roles_fd: int | None, faults: list[Fault]) -> tuple[JobFile, bool]:
-    """The job file, and whether it is right; an empty path: there are only the roles of ``--roles-fd``."""
-    roles: Mapping[str, Any] = {}
-    if roles_fd is not None:
-        with open(roles_fd, encoding="utf-8") as stream:
-            roles = json.load(stream)
-    sections = transports.sections()
-    try:
-        read = read_job_file(path, roles, sections) if path else parse_job("", COMMAND_LINE, roles, sections)
-    except InputError as error:
-        faults += error.faults
-        return JobFile(), False
-    faults += read[1]
-    return read[0], not read[1]
-
-
-def _recounted(job: JobSpec, args: argparse.Namespace, faults: list[Fault]) -> JobSpec:
+def _recounted(roles: Sequence[Role], args: argparse.Namespace, faults: list[Fault]) -> tuple[Role, ...]:
     """The numbers of tasks and GPUs that options give replace those of the file."""
-    names = {role.name for role in job.roles}
-    counts = {n: count for n, count in (("worker", args.workers), ("ps", args.ps)) if count is not None}
-    for name in counts.keys() - names:
-        faults.append(Fault(COMMAND_LINE, f"the job file has no role {name!r} to set a number for"))
-    for name in ("chief", "evaluator"):
-        if getattr(args, name) and name not in names:
-            faults.append(Fault(f"--{name}", f"the job file has no role {name!r}", "expected it in the file"))
-    roles = []
-    for role in job.roles:
-        keeps_gpus = args.gpus is None or role.name == "ps" or role.sidecar
-        gpus = role.gpus if keeps_gpus else args.gpus
-        role = role._replace(count=counts.get(role.name, role.count), gpus=gpus)
-        if role.count:
-            roles.append(role)
-    return job._replace(roles=tuple(roles))
+    names = {role.name for role in roles}
+    counts = {"worker": args.workers, "ps": args.ps}
+    for name in ("worker", "ps", "chief", "evaluator"):
+        asked = counts[name] is not None if name in counts else getattr(args, name)
+        if asked and name not in names:
+            faults.append(
+                Fault(COMMAND_LINE, f"the job file has no role {name!r}", "expected it in the file")
+            )
+    recounted = []
+    for role in roles:
+        count = counts.get(role.name)
+        role = role._replace(count=role.count if count is None else count)
+        if args.gpus is not None and role.name != "ps" and not role.sidecar:
+            role = role._replace(gpus=args.gpus)
+        recounted.append(role)
+    return tuple(role for role in recounted if role.count)
 
 
-def _with_options(job: JobSpec, args: argparse.Namespace, faults: list[Fault], notes: list[str]) -> JobSpec:
-    """The job with what the options say about it: they win over a file."""
-    output_dirs = job.output_dirs or args.output_dirs
+def _job(
+    args: argparse.Namespace,
+    roles: tuple[Role, ...],
+    settings: Mapping[str, Any],
+    faults: list[Fault],
+    notes: list[str],
+) -> JobSpec:
+    """The job; the command line wins over the file in the settings."""
+    output_dirs = settings.get("output_dirs", False)
     taken = [name for name, given in ((OUTPUT_DIR, output_dirs), (RELAY, args.relay)) if given]
     variables = carried(args.env, os.environ, taken, faults, notes)
-    policy = job.policy
-    if args.on_failure:
-        policy = policy._replace(on_failure=OnFailure(args.on_failure))
-    if args.grace is not None:
-        policy = policy._replace(grace=_duration("--grace", args.grace, faults))
-    if args.timeout is not None:
-        timeout = _duration("--timeout", args.timeout, faults) or None
-        policy = policy._replace(timeout=timeout, timeout_text=args.timeout if timeout else "")
-    python = args.python or job.python or sys.executable
-    return job._replace(
-        roles=drained(job.roles, args.drain, faults, notes) if args.drain else job.roles,
+    times = {"grace": 10.0, "timeout": 0.0}
+    for name in times.keys() & settings.keys():
+        try:
+            times[name] = duration(settings[name])
+        except ValueError as error:
+            faults.append(Fault(f"--{name}", f"{settings[name]!r} is not a duration", str(error)))
+    python = settings.get("python", sys.executable)
+    return JobSpec(
+        drained(roles, args.drain, faults, notes) if args.drain else roles,
+        flags=settings.get("flags", False),
+        env=settings.get("env", ()),
         option_env=tuple(variables.items()),
-        flags=job.flags or args.flags,
-        policy=policy,
-        output_dirs=output_dirs,
+        workdir=_absolute(settings.get("workdir") or "."),
         python=_absolute(python) if "/" in python else python,
-        workdir=_absolute(args.workdir or job.workdir or "."),
+        policy=Policy(
+            OnFailure(settings.get("on_failure", "stop")),
+            times["grace"],
+            times["timeout"] or None,
+            settings["timeout"] if times["timeout"] else "",
+        ),
+        output_dirs=output_dirs,
     )
-
-
-def _duration(option: str, text: str, faults: list[Fault]) -> float:
-    try:
-        return duration(text)
-    except ValueError as error:
-        faults.append(Fault(option, f"{text!r} is not a duration", str(error)))
-        return 0.0
 
 
 def _absolute(path: str) -> str:
@@ -238,21 +248,28 @@ def _absolute(path: str) -> str:
 # ---------------------------------------------------------------------- hosts and faults
 
 
-def _hosts(args: argparse.Namespace, file: JobFile, faults: list[Fault]) -> tuple[Host, ...]:
-    """Those of ``--hosts``, else of the job file or the hostfile it names, else this machine."""
-    if args.hosts is None and file.hosts is not None:
-        return file.hosts
-    text = file.hosts_ref if args.hosts is None else args.hosts
-    if text is None:
+def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault]) -> tuple[Host, ...]:
+    """The hosts that are given, else this machine.
+
+    Args:
+        given: hosts, a hostfile or a list.
+        source: where a job file says so; empty: ``--hosts`` does.
+        faults: new ones go there.
+    """
+    if given is None:
         return (this_machine(os.environ),)
+    if not isinstance(given, str):
+        return tuple(given)
+    from launcher.config.hostfile import read_hosts
+
     try:
-        return read_hosts(text)
+        return read_hosts(given)
     except InputError as error:
         for fault in error.faults:
-            if args.hosts is None and not fault.where.rpartition(":")[2].isdigit():
+            if source and not fault.where.rpartition(":")[2].isdigit():
                 # Not of a line of a hostfile: then the line of the job file is the place.
                 what = fault.what if fault.where in ("", "--hosts") else f"{fault.where}: {fault.what}"
-                fault = fault._replace(where=file.sources["hosts"], what=what)
+                fault = fault._replace(where=source, what=what)
             faults.append(fault)
         return ()
 

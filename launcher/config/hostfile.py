@@ -12,38 +12,204 @@ A plain line is a host and its settings::
 
 Quotes, single or double, hold anything but themselves; there are no escapes. ``#`` begins a comment where a
 word could begin. A line with a name alone may come again: one slot more each time, as in PBS node files.
+
+Names end up on ssh's command line and in folder names, so no name begins with ``-`` or holds a slash.
 """
 
 from __future__ import annotations
 
-import itertools
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from launcher.config.faults import Faults, quoted, read_text, shown_path
-from launcher.config.hostlist import MOST_HOSTS, Entry, parse_entry, split_entries
-from launcher.config.keys import HOST, HOST_DEFAULTS, HOSTFILE
-from launcher.config.schema import Form, Node, Values, parse_yaml, read_mapping, text_of, wrong_kind
+from launcher.config import schema, values
+from launcher.config.schema import Faults, Key, Node, Values, one, quoted, several, table, text_of
+from launcher.config.values import comma_separated
 from launcher.errors import Fault, HostfileError
 from launcher.job import Host
 
-_FILE_ENDINGS = (".yaml", ".yml", ".txt", ".hosts")
+#: Hosts of one launch.
+MOST_HOSTS = 4096
+#: Characters of an entry, and of a name.
+_LONGEST_ENTRY, _LONGEST_NAME = 2000, 253
 _YAML_ENDINGS = (".yaml", ".yml")
+_FILE_ENDINGS = (*_YAML_ENDINGS, ".txt", ".hosts")
+#: An address in brackets, which has a colon, perhaps with slots behind it.
+_BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", re.DOTALL)
 
+#: A word of a plain line, and a setting: an empty value does not take the next setting for itself.
+_WORD = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
+_SETTING = re.compile(rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_WORD})?)(?=\s|$)")
 #: Other programs' names for our keys, in plain lines.
 _ALIASES = {
     "cpu": "slots", "count": "slots", "max-slots": "max_slots", "slots_max": "max_slots",
     "slots-max": "max_slots", "username": "user",
 }  # fmt: skip
-#: Keys of plain lines.
-_PLAIN = {name: key for name, key in HOST.items() if key.form is not Form.PAIRS and name != "name"}
-_WORD = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
-_SETTING = r"""([A-Za-z_-]+)(\s*=\s*)((?:"[^"]*"|'[^']*'|[^\s"'])*)(?=\s|$)"""
 
-#: Fields of ``Host`` by name, but for ``address``: the addresses of a range.
-Settings = dict[str, Any]
+
+# ---------------------------------------------------------------------- one entry
+
+
+class Entry(NamedTuple):
+    """One entry of a host list: a host or a range of hosts, perhaps with user and slots."""
+
+    names: tuple[str, ...]
+    user: str | None = None
+    slots: int | None = None
+
+
+def split_entries(text: str) -> list[str]:
+    """Cut at the commas that are not in brackets, and strip the entries."""
+    return [entry.strip() for entry in re.split(r",(?![^\[\]]*\])", text)]
+
+
+def parse_entry(text: str, bare_ipv6: bool = False) -> Entry:
+    """Read ``[user@]host[:slots]``.
+
+    Args:
+        text: what was written.
+        bare_ipv6: take ``fe80::1:2`` as an address. Without it brackets are required, because
+            the ``:2`` could as well be meant as slots.
+
+    Raises:
+        ValueError: with what was expected.
+    """
+    user, at, rest = text.rpartition("@")
+    bracketed = _BRACKETED.fullmatch(rest)
+    if bracketed:
+        host, number = bracketed.groups()
+    elif bare_ipv6 and _is_ipv6(rest):
+        host, number = rest, None
+    elif rest.count(":") > 1:
+        raise ValueError("expected an IPv6 address in brackets, as in [fe80::1]:2")
+    else:
+        host, colon, number = rest.partition(":")
+        number = number if colon else None
+    names, login = _host_names(host), values.user_name(user) if at else None
+    try:
+        return Entry(names, login, None if number is None else values.slots(number))
+    except ValueError:
+        raise ValueError(f'expected slots from 1 to {values.MOST_SLOTS} after the ":"') from None
+
+
+def parse_address(text: str) -> tuple[str, ...]:
+    """The names of a host alone, ranges written out, an IPv6 address with or without its brackets.
+
+    Raises:
+        ValueError: with what was expected.
+    """
+    bracketed = _BRACKETED.fullmatch(text)
+    return _host_names(bracketed[1] if bracketed and bracketed[2] is None else text)
+
+
+def _host_names(text: str) -> tuple[str, ...]:
+    if text.startswith("^"):
+        raise ValueError('expected a host to use; leave excluded hosts ("^host") out of the list')
+    if ":" in text:
+        if not _is_ipv6(text):
+            raise ValueError('expected a name without ":", or an IPv6 address as in fe80::1%eth0')
+        return (text,)
+    names = expand(text)
+    for name in names:
+        if re.fullmatch(r"[0-9]+(\.[0-9]+){3}", name) and not all(int(n) < 256 for n in name.split(".")):
+            raise ValueError("expected an IPv4 address, four numbers from 0 to 255")
+        if not re.fullmatch("[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+            raise ValueError(
+                "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
+            )
+        if len(name) > _LONGEST_NAME:
+            raise ValueError(f"expected at most {_LONGEST_NAME} characters in a host's name")
+    return tuple(names)
+
+
+def expand(text: str) -> list[str]:
+    """The names that ``n[01-16]x[1,3]`` stands for, the last range varying fastest.
+
+    Raises:
+        ValueError: brackets that do not match or hold no ascending numbers, or too many names.
+    """
+    if len(text) > _LONGEST_ENTRY:
+        raise ValueError(f"expected at most {_LONGEST_NAME} characters in a host's name")
+    if not re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])*", text):
+        raise ValueError("expected brackets in pairs, as in node[01-16]")
+    names = [""]
+    for part in re.findall(r"\[.*?\]|[^\[]+", text, re.DOTALL):
+        numbers = [part]
+        if part.startswith("["):
+            numbers = [number for span in part[1:-1].split(",") for number in _span(span)]
+        if len(names) * len(numbers) > MOST_HOSTS:
+            raise ValueError(f"expected at most {MOST_HOSTS} hosts")
+        names = [name + number for name in names for number in numbers]
+    return names
+
+
+def _span(text: str) -> list[str]:
+    """The numbers of ``7`` or ``01-16``."""
+    match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", text.strip())
+    if match is None:
+        raise ValueError("expected numbers in the brackets, as in node[01-16] or node[1,3,5-7]")
+    low, high = match[1], match[2] or match[1]
+    if int(low) > int(high):
+        raise ValueError(f"expected a range that goes up, as in [{high}-{low}]")
+    padded = low != str(int(low))
+    if len(low) != len(high) and (padded or high != str(int(high))):
+        raise ValueError("expected both ends of a range with the same number of digits, as in [001-100]")
+    if int(high) - int(low) >= MOST_HOSTS:
+        raise ValueError(f"expected at most {MOST_HOSTS} hosts")
+    return [f"{number:0{len(low) if padded else 1}}" for number in range(int(low), int(high) + 1)]
+
+
+def _is_ipv6(text: str) -> bool:
+    """Whether ``text`` is an IPv6 address, without brackets, perhaps with a zone."""
+    if not re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9][A-Za-z0-9_.-]*)?", text):
+        return False
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------- keys
+
+ENV = Key("env", "Environment variables of the tasks.", schema.named(values.env_name))
+WORKDIR = Key("workdir", "The folder that the tasks run in.", one(values.one_line))
+PYTHON = Key("python", "The Python that runs .py files and modules.", one(values.program_path))
+LABELS = Key("labels", "Words to select hosts by.", several(values.label, comma_separated, pairs=True))
+_ROLES = Key("roles", "Only tasks of these roles run here.", several(values.role_name, comma_separated))
+_GPUS = Key("gpus", "How many GPUs the host has, or their ids.", several(values.gpu_id, values.gpu_words))
+
+#: One host of a hostfile. Plain lines have all but ``name`` and ``env``.
+HOST = table(
+    Key("name", "The name or address that ssh connects to, perhaps with ranges: node[01-16].", one(str)),
+    Key("address", "The address for other tasks. Default: the name.", one(parse_address)),
+    Key("user", "The login user. Default: as ssh has it.", one(values.user_name)),
+    Key("port", "The port of the ssh server. Default: as ssh has it.", one(values.whole(1, 65535))),
+    Key("slots", "The number of tasks. Default: 1, and more if all hosts are full.", one(values.slots)),
+    Key("max_slots", "The number of tasks if all slots are taken. Default: slots.", one(values.slots)),
+    PYTHON,
+    Key("venv", "A virtual environment's folder, or a conda environment's name or folder.", WORKDIR.read),
+    WORKDIR,
+    _GPUS,
+    _ROLES,
+    LABELS,
+    ENV,
+)
+_PLAIN = {name: key for name, key in HOST.items() if name not in ("name", "env")}
+_DEFAULTS = {name: key for name, key in HOST.items() if name not in ("name", "address")}
+HOSTFILE = table(
+    Key("hosts", "The hosts: names, or mappings with what is known of them."),
+    Key(
+        "defaults",
+        "Settings of all hosts that do not say otherwise; env is merged.",
+        schema.mapping(_DEFAULTS, "expected settings for all hosts"),
+    ),
+)
+
+
+# ---------------------------------------------------------------------- files and lists
 
 
 def read_hosts(text: str) -> tuple[Host, ...]:
@@ -56,38 +222,19 @@ def read_hosts(text: str) -> tuple[Host, ...]:
         HostfileError: it can't be read, or is wrong; all faults at once.
     """
     like_a_path = "/" in text or text.lower().endswith(_FILE_ENDINGS)
-    if not os.path.exists(text) or (os.path.isdir(text) and not like_a_path):
-        if not like_a_path:
-            return parse_list(text)
-        what, expected = "no such hostfile", "expected a file, or host[:slots],..."
-        raise HostfileError([Fault(shown_path(text), what, expected)])
-    content = read_text(text, "hostfile", HostfileError)
+    if not like_a_path and (os.path.isdir(text) or not os.path.exists(text)):
+        return parse_list(text)
+    if not os.path.exists(text):
+        fault = Fault(schema.shown_path(text), "no such hostfile", "expected a file, or host[:slots],...")
+        raise HostfileError([fault])
+    content = schema.read_text(text, "hostfile", HostfileError)
     try:
         return parse_hostfile(content, text)
     except HostfileError:
-        if re.search(r"(?m)^roles[ \t]*:", content):
-            what = f"this is a job file: launch {shown_path(text)}"
-            raise HostfileError([Fault(shown_path(text), what)]) from None
-        raise
-
-
-def this_machine(environ: Mapping[str, str]) -> Host:
-    """The host of a job without hosts: room for every task, and the GPUs that its tasks may see.
-
-    ``CUDA_VISIBLE_DEVICES`` says which; as for CUDA, an id below 0 hides it and all that follow. Without that
-    variable the driver is asked.
-    """
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    gpus: tuple[str, ...] | None = None
-    if visible is not None:
-        ids = map(str.strip, visible.split(","))
-        gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
-    else:
-        try:
-            gpus = tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
-        except OSError:
-            pass
-    return Host("localhost", address="127.0.0.1", gpus=gpus)
+        if not re.search(r"(?m)^roles[ \t]*:", content):
+            raise
+    shown = schema.shown_path(text)
+    raise HostfileError([Fault(shown, f"this is a job file: launch {shown}")])
 
 
 def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
@@ -119,13 +266,80 @@ def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
     Raises:
         HostfileError: with every fault of the list.
     """
-    faults = Faults(source)
-    inventory = Inventory(faults)
+    inventory = Inventory(Faults(source))
     for entry in split_entries(text) if text.strip() else ():
-        inventory.add(entry, 0, {})
+        inventory.add(entry, 0)
     hosts = inventory.hosts()
-    faults.raise_any(HostfileError)
+    inventory.faults.raise_any(HostfileError)
     return hosts
+
+
+def read_host_list(node: Node, faults: Faults, defaults: Mapping[str, Any] = {}) -> tuple[Host, ...]:
+    """The hosts of a YAML list, in a hostfile or in a job file.
+
+    Args:
+        node: what is written at ``hosts:``.
+        faults: where faults go; with any of them the result is not to be used.
+        defaults: see `Inventory.add`.
+    """
+    if not isinstance(node.value, list):
+        faults.add_kind(node, "hosts", "expected a list of hosts")
+        return ()
+    inventory = Inventory(faults)
+    for entry in node.value[: MOST_HOSTS + 1]:
+        if not isinstance(entry.value, dict):
+            text = text_of(entry, "a host", faults)
+            if text is not None:
+                inventory.add(text, entry.line, None, defaults)
+            continue
+        settings = schema.read_mapping(entry, HOST, faults)
+        if "name" in settings:
+            inventory.add(settings.pop("name"), entry.line, settings, defaults)
+        elif "name" not in settings.nodes:
+            faults.add(entry.line, 'a host without "name"', "expected name: and its name or address")
+    return inventory.hosts(node.line)
+
+
+def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
+    node, expected = schema.parse_yaml(text, faults), "expected hosts: and a list of hosts"
+    if node is None:
+        return ()
+    if not isinstance(node.value, dict):
+        faults.add_kind(node, "the file", expected)
+        return ()
+    values = schema.read_mapping(node, HOSTFILE, faults)
+    if "hosts" not in values:
+        faults.add(values.line, '"hosts" is missing', expected)
+        return ()
+    return read_host_list(values["hosts"], faults, values.get("defaults", {}))
+
+
+def _read_line(line: str, number: int, inventory: Inventory) -> None:
+    """A plain line: a host, then ``KEY=VALUE`` settings, blanks around ``=`` allowed, up to a comment."""
+    faults, written = inventory.faults, dict[str, Node]()
+    first = re.match(_WORD, line)
+    name = first[0] if first else line
+    if name.startswith(("//", "/*")):
+        faults.add(number, quoted(name), 'expected "#" before a comment')
+        return
+    rest = line[len(name) :].lstrip()
+    while rest and not rest.startswith("#"):
+        match = _SETTING.match(rest)
+        if match is None:
+            expected = 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'
+            faults.add(number, quoted(rest.split(None, 1)[0]), expected)
+            break
+        key, value = _ALIASES.get(match[1], match[1]), _unquoted(match[2])
+        if key in written:
+            faults.add(number, f"{key} is written twice, again as {quoted(value)}", "expected it once")
+        written.setdefault(key, Node(value, number, number))
+        rest = rest[match.end() :].lstrip()
+    settings = schema.read_mapping(Node(written, number), _PLAIN, faults)
+    inventory.add(_unquoted(name), number, settings, bare=True)
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r""""([^"]*)"|'([^']*)'""", r"\1\2", text)
 
 
 class Inventory:
@@ -141,179 +355,63 @@ class Inventory:
         #: Hosts that were written as a name alone.
         self._bare: set[str] = set()
 
-    def hosts(self) -> tuple[Host, ...]:
-        """All of them; a fault if there are none (and no other fault)."""
+    def hosts(self, line: int = 0) -> tuple[Host, ...]:
+        """All of them; none is a fault at a line, unless there are other faults."""
         if not self._hosts and not self.faults:
-            self.faults.add(0, "no hosts", "expected at least one")
+            self.faults.add(line, "no hosts", "expected at least one")
         return tuple(self._hosts.values())
 
     def add(
         self,
         written: str,
         line: int,
-        settings: Settings,
-        values: Values | None = None,
+        settings: Values | None = None,
+        defaults: Mapping[str, Any] = {},
         bare: bool = False,
     ) -> None:
         """Add the host, or the range of hosts, of one entry.
 
         Args:
-            written: ``[user@]host[:slots]``; its user and slots win over the settings.
+            written: ``[user@]host[:slots]``; its user and slots win over the defaults.
             line: where.
-            settings: what else is known of it.
-            values: those of the settings that are written beside the name; ``None``: nothing can be, as
-                within a list.
-            bare: a name alone, which may come again: one slot more each time.
+            settings: those that are written beside the name; ``None``: nothing can be, as within a list.
+            defaults: settings of hosts that do not say otherwise; ``env`` is merged.
+            bare: without settings it may come again: one slot more each time.
         """
-        entry = self.faults.check(
-            line, "host", written, lambda text: parse_entry(text, bare_ipv6=values is not None)
-        )
+        faults, before, nodes = self.faults, len(self.faults), {} if settings is None else settings.nodes
+        entry = faults.check(line, "host", written, lambda text: parse_entry(text, settings is not None))
         if entry is None:
             return
-        own = {"user": entry.user, "slots": entry.slots}
-        own = {key: value for key, value in own.items() if value is not None}
-        again = [key for key in own if values is not None and key in values.nodes]
-        for key in again:
+        own = {key: value for key, value in entry._asdict().items() if key != "names" and value is not None}
+        for key in own.keys() & nodes.keys():
             what = f"{key} is written twice, as {quoted(str(own[key]))} with the name"
-            self.faults.add(values.line_of(key) if values else line, what, "expected it once")
-        settings = {**settings, **own}
-        addresses = settings.pop("address", None) or (None,) * len(entry.names)
-        if again or not slots_agree(settings, line, self.faults) or (bare and self._counted_again(entry)):
-            return
+            faults.add(nodes[key].key_line, what, "expected it once")
+        fields = {**defaults, **(settings or {}), **own}
+        fields["env"] = tuple({**dict(defaults.get("env", ())), **dict(fields.get("env", ()))}.items())
+        addresses = fields.pop("address", None) or (None,) * len(entry.names)
         if len(addresses) != len(entry.names):
             what = f"{quoted(written)} makes {len(entry.names)} hosts, its address {len(addresses)}"
-            self.faults.add(line, what, "expected as many of both")
+            faults.add(line, what, "expected as many of both")
+        slots, most = fields.get("slots"), fields.get("max_slots")
+        if slots and most and most < slots:
+            what = f'max_slots is "{most}", slots "{slots}"'
+            faults.add(line, what, "expected at least as many max_slots")
+        if len(faults) > before:
             return
+        bare = bare and not nodes and entry.slots is None and len(entry.names) == 1
         for name, address in zip(entry.names, addresses, strict=True):
-            if not self._put(Host(name, address, **settings), line):
+            first = self._hosts.get(name)
+            if first is not None and bare and name in self._bare and first.user == entry.user:
+                self._hosts[name] = first._replace(slots=(first.slots or 1) + 1)
+            elif first is not None:
+                what = f"host {quoted(name)} was already written" + (f" at {first.source}" if line else "")
+                faults.add(line, what, "expected each host once")
                 return
-            if bare:
-                self._bare.add(name)
-
-    def _counted_again(self, entry: Entry) -> bool:
-        """Add a slot to a host that was written before as a name alone; whether it was."""
-        name = entry.names[0]
-        host = self._hosts.get(name)
-        if host is None or name not in self._bare or host.user != entry.user or len(entry.names) > 1:
-            return False
-        self._hosts[name] = host._replace(slots=(host.slots or 1) + 1)
-        return True
-
-    def _put(self, host: Host, line: int) -> bool:
-        """Add one host; whether its name is new."""
-        first = self._hosts.get(host.name)
-        if first is not None:
-            what = f"host {quoted(host.name)} was already written" + (f" at {first.source}" if line else "")
-            self.faults.add(line, what, "expected each host once")
-        elif len(self._hosts) == MOST_HOSTS:
-            what = f"too many hosts with {quoted(host.name)}"
-            self.faults.add(line, what, f"expected at most {MOST_HOSTS}")
-        else:
-            self._hosts[host.name] = host._replace(source=self.faults.where(line))
-            return True
-        return False
-
-
-def slots_agree(settings: Mapping[str, Any], line: int, faults: Faults) -> bool:
-    """Whether ``max_slots`` is no less than ``slots``; if not, it is a fault."""
-    slots, most = settings.get("slots"), settings.get("max_slots")
-    if slots is None or most is None or most >= slots:
-        return True
-    faults.add(line, f'max_slots is "{most}", slots "{slots}"', "expected at least as many max_slots")
-    return False
-
-
-# ---------------------------------------------------------------------- plain lines
-
-
-def _read_line(line: str, number: int, inventory: Inventory) -> None:
-    faults, before = inventory.faults, len(inventory.faults)
-    first = re.match(_WORD, line)
-    name = first[0] if first else line
-    if name.startswith(("//", "/*")):
-        faults.add(number, quoted(name), 'expected "#" before a comment')
-        return
-    written = _settings(line[len(name) :].lstrip(), number, faults)
-    values = read_mapping(Node(written, number), _PLAIN, faults)
-    bare = not written and len(faults) == before and ":" not in name
-    inventory.add(_unquoted(name), number, dict(values.given), values, bare)
-
-
-def _settings(rest: str, number: int, faults: Faults) -> dict[str, Node]:
-    """The ``KEY=VALUE`` settings of a line, blanks around ``=`` allowed, up to a comment."""
-    found: dict[str, Node] = {}
-    while rest and not rest.startswith("#"):
-        match = re.match(_SETTING, rest)
-        # ``python= slots=4``: the empty value would take the next setting for itself.
-        if match is None or (match[2][-1].isspace() and re.match(_SETTING, match[3])):
-            what = quoted(rest.split(None, 1)[0])
-            expected = 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'
-            faults.add(number, what, expected)
-            break
-        key, value = _ALIASES.get(match[1], match[1]), _unquoted(match[3])
-        if key in found:
-            faults.add(number, f"{key} is written twice, again as {quoted(value)}", "expected it once")
-        found.setdefault(key, Node(value, number, number))
-        rest = rest[match.end() :].lstrip()
-    return found
-
-
-def _unquoted(text: str) -> str:
-    return re.sub(
-        r""""([^"]*)"|'([^']*)'""", lambda match: match[1] if match[1] is not None else match[2], text
-    )
-
-
-# ---------------------------------------------------------------------- YAML
-
-
-def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
-    node = parse_yaml(text, faults)
-    expected = "expected hosts: and a list of hosts"
-    if node is None or not isinstance(node.value, dict):
-        if node is not None:
-            wrong_kind(node, "the file", faults, expected)
-        return ()
-    values = read_mapping(node, HOSTFILE, faults)
-    defaults: Settings = {}
-    written = values.get("defaults")
-    if written is not None and isinstance(written.value, dict):
-        defaults = read_mapping(written, HOST_DEFAULTS, faults).given
-        if not slots_agree(defaults, written.line, faults):
-            del defaults["max_slots"]
-    elif written is not None:
-        wrong_kind(written, "defaults", faults, "expected settings for all hosts")
-    if "hosts" not in values.nodes:
-        faults.add(values.line, '"hosts" is missing', expected)
-        return ()
-    return read_host_list(values.nodes["hosts"], faults, defaults)
-
-
-def read_host_list(node: Node, faults: Faults, defaults: Settings | None = None) -> tuple[Host, ...]:
-    """The hosts of a YAML list, in a hostfile or in a job file.
-
-    Args:
-        node: what is written at ``hosts:``.
-        faults: where faults go; with any of them the result is not to be used.
-        defaults: settings of entries that do not say otherwise; ``env`` is merged.
-    """
-    if not isinstance(node.value, list):
-        wrong_kind(node, "hosts", faults, "expected a list of hosts")
-        return ()
-    inventory = Inventory(faults)
-    for entry in node.value[: MOST_HOSTS + 1]:
-        if not isinstance(entry.value, dict):
-            text = text_of(entry, "a host", faults)
-            if text is not None:
-                inventory.add(text, entry.line, dict(defaults or {}))
-            continue
-        values = read_mapping(entry, HOST, faults)
-        if "name" not in values.nodes:
-            faults.add(entry.line, 'a host without "name"', "expected name: and its name or address")
-        if "name" in values.given:
-            env = {**dict((defaults or {}).get("env", ())), **dict(values.get("env", ()))}
-            settings = {**(defaults or {}), **values.given, "env": tuple(env.items())}
-            inventory.add(settings.pop("name"), entry.line, settings, values)
-    if not node.value:
-        faults.add(node.line, "no hosts", "expected at least one")
-    return inventory.hosts()
+            elif len(self._hosts) == MOST_HOSTS:
+                what = f"too many hosts with {quoted(name)}"
+                faults.add(line, what, f"expected at most {MOST_HOSTS}")
+                return
+            else:
+                self._hosts[name] = Host(name, address, **fields, source=faults.where(line))
+                if bare:
+                    self._bare.add(name)

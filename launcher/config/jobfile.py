@@ -1,4 +1,4 @@
-"""Job files: YAML -> the job, and perhaps where it runs."""
+"""Job files: YAML -> the roles of a job, settings of the launch, and perhaps where it runs."""
 
 from __future__ import annotations
 
@@ -8,111 +8,143 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from launcher.config import values
-from launcher.config.faults import Faults, quoted, read_text
-from launcher.config.hostfile import read_host_list
-from launcher.config.hostlist import MOST_HOSTS
-from launcher.config.keys import JOB, RESOURCES, ROLE
-from launcher.config.schema import (
-    Key,
-    Node,
-    Section,
-    Values,
-    node_of,
-    parse_yaml,
-    read_mapping,
-    text_of,
-    wrong_kind,
-)
+from launcher.config import hostfile, schema, values
+from launcher.config.hostfile import ENV, LABELS, PYTHON, WORKDIR
+from launcher.config.schema import Faults, Key, Node, Section, Values, one, quoted, several, table, text_of
 from launcher.errors import Fault, JobError
 from launcher.job import (
     CHIEF_ROLES,
+    MOST_TASKS,
     SERVICE_ROLES,
     SINGLE_ROLES,
     TENSORFLOW_ROLES,
     Host,
-    JobSpec,
-    Policy,
     Program,
     ProgramKind,
     Role,
 )
 from launcher.text import nearest
 
-MOST_ROLES = 256
-
-_PROGRAM_KEYS = ("command", "program")
 #: Stands in for a program that is missing, which is a fault.
 _NO_PROGRAM = Program(ProgramKind.EXECUTABLE, "")
 
 
-class JobFile(NamedTuple):
-    """The content of a job file. ``None`` means "not written"."""
+# ---------------------------------------------------------------------- keys
 
-    job: JobSpec = JobSpec(())
-    #: Hosts that are written out in the file.
-    hosts: tuple[Host, ...] | None = None
-    #: Or the text for ``--hosts``: a hostfile's path or an inline list.
-    hosts_ref: str | None = None
-    run_dir: str | None = None
-    #: As ``--sync`` and ``--collect`` take them.
-    sync: tuple[str, ...] = ()
-    collect: tuple[str, ...] = ()
+
+def _program(node: Node, label: str, faults: Faults) -> Program | None:
+    """A program: a list of words, or a text that is split as a shell does, but nothing is expanded."""
+    if isinstance(node.value, list):
+        words = [text for word in node.value if (text := text_of(word, label, faults)) is not None]
+        if len(words) < len(node.value):
+            return None
+        return faults.check(node.line, label, " ".join(words), lambda _: Program.of(words))
+    text = text_of(node, label, faults)
+    return None if text is None else faults.check(node.line, label, text, _split_program)
+
+
+def _split_program(text: str) -> Program:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        raise ValueError("expected quotes in pairs, as in a shell") from None
+    return Program.of(words)
+
+
+def _duration(text: str) -> str:
+    values.duration(text)
+    return text
+
+
+_FLAG, _DURATION, _PATH = one(values.flag), one(_duration), one(values.one_line)
+_COMMAND_HELP = "What tasks run: a list of words, or a text that is split as a shell does."
+_COMMAND = Key("command", _COMMAND_HELP, _program)
+_PROGRAM = Key("program", "The same as command.", _program, "command")
+_WHOLE_GPUS = one(values.whole(0, values.MOST_GPUS))
+_GPUS = Key("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
+_HOSTS = several(hostfile.parse_address, hostfile.split_entries)
+_RESOURCES = schema.mapping(table(_GPUS), "expected gpus: and a count")
+
+ROLE = table(
+    Key("count", "The number of tasks. Default: 1.", one(values.whole(0, MOST_TASKS))),
+    _COMMAND,
+    _PROGRAM,
+    ENV,
+    _GPUS,
+    Key("resources", "The same as gpus, in the form of Kubernetes: {gpus: 1}.", _RESOURCES),
+    Key("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
+    LABELS._replace(help="Only hosts with all of these labels run the tasks."),
+    Key("service", "The tasks never end by themselves. Default: true for ps and evaluator.", _FLAG),
+    Key("drain", "How long the tasks may go on when the job is done. Default: 0.", one(values.duration)),
+    Key("sidecar", "The tasks serve the job (TensorBoard): their end is not the job's.", _FLAG),
+    Key("flags", "Append the classic flags. Default: as the job says; false for a sidecar.", _FLAG),
+    WORKDIR,
+)
+
+_ON_FAILURE = one(values.one_of("stop", "continue"))
+_FLAGS_HELP = "Append --ps_hosts, --worker_hosts, --job_name and --task_index to arguments."
+_SYNC_HELP = "Folders of this machine that the hosts get before the job starts."
+#: Settings of the launch, which options of the same names override.
+_SETTINGS = table(
+    ENV,
+    Key("flags", _FLAGS_HELP, _FLAG),
+    WORKDIR,
+    PYTHON,
+    Key("on_failure", "What one failed task means for the others. Default: stop.", _ON_FAILURE),
+    Key("grace", "How long after SIGTERM the harder signals come. Default: 10s.", _DURATION),
+    Key("timeout", "The limit for the whole job. Default: 0, which is no limit.", _DURATION),
+    Key("run_dir", "The folder of this run's files: new or empty.", _PATH),
+    Key("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", _FLAG),
+    Key("sync", _SYNC_HELP, several(values.one_line)),
+    Key("collect", "Paths that are copied from the hosts when the job ends.", several(values.one_line)),
+)
+JOB = table(
+    _COMMAND,
+    _PROGRAM,
+    Key("roles", "The roles: a number of tasks, or a mapping."),
+    Key("hosts", "A hostfile, a host list, or a list of hosts as in a hostfile."),
+    *_SETTINGS.values(),
+)
+
+
+# ---------------------------------------------------------------------- the file
+
+
+class JobFile(NamedTuple):
+    """The content of a job file."""
+
+    roles: tuple[Role, ...] = ()
+    #: Other keys that are written, by the names of options; durations as they are written.
+    settings: Mapping[str, Any] = {}
+    #: The hosts, if they are written out; or the text for ``--hosts``; ``None``: it says nothing of hosts.
+    hosts: tuple[Host, ...] | str | None = None
     #: Key of a transport -> what its `Section` made of it.
     sections: Mapping[str, Any] = {}
     #: Key -> ``file:line`` where it is written, for messages.
     sources: Mapping[str, str] = {}
     #: Notes for the user.
     notes: tuple[str, ...] = ()
-
-    @property
-    def names_hosts(self) -> bool:
-        """Whether it says where the job runs."""
-        return self.hosts is not None or self.hosts_ref is not None
-
-    def beside(self, folder: str) -> JobFile:
-        """The same with its paths taken as relative to a folder: that of the file.
-
-        Programs stay as they are: they are relative to the folder that they run in.
-        """
-        job = self.job
-
-        def here(path: str) -> str:
-            """A path of this machine: ``~`` is the home here. Others may be paths of other machines."""
-            return os.path.join(folder, os.path.expanduser(path))
-
-        roles = tuple(role._replace(workdir=_below(folder, role.workdir)) for role in job.roles)
-        python = _below(folder, job.python) if job.python and "/" in job.python else job.python
-        hosts_ref = self.hosts_ref
-        if hosts_ref is not None and os.path.exists(here(hosts_ref)):
-            hosts_ref = here(hosts_ref)
-        return self._replace(
-            job=job._replace(roles=roles, workdir=_below(folder, job.workdir), python=python),
-            hosts_ref=hosts_ref,
-            run_dir=None if self.run_dir is None else here(self.run_dir),
-            sync=tuple(map(here, self.sync)),
-        )
+    #: What is wrong; with any of them the rest is not to be used.
+    faults: tuple[Fault, ...] = ()
 
 
-def _below(folder: str, path: str | None) -> str | None:
-    return path if path is None or path.startswith("~") else os.path.join(folder, path)
-
-
-def read_job_file(
-    path: str, roles: Mapping[str, Any] = {}, sections: Mapping[str, Section] = {}
-) -> tuple[JobFile, tuple[Fault, ...]]:
+def read_job_file(path: str, roles: Mapping[str, Any] = {}, sections: Mapping[str, Section] = {}) -> JobFile:
     """Read a job file; its paths are then absolute. See `parse_job`.
 
     Raises:
         JobError: the file can't be read.
     """
-    found, faults = parse_job(read_text(path, "job file", JobError), path, roles, sections)
-    return found.beside(os.path.dirname(os.path.abspath(path))), faults
+    folder = os.path.dirname(os.path.abspath(path))
+    return parse_job(schema.read_text(path, "job file", JobError), path, roles, sections, folder)
 
 
 def parse_job(
-    text: str, source: str, roles: Mapping[str, Any] = {}, sections: Mapping[str, Section] = {}
-) -> tuple[JobFile, tuple[Fault, ...]]:
+    text: str,
+    source: str,
+    roles: Mapping[str, Any] = {},
+    sections: Mapping[str, Section] = {},
+    folder: str = "",
+) -> JobFile:
     """Read a job file.
 
     Args:
@@ -122,149 +154,134 @@ def parse_job(
             has a ``command``, roles of the file that are not named here are kept only if they have a program
             of their own.
         sections: the keys of the transports, see `launcher.transports.sections`.
-
-    Returns:
-        The job file, whose job is not to be used if there are faults; and the faults.
+        folder: the file's: its paths are relative to it. Programs stay as they are: they are relative to the
+            folder that they run in.
     """
     faults = Faults(source)
     text = text.removeprefix("\ufeff")
-    node = parse_yaml(text, faults) if text or not roles else Node({})
-    if node is None or not isinstance(node.value, dict):
-        if node is not None:
-            wrong_kind(node, "the file", faults, "expected a mapping, with roles:")
-        return JobFile(), faults.all()
-    if roles:
-        node = _overlaid(node, roles)
-    return _Reader(node, faults, sections).job_file(), faults.all()
+    node = schema.parse_yaml(text, faults) if text or not roles else Node({})
+    if node is not None and not isinstance(node.value, dict):
+        faults.add_kind(node, "the file", "expected a mapping, with roles:")
+    elif node is not None:
+        found = _Reader(_overlaid(node, roles) if roles else node, faults, sections, folder).job_file()
+        return found._replace(faults=faults.all())
+    return JobFile(faults=faults.all())
 
 
 class _Reader:
     """Reads one job file."""
 
-    def __init__(self, node: Node, faults: Faults, sections: Mapping[str, Section]) -> None:
+    def __init__(self, node: Node, faults: Faults, sections: Mapping[str, Section], folder: str) -> None:
         self.faults = faults
         self.sections = sections
+        self.folder = folder
         self.notes: list[str] = []
-        keys = {**JOB, **{name: Key(name, part.help, JOB["roles"].form) for name, part in sections.items()}}
-        self.top = read_mapping(node, keys, faults, _below_roles)
-        #: Role -> its node, and its keys.
-        self.roles: list[tuple[str, Node, Values]] = []
-        written = self.top.get("roles")
-        if written is not None and isinstance(written.value, dict):
-            self._read_roles(written)
-        elif written is not None:
-            wrong_kind(written, "roles", faults, "expected a mapping, as in worker: 4")
-
-    def _read_roles(self, written: Node) -> None:
-        if len(written.value) > MOST_ROLES:
-            what = f"{len(written.value)} roles"
-            self.faults.add(written.line, what, f"expected at most {MOST_ROLES}")
-        for name, node in list(written.value.items())[:MOST_ROLES]:
-            self.faults.check(node.key_line, "role", name, values.role_name)
-            keys = _role_mapping(node)
-            if isinstance(keys.value, dict):
-                self.roles.append((name, node, read_mapping(keys, ROLE, self.faults)))
-            else:
-                label, expected = f"role {quoted(name)}", "expected a count, or a mapping with count:"
-                wrong_kind(node, label, self.faults, expected)
+        keys = {**JOB, **{name: Key(name, part.help) for name, part in sections.items()}}
+        self.top = schema.read_mapping(node, keys, faults, _below_roles)
 
     def job_file(self) -> JobFile:
         """The whole file."""
-        top = self.top
-        policy = Policy(**top.some("on_failure", "grace"))
-        if top.get("timeout"):  # 0 is no limit, as with timeout(1)
-            policy = policy._replace(timeout=top.get("timeout"), timeout_text=top.nodes["timeout"].value)
-        settings = top.some("flags", "env", "workdir", "python", "output_dirs")
-        job = JobSpec(self._job_roles(), policy=policy, **settings)
-        names = [name for name, _, _ in self.roles]
-        found = JobFile(
-            job,
-            sections={
-                name: part.read(top.nodes[name], names, self.faults)
-                for name, part in self.sections.items()
-                if name in top.nodes
-            },
-            sources={key: self.faults.where(top.line_of(key)) for key in top.nodes},
-            notes=tuple(dict.fromkeys(self.notes)),
-            **top.some("run_dir", "sync", "collect"),
-        )
-        node = top.nodes.get("hosts")
-        if node is None:
-            return found
-        if isinstance(node.value, str):
-            return found._replace(
-                hosts_ref=self.faults.check(node.line, "hosts", node.value, values.one_line)
-            )
-        return found._replace(hosts=read_host_list(node, self.faults))
+        top, settings, sections = self.top, self.top.some(*_SETTINGS), {}
+        if "workdir" in settings:
+            settings["workdir"] = self._below(settings["workdir"])
+        if "/" in settings.get("python", ""):
+            settings["python"] = self._below(settings["python"])
+        if "run_dir" in settings:
+            settings["run_dir"] = self._here(settings["run_dir"])
+        if "sync" in settings:
+            settings["sync"] = tuple(map(self._here, settings["sync"]))
+        roles = self._roles()
+        names = tuple(top["roles"].value) if roles else ()
+        for name in self.sections.keys() & top.keys():
+            sections[name] = self.sections[name].read(top[name], names, self.faults)
+        sources = {key: self.faults.where(top.line_of(key)) for key in top.nodes}
+        notes = tuple(dict.fromkeys(self.notes))
+        return JobFile(roles, settings, self._hosts(), sections, sources, notes)
+
+    def _hosts(self) -> tuple[Host, ...] | str | None:
+        node = self.top.get("hosts")
+        if node is None or not isinstance(node.value, str):
+            return None if node is None else hostfile.read_host_list(node, self.faults)
+        path = self._here(node.value)
+        found = path if os.path.exists(path) else node.value
+        return self.faults.check(node.line, "hosts", found, values.one_line)
+
+    def _below(self, path: str) -> str:
+        """A path that may be another machine's: there ``~`` is another home."""
+        return path if path.startswith("~") else os.path.join(self.folder, path)
+
+    def _here(self, path: str) -> str:
+        return os.path.join(self.folder, os.path.expanduser(path))
 
     # ------------------------------------------------------------------ roles
 
-    def _job_roles(self) -> tuple[Role, ...]:
+    def _roles(self) -> tuple[Role, ...]:
         """The roles that have tasks, in the order written; no task at all is a fault."""
-        default = self._program(self.top)
-        found = [(self._role(name, node, keys, default), keys) for name, node, keys in self.roles]
+        faults, top = self.faults, self.top
+        node = top.get("roles", Node({}))
+        if not isinstance(node.value, dict):
+            faults.add_kind(node, "roles", "expected a mapping, as in worker: 4")
+            return ()
+        if "command" in top:
+            self._note_variables(top.nodes["command"].key_line, top["command"])
+        found = []
+        for name, written in node.value.items():
+            faults.check(written.key_line, "role", name, values.role_name)
+            if not isinstance(written.value, (str, dict)):
+                expected = "expected a count, or a mapping with count:"
+                faults.add_kind(written, f"role {quoted(name)}", expected)
+                continue
+            keys = schema.read_mapping(_role_mapping(written), ROLE, faults)
+            found.append((self._role(name, written.key_line, keys), keys))
         roles = tuple(role for role, _ in found if role.count)
-        if self.faults:  # what seems to be missing may have one of the faults
+        if faults:  # what seems to be missing may have one of the faults
             return roles
         if not roles:
-            expected = "expected at least one below roles:, as in worker: 1"
-            self.top.add("roles", "no task in any role", expected)
+            top.add("roles", "no task in any role", "expected at least one below roles:, as in worker: 1")
         elif all(role.sidecar for role in roles):
-            self.top.add("roles", "sidecars only", "expected another role, whose end is the job's")
-        elif not any(role.name in CHIEF_ROLES for role in roles):
-            expected = "expected a chief, or a service: without a chief the job waits for this role anyway"
-            for role, keys in found:
-                if role.count and role.drain and not role.service:
-                    keys.add("drain", f'"drain" for {quoted(role.name)}', expected)
+            top.add("roles", "sidecars only", "expected another role, whose end is the job's")
+        chief = any(role.name in CHIEF_ROLES for role in roles)
+        for role, keys in found:
+            if role.drain and role.count and not role.service and (role.name in CHIEF_ROLES or not chief):
+                expected = "expected a chief and it in another role: the job waits for this role anyway"
+                keys.add("drain", f'"drain" for {quoted(role.name)}', expected)
         return roles
 
-    def _role(self, name: str, node: Node, keys: Values, default: Program | None) -> Role:
-        count = keys.get("count", 1)
-        program, owner = self._program(keys), keys
-        if program is None:
-            program, owner = default, self.top
-            written = any(key in where.nodes for key in _PROGRAM_KEYS for where in (keys, self.top))
-            if default is None and count and not (written or keys.misspelt or self.top.misspelt):
-                expected = "expected command: in the role, or once for all roles"
-                self.faults.add(node.key_line, f"role {quoted(name)} has no program", expected)
-        gpus = keys.get("gpus", self._resources(keys))
-        self._check_role(name, count, gpus, keys)
-        self._note_name(node.key_line, name)
-        names = [host for hosts in keys.get("hosts", ()) for host in hosts]
-        if len(names) > MOST_HOSTS:
-            keys.add("hosts", f"{len(names)} hosts for a role", f"expected at most {MOST_HOSTS}")
-        line = next((owner.nodes[key].key_line for key in _PROGRAM_KEYS if key in owner.nodes), 0)
-        return Role(
-            name,
-            count,
-            program or _NO_PROGRAM,
-            gpus=gpus,
-            hosts=tuple(dict.fromkeys(names)),
-            service=keys.get("service", name in SERVICE_ROLES) or keys.get("sidecar", False),
-            source=self.faults.where(node.key_line),
-            program_source=self.faults.where(line),
-            **keys.some("env", "labels", "drain", "sidecar", "workdir", "flags"),
-        )
-
-    def _check_role(self, name: str, count: int, gpus: int | None, keys: Values) -> None:
-        """Add faults for keys of a role that contradict each other."""
-        sidecar = keys.get("sidecar")
+    def _role(self, name: str, line: int, keys: Values) -> Role:
+        count, sidecar, resources = keys.get("count", 1), keys.get("sidecar"), keys.get("resources", {})
+        owner = keys if "command" in keys.nodes else self.top
+        if "command" not in owner.nodes and count and not (keys.misspelt or self.top.misspelt):
+            expected = "expected command: in the role, or once for all roles"
+            self.faults.add(line, f"role {quoted(name)} has no program", expected)
+        if owner is keys and "command" in keys:
+            self._note_variables(keys.line_of("command"), keys["command"])
+        self._note_name(name, line)
         if count > 1 and name in SINGLE_ROLES:
             keys.add("count", f'{name} is "{count}"', "expected at most 1: TensorFlow takes no more")
+        if "gpus" in keys and "gpus" in resources:
+            keys.add("resources", '"gpus" and "resources" both', "expected one of them")
         if sidecar and name in TENSORFLOW_ROLES:
             expected = "expected a role with a name of your own: the job needs this one"
             keys.add("sidecar", f"{name} as a sidecar", expected)
-        if sidecar and gpus:
-            expected = "expected one of them: a sidecar is given no GPU"
-            keys.add("sidecar", '"gpus" and "sidecar" both', expected)
-        if sidecar and "drain" in keys.nodes:
-            expected = "expected one of them: a sidecar is stopped with the job"
-            keys.add("drain", '"drain" and "sidecar" both', expected)
-        elif name in CHIEF_ROLES and "drain" in keys.nodes:
-            expected = "expected it in another role: the job is done when the chief is"
-            keys.add("drain", f'"drain" for {quoted(name)}', expected)
+        for key in ("gpus", "drain") if sidecar else ():
+            if keys.get(key):
+                expected = "expected one of them: a sidecar is given no GPU, and is stopped with the job"
+                keys.add(key, f'"{key}" and "sidecar" both', expected)
+        if "workdir" in keys:
+            keys["workdir"] = self._below(keys["workdir"])
+        return Role(
+            name,
+            count,
+            owner.get("command", _NO_PROGRAM),
+            gpus=keys.get("gpus", resources.get("gpus")),
+            hosts=tuple(dict.fromkeys(host for names in keys.get("hosts", ()) for host in names)),
+            service=keys.get("service", name in SERVICE_ROLES) or bool(sidecar),
+            source=self.faults.where(line),
+            program_source=self.faults.where(owner.line_of("command")),
+            **keys.some("env", "labels", "drain", "sidecar", "workdir", "flags"),
+        )
 
-    def _note_name(self, line: int, name: str) -> None:
+    def _note_name(self, name: str, line: int) -> None:
         """Note a name that is nearly one of TensorFlow's."""
         word = name.lower()
         meant = "" if name in TENSORFLOW_ROLES else nearest(word, TENSORFLOW_ROLES, 0.8)
@@ -273,65 +290,13 @@ class _Reader:
             why = "TensorFlow does not know it: it is not in TF_CONFIG's cluster"
             self.notes.append(f"{self.faults.where(line)}: {what} {why}")
 
-    def _resources(self, keys: Values) -> int | None:
-        """``resources: {gpus: N}``, the other form of ``gpus``."""
-        node = keys.nodes.get("resources")
-        if node is None:
-            return None
-        if not isinstance(node.value, dict):
-            wrong_kind(node, "resources", self.faults, "expected gpus: and a count")
-            return None
-        resources = read_mapping(node, RESOURCES, self.faults)
-        if "gpus" in keys.nodes and "gpus" in resources.nodes:
-            resources.add("gpus", '"gpus" and "resources: gpus" both', "expected one of them")
-        found: int | None = resources.get("gpus")
-        return found
-
-    # ------------------------------------------------------------------ programs
-
-    def _program(self, keys: Values) -> Program | None:
-        """The program written in a mapping; ``None``: there is none, or it has a fault."""
-        written = [key for key in _PROGRAM_KEYS if key in keys.nodes]
-        if len(written) > 1:
-            keys.add("command", '"program" and "command" both', "expected one of them")
-        if not written:
-            return None
-        key, node = written[0], keys.nodes[written[0]]
-        if isinstance(node.value, list):
-            words = [text for word in node.value if (text := text_of(word, key, self.faults)) is not None]
-            if len(words) < len(node.value):
-                return None
-            program = self.faults.check(node.line, key, " ".join(words), lambda _: Program.of(words))
-        else:
-            whole = text_of(node, key, self.faults)
-            program = None if whole is None else self.faults.check(node.line, key, whole, _split_program)
-        self._note_variables(node.key_line, program)
-        return program
-
-    def _note_variables(self, line: int, program: Program | None) -> None:
+    def _note_variables(self, line: int, program: Program) -> None:
         """Note a ``$NAME`` in arguments, which a shell would expand."""
-        if program is None or program.kind is ProgramKind.CODE or "-c" in program.args:
-            return
-        for argument in program.args:
-            match = re.search(r"\$(\w+|\{\w+\})", argument, re.ASCII)
-            if match:
-                what = f"{match[0]} reaches the program as it is written: no shell expands it"
-                advice = f"[sh, -c, 'exec {program.name} ...'] does, with the task's environment"
-                self.notes.append(f"{self.faults.where(line)}: {what}; {advice}")
-
-
-def _split_program(text: str) -> Program:
-    """Split as a shell would: quotes and backslashes, but nothing is expanded."""
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        raise ValueError("expected quotes in pairs, as in a shell") from None
-    return Program.of(words)
-
-
-def _role_mapping(node: Node) -> Node:
-    """The mapping of a role; ``worker: 4`` is short for one with ``count: 4``."""
-    return node._replace(value={"count": node}) if isinstance(node.value, str) else node
+        match = re.search(r"\$(\w+|\{\w+\})", " ".join(program.args), re.ASCII)
+        if match and program.kind is not ProgramKind.CODE and "-c" not in program.args:
+            what = f"{match[0]} reaches the program as it is written: no shell expands it"
+            advice = f"[sh, -c, 'exec {program.name} ...'] does, with the task's environment"
+            self.notes.append(f"{self.faults.where(line)}: {what}; {advice}")
 
 
 def _below_roles(key: str) -> str:
@@ -343,27 +308,29 @@ def _below_roles(key: str) -> str:
     return "expected it in a role, below roles:" if key in ROLE else ""
 
 
+def _role_mapping(node: Node) -> Node:
+    """The mapping of a role; ``worker: 4`` is short for one with ``count: 4``."""
+    return node._replace(value={"count": node}) if isinstance(node.value, str) else node
+
+
 def _overlaid(node: Node, roles: Mapping[str, Any]) -> Node:
     """A job file with other roles, see `parse_job`."""
     old = node.value.get("roles", Node({}))
     if not isinstance(old.value, dict):  # a fault, which its reader reports
         return node
+    commands = {"command", "program"}
     new_program = any(isinstance(role, dict) and "command" in role for role in roles.values())
     merged = {
         name: role
         for name, role in old.value.items()
-        if name in roles or not new_program or _has_program(role)
+        if name in roles or not new_program or (isinstance(role.value, dict) and commands & role.value.keys())
     }
     for name, role in roles.items():
         keys = role if isinstance(role, dict) else {"count": role}
         before = _role_mapping(merged.get(name, Node({})))
         if isinstance(before.value, dict):
-            replaced = _PROGRAM_KEYS if "command" in keys else ()
+            replaced = commands if "command" in keys else set()
             kept = {key: value for key, value in before.value.items() if key not in replaced}
-            before = before._replace(value={**kept, **node_of(keys).value})
+            before = before._replace(value={**kept, **schema.node_of(keys).value})
         merged[name] = before
     return node._replace(value={**node.value, "roles": old._replace(value=merged)})
-
-
-def _has_program(role: Node) -> bool:
-    return isinstance(role.value, dict) and any(key in role.value for key in _PROGRAM_KEYS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from launcher.config.values import duration, env_name
 from launcher.errors import Fault
@@ -33,28 +33,23 @@ def carried(
                 notes.append(f"-x {name}: no variable that is set here begins so")
             # What is each task's own is not carried from a task that launches.
             found.update({key: value for key, value in matching.items() if key not in RESERVED_VARIABLES})
-        elif fault := _variable_fault(name, equals, word, environ, taken):
-            faults.append(fault)
+            continue
+        what, expected = f"{name!r} can't be set", ""
+        try:
+            env_name(name)
+        except ValueError as error:
+            expected = str(error)
+        if not name or "\0" in word:
+            what, expected = "no variable is named", "expected NAME, NAME=VALUE or PRE*"
+        elif name in taken:
+            expected = "expected another: an option of this launch sets it"
+        elif not expected and not equals and name not in environ:
+            what, expected = f"{name} is not set here", "expected NAME=VALUE, or a variable that is set"
+        if expected:
+            faults.append(Fault(f"-x {name}", what, expected))
         else:
             found[name] = value if equals else environ[name]
     return found
-
-
-def _variable_fault(
-    name: str, equals: str, word: str, environ: Mapping[str, str], taken: Collection[str]
-) -> Fault | None:
-    where = f"-x {name}"
-    if not name or "\0" in word:
-        return Fault(where, "no variable is named", "expected NAME, NAME=VALUE or PRE*")
-    try:
-        env_name(name)
-    except ValueError as error:
-        return Fault(where, f"{name!r} can't be set", str(error))
-    if name in taken:
-        return Fault(where, f"{name!r} can't be set", "expected another: an option of this launch sets it")
-    if not equals and name not in environ:
-        return Fault(where, f"{name} is not set here", "expected NAME=VALUE, or a variable that is set")
-    return None
 
 
 def drained(
@@ -67,48 +62,36 @@ def drained(
         words: ``60s``, ``evaluator=5m``: what follows ``--drain``.
         faults, notes: new ones go there.
     """
-    times: dict[str, float] = {}  # by role; an empty name is all that may end by themselves
+    never = {role.name: "it is a sidecar, which is stopped with the job" for role in roles if role.sidecar}
+    never.update(dict.fromkeys(CHIEF_ROLES, "the job is done when the chief is"))
+    names = sorted({role.name for role in roles} - never.keys())
+    # Roles that may end by themselves without the job being done; a ps and most other services never end.
+    may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - never.keys()
+    of_files = {role.name: role.drain for role in roles if role.drain is not None}
+    times: dict[str, float] = {}
+    general: float | None = None
     for word in words:
-        role, named, text = word.rpartition("=")
-        option = f"--drain {role}=" if role else "--drain"
-        if named and not role:
-            faults.append(Fault("--drain", f"{word!r} names no role", "expected 60s, or ROLE=60s"))
-            continue
+        name, named, text = word.rpartition("=")
+        option = f"--drain {name}=" if name else "--drain"
+        fit = f"one of {', '.join(names)}" if names else "workers, or an evaluator, beside it"
         try:
-            times[role] = duration(text)
+            seconds = duration(text)
         except ValueError as error:
             faults.append(Fault(option, f"{text!r} is not a duration", str(error)))
-    if roles:
-        faults += _drain_faults(roles, times)
-        chief = any(role.name in CHIEF_ROLES for role in roles)
-        meant = [role for role in roles if role.name in times or ("" in times and _may_end(role))]
-        if times and not any(chief or role.service for role in meant):
-            notes.append(
-                "--drain changes nothing here: it is for workers beside a chief, and for an evaluator"
-            )
-    return tuple(role._replace(drain=_drain(role, times)) for role in roles)
-
-
-def _drain(role: Role, times: Mapping[str, float]) -> float | None:
-    """The time of a role: what the options say of it, else its file, else the options for all."""
-    own = times.get(role.name, role.drain)
-    return times.get("") if own is None and _may_end(role) else own
-
-
-def _may_end(role: Role) -> bool:
-    """Whether a role may end by itself without the job being done; a ps and most other services never end."""
-    ends = role.name == "evaluator" or not role.service
-    return ends and role.name not in CHIEF_ROLES and not role.sidecar
-
-
-def _drain_faults(roles: Sequence[Role], times: Mapping[str, float]) -> Iterator[Fault]:
-    ends = {role.name: "it is a sidecar, which is stopped with the job" for role in roles if role.sidecar}
-    ends.update(dict.fromkeys(CHIEF_ROLES, "the job is done when the chief is"))
-    names = {role.name for role in roles}
-    fit = sorted(names - ends.keys())
-    expected = f"expected one of {', '.join(fit)}" if fit else "expected workers, or an evaluator, beside it"
-    for name in filter(None, times):
-        if name not in names:
-            yield Fault(f"--drain {name}=", f"there is no role {name!r}", expected)
-        elif name in ends:
-            yield Fault(f"--drain {name}=", ends[name], expected)
+            continue
+        if named and not name:
+            faults.append(Fault(option, f"{word!r} names no role", "expected 60s, or ROLE=60s"))
+        elif name in never and any(role.name == name for role in roles):
+            faults.append(Fault(option, never[name], f"expected {fit}"))
+        elif name and roles and name not in names:
+            faults.append(Fault(option, f"there is no role {name!r}", f"expected {fit}"))
+        elif name:
+            times[name] = seconds
+        else:
+            general = seconds
+    if general is not None:
+        times = {**dict.fromkeys(may_end - of_files.keys(), general), **times}
+    chief = any(role.name in CHIEF_ROLES for role in roles)
+    if not faults and not any(role.name in times and (chief or role.service) for role in roles):
+        notes.append("--drain changes nothing here: it is for workers beside a chief, and for an evaluator")
+    return tuple(role._replace(drain=times.get(role.name, role.drain)) for role in roles)

@@ -1,4 +1,4 @@
-"""Text with lines -> values, by the tables of `launcher.config.keys`.
+"""Text with lines -> values by tables of keys, and the faults of one input, which are reported all at once.
 
 A `Node` is a value as it was written, and its line. YAML is read without constructing anything: a tag runs no
 code, a value stays the text that was written (a host may be called ``no``). Aliases are refused: written out,
@@ -7,19 +7,26 @@ they could be gigabytes.
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from launcher.config.faults import Faults, quoted
-from launcher.config.values import each_once
+from launcher.errors import Fault, InputError
+from launcher.text import did_you_mean, printable
 
+T = TypeVar("T")
+
+#: At most so many faults are shown: a binary file given by mistake has thousands.
+MOST_FAULTS = 100
+#: At most so many characters of an offending text are shown.
+MOST_QUOTED = 80
+#: Bytes of a file; a hostfile of ten thousand hosts is a tenth of it.
+MOST_BYTES = 4 * 1024 * 1024
+
+#: The tags of YAML's own types.
 _CORE = "tag:yaml.org,2002:"
-_KNOWN = ("str", "int", "float", "bool", "null", "seq", "map", "timestamp", "value")
-_TAGS = frozenset(["!", *(_CORE + name for name in _KNOWN)])
 #: No program can get these in an argument or its environment.
-_UNFIT = "[\x00\ud800-\udfff]"
+_UNFIT = re.compile("[\x00\ud800-\udfff]")
 
 
 class Node(NamedTuple):
@@ -31,20 +38,76 @@ class Node(NamedTuple):
     key_line: int = 0
 
 
-class Form(enum.Enum):
-    """What may stand at a key."""
-
-    VALUE = "one value"
-    LIST = "a list of values, or one text that stands for several"
-    LABELS = "a list of labels, one text with commas, or a mapping (``zone: a``)"
-    PAIRS = "a mapping of names to texts"
-    BY_ROLE = "one value for every role, or a mapping of roles to values"
-    NODE = "more than one form: the reader of the whole mapping reads it"
+def quoted(text: str) -> str:
+    """``text`` in double quotes, on one line, shortened."""
+    return f'"{printable(text if len(text) <= MOST_QUOTED else text[: MOST_QUOTED - 3] + "...")}"'
 
 
-def alone(text: str) -> Sequence[str]:
-    """A text that stands for itself: a path may hold commas and blanks."""
-    return (text,)
+class Faults:
+    """The faults of one input, by line.
+
+    Args:
+        source: the file's name, or the option it came from.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._found: list[tuple[int, Fault]] = []
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def where(self, line: int) -> str:
+        """``file:line``; just the source for line 0, which means that the input has no lines."""
+        return f"{self.source}:{line}" if line else self.source
+
+    def add(self, line: int, what: str, expected: str = "") -> None:
+        """Add one fault: what is wrong, with the text quoted, and what was expected."""
+        self._found.append((line, Fault(self.where(line), what, expected)))
+
+    def add_kind(self, node: Node, label: str, expected: str) -> None:
+        """Add the fault that a node is of the wrong kind."""
+        value = node.value
+        kind = "is a mapping" if isinstance(value, dict) else "is a list"
+        if value is None or isinstance(value, str):
+            kind = "has no value" if value is None else f"is {quoted(value)}"
+        self.add(node.line, f"{label} {kind}", expected)
+
+    def check(self, line: int, label: str, text: str, read: Callable[[str], T]) -> T | None:
+        """The value that ``read`` makes of ``text``; where it raises ``ValueError`` a fault, and ``None``.
+
+        Args:
+            line: of the text.
+            label: what the text is, as in ``slots``.
+            read: raises ``ValueError`` with what it expected.
+        """
+        try:
+            return read(text)
+        except ValueError as error:
+            self.add(line, f"{label} is {quoted(text)}", str(error))
+            return None
+
+    def all(self) -> tuple[Fault, ...]:
+        """Every fault once, in the order of the lines, the first hundred of them."""
+        faults = tuple(dict.fromkeys(fault for _, fault in sorted(self._found, key=lambda found: found[0])))
+        more = len(faults) - MOST_FAULTS
+        return faults if more <= 0 else (*faults[:-more], Fault(self.source, f"and {more} more faults"))
+
+    def raise_any(self, error: type[InputError]) -> None:
+        """Raise ``error`` with all faults, if there are any."""
+        if self._found:
+            raise error(self.all())
+
+
+# ---------------------------------------------------------------------- tables of keys
+
+#: Makes the value of a node, for the key it is called by; or adds faults and returns ``None``.
+Read = Callable[[Node, str, Faults], Any]
+
+
+def as_written(node: Node, label: str, faults: Faults) -> Node:
+    """Leave the node to the reader of the whole mapping."""
+    return node
 
 
 class Key(NamedTuple):
@@ -53,22 +116,12 @@ class Key(NamedTuple):
     name: str
     #: For users: the reference documentation is made of it.
     help: str
-    form: Form = Form.VALUE
-    #: Makes a value of one text (of ``PAIRS``: of the name), or raises ``ValueError`` with what it expected.
-    read: Callable[[str], Any] = str
-    #: What one text stands for, where a list may stand.
-    split: Callable[[str], Sequence[str]] = alone
+    read: Read = as_written
+    #: The key that it is another name of.
+    same_as: str = ""
 
 
 Keys = dict[str, Key]
-
-
-class Section(NamedTuple):
-    """A key of job files that a transport reads."""
-
-    help: str
-    #: Makes the transport's settings of the node, the names of the file's roles, and a place for faults.
-    read: Callable[[Node, Sequence[str], Faults], Any]
 
 
 def table(*keys: Key) -> Keys:
@@ -76,119 +129,21 @@ def table(*keys: Key) -> Keys:
     return {key.name: key for key in keys}
 
 
-# ---------------------------------------------------------------------- YAML
-
-
-def parse_yaml(text: str, faults: Faults) -> Node | None:
-    """The document in ``text``; ``None``: there is at least one fault."""
-    import yaml  # 30 ms
-
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        before = len(faults)
-        node = Node(None, 1, 1) if root is None else _node(root, 0, faults, set())
-        return node if len(faults) == before else None
-    except RecursionError:
-        faults.add(0, "nested too deep", "expected a few levels")
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\UFFFFFFFF" is a ValueError
-        _add_syntax_fault(text, error, faults)
-    return None
-
-
-def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
-    line = int(node.start_mark.line) + 1
-    made = Node(None, line, key_line or line)
-    if id(node) in seen:
-        faults.add(line, "an alias (*NAME) stands for this value", "expected it written out at each place")
-        return made
-    seen.add(id(node))
-    if node.tag not in _TAGS:
-        tag = quoted(node.tag.replace(_CORE, "!!"))
-        faults.add(line, f"tag {tag}", "expected a value without a tag")
-    if node.id == "sequence":
-        return made._replace(value=[_node(item, 0, faults, seen) for item in node.value])
-    if node.id == "scalar":
-        if re.search(_UNFIT, node.value):
-            faults.add(line, f"{quoted(node.value)} holds a NUL or half a character")
-        return made if node.tag == f"{_CORE}null" else made._replace(value=str(node.value))
-    found: dict[str, Node] = {}
-    for key, value in node.value:
-        at = int(key.start_mark.line) + 1
-        if key.id != "scalar":
-            faults.add(at, "a key is a list or a mapping", "expected a word")
-        elif key.value in found:
-            what = f"key {quoted(key.value)} was already written at line {found[key.value].key_line}"
-            faults.add(at, what, "expected each key once")
-        else:
-            found[key.value] = _node(value, at, faults, seen)
-    return made._replace(value=found)
-
-
-def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
-    """Add a fault at the line where the part begins that could not be read to its end."""
-    lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a number out of bounds"
-    mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
-    if context is not None and not str(getattr(error, "context", "")).startswith("while parsing a block"):
-        mark = context
-    before = text.count("\n", 0, getattr(error, "position", 0))  # of a character that YAML can't have
-    line = min(1 + (int(mark.line) if mark else before), len(lines))
-    shown = lines[line - 1].strip(" ")
-    hint = 'expected quotes around text with brackets, as in "[fe80::1]:2"' if "[" in shown else ""
-    if r"character '\t'" in problem:
-        problem, hint = "it begins with a tab", "expected spaces"
-    faults.add(line, f"{quoted(shown)} is not YAML: {problem}", hint)
-
-
-def node_of(value: Any) -> Node:
-    """A value of JSON as a node without a line."""
-    if isinstance(value, dict):
-        return Node({str(key): node_of(each) for key, each in value.items()})
-    if isinstance(value, list):
-        return Node([node_of(each) for each in value])
-    return Node(None if value is None else str(value).lower() if isinstance(value, bool) else str(value))
-
-
-# ---------------------------------------------------------------------- values by key
-
-
-def text_of(node: Node, label: str, faults: Faults) -> str | None:
-    """The text of a value; for a list, a mapping or nothing a fault, and ``None``."""
-    if isinstance(node.value, str):
-        return node.value
-    wrong_kind(node, label, faults, "expected one value")
-    return None
-
-
-def wrong_kind(node: Node, label: str, faults: Faults, expected: str) -> None:
-    """Add the fault that a node is of the wrong kind."""
-    what = "is a mapping" if isinstance(node.value, dict) else "is a list"
-    if node.value is None:
-        what = "has no value"
-    elif isinstance(node.value, str):
-        what = f"is {quoted(node.value)}"
-    faults.add(node.line, f"{label} {what}", expected)
-
-
-class Values:
-    """The values of a mapping, by its table. A faulty value is in ``nodes``, but not in ``given``."""
+class Values(dict[str, Any]):
+    """The values of a mapping, by its table. A faulty value is in ``nodes`` only."""
 
     def __init__(self, line: int, faults: Faults) -> None:
+        super().__init__()
         self.line = line
         self.faults = faults
-        #: Values by key, and what was written there.
-        self.given: dict[str, Any] = {}
+        #: What was written at each key.
         self.nodes: dict[str, Node] = {}
         #: Whether a key is unknown: it may be a misspelt one that another fault would call missing.
         self.misspelt = False
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value at a key."""
-        return self.given.get(key, default)
-
     def some(self, *keys: str) -> dict[str, Any]:
         """Those of the keys that have a value, for a record's other fields to keep their defaults."""
-        return {key: self.given[key] for key in keys if key in self.given}
+        return {key: self[key] for key in keys if key in self}
 
     def line_of(self, key: str) -> int:
         """The line of a key; the line of the mapping if it is not written."""
@@ -213,53 +168,222 @@ def read_mapping(
     values = Values(node.line, faults)
     for name, value in node.value.items():
         if name not in keys:
-            faults.unknown(value.key_line, name, tuple(keys), elsewhere(name))
+            # Suggestions take time, and a file with so many faults is another kind of file.
+            hint = elsewhere(name) or (did_you_mean(name, tuple(keys)) if len(faults) < MOST_FAULTS else "")
+            faults.add(value.key_line, f"unknown key {quoted(name)}", hint)
             values.misspelt = True
             continue
-        values.nodes[name] = value
-        found = _read(keys[name], value, faults)
+        key = keys[name].same_as or name
+        if key in values.nodes:
+            both = " and ".join(
+                quoted(each.name) for each in keys.values() if key in (each.name, each.same_as)
+            )
+            faults.add(value.key_line, f"{both} both", "expected one of them")
+        values.nodes[key] = value
+        found = keys[name].read(value, name, faults)
         if found is not None:
-            values.given[name] = found
+            values[key] = found
     return values
 
 
-def _read(key: Key, node: Node, faults: Faults) -> Any:
-    """The value of a key; ``None``: it has a fault."""
-    if key.form is Form.NODE:
-        return node
-    if key.form in (Form.LIST, Form.LABELS):
-        return _read_list(key, node, faults)
-    if not isinstance(node.value, dict):
-        if key.form is Form.PAIRS:
-            return wrong_kind(node, key.name, faults, "expected NAME: VALUE lines")
-        text = text_of(node, key.name, faults)
-        found = None if text is None else faults.check(node.line, key.name, text, key.read)
-        return (("", found),) if key.form is Form.BY_ROLE and found is not None else found
-    if key.form is Form.VALUE:
-        return text_of(node, key.name, faults)
-    pairs = []
-    for name, value in node.value.items():
-        if key.form is Form.BY_ROLE:
-            pairs.append((name, _read(Key(f"{key.name} of {name}", "", read=key.read), value, faults)))
+def text_of(node: Node, label: str, faults: Faults) -> str | None:
+    """The text of a value; for a list, a mapping or nothing a fault, and ``None``."""
+    if isinstance(node.value, str):
+        return node.value
+    faults.add_kind(node, label, "expected one value")
+    return None
+
+
+def one(read: Callable[[str], Any]) -> Read:
+    """One value; ``read`` makes it of its text, or raises ``ValueError`` with what it expected."""
+
+    def value(node: Node, label: str, faults: Faults) -> Any:
+        text = text_of(node, label, faults)
+        return None if text is None else faults.check(node.line, label, text, read)
+
+    return value
+
+
+def alone(text: str) -> Sequence[str]:
+    """A text that stands for itself: a path may hold commas and blanks."""
+    return (text,)
+
+
+def several(
+    read: Callable[[str], Any], split: Callable[[str], Sequence[str]] = alone, pairs: bool = False
+) -> Read:
+    """A list of values, each once.
+
+    Args:
+        read: as for `one`.
+        split: what one text in the place of a list stands for.
+        pairs: a mapping may stand there, too: ``zone: a`` is ``zone=a``.
+    """
+
+    def values(node: Node, label: str, faults: Faults) -> Any:
+        items = node.value
+        if isinstance(items, dict) and pairs:
+            named = [(name, text_of(value, label, faults)) for name, value in items.items()]
+            items = [Node(f"{name}={text}", node.line) for name, text in named if text is not None]
+        elif not isinstance(items, list):
+            text = text_of(node, label, faults)
+            words = None if text is None else faults.check(node.line, label, text, split)
+            if words is None:
+                return None
+            items = [Node(word, node.line) for word in words]
+        found = [one(read)(item, label, faults) for item in items]
+        texts = [item.value for item in items]
+        if None not in found and len(set(texts)) < len(texts):
+            again = next(text for text in texts if texts.count(text) > 1)
+            faults.add(node.line, f"{label} is {quoted(','.join(texts))}", f'expected "{again}" once')
+        return tuple(value for value in found if value is not None)
+
+    return values
+
+
+def named(read: Callable[[str], str]) -> Read:
+    """A mapping of names, which ``read`` checks, to texts."""
+
+    def texts(node: Node, label: str, faults: Faults) -> Any:
+        if not isinstance(node.value, dict):
+            return faults.add_kind(node, label, "expected NAME: VALUE lines")
+        pairs = []
+        for name, value in node.value.items():
+            known = faults.check(value.key_line, f"a name in {label}", name, read)
+            pairs.append((known, text_of(value, f"{label} {quoted(name)}", faults)))
+        return tuple(pair for pair in pairs if None not in pair)
+
+    return texts
+
+
+def by_role(read: Callable[[str], Any]) -> Read:
+    """One value for every role (an empty name), or a mapping of roles to values."""
+
+    def limits(node: Node, label: str, faults: Faults) -> Any:
+        if not isinstance(node.value, dict):
+            found = one(read)(node, label, faults)
+            return None if found is None else (("", found),)
+        pairs = [(name, one(read)(value, f"{label} of {name}", faults)) for name, value in node.value.items()]
+        return tuple((name, value) for name, value in pairs if value is not None)
+
+    return limits
+
+
+def mapping(keys: Keys, expected: str) -> Read:
+    """A mapping with a table of its own; ``expected`` is said of anything else."""
+
+    def values(node: Node, label: str, faults: Faults) -> Any:
+        if not isinstance(node.value, dict):
+            return faults.add_kind(node, label, expected)
+        return read_mapping(node, keys, faults)
+
+    return values
+
+
+class Section(NamedTuple):
+    """A key of job files that a transport reads."""
+
+    help: str
+    #: Makes the transport's settings of the node, the names of the file's roles, and a place for faults.
+    read: Callable[[Node, Sequence[str], Faults], Any]
+
+
+# ---------------------------------------------------------------------- files and YAML
+
+
+def read_text(path: str, kind: str, error: type[InputError]) -> str:
+    """The text of a file that may be a pipe (``<(...)`` of a shell), up to a limit.
+
+    Args:
+        path: the file.
+        kind: what it was meant to be, for messages: ``hostfile``.
+        error: the class to raise.
+
+    Raises:
+        InputError: of class ``error``: the file can't be read, is too large, or is not text.
+    """
+    shown, data = shown_path(path), b""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) <= MOST_BYTES:
+            return data.decode("utf-8-sig")
+        fault = Fault(shown, f"too large for a {kind}: more than {MOST_BYTES // 1024 // 1024} MB")
+    except OSError as cause:
+        fault = Fault(shown, f"can't read the {kind}: {cause.strerror}")
+    except UnicodeDecodeError as cause:
+        what = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
+        fault = Fault(f"{shown}:{data.count(10, 0, cause.start) + 1}", what, "expected a text file")
+    raise error([fault])
+
+
+def shown_path(path: str) -> str:
+    """A path as a message can show it, on one line."""
+    return path if path.isprintable() else repr(path)
+
+
+def parse_yaml(text: str, faults: Faults) -> Node | None:
+    """The document in ``text``; ``None``: there is at least one fault."""
+    import yaml  # 30 ms
+
+    before = len(faults)
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = Node(None, 1, 1) if root is None else _node(root, 0, faults, set())
+        return node if len(faults) == before else None
+    except RecursionError:
+        faults.add(0, "nested too deep", "expected a few levels")
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\UFFFFFFFF" is a ValueError
+        _add_syntax_fault(text, error, faults)
+    return None
+
+
+def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
+    line = int(node.start_mark.line) + 1
+    made = Node(None, line, key_line or line)
+    if id(node) in seen:
+        faults.add(line, "an alias (*NAME) stands for this value", "expected it written out at each place")
+        return made
+    seen.add(id(node))
+    if not node.tag.startswith(_CORE):
+        faults.add(line, f"tag {quoted(node.tag)}", "expected a value without a tag")
+    if node.id == "sequence":
+        return made._replace(value=[_node(item, 0, faults, seen) for item in node.value])
+    if node.id == "scalar":
+        if _UNFIT.search(node.value):
+            faults.add(line, f"{quoted(node.value)} holds a NUL or half a character")
+        return made if node.tag == f"{_CORE}null" else made._replace(value=str(node.value))
+    found: dict[str, Node] = {}
+    for key, value in node.value:
+        at = int(key.start_mark.line) + 1
+        if key.id != "scalar":
+            faults.add(at, "a key is a list or a mapping", "expected a word")
+        elif key.value in found:
+            what = f"key {quoted(key.value)} was already written at line {found[key.value].key_line}"
+            faults.add(at, what, "expected each key once")
         else:
-            known = faults.check(value.key_line, f"a name in {key.name}", name, key.read)
-            pairs.append((known, text_of(value, f"{key.name} {quoted(name)}", faults)))
-    return tuple(pair for pair in pairs if None not in pair)
+            found[key.value] = _node(value, at, faults, seen)
+    return made._replace(value=found)
 
 
-def _read_list(key: Key, node: Node, faults: Faults) -> tuple[Any, ...] | None:
-    items = node.value
-    if isinstance(items, dict) and key.form is Form.LABELS:
-        named = [(name, text_of(value, key.name, faults)) for name, value in items.items()]
-        items = [Node(f"{name}={text}", node.line) for name, text in named if text is not None]
-    elif not isinstance(items, list):
-        whole = text_of(node, key.name, faults)
-        if whole is None:
-            return None
-        items = [Node(text, node.line) for text in faults.check(node.line, key.name, whole, key.split) or ()]
-    texts = [(item.line, text) for item in items if (text := text_of(item, key.name, faults)) is not None]
-    found = [faults.check(line, key.name, text, key.read) for line, text in texts]
-    words = [text for _, text in texts]
-    if None not in found:
-        faults.check(node.line, key.name, ",".join(words), lambda _: each_once(words))
-    return tuple(value for value in found if value is not None)
+def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
+    """Add a fault at the line where the part begins that could not be read to its end."""
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a number out of bounds"
+    mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
+    if context is not None and not str(getattr(error, "context", "")).startswith("while parsing a block"):
+        mark = context
+    before = text.count("\n", 0, getattr(error, "position", 0))  # of a character that YAML can't have
+    lines = text.splitlines() or [""]
+    line = min(1 + (int(mark.line) if mark else before), len(lines))
+    shown = lines[line - 1].strip(" ")
+    hint = 'expected quotes around text with brackets, as in "[fe80::1]:2"' if "[" in shown else ""
+    faults.add(line, f"{quoted(shown)} is not YAML: {problem}", hint)
+
+
+def node_of(value: Any) -> Node:
+    """A value of JSON as a node without a line."""
+    if isinstance(value, dict):
+        return Node({str(key): node_of(each) for key, each in value.items()})
+    if isinstance(value, list):
+        return Node([node_of(each) for each in value])
+    return Node(None if value is None else str(value).lower() if isinstance(value, bool) else str(value))

@@ -179,12 +179,3 @@ def gpu_words(text: str) -> Sequence[str]:
         return [str(index) for index in range(whole(0, MOST_GPUS)(text))]
     except ValueError:
         raise ValueError(f"expected how many, from 0 to {MOST_GPUS}, or their ids, as in 0,1") from None
-
-
-def each_once(words: Sequence[str]) -> None:
-    """Refuse a word that comes again."""
-    seen: set[str] = set()
-    for word in words:
-        if word in seen:
-            raise ValueError(f'expected "{word}" once')
-        seen.add(word)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import resource
 import time
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from launcher.config.schema import Section
 from launcher.errors import Fault, TransportError
 from launcher.job import Host, JobSpec, Placement, is_loopback
 from launcher.scheduler.placement import place
@@ -19,6 +19,7 @@ from launcher.transports.base import Connections, Link, Opener, RemoteCommand
 from launcher.transports.local import LocalLink, LocalTransport
 
 if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
+    from launcher.config.schema import Section
     from launcher.transports.link import ReconnectingLink
 
 #: File descriptors that a host may take here, and how many more if its tasks can connect to us.
@@ -194,6 +195,22 @@ class CommandTransport(Transport):
 
 
 # ---------------------------------------------------------------------- machines
+
+
+def this_machine(environ: Mapping[str, str]) -> Host:
+    """The host of a job without hosts: room for every task, and the GPUs that its tasks may see.
+
+    ``CUDA_VISIBLE_DEVICES`` says which; as for CUDA, an id below 0 hides it and all that follow. Without that
+    variable the driver is asked.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus: tuple[str, ...] | None = None
+    if visible is not None:
+        ids = map(str.strip, visible.split(","))
+        gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
+    elif os.path.isdir("/proc/driver/nvidia/gpus"):
+        gpus = tuple(str(index) for index, _ in enumerate(os.listdir("/proc/driver/nvidia/gpus")))
+    return Host("localhost", address="127.0.0.1", gpus=gpus)
 
 
 def is_here(host: Host) -> bool:

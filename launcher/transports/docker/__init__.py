@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from launcher.config.schema import Section
 from launcher.errors import Fault, TransportError
 from launcher.job import Host, Placement
 from launcher.scheduler.placement import place
@@ -29,6 +28,7 @@ from launcher.transports.docker import options as docker
 from launcher.transports.machines import Launch, Machines, Planned, Request, Transport, is_here
 
 if TYPE_CHECKING:
+    from launcher.config.schema import Section
     from launcher.transports.docker.containers import Containers
 
 
@@ -43,6 +43,8 @@ class DockerTransport(Transport):
 
     def sections(self) -> Mapping[str, Section]:
         """See `Transport.sections`."""
+        from launcher.config.schema import Section
+
         text = "An image, or a mapping: each task runs in a container."
         return {"docker": Section(text, docker.read_section)}
 

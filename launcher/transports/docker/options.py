@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from launcher.config import values
-from launcher.config.faults import Faults, quoted
-from launcher.config.keys import RESOURCES
-from launcher.config.schema import Form, Key, Node, read_mapping, table, wrong_kind
 from launcher.errors import Fault
 from launcher.text import did_you_mean
+
+if TYPE_CHECKING:  # only a launch with a job file needs it
+    from launcher.config.schema import Faults, Keys, Node
 
 _N = TypeVar("_N", int, float)
 
@@ -48,55 +48,60 @@ class DockerOptions(NamedTuple):
     limited_roles: tuple[str, ...] = ()
 
 
-_pull = values.one_of("missing", "always", "never")
+def keys() -> Keys:
+    """The keys of ``docker:`` in a job file."""
+    from launcher.config.schema import Key, by_role, one, several, table
 
-#: The keys of ``docker:`` in a job file.
-DOCKER = table(
-    Key("image", "The image of the containers.", Form.VALUE, values.image),
-    Key("mounts", "Folders of the host in the container, SRC:DST or SRC:DST:ro.", Form.LIST, values.one_line),
-    Key("no_mount", "Do not mount the working folder.", Form.VALUE, values.flag),
-    Key("read_only", "Mount the working folder read-only.", Form.VALUE, values.flag),
-    Key("memory", "The memory limit of each container: 512m, 2g.", Form.BY_ROLE, values.memory),
-    Key("cpus", "The CPU limit of each container.", Form.BY_ROLE, values.cpus),
-    Key("user", "The user of the tasks, UID:GID. Default: you.", Form.VALUE, values.one_line),
-    Key("pull", "When to pull it. Default: missing.", Form.VALUE, _pull),
-    RESOURCES["gpus"]._replace(help="GPUs for each task of a role that does not say, ps excepted."),
-    Key("keep", "Leave the containers when the job is over.", Form.VALUE, values.flag),
-    Key("options", "Other options of docker run, without dashes: shm_size: 1g.", Form.NODE),
-)
+    flag, text = one(values.flag), one(values.one_line)
+    pull, gpus = one(values.one_of("missing", "always", "never")), one(values.whole(0, values.MOST_GPUS))
+    mounts = several(values.one_line)
+    return table(
+        Key("image", "The image of the containers.", one(values.image)),
+        Key("mounts", "Folders of the host in the container, SRC:DST or SRC:DST:ro.", mounts),
+        Key("no_mount", "Do not mount the working folder.", flag),
+        Key("read_only", "Mount the working folder read-only.", flag),
+        Key("memory", "The memory limit of each container: 512m, 2g.", by_role(values.memory)),
+        Key("cpus", "The CPU limit of each container.", by_role(values.cpus)),
+        Key("user", "The user of the tasks, UID:GID. Default: you.", text),
+        Key("pull", "When to pull it. Default: missing.", pull),
+        Key("gpus", "GPUs for each task of a role that does not say, ps excepted.", gpus),
+        Key("keep", "Leave the containers when the job is over.", flag),
+        Key("options", "Other options of docker run, without dashes: shm_size: 1g."),
+    )
 
 
 def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOptions:
     """``docker:`` of a job file, an image or a mapping."""
+    from launcher.config.schema import Key, Node, quoted, read_mapping, several, table
+
     if isinstance(node.value, str):
         return DockerOptions(faults.check(node.line, "docker", node.value, values.image) or "")
     if not isinstance(node.value, dict):
-        wrong_kind(node, "docker", faults, "expected an image, or a mapping with image:")
+        faults.add_kind(node, "docker", "expected an image, or a mapping with image:")
         return DockerOptions()
-    keys = read_mapping(node, DOCKER, faults)
-    if "image" not in keys.nodes:
-        faults.add(keys.line, "docker has no image", "expected image:")
-    if keys.get("no_mount") and keys.get("read_only"):
+    found = read_mapping(node, keys(), faults)
+    if "image" not in found.nodes:
+        faults.add(found.line, "docker has no image", "expected image:")
+    if found.get("no_mount") and found.get("read_only"):
         expected = "expected one of them: the working folder is not mounted"
-        keys.add("read_only", '"no_mount" and "read_only" both', expected)
-    limited = tuple(role for key in ("memory", "cpus") for role, _ in keys.get(key, ()) if role)
-    for key in ("memory", "cpus"):
-        for role, _ in keys.get(key, ()):
-            if role and roles and role not in roles:
-                keys.add(key, f"{key}: there is no role {role!r}", did_you_mean(role, roles))
-    options = keys.nodes.get("options", Node({}))
+        found.add("read_only", '"no_mount" and "read_only" both', expected)
+    limited = tuple((key, role) for key in ("memory", "cpus") for role, _ in found.get(key, ()) if role)
+    for key, role in limited:
+        if roles and role not in roles:
+            found.add(key, f"{key}: there is no role {role!r}", did_you_mean(role, roles))
+    options = found.get("options", Node({}))
     if not isinstance(options.value, dict):
-        wrong_kind(options, "options", faults, "expected a mapping, as in shm_size: 1g")
+        faults.add_kind(options, "options", "expected a mapping, as in shm_size: 1g")
         options = Node({})
     for name in options.value:
         if name.replace("-", "_") in _RESERVED:
-            keys.add("options", f"option {quoted(name)}", "expected another: launch sets this one")
-    names = table(*(Key(name, "", Form.LIST, values.one_line) for name in options.value))
+            found.add("options", f"option {quoted(name)}", "expected another: launch sets this one")
+    names = table(*(Key(name, "", several(values.one_line)) for name in options.value))
     return DockerOptions(
-        file_mounts=keys.get("mounts", ()),
-        engine_options=tuple(read_mapping(options, names, faults).given.items()),
-        limited_roles=limited,
-        **keys.some("image", "no_mount", "read_only", "memory", "cpus", "user", "pull", "gpus", "keep"),
+        file_mounts=found.get("mounts", ()),
+        engine_options=tuple(read_mapping(options, names, faults).items()),
+        limited_roles=tuple(role for _, role in limited),
+        **found.some("image", "no_mount", "read_only", "memory", "cpus", "user", "pull", "gpus", "keep"),
     )
 
 

@@ -10,28 +10,37 @@ from typing import Any
 
 import pytest
 
-from launcher.config.faults import MOST_FAULTS, Faults, quoted
-from launcher.config.keys import HOST, HOSTFILE, JOB, ROLE
-from launcher.config.schema import Form, Key, parse_yaml, read_mapping
+from launcher.config.hostfile import HOST
+from launcher.config.jobfile import JOB, ROLE
+from launcher.config.schema import (
+    MOST_FAULTS,
+    Faults,
+    Key,
+    by_role,
+    named,
+    one,
+    parse_yaml,
+    quoted,
+    read_mapping,
+    several,
+    table,
+)
 from launcher.errors import JobError
 from launcher.transports import sections
-from launcher.transports.docker.options import DOCKER
+from launcher.transports.docker.options import keys
 
-KEYS = {
-    key.name: key
-    for key in (
-        Key("one", ""),
-        Key("list", "", Form.LIST, str, str.split),
-        Key("pairs", "", Form.PAIRS),
-        Key("limit", "", Form.BY_ROLE, int),
-    )
-}
+KEYS = table(
+    Key("one", "", one(str)),
+    Key("list", "", several(str, str.split)),
+    Key("pairs", "", named(str)),
+    Key("limit", "", by_role(int)),
+)
 
 
 def read(text: str) -> tuple[dict[str, Any], list[str]]:
     faults = Faults("f")
     node = parse_yaml(text, faults)
-    given = {} if node is None or not isinstance(node.value, dict) else read_mapping(node, KEYS, faults).given
+    given = {} if node is None or not isinstance(node.value, dict) else read_mapping(node, KEYS, faults)
     return given, [str(fault) for fault in faults.all()]
 
 
@@ -78,7 +87,7 @@ QUOTES = 'expected quotes around text with brackets, as in "[fe80::1]:2"'
         ("one: a\n---\nb", "f:1: \"one: a\" is not YAML: but found another document"),
         ("one: b: c", 'f:1: "one: b: c" is not YAML: mapping values are not allowed here'),
         ("x: 1\na: 'b\n\n", 'f:2: "a: \'b" is not YAML: found unexpected end of stream'),
-        ("a:\n\t- b", 'f:2: "\\t- b" is not YAML: it begins with a tab; expected spaces'),
+        ("a:\n\t- b", 'f:2: "\\t- b" is not YAML: found character \'\\t\' that cannot start any token'),
         ("a: b\nc\nd: e", 'f:2: "c" is not YAML: could not find expected \':\''),
         ("a: [b\nc: d\ne: f", f"f:1: \"a: [b\" is not YAML: expected ',' or ']', but got ':'; {QUOTES}"),
         ("a:\n  b: 1\n  c: 2\n - d", "f:4: \"- d\" is not YAML: expected <block end>, but found '<block sequence start>'"),
@@ -87,12 +96,11 @@ QUOTES = 'expected quotes around text with brackets, as in "[fe80::1]:2"'
         ('one: "\\0"', 'f:1: "\\x00" holds a NUL or half a character'),
         ('one: "\\ud800"', 'f:1: "\\ud800" holds a NUL or half a character'),
         ('"\\UFFFFFFFF"', 'f:1: ""\\UFFFFFFFF"" is not YAML: a number out of bounds'),
-        ("one: !!python/name:os.system x", 'f:1: tag "!!python/name:os.system"; expected a value without a tag'),
+        ("one: !include x", 'f:1: tag "!include"; expected a value without a tag'),
         ("a: *b", 'f:1: "a: *b" is not YAML: found undefined alias \'b\''),
         ("a: &a [*a]", f"f:1: {ALIAS}"),
         ("? [a]\n: b", "f:1: a key is a list or a mapping; expected a word"),
         ("[" * 100_000, "f: nested too deep; expected a few levels"),
-        ("- " * 10_000, "f: nested too deep; expected a few levels"),
         ("{a: " * 10_000, "f: nested too deep; expected a few levels"),
         (BOMB, f"f:1: {ALIAS}"),
         (LONG_BOMB, f"f:1: {ALIAS}"),
@@ -119,22 +127,11 @@ def test_faults_come_by_line_each_once_and_not_by_the_thousand():
     assert quoted("x" * 10_000) == '"' + "x" * 77 + '..."'
 
 
-def test_every_key_has_a_description():
-    for table in (JOB, ROLE, DOCKER, HOSTFILE, HOST):
-        assert all(name == key.name and key.help.endswith(".") for name, key in table.items())
-
-
 def test_the_documents_have_every_key():
     top = Path(__file__).parents[3]
     for name, section in sections().items():
         assert f"| `{name}` | {section.help} |" in (top / "docs/jobfile.md").read_text(encoding="utf-8")
-    pages = {"docs/jobfile.md": (JOB, ROLE, DOCKER), "hostfiles/README.md": (HOST,)}
-    for page, tables in pages.items():
+    for page, known in (("docs/jobfile.md", (JOB, ROLE, keys())), ("hostfiles/README.md", (HOST,))):
         text = (top / page).read_text(encoding="utf-8")
-        missing = [
-            key.name
-            for table in tables
-            for key in table.values()
-            if f"| `{key.name}` | {key.help} |" not in text
-        ]
-        assert not missing, f"{page}: rows differ from launcher/config/keys.py"
+        rows = [f"| `{key.name}` | {key.help} |" for each in known for key in each.values()]
+        assert [row for row in rows if row not in text] == []

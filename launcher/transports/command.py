@@ -14,52 +14,29 @@ from launcher.errors import TransportError
 from launcher.transports import bootstrap
 
 _PIECE = 128 * 1024
-_STDERR_LIMIT = 64 * 1024
-#: Seconds for a command to take our program; and to end after the end of its stdin. Then it is killed.
+#: Bytes of stderr that are kept: the last ones.
+STDERR_LIMIT = 64 * 1024
+#: Seconds for a command to take our program; to end after its output or stdin has ended. Then it is killed.
 _ARRIVAL, _END = 60.0, 5.0
 
 
-class CommandPipe:
-    """A command whose stdin and stdout are those of a program of ours.
+class PipedProgram:
+    """A program of ours behind a socket of this process; see `launcher.transports.base.RemoteCommand`.
 
-    See `launcher.transports.base.RemoteCommand`.
+    It drops what is printed before the mark of `bootstrap`. One thread uses it.
 
     Args:
         host: for messages.
-        argv: the command.
-        startup: what it reads first: see `bootstrap.startup`.
         python: what runs the program, for messages.
-
-    Raises:
-        TransportError: the command can't be started.
+        starter: what starts it, for messages: ``its login shell``.
+        sock: connected to the program.
     """
 
-    def __init__(self, host: str, argv: Sequence[str], startup: bytes, python: str) -> None:
-        self._host, self._name, self._python = host, argv[0], python
+    def __init__(self, host: str, python: str, starter: str, sock: socket.socket) -> None:
+        self._host, self._python, self._starter, self._socket = host, python, starter, sock
         self._ready, self._early = False, b""
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
-        self._socket, theirs = socket.socketpair()
-        try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    argv,
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=self._stderr,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            self._socket.close()
-            self._stderr.close()
-            raise TransportError(f"{host}: {argv[0]} can't be started: {error.strerror}") from error
-        self._socket.settimeout(_ARRIVAL)
-        try:
-            self._socket.sendall(startup)
-        except TimeoutError:  # it has a part of the program, and would wait for the rest
-            self._process.kill()
-        except OSError:  # it has ended already: `recv` says why
-            pass
-        self._socket.setblocking(False)
+        #: Why the pipe has ended too early; set before the end of the output is seen.
+        self._failure: TransportError | None = None
 
     def fileno(self) -> int:
         """See `RemoteCommand.fileno`."""
@@ -77,36 +54,98 @@ class CommandPipe:
 
     def _receive(self, size: int) -> bytes | None:
         try:
-            return self._socket.recv(size)
+            data = self._socket.recv(size)
         except BlockingIOError:
             return None
-        except ConnectionResetError:  # it ended without reading all that was sent
-            return b""
+        except ConnectionResetError:  # it ended, and has not read all of its stdin
+            data = b""
+        except OSError as error:
+            raise self._fault("this program was closed") from error
+        if not data and self._failure is not None:
+            raise self._failure
+        return data
 
     def _await_mark(self, data: bytes) -> None:
-        """Drop what is printed before our program is up."""
         self._early += data
         found = bootstrap.find_mark(self._early)
         if found is not None:
-            word, end = found
-            if word != bootstrap.READY:
-                raise TransportError(f"{self._host}: {bootstrap.explain(word, self._python)}")
+            state, end = found
+            if state != bootstrap.READY:
+                raise self._fault(bootstrap.explain(state, self._python))
             self._early, self._ready = self._early[end:], True
-        elif not data or len(self._early) > bootstrap.MAX_NOISE:
-            status = self.wait(_END) if not data else None
-            lines = (self.stderr() or self._early.decode("utf-8", "replace")).strip().splitlines()
-            ended = "printed too much" if data else f"ended with {'a signal' if status is None else status}"
-            text = f": {lines[-1].strip()}" if lines else ""
-            raise TransportError(f"{self._host}: {self._name} {ended} before our program was up{text}")
+        elif bootstrap.echoes(self._early):
+            raise self._fault(bootstrap.explain(bootstrap.EATEN, self._python))
+        elif len(self._early) > bootstrap.MAX_NOISE:
+            raise self._fault(
+                f"{self._starter} printed more than {bootstrap.MAX_NOISE // 1024} KiB before our program "
+                "could start; its start-up files must be quiet when a command is run"
+            )
+        elif not data:
+            status = self.wait(_END)
+            ended = f"{self._starter} ended" + (f" with {status}" if status is not None else "")
+            text = (self.stderr() or self._early.decode("utf-8", "replace")).strip()
+            printed = f" and printed: {text.splitlines()[-1].strip()}" if text else ""
+            raise self._fault(f"our program could not be started there: {ended}{printed}")
+
+    def _fault(self, text: str) -> TransportError:
+        return TransportError(f"{self._host}: {text}")
 
     def send(self, data: bytes | memoryview) -> int:
         """See `RemoteCommand.send`; takes nothing before the program is up."""
+        if self._failure is not None:
+            raise self._failure
         try:
             return self._socket.send(data) if self._ready else 0
-        except BlockingIOError:
+        except OSError:  # it takes nothing now, has ended, or was closed: `recv` reports which
             return 0
+
+    def wait(self, seconds: float) -> int | None:
+        """See `RemoteCommand.wait`."""
+        raise NotImplementedError
+
+    def stderr(self) -> str:
+        """See `RemoteCommand.stderr`."""
+        raise NotImplementedError
+
+
+class CommandPipe(PipedProgram):
+    """A command whose stdin and stdout are those of a program of ours.
+
+    Args:
+        host: for messages.
+        argv: the command.
+        startup: what it reads first: see `bootstrap.startup`.
+        python: what runs the program, for messages.
+
+    Raises:
+        TransportError: the command can't be started.
+    """
+
+    def __init__(self, host: str, argv: Sequence[str], startup: bytes, python: str) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(host, python, argv[0], ours)
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._stderr,
+                    start_new_session=True,
+                )
         except OSError as error:
-            raise TransportError(f"{self._host}: the program there has ended: {self.stderr()}") from error
+            ours.close()
+            self._stderr.close()
+            raise self._fault(f"{argv[0]} can't be started: {error.strerror}") from error
+        ours.settimeout(_ARRIVAL)
+        try:
+            ours.sendall(startup)
+        except TimeoutError:  # it has a part of the program, and would wait for the rest
+            self._process.kill()
+        except OSError:  # it has ended already: `recv` says why
+            pass
+        ours.setblocking(False)
 
     def wait(self, seconds: float) -> int | None:
         """See `RemoteCommand.wait`."""
@@ -119,8 +158,8 @@ class CommandPipe:
     def stderr(self) -> str:
         """See `RemoteCommand.stderr`."""
         fd = self._stderr.fileno()
-        start = max(0, os.fstat(fd).st_size - _STDERR_LIMIT)
-        return os.pread(fd, _STDERR_LIMIT, start).decode("utf-8", "replace")
+        start = max(0, os.fstat(fd).st_size - STDERR_LIMIT)
+        return os.pread(fd, STDERR_LIMIT, start).decode("utf-8", "replace")
 
     def close(self) -> None:
         """See `RemoteCommand.close`; a program that does not end by itself is killed."""

@@ -3,8 +3,6 @@
 ::
 
     task ══ 127.0.0.1:PORT on its host ══ ssh server ══ connection ══ a thread here ══ Unix socket ══ program
-
-A connection keeps one piece in each direction; the rest waits in the window of its channel and in the socket.
 """
 
 from __future__ import annotations
@@ -13,24 +11,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from paramiko import Channel, SSHException
 
-from launcher.text import listed
+from launcher.transports.base import for_each
 from launcher.transports.ssh.connection import Connection
 from launcher.transports.ssh.options import reason_of
-from launcher.transports.ssh.program import Pump, close_channel
+from launcher.transports.ssh.program import close_channel, close_socket, receive_into, send_from, start_thread
 
 #: Connections through one host at a time; others are closed at once.
 MOST_CONNECTIONS = 64
-#: Seconds that hosts may take to open the port, and until the user sees which ones do.
-OPEN_LIMIT, _NOTICE = 10.0, 2.0
 #: Seconds in which the port of a lost connection is asked for again, and between two attempts: its old server
 #: process may still hold the port.
-RENEW_LIMIT, _RETRY = 60.0, 0.25
-#: Seconds for the program here to accept a connection, and for threads to end.
-_CONNECT_LIMIT, _LAST_WAIT = 10.0, 2.0
+_RENEW_LIMIT, _RETRY = 60.0, 0.25
+#: Seconds for the program here to accept a connection.
+_CONNECT_LIMIT = 10.0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -61,54 +56,40 @@ class Relay:
         Returns:
             The ports, by host.
         """
-        threads = {
-            host: _thread(partial(self._request, connection, 0)) for host, connection in connections.items()
-        }
-        began = time.monotonic()
-        for limit in (_NOTICE, OPEN_LIMIT):
-            for thread in threads.values():
-                thread.join(max(0.0, began + limit - time.monotonic()))
-            late = [host for host, thread in threads.items() if thread.is_alive()]
-            if late and limit == _NOTICE:
-                notice(f"waiting for the ssh server of {listed(late)} to open a port")
-        for host in late:
-            self._notify_once(f"{host}: its ssh server opened no port for its tasks in {OPEN_LIMIT:.0f} s")
-        with self._lock:
-            return dict(self._ports)
+        for_each(connections, lambda host: self._request(connections[host]), notice, "opening a port")
+        return dict(self._ports)
 
     def renew(self, connection: Connection) -> None:
         """Ask a host that was connected to again for the same port. Does not wait."""
-        with self._lock:
-            port = self._ports.get(connection.host)
-        if port is not None:
-            _thread(partial(self._request, connection, port))
+        if connection.host in self._ports:
+            start_thread("ssh relay", self._request, connection)
 
-    def _request(self, connection: Connection, port: int) -> None:
-        """Ask for a port, 0: any; for one that was open before, again and again."""
+    def _request(self, connection: Connection) -> None:
+        """Ask for a port; for the one that was open before, again and again."""
 
         def arrived(channel: Channel, *_: object) -> None:
-            _thread(partial(self._carry, host, channel))  # paramiko's thread must not wait
+            start_thread("ssh relay", self._carry, host, channel)  # paramiko's thread must not wait
 
-        host, deadline = connection.host, time.monotonic() + RENEW_LIMIT
+        host, deadline = connection.host, time.monotonic() + _RENEW_LIMIT
+        port = self._ports.get(host, 0)
         while connection.alive and not self._closing.is_set():
             try:
-                opened = connection.transport.request_port_forward(_LOOPBACK, port, arrived)
+                self._ports[host] = connection.transport.request_port_forward(_LOOPBACK, port, arrived)
+                return
             except (SSHException, EOFError, OSError) as error:
                 if not port:
-                    self._notify_once(f"{host}: its ssh server opens no port for its tasks: {_why(error)}")
+                    why = "it does not forward them (AllowTcpForwarding, PermitListen)"
+                    why = why if isinstance(error, SSHException) else reason_of(error)
+                    self._notify_once(f"{host}: its ssh server opens no port for its tasks: {why}")
                     return
-                if time.monotonic() > deadline:
-                    text = f"port {port} there, which leads its tasks to this machine, can't be opened again"
-                    self._notify_once(f"{host}: {text}")
-                    return
-                self._closing.wait(_RETRY)
-                continue
-            with self._lock:
-                self._ports[host] = opened
-            return
+            if time.monotonic() > deadline:
+                text = f"port {port} there, which leads its tasks to this machine, can't be opened again"
+                self._notify_once(f"{host}: {text}")
+                return
+            self._closing.wait(_RETRY)
 
     def _carry(self, host: str, channel: Channel) -> None:
-        """One connection to the port, from its begin to its end."""
+        """Serve one connection to the port."""
         here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with self._lock:
             carried = self._open.setdefault(host, set())
@@ -120,22 +101,26 @@ class Relay:
                 text = f"more than {MOST_CONNECTIONS} connections at a time to this machine: refused"
                 self._notify_once(f"{host}: {text}")
             elif self._is_connected(here, host):
-                Pump(channel, here, lambda _: None, self._closing).run()
-        except (SSHException, EOFError, OSError):  # the connection to the host broke
+                start_thread("ssh relay", send_from, here, channel, channel.shutdown_write)
+                if receive_into(channel, here):
+                    here.shutdown(socket.SHUT_WR)
+                    channel.recv_exit_status()  # waits until both directions have ended
+        except OSError:  # the program here has closed the connection
             pass
         finally:
             with self._lock:
                 carried.discard(here)
-            here.close()
             close_channel(channel)
+            close_socket(here)
 
     def _is_connected(self, here: socket.socket, host: str) -> bool:
         here.settimeout(_CONNECT_LIMIT)
         try:
             here.connect(self._path)
         except OSError as error:
-            self._notify_once(f"{host}: its tasks can't be led to {self._path}: {_why(error)}")
+            self._notify_once(f"{host}: its tasks can't be led to {self._path}: {reason_of(error)}")
             return False
+        here.settimeout(None)
         return not self._closing.is_set()
 
     def _notify_once(self, text: str) -> None:
@@ -149,21 +134,9 @@ class Relay:
         """End all connections; the ports go with the connections to the hosts."""
         self._closing.set()
         with self._lock:
-            for carried in self._open.values():
-                for here in carried:
-                    try:
-                        here.shutdown(socket.SHUT_RDWR)
-                    except OSError:  # not connected yet
-                        pass
-
-
-def _thread(work: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=work, name="ssh relay", daemon=True)
-    thread.start()
-    return thread
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, SSHException):
-        return "it does not forward them (AllowTcpForwarding, PermitListen)"
-    return reason_of(error)
+            carried = [here for open_here in self._open.values() for here in open_here]
+        for here in carried:
+            try:
+                here.shutdown(socket.SHUT_RDWR)
+            except OSError:  # not connected yet
+                pass

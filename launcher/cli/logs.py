@@ -170,9 +170,9 @@ class _Log:
         """Write what is new, as whole lines if they have a label; return whether there is something new."""
         data = self._read()
         self._cut = self._cut or bool(self._prefix)
-        if self._cut and not data:
-            out.write(self._cutter.snapshot(time.monotonic()))
         self._write(data, out)
+        if self._cut:
+            out.write(self._cutter.snapshot(time.monotonic()))
         return bool(data)
 
     def _read(self) -> bytes:

@@ -183,7 +183,7 @@ def clean_lines(data: bytes, cut: bool) -> list[str]:
         data: raw bytes.
         cut: there was more before them, so the first line is not whole.
     """
-    cutter = LineCutter(b"", b"", interval=float("inf"))
+    cutter = LineCutter(b"", b"")
     text = (cutter.feed(data, 0.0) + cutter.end()).decode("utf-8", "replace").rstrip()
     lines = text.split("\n") if text else []
     return lines[1:] if cut and len(lines) > 1 else lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.events import StopAsked, Tell, now
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
 _STDOUT, _STDERR, _SIGPIPE = 1, 2, 13
 
 
-def tmux_session(job: str) -> Tmux:
+def tmux_session(job: str, asked: Callable[[], bool]) -> Tmux:
     """A tmux session for a job: in this terminal if it is one, else the user attaches to it.
+
+    Args:
+        job: the job's id.
+        asked: whether a signal has asked the launch to end.
 
     Raises:
         LaunchError: tmux is not installed.
     """
     from launcher.output.tmux import Tmux  # with subprocess
 
-    return Tmux(job, attach=all(map(os.isatty, (0, 1, 2))))
+    return Tmux(job, all(map(os.isatty, (0, 1, 2))), asked)
 
 
 class JobDisplay:

@@ -116,7 +116,7 @@ def _launch(
             stack.enter_context(staging.on_hosts(hosts, job, interrupts))
             placement = staging.send()
 
-        tmux = tmux_session(job) if options.tmux else None
+        tmux = tmux_session(job, lambda: bool(interrupts.read())) if options.tmux else None
         paths = _run_folder(options, job, hosts.agents)
         if staging is not None and options.job.output_dirs:
             placement = staging.make_output_dirs(placement, paths)

@@ -18,7 +18,7 @@ from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
 from launcher.report import Report
-from launcher.text import did_you_mean, shortened
+from launcher.text import did_you_mean, duration, shortened
 
 #: Colours of the tasks' labels; red is for failures.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
@@ -142,9 +142,7 @@ class Console:
         task, show = event.task, self._options.show
         if self._options.quiet or (show is not None and task not in show):
             return
-        cutter = self._cutters.get(task)
-        if cutter is None:
-            cutter = self._cutters[task] = self._cutter(task)
+        cutter = self._cutters.get(task) or self._cutters.setdefault(task, self._cutter(task))
         now = self._clock()
         self._print(cutter.feed(event.data, now))
         if not cutter.unfinished:
@@ -155,12 +153,11 @@ class Console:
         self._unfinished[task] = cutter
 
     def _cutter(self, task: TaskId) -> LineCutter:
-        label = self._labels.get(task, task)
         before = after = ""
         if self._options.colour:
-            number = list(self._labels).index(task) if task in self._labels else 0
+            number = list(self._labels).index(task)
             before, after = f"\x1b[{_COLOURS[number % len(_COLOURS)]}m", RESET
-        first, continued = (f"{before}{label} {bar}{after} ".encode() for bar in "|+")
+        first, continued = (f"{before}{self._labels[task]} {bar}{after} ".encode() for bar in "|+")
         return LineCutter(first, continued, self._options.colour)
 
     def _print(self, lines: bytes) -> None:
@@ -193,7 +190,7 @@ class Console:
 
 
 class _StatusLine:
-    """The live line at the bottom of a terminal: ``3 running, 1 starting, 2 ended · 00:12``.
+    """The live line at the bottom of a terminal: ``3 running, 1 starting, 2 ended · 12s``.
 
     The writer that prints the lines draws it too, so that the two never mix.
     """
@@ -231,23 +228,15 @@ class _StatusLine:
             return self._drawn_at + _PAUSE - now
         states = list(self._states.values())
         counts = ", ".join(f"{states.count(state)} {state}" for state in _ORDER if state in states)
-        text = shortened(f"  {counts} · {_clock(now - self._began)}", self._columns() - 1)
+        try:
+            columns = os.get_terminal_size(self._fd).columns or 80
+        except OSError:
+            columns = 80
+        text = shortened(f"  {counts} · {duration(now - self._began)}", columns - 1)
         if text != self._drawn and not self._writer.waiting(self._fd):
             self._writer.write(self._fd, _ERASE + text.encode())
             self._drawn, self._drawn_at = text, now
         return max(_PAUSE, 1.0 - (now - self._began) % 1.0) if self._drawn else _PAUSE
-
-    def _columns(self) -> int:
-        try:
-            return os.get_terminal_size(self._fd).columns or 80
-        except OSError:
-            return 80
-
-
-def _clock(seconds: float) -> str:
-    """``00:12``, ``1:02:03``."""
-    minutes, rest = divmod(max(0, int(seconds)), 60)
-    return f"{minutes:02}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 def parse_selection(text: str, placement: Placement, where: str = "--show") -> frozenset[str]:
@@ -262,31 +251,21 @@ def parse_selection(text: str, placement: Placement, where: str = "--show") -> f
     chosen: set[str] = set()
     faults: list[Fault] = []
     for name in filter(None, (name.strip() for name in text.split(","))):
-        tasks = _selected(name, known)
+        role, _, indexes = name.rpartition("/")
+        tasks = known.get(name, [])
+        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", indexes) if role in known else None
+        if found:
+            tasks = known[role][int(found[1]) : int(found[2] or found[1]) + 1]
+            tasks = tasks if tasks and tasks[-1].index == int(found[2] or found[1]) else []
         chosen.update(tasks)
         if not tasks:
-            faults.append(Fault(where, f"no task is called {name!r}", _expected(name, known)))
+            names = [*known, *(task for tasks in known.values() for task in tasks[:100])]
+            near = did_you_mean(name.replace(":", "/"), names, f"expected one of {', '.join(known)}")
+            last = f"{role}/{len(known[role]) - 1}" if role in known else ""
+            expected = f"expected {role}/0 to {last}" if last else near
+            faults.append(Fault(where, f"no task is called {name!r}", expected))
     if not chosen and not faults:
         faults.append(Fault(where, f"{text!r} names no task", "expected, for example, worker,ps/0"))
     if faults:
         raise JobError(faults)
     return frozenset(chosen)
-
-
-def _selected(name: str, known: dict[str, list[TaskId]]) -> list[TaskId]:
-    """The tasks of a role, task or range; none if any part of it does not exist."""
-    found = re.fullmatch(r"(.+)/(\d{1,9})(?:-(\d{1,9}))?", name)
-    if not found:
-        return known.get(name, [])
-    first, last = int(found[2]), int(found[3] or found[2])
-    inside = [task for task in known.get(found[1], []) if first <= task.index <= last]
-    return inside if len(inside) == last - first + 1 else []
-
-
-def _expected(name: str, known: dict[str, list[TaskId]]) -> str:
-    role = name.rpartition("/")[0]
-    if role in known:
-        last = len(known[role]) - 1
-        return f"expected {role}/0 to {role}/{last}" if last else f"expected {role}/0"
-    names = [*known, *(task for tasks in known.values() for task in tasks[:100])]
-    return did_you_mean(name.replace(":", "/"), names, f"expected one of {', '.join(known)}")

@@ -16,7 +16,7 @@ from launcher.output.lines import whole_characters
 from launcher.output.writer import Writer
 from launcher.report import Report
 
-#: A line longer than this (bytes) comes in several objects, all but the last with ``"more": true``.
+#: More bytes of a line than this do not wait for its end: they come in an object with ``"more": true``.
 _LIMIT = 1 << 20
 #: Seconds between two attempts to write to a full pipe of ``--events-fd``.
 _RETRY = 0.05
@@ -94,9 +94,9 @@ class Jsonl:
         rest = self._rests.setdefault(task, bytearray())
         rest += data
         *lines, last = bytes(rest).split(b"\n") if b"\n" in data else [rest]
-        text = "".join(_objects(task, line) for line in lines)
+        text = "".join(_object(task, line) for line in lines)
         if len(last) > _LIMIT:
-            end = whole_characters(last[:_LIMIT])
+            end = whole_characters(last)
             text += _object(task, last[:end], more=True)
             last = last[end:]
         if text:
@@ -106,7 +106,7 @@ class Jsonl:
     def _end(self, task: TaskId) -> None:
         rest = self._rests.pop(task, None)
         if rest:
-            self._writer.write(self._fd, _objects(task, rest).encode())
+            self._writer.write(self._fd, _object(task, rest).encode())
 
 
 class EventPipe(Jsonl):
@@ -150,16 +150,6 @@ class EventPipe(Jsonl):
 def skipped_notice(lines: int, size: int) -> bytes:
     """What stands where lines were dropped because the reader was too slow."""
     return f"{json.dumps({'event': 'Skipped', 'lines': lines, 'bytes': size})}\n".encode()
-
-
-def _objects(task: TaskId, line: bytes | bytearray) -> str:
-    """One line, cut if it is too long."""
-    text = ""
-    while len(line) > _LIMIT:
-        end = whole_characters(line[:_LIMIT])
-        text += _object(task, line[:end], more=True)
-        line = line[end:]
-    return text + _object(task, line)
 
 
 def _object(task: TaskId, line: bytes | bytearray, more: bool = False) -> str:

@@ -13,12 +13,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from launcher import events
 from launcher.errors import LaunchError
-from launcher.job import Placed, RunPaths, TaskId
+from launcher.job import TaskId
 from launcher.output.base import Opening, Shown
 from launcher.report import Reason, Report
 from launcher.text import signal_name
@@ -27,7 +27,7 @@ from launcher.text import signal_name
 PANES = 9
 #: Seconds a tmux command may take, and between two looks at whether the session is still there.
 _LIMIT, _LOOK = 5.0, 0.2
-_SIZE = ("-x", "200", "-y", "50")
+_NEW_SESSION = ["new-session", "-d", "-s", "launch", "-x", "200", "-y", "50"]
 _SETTINGS = (
     ("set", "-g", "pane-border-status", "top"),
     ("set", "-g", "pane-border-format", " #{@task} #{@state}#{@host} "),
@@ -43,18 +43,20 @@ class Tmux:
     Args:
         job: the job's id.
         attach: show the session in this terminal now; else a notice has the command for it.
+        asked: whether a signal has asked the launch to end.
 
     Raises:
         LaunchError: tmux is not installed.
     """
 
-    def __init__(self, job: str, attach: bool) -> None:
+    def __init__(self, job: str, attach: bool, asked: Callable[[], bool]) -> None:
         program = shutil.which("tmux")
         if program is None:
             raise LaunchError("--tmux needs tmux, which is not installed (Debian: apt-get install tmux)")
         self._command = [program, "-L", f"launch-{job}"]
         self.how_to_attach = f"tmux -L launch-{job} attach"
         self._attach = attach
+        self._asked = asked
         self._panes: dict[TaskId, str] = {}
         self._socket = ""
         #: The server's process, to see its end, and to end one that does not answer.
@@ -76,13 +78,25 @@ class Tmux:
         Raises:
             LaunchError: tmux can't be started.
         """
+        tasks = opening.placement.tasks
         several = len(opening.placement.hosts()) > 1
-        last = ""
-        for number, placed in enumerate(opening.placement.tasks):
-            last = self._open_pane(number, last, placed, opening.paths, several)
+        for first in range(0, len(tasks), PANES):  # a command a window: a long one is refused
+            commands: list[str] = [] if first else ["-f", os.devnull]
+            opens = ["new-window"] if first else _NEW_SESSION
+            for placed in tasks[first : first + PANES]:
+                commands += [*opens, "-P", "-F", "#{pane_id}", "--", "tail", f"--pid={os.getpid()}"]
+                commands += ["-n", "+1", "-F", opening.paths.log(placed.task)]
+                commands += [";", "set", "-p", "@task", placed.task]
+                if several and not placed.task.names(placed.host.name):
+                    commands += [";", "set", "-p", "@host", f" on {placed.host.name}"]
+                commands += [";", "select-layout", "tiled", ";"]
+                opens = ["split-window"]
+            panes = self._run(*commands, must=True).split()
+            self._panes.update(zip((placed.task for placed in tasks[first:]), panes, strict=False))
         for settings in _SETTINGS:
             self._run(*settings)
-        pid, _, self._socket = self._run("display-message", "-p", "#{pid} #{socket_path}").partition(" ")
+        found = self._run("select-window", "-t", ":0", ";", "display-message", "-p", "#{pid} #{socket_path}")
+        pid, _, self._socket = found.partition(" ")
         with suppress(OSError, ValueError):  # the session was closed meanwhile
             self._pidfd = os.pidfd_open(int(pid))
         # Ctrl-C means what it means without tmux: once orderly, twice at once.
@@ -110,10 +124,9 @@ class Tmux:
         """Keep the session open while the user looks at it; nothing of it is left when this returns."""
         interrupted = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
         if self.attached and not interrupted and not self._stuck:
-            with _until_signal() as asked:
-                self._show_end(report)
-                while self.attached and not asked:
-                    time.sleep(_LOOK)
+            self._show_end(report)
+            while self.attached and not self._asked():
+                time.sleep(_LOOK)
         self._run("kill-server")
         if self._pidfd >= 0:
             if self._stuck:
@@ -143,24 +156,8 @@ class Tmux:
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
-    def _open_pane(self, number: int, last: str, placed: Placed, paths: RunPaths, several: bool) -> str:
-        log = paths.log(placed.task)
-        view = ["-P", "-F", "#{pane_id}", "--", "tail", f"--pid={os.getpid()}", "-n", "+1", "-F", log]
-        if number == 0:
-            pane = self._run("-f", os.devnull, "new-session", "-d", "-s", "launch", *_SIZE, *view)
-        elif number % PANES == 0:
-            pane = self._run("new-window", "-d", *view)
-        else:
-            pane = self._run("split-window", "-d", "-t", last, *view)
-            self._run("select-layout", "-t", pane, "tiled")
-        self._panes[placed.task] = pane
-        self._run("set", "-p", "-t", pane, "@task", placed.task)
-        if several and not placed.task.names(placed.host.name):
-            self._run("set", "-p", "-t", pane, "@host", f" on {placed.host.name}")
-        return pane
-
     def _title(self, task: TaskId, state: str) -> None:
-        if not self._over:
+        if not self._over and task in self._panes:
             self._run("set", "-p", "-t", self._panes[task], "@state", state.replace("#", "##"))
 
     def _show_end(self, report: Report) -> None:
@@ -172,7 +169,7 @@ class Tmux:
         self._run("set", "-g", "status-right-length", "100")
         self._run("set", "-g", "status-right", f" job over: {end}; q leaves ")
 
-    def _run(self, *arguments: str) -> str:
+    def _run(self, *arguments: str, must: bool = False) -> str:
         """Run a tmux command. Once the panes are open a failure only means that the session was closed."""
         if self._stuck:
             return ""
@@ -185,24 +182,9 @@ class Tmux:
                 check=False,
                 env=environment,
             )
-            if not done.returncode or self._panes:
-                return done.stdout.decode().strip()
-            why = done.stderr.decode(errors="replace").strip()
         except subprocess.TimeoutExpired:
-            self._stuck, why = True, f"no answer in {_LIMIT:.0f} s"
-        if self._panes:
+            self._stuck = True
             return ""
-        raise LaunchError(f"tmux could not be started: {why}")
-
-
-@contextmanager
-def _until_signal() -> Iterator[list[int]]:
-    """A list that gets the signals that ask the launch to end, while only the session is left."""
-    asked: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in numbers}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if done.returncode and must:
+            raise LaunchError(f"tmux could not be started: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout.decode().strip()

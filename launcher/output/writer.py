@@ -45,12 +45,12 @@ class Writer:
     ) -> None:
         self._notice = notice or (lambda lines, size: _notice(lines, size, logs))
         self._capacity = capacity
+        #: A queue of so many bytes drops lines; lower when the end of a job does not wait; 0: all is dropped.
+        self._limit = _FAR_TOO_MUCH * capacity
         #: By device and inode: two descriptors of one file share a queue.
         self._files: dict[object, _File] = {}
         self._of_fd: dict[int, _File] = {}
         self._full = False
-        self._hurried = False
-        self._gave_up = False
         self._ending_since: float | None = None
 
     def write(self, fd: int, data: bytes, urgent: bool = False) -> None:
@@ -58,12 +58,11 @@ class Writer:
         file = self._of_fd.get(fd) or self._open(fd)
         if not data or file.error is not None:
             return
-        limit = self._capacity if self._hurried else _FAR_TOO_MUCH * self._capacity
-        if not urgent and (self._gave_up or file.size >= limit):
+        if not urgent and file.size >= self._limit:
             file.drop(data)
             return
-        if not self._gave_up:
-            file.add_notice(self._notice)
+        if self._limit:
+            file.add_notice()
         file.add(data, urgent)
         if not file.blocked and file.size >= _JOINED:
             file.send()
@@ -97,10 +96,10 @@ class Writer:
         if ending:
             self._ending_since = self._ending_since or time.monotonic()
             if failed or time.monotonic() - self._ending_since > _DONE_LIMIT:
-                self._hurried = True
-        limit = self._capacity // 2 if self._full else self._capacity
-        self._full = any(file.size >= limit for file in self._files.values())
-        return self._full and not self._hurried
+                self._limit = self._capacity
+        enough = self._capacity // 2 if self._full else self._capacity
+        self._full = any(file.size >= enough for file in self._files.values())
+        return self._full and self._limit > self._capacity
 
     def finish(self, asked: Callable[[], bool] = lambda: False) -> bool:
         """Wait a bounded time until all is written; then drop all but urgent lines and wait for these.
@@ -111,14 +110,14 @@ class Writer:
         Returns:
             Whether all was written, or never can be.
         """
-        if not self._gave_up:
+        if self._limit:
             for file in self._files.values():
-                file.add_notice(self._notice)
-            if self._wait(self.HURRIED if self._hurried else self.TOTAL, asked):
+                file.add_notice()
+            if self._wait(self.TOTAL if self._limit > self._capacity else self.HURRIED, asked):
                 return True
-            self._gave_up = True
+            self._limit = 0
             for file in self._files.values():
-                file.drop_waiting(self._notice)
+                file.drop_waiting()
         self._wait(self.URGENT, lambda: False)
         return False
 
@@ -153,7 +152,7 @@ class Writer:
             place: object = (status.st_dev, status.st_ino)
         except OSError:
             place = fd
-        file = self._files.get(place) or self._files.setdefault(place, _File(fd))
+        file = self._files.get(place) or self._files.setdefault(place, _File(fd, self._notice))
         self._of_fd[fd] = file
         return file
 
@@ -161,7 +160,8 @@ class Writer:
 class _File:
     """What waits for the reader of one file."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, notice: Callable[[int, int], bytes]) -> None:
+        self._notice = notice
         self.size = 0
         self.error: OSError | None = None
         #: The reader does not take all that waits.
@@ -193,27 +193,27 @@ class _File:
         self._dropped_lines += data.count(b"\n")
         self._dropped_bytes += len(data)
 
-    def add_notice(self, notice: Callable[[int, int], bytes]) -> None:
+    def add_notice(self) -> None:
         """Queue a line with the numbers of dropped lines and bytes, if there are any."""
         if self._dropped_lines and self.error is None:
-            self.add(notice(self._dropped_lines, self._dropped_bytes), urgent=True)
+            self.add(self._notice(self._dropped_lines, self._dropped_bytes), urgent=True)
             self._dropped_lines = self._dropped_bytes = 0
 
-    def drop_waiting(self, notice: Callable[[int, int], bytes]) -> None:
+    def drop_waiting(self) -> None:
         """Drop all but urgent lines, and the rest of a line that was begun."""
         waiting, self._queue, self.size = self._queue, deque(), 0
-        if waiting and self._torn:
-            data, urgent = waiting.popleft()
-            end = len(data) if urgent else bytes(data).find(b"\n") + 1
-            self.add(bytes(data[:end]), urgent=True)
-            self.drop(bytes(data[end:]))
-        for data, urgent in waiting:
+        lines = [(bytes(data), urgent) for data, urgent in waiting]
+        if lines and self._torn and not lines[0][1]:
+            line, newline, rest = lines[0][0].partition(b"\n")
+            self.add(line + newline, urgent=True)
+            lines[0] = (rest, False)
+        for data, urgent in lines:
             if not urgent:
-                self.drop(bytes(data))
-        self.add_notice(notice)
-        for data, urgent in waiting:
+                self.drop(data)
+        self.add_notice()
+        for data, urgent in lines:
             if urgent:
-                self.add(bytes(data), urgent)
+                self.add(data, urgent)
 
     def send(self) -> None:
         """Write what the reader takes now; to a slow one whole lines, as it may stop for good."""
@@ -240,10 +240,11 @@ class _File:
         self.size -= size
         while size:
             data, urgent = self._queue.popleft()
-            self._torn = data[min(size, len(data)) - 1] != ord("\n")
-            if size < len(data):
-                self._queue.appendleft((memoryview(data)[size:], urgent))
-            size -= min(size, len(data))
+            done = min(size, len(data))
+            self._torn = data[done - 1] != ord("\n")
+            if done < len(data):
+                self._queue.appendleft((memoryview(data)[done:], urgent))
+            size -= done
 
     def close(self) -> None:
         """Close the description that is ours."""

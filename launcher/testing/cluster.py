@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 #: A variable that everything a cluster starts inherits.
 MARK = "TF_LAUNCHER_TESTING"
 
-_DOCKER = "docker:"
 #: Seconds that a job may take by default, also after its ``timeout`` and ``grace``; and the default grace.
 _BOUND, _GRACE = 60.0, 10.0
 #: Seconds in which agents end the tasks of a launcher that was killed; in which processes without an agent
@@ -51,6 +51,8 @@ class Cluster:
         self._mark = uuid.uuid4().hex
         #: Those that were started.
         self.jobs: list[Job] = []
+        #: Whether the test function has passed.
+        self.passed = False
 
     def start(
         self,
@@ -137,14 +139,11 @@ class Cluster:
             if time.monotonic() - since > (_AGENTS if agents else _ALONE):
                 break
             time.sleep(LOOK)
-        deadline = time.monotonic() + _KILL
-        while (rest := list(self._orphans()) if orphans else []) and time.monotonic() < deadline:
-            for process, _, _ in rest:
-                try:
-                    process.kill()  # psutil compares the time of its start
-                except psutil.Error:
-                    continue
-            time.sleep(LOOK)
+        processes = [process for process, _, _ in orphans]
+        for process in processes:
+            with suppress(psutil.Error):
+                process.kill()  # psutil compares the time of its start
+        psutil.wait_procs(processes, _KILL)
         return [f"process {process.pid} ({command})" for process, _, command in orphans]
 
     def _orphans(self) -> Iterator[tuple[psutil.Process, str, str]]:
@@ -167,7 +166,6 @@ def _end_containers(job: str, environ: Mapping[str, str]) -> list[str]:
     Returns:
         A line for each that had not ended, or can't be removed.
     """
-
     engine = Engine(lambda _: None, environ=environ)
 
     def left() -> list[Thing]:
@@ -190,8 +188,7 @@ def _image(backend: str) -> str | None:
     Raises:
         ClusterError: there is no such backend.
     """
-    if backend == "local":
-        return None
-    if backend.startswith(_DOCKER) and len(backend) > len(_DOCKER):
-        return backend[len(_DOCKER) :]
+    kind, _, image = backend.partition(":")
+    if backend == "local" or (kind == "docker" and image):
+        return image or None
     raise ClusterError(f"{backend!r} is no backend for clusters; expected local, or docker:IMAGE")

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from launcher.api.driver import Driver
 from launcher.errors import LaunchError
 from launcher.job import RunPaths, TaskId
-from launcher.report import ExitStatus, Report, TaskState, report_from_json
+from launcher.report import ExitStatus, Report, TaskState
 from launcher.runs.logs import GrowingFile, last_lines, shown_lines
 from launcher.runs.run import json_of
 from launcher.text import signal_name
@@ -30,6 +31,13 @@ _SUSPEND, _ANSWER = 20.0, 10.0
 _LINES, _TASKS = 10, 32
 #: A task's line in the output of the launcher: ``node1 worker/0 | ``.
 _OF_TASK = re.compile(r"(\S+ )?\S+/\d+ +\| ")
+#: The state of a task by its events; the first of them that has come counts.
+_STATES = {
+    "TaskNotStarted": TaskState.FAILED,
+    "TaskExited": TaskState.ENDED,
+    "TaskSignalled": TaskState.STOPPING,
+    "TaskStarted": TaskState.RUNNING,
+}
 #: Events after which not all tasks will start any more.
 _STOPPING = {"TaskNotStarted", "TaskSignalled", "StopAsked", "TimeUp", "AgentLost"}
 
@@ -56,37 +64,37 @@ class CannotStart(ClusterError):
         self.output = output
 
 
-def _wait_for(
-    look: Callable[[], _T | None],
-    seconds: float,
-    hopeless: Callable[[], str],
-    failed: Callable[[str], str],
-) -> _T:
-    """Call ``look`` again and again until it returns something.
+class _Waits(ABC):
+    """What a test waits for: a job, or one of its tasks."""
 
-    Args:
-        look: returns ``None`` while the condition does not hold.
-        seconds: time limit.
-        hopeless: why the condition can't hold any more; empty: it still can.
-        failed: makes the message from the reason.
+    @abstractmethod
+    def _ended(self) -> str:
+        """That it has ended, so that no condition of it can come to hold; empty: it has not."""
 
-    Raises:
-        WaitFailed: the time is up, or it is hopeless.
-    """
-    __tracebackhide__ = True
-    deadline = time.monotonic() + seconds
-    while True:
-        late = time.monotonic() > deadline
-        reason = hopeless()  # before the last look: what came until then counts
-        found = look()
-        if found is not None:
-            return found
-        if reason or late:
-            raise WaitFailed(failed(reason or f"not within {seconds:g} s"))
-        time.sleep(LOOK)
+    @abstractmethod
+    def _message(self, text: str) -> str:
+        """A text about it, with its name and its last lines."""
+
+    def _wait_for(self, look: Callable[[], _T | None], seconds: float, condition: str) -> _T:
+        """Call ``look`` again and again until it returns something other than ``None``.
+
+        Raises:
+            WaitFailed: the time is up, or it has ended.
+        """
+        __tracebackhide__ = True
+        deadline = time.monotonic() + seconds
+        while True:
+            late = f"not within {seconds:g} s" if time.monotonic() > deadline else ""
+            reason = self._ended() or late  # before the last look: what came until then counts
+            found = look()
+            if found is not None:
+                return found
+            if reason:
+                raise WaitFailed(self._message(f"waited for {condition}: {reason}"))
+            time.sleep(LOOK)
 
 
-class Job:
+class Job(_Waits):
     """A cluster that runs, or has run; made by `launcher.testing.Cluster.start`.
 
     Args:
@@ -108,10 +116,8 @@ class Job:
         self.driver = driver
         self._output = folder / "output"
         self._bound = bound
-        self._plan: Mapping[str, Any] = {}
-        self._report: Report | None = None
-        #: The words of ``docker network connect`` for each container that is disconnected.
-        self._cut: dict[str, list[str]] = {}
+        #: The content of ``plan.json`` (docs/report.md).
+        self.plan: Mapping[str, Any] = {}
         self.paths = RunPaths(str(folder / "run"))
         self.environ = environ
         self.left_running = left_running
@@ -129,31 +135,25 @@ class Job:
             WaitFailed: it takes longer.
         """
         __tracebackhide__ = True
-        try:
-            self._plan = self._wait_for(lambda: json_of(self.paths.plan), seconds, "its plan")
-        except WaitFailed:
-            if self.exit_code is None:
-                raise
-            raise CannotStart(self.exit_code, self.output) from None
-        self.tasks = tuple(Task(self, planned) for planned in self._plan["tasks"])
         self._wait_for(self._has_begun, seconds, "the start of all tasks")
         if self.exit_code is not None and not any(task.pid for task in self.tasks):
             raise CannotStart(self.exit_code, self.output)
 
     def _has_begun(self) -> bool | None:
-        if self.exit_code is not None:
-            return True
-        kinds = [event["event"] for event in self.events]
+        over, kinds = not self.running, [event["event"] for event in self.events]
+        if not self.tasks and (plan := json_of(self.paths.plan)) is not None:
+            self.plan, self.tasks = plan, tuple(Task(self, planned) for planned in plan["tasks"])
         if "TaskNotStarted" in kinds and "TaskStarted" not in kinds:
-            return None  # it ends
-        return kinds.count("TaskStarted") == len(self.tasks) or bool(_STOPPING.intersection(kinds)) or None
+            return over or None  # it ends
+        started = 0 < len(self.tasks) == kinds.count("TaskStarted")
+        return over or started or bool(self.tasks and _STOPPING.intersection(kinds)) or None
 
     # ------------------------------------------------------------------ description
 
     @property
     def name(self) -> str:
         """The run's name, as ``launch ps`` lists it."""
-        return str(self._plan.get("job", ""))
+        return self.driver.job
 
     @property
     def run_dir(self) -> Path:
@@ -161,14 +161,9 @@ class Job:
         return Path(self.paths.root)
 
     @property
-    def plan(self) -> Mapping[str, Any]:
-        """The content of ``plan.json`` (docs/report.md)."""
-        return self._plan
-
-    @property
     def addresses(self) -> Mapping[str, Sequence[str]]:
         """The ClusterSpec: ``host:port`` of each task, by role."""
-        found: Mapping[str, Sequence[str]] = self._plan["cluster"]
+        found: Mapping[str, Sequence[str]] = self.plan["cluster"]
         return found
 
     def task(self, name: str) -> Task:
@@ -207,14 +202,11 @@ class Job:
     @property
     def exit_code(self) -> int | None:
         """The exit code of ``launch`` (128 + n: signal n ended it); ``None``: it runs."""
-        return self.driver.exit_code if self.driver.over.is_set() else None
+        return None if self.running else self.driver.exit_code
 
     def report(self) -> Report | None:
         """How it ended; ``None``: it runs, or its launcher was killed."""
-        if self._report is None and not self.running:
-            found = json_of(self.paths.report)
-            self._report = self.driver.report or (report_from_json(found) if found else None)
-        return self._report
+        return None if self.running else self.driver.report
 
     # ------------------------------------------------------------------ waiting and ending
 
@@ -254,82 +246,26 @@ class Job:
         """Ctrl-C: the job ends in order; a second time: at once. Use `wait` to wait for that."""
         self.driver.signal(signal.SIGINT)
 
-    def _wait_for(self, look: Callable[[], _T | None], seconds: float, what: str) -> _T:
-        __tracebackhide__ = True
+    def _ended(self) -> str:
+        return "" if self.running else f"and launch has ended with {self.exit_code}"
 
-        def hopeless() -> str:
-            return "" if self.running else f"and launch has ended with {self.exit_code}"
-
-        def failed(reason: str) -> str:
-            return f"{f'job {self.name}'.strip()}: waited for {what}: {reason}\n{self.tails(5)}"
-
-        return _wait_for(look, seconds, hopeless, failed)
+    def _message(self, text: str) -> str:
+        return f"job {self.name}: {text}\n{self.tails(5)}"
 
     def tails(self, lines: int = 20) -> str:
         """The last lines of the launcher and of all tasks, for the report of a failed test."""
         own = (line for line in self.output.split("\n") if not _OF_TASK.match(line))
-        parts = [("launch", shown_lines("\n".join(own), lines))]
+        parts = {"launch": shown_lines("\n".join(own), lines)}
         for task in self.tasks[:_TASKS]:
-            parts.append((f"{task.name} ({task.described()})", task.last_lines(lines) or ["(nothing)"]))
-        text = ["\n".join([f"{name}:", *(f"    {line}" for line in found)]) for name, found in parts]
+            parts[f"{task.name} ({task.described()})"] = task.last_lines(lines) or ["(nothing)"]
+        text = [
+            line for name, found in parts.items() for line in (f"{name}:", *(f"    {it}" for it in found))
+        ]
         text += [f"... and {len(self.tasks) - _TASKS} more tasks"] if len(self.tasks) > _TASKS else []
         return "\n".join([*text, f"all of it: {self.paths.root}"] if self.tasks else text)
 
-    # ------------------------------------------------------------------ the network of containers
 
-    def cut_network(self, task: Task | str) -> None:
-        """Disconnect the container of a task from the job's network: nothing comes in or goes out.
-
-        The job goes on: what the task prints still comes, and it can be stopped. Its connections are silent
-        until `mend_network`. Other tasks in the same container are cut off, too.
-
-        Args:
-            task: the task or its name.
-
-        Raises:
-            ClusterError: it does not run in a container, or has ended.
-        """
-        container = self._container(task)
-        network = network_name(self.name)
-        described = self._docker(task, "inspect", "--type", "container", container)
-        joined = json.loads(described)[0]["NetworkSettings"]["Networks"].get(network)
-        if joined is not None:
-            aliases = [word for alias in joined.get("Aliases") or () for word in ("--alias", alias)]
-            self._cut[container] = ["--ip", joined["IPAddress"], *aliases, network, container]
-            self._docker(task, "network", "disconnect", network, container)
-        elif container not in self._cut:
-            raise ClusterError(f"the container {container} is not on a network of the job's own")
-
-    def mend_network(self, task: Task | str) -> None:
-        """Connect it again after `cut_network`, with the same address, so that its connections go on.
-
-        Args:
-            task: the task or its name.
-
-        Raises:
-            ClusterError: it does not run in a container, or has ended.
-        """
-        container = self._container(task)
-        if container in self._cut:
-            self._docker(task, "network", "connect", *self._cut[container])
-            del self._cut[container]
-
-    def _container(self, task: Task | str) -> str:
-        found = self.task(task) if isinstance(task, str) else task
-        if self.environ is None:
-            what = "does not run in a container: only the network of those can be cut"
-            raise ClusterError(f"{found.name} {what} (start(..., backend='docker:IMAGE'))")
-        return container_name(self.name, found.host)
-
-    def _docker(self, task: Task | str, *words: str) -> str:
-        result = Engine(lambda _: None, environ=self.environ).docker(*words)
-        if result.code:
-            name = task if isinstance(task, str) else task.name
-            raise ClusterError(f"{name}: its network can't be changed: {explain(result)}")
-        return result.out
-
-
-class Task:
+class Task(_Waits):
     """A task of a `Job`; got from `Job.task` and `Job.tasks`.
 
     Args:
@@ -338,6 +274,7 @@ class Task:
 
     Attributes:
         name: ``worker/0``.
+        role, index: ``worker`` and ``0``.
         host: the name of its host.
         address, port: where the other tasks connect, ``host:port``, and its port.
     """
@@ -345,29 +282,22 @@ class Task:
     def __init__(self, job: Job, planned: Mapping[str, Any]) -> None:
         self._job = job
         self.name = TaskId(planned["task"])
+        self.role, self.index = self.name.role, self.name.index
         self.host: str = planned["host"]
         self.address: str = planned["address"]
         self.port: int = planned["port"]
+        #: The arguments of ``docker network connect``, while its container is disconnected.
+        self._cut: list[str] = []
 
     def __repr__(self) -> str:
         return f"<Task {self.name}: {self.described()}>"
-
-    @property
-    def role(self) -> str:
-        """``worker`` of ``worker/0``."""
-        return self.name.role
-
-    @property
-    def index(self) -> int:
-        """``0`` of ``worker/0``."""
-        return self.name.index
 
     # ------------------------------------------------------------------ state
 
     @property
     def pid(self) -> int | None:
         """Its main process, as its host numbers it; ``None``: it was not started (yet)."""
-        return next((int(event["pid"]) for event in self._events() if event["event"] == "TaskStarted"), None)
+        return next((int(event["pid"]) for event in self._events("TaskStarted")), None)
 
     @property
     def state(self) -> TaskState:
@@ -376,29 +306,19 @@ class Task:
         for task in report.tasks if report else ():
             if task.task == self.name:
                 return task.state
-        state, stopping = TaskState.PENDING, False
-        for event in self._events():
-            kind = event["event"]
-            if kind == "TaskStarted":
-                state = TaskState.RUNNING
-            elif kind == "TaskNotStarted":
-                state = TaskState.FAILED
-            elif kind == "TaskSignalled" and state is TaskState.RUNNING:
-                state, stopping = TaskState.STOPPING, True
-            elif kind == "TaskExited":
-                state = TaskState.ENDED
-            elif kind == "TaskGone":
-                well = TaskState.SUCCEEDED if self.exit_status == ExitStatus(0) else TaskState.FAILED
-                state = TaskState.STOPPED if stopping else well
-        return state
+        kinds = [event["event"] for event in self._events()]
+        if "TaskGone" not in kinds:
+            return next((state for kind, state in _STATES.items() if kind in kinds), TaskState.PENDING)
+        if "TaskSignalled" in kinds[: kinds.index("TaskExited")]:
+            return TaskState.STOPPED
+        return TaskState.SUCCEEDED if self.exit_status == ExitStatus(0) else TaskState.FAILED
 
     @property
     def exit_status(self) -> ExitStatus | None:
         """How its process ended; ``None``: it has not. A status of ``None``s: its host was lost."""
         over = not self._job.running  # before the events: they are complete then
-        for event in self._events():
-            if event["event"] in ("TaskExited", "TaskNotStarted"):
-                return ExitStatus(event["code"], event.get("signal"))
+        for event in self._events("TaskExited", "TaskNotStarted"):
+            return ExitStatus(event["code"], event.get("signal"))
         return ExitStatus() if over else None
 
     def described(self) -> str:
@@ -456,7 +376,7 @@ class Task:
             return next(filter(pattern.search, texts), None)
 
         shown = what if isinstance(what, str) else what.pattern
-        return self._wait_for(look, timeout, f"a line with {shown!r}", self._is_over)
+        return self._wait_for(look, timeout, f"a line with {shown!r}")
 
     # ------------------------------------------------------------------ waiting, signals
 
@@ -516,64 +436,85 @@ class Task:
         self._signal_until(signal.SIGCONT, lambda state: state not in "Tt", "go on")
 
     def cut_network(self) -> None:
-        """Disconnect its container from the others, see `Job.cut_network`."""
-        self._job.cut_network(self)
+        """Disconnect its container from the job's network: nothing comes in or goes out.
+
+        The job goes on: what the task prints still comes, and it can be stopped. Its connections are silent
+        until `mend_network`. Other tasks in the same container are cut off, too.
+
+        Raises:
+            ClusterError: it does not run in a container, or has ended.
+        """
+        container, network = self._container(), network_name(self._job.name)
+        described = self._docker("inspect", "--type", "container", container)
+        joined = json.loads(described)[0]["NetworkSettings"]["Networks"].get(network)
+        if joined is not None:
+            aliases = [word for alias in joined.get("Aliases") or () for word in ("--alias", alias)]
+            self._cut = ["--ip", joined["IPAddress"], *aliases, network, container]
+            self._docker("network", "disconnect", network, container)
+        elif not self._cut:
+            raise ClusterError(f"the container {container} is not on a network of the job's own")
 
     def mend_network(self) -> None:
-        """Connect it again, see `Job.mend_network`."""
-        self._job.mend_network(self)
+        """Connect it again after `cut_network`, with the same address, so that its connections go on.
 
-    def _signal_until(self, number: int, is_done: Callable[[str], bool], what: str) -> None:
+        Raises:
+            ClusterError: it does not run in a container, or has ended.
+        """
+        self._container()
+        if self._cut:
+            self._docker("network", "connect", *self._cut)
+            self._cut = []
+
+    def _container(self) -> str:
+        if self._job.environ is None:
+            text = "does not run in a container: only the network of those can be cut"
+            raise ClusterError(f"{self.name} {text} (start(..., backend='docker:IMAGE'))")
+        return container_name(self._job.name, self.host)
+
+    def _docker(self, *words: str) -> str:
+        result = Engine(lambda _: None, environ=self._job.environ).docker(*words)
+        if result.code:
+            raise ClusterError(f"{self.name}: its network can't be changed: {explain(result)}")
+        return result.out
+
+    def _signal_until(self, number: int, is_done: Callable[[str], bool], condition: str) -> None:
         __tracebackhide__ = True
 
         def look() -> bool | None:
             return all(map(is_done, self._signal(number, to_all=True))) or None
 
-        self._wait_for(look, _SUSPEND, f"all its processes to {what}")
+        self._wait_for(look, _SUSPEND, f"all its processes to {condition}")
 
     def _signal(self, number: int, to_all: bool) -> str:
         """Let its agent send a signal; the state of each of its processes after that."""
         __tracebackhide__ = True
         if self.exit_status is not None or self.pid is None:
             raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
-        known = len(self._sent())
+        known = len(self._events("SignalSent"))
         self._job.driver.command({"task": self.name, "signal": int(number), "all": to_all})
         deadline = time.monotonic() + _ANSWER
-        while len(answers := self._sent()) == known:
-            if not self._job.running or self._is_over():
+        while len(answers := self._events("SignalSent")) == known:
+            if self._is_over():
                 return ""
             if time.monotonic() > deadline:
                 why = f"the agent of {self.host} does not answer within {_ANSWER:g} s"
                 raise ClusterError(f"{self.name} can't be signalled: {why}")
             time.sleep(LOOK)
-        return answers[-1]
-
-    def _sent(self) -> list[str]:
-        return [event["states"] for event in self._events() if event["event"] == "SignalSent"]
+        return str(answers[-1]["states"])
 
     def _is_over(self) -> bool:
-        kinds = {event["event"] for event in self._events()}
-        return bool(kinds & {"TaskGone", "TaskNotStarted"}) or not self._job.running
+        return not self._job.running or bool(self._events("TaskGone", "TaskNotStarted"))
 
-    def _wait_for(
-        self,
-        look: Callable[[], _T | None],
-        seconds: float,
-        what: str,
-        too_late: Callable[[], bool] = lambda: False,
-    ) -> _T:
-        __tracebackhide__ = True
+    def _ended(self) -> str:
+        return "and it has ended" if self._is_over() else ""
 
-        def hopeless() -> str:
-            return "and it has ended" if too_late() else ""
+    def _message(self, text: str) -> str:
+        lines = self.last_lines(_LINES)
+        head = f"{self.name} ({self.described()}): {text}"
+        tail = "its last lines:" if lines else "it printed nothing"
+        return "\n".join([head, tail, *(f"    {line}" for line in lines)])
 
-        def failed(reason: str) -> str:
-            lines = self.last_lines(_LINES)
-            head = f"{self.name} ({self.described()}): waited for {what}: {reason}"
-            tail = "its last lines:" if lines else "it printed nothing"
-            return "\n".join([head, tail, *(f"    {line}" for line in lines)])
-
-        return _wait_for(look, seconds, hopeless, failed)
-
-    def _events(self) -> list[Mapping[str, Any]]:
-        return [event for event in self._job.driver.events if event.get("task") == self.name]
+    def _events(self, *kinds: str) -> list[Mapping[str, Any]]:
+        """The task's events of these kinds; default: all of them."""
+        found = [event for event in self._job.driver.events if event.get("task") == self.name]
+        return [event for event in found if not kinds or event["event"] in kinds]

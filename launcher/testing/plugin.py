@@ -15,22 +15,14 @@ if TYPE_CHECKING:
     from launcher.testing.cluster import Cluster
 
 
-class _Used:
-    """What is known of a test that uses the fixture."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.passed = False
-
-
-_USED = pytest.StashKey[_Used]()
+_USED = pytest.StashKey["Cluster"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--cluster-backend``, and the same in the configuration file."""
-    what = "where the tasks of clusters run: local, or docker:IMAGE"
-    parser.getgroup("tf-launcher").addoption("--cluster-backend", metavar="BACKEND", help=what)
-    parser.addini("cluster_backend", what, default="local")
+    text = "where the tasks of clusters run: local, or docker:IMAGE"
+    parser.getgroup("tf-launcher").addoption("--cluster-backend", metavar="BACKEND", help=text)
+    parser.addini("cluster_backend", text, default="local")
 
 
 @pytest.fixture
@@ -41,20 +33,15 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """
     from launcher.testing.cluster import Cluster
 
-    made = Cluster(lambda: tmp_path_factory.mktemp("cluster"), _backend(request.config))
-    used = request.node.stash[_USED] = _Used(made)
+    config = request.config  # the option, else the configuration file
+    backend = config.getoption("--cluster-backend", default=None) or config.getini("cluster_backend")
+    made = request.node.stash[_USED] = Cluster(lambda: tmp_path_factory.mktemp("cluster"), str(backend))
     yield made
     left = made.close()
     for job in made.jobs:
         request.node.user_properties.append(("run_dir", str(job.run_dir)))  # a property in JUnit's XML
-    if left and used.passed:
+    if left and made.passed:
         pytest.fail("\n".join(left), pytrace=False)
-
-
-def _backend(config: pytest.Config) -> str:
-    """The option, else the configuration file."""
-    option = config.getoption("--cluster-backend", default=None)
-    return str(option or config.getini("cluster_backend"))
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -68,4 +55,4 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.when == "call":
         used.passed = report.passed
     if report.failed:
-        report.sections.extend(used.cluster.tails())
+        report.sections.extend(used.tails())

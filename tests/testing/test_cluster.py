@@ -285,7 +285,8 @@ def test_a_signal(cluster: Cluster):
 
 def test_only_the_network_of_a_container_can_be_cut(cluster: Cluster):
     job = cluster.start(SLEEPS, left_running=True)
-    for cut in (job.task("worker/0").cut_network, lambda: job.mend_network("worker/0")):
+    task = job.task("worker/0")
+    for cut in (task.cut_network, task.mend_network):
         with pytest.raises(ClusterError, match="worker/0 does not run in a container: only the network of"):
             cut()
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from launcher.job import RunPaths
-from launcher.output.lines import LineCutter
+from launcher.output.lines import clean_lines
 from launcher.report import Failure, Reason, Report, TaskReport, TaskState
 from launcher.runs.logs import tail
 from launcher.text import listed, printable, shortened
@@ -106,7 +105,7 @@ def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: b
     printed = clean_lines(*tail(paths.log(failure.task)))
     lines = [line for line in printed if not any(notice in line for notice in _NOTICES)]
     block = last_traceback(lines)
-    last = [*lines[-_LAST:], *(lines[block.end - 1 : block.end] if block else [])]
+    last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
     tips = [f"  hint: {hint}" for hint in [*hints(last), hint] if hint]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
     log = paths.log(failure.task)
@@ -121,20 +120,20 @@ def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: b
     return [*_last_lines(lines, block), *tips]
 
 
-def _last_lines(lines: Sequence[str], block: Block | None) -> list[str]:
+def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
     """The last lines, and before them the traceback unless they hold it."""
     shown = [shortened(line, _LONGEST) for line in lines]
     text: list[str] = []
     first = max(0, len(lines) - _LAST)
     if block is not None:
-        shown[block.end - 1] = lines[block.end - 1]
+        shown[block.stop - 1] = lines[block.stop - 1]
         if block.start < first:
-            traceback, (head, end) = shown[block.start : block.end], _TRACEBACK_ENDS
+            traceback, (head, end) = shown[block.start : block.stop], _TRACEBACK_ENDS
             left_out = len(traceback) - head - end
             if left_out > 1:  # an endless recursion
                 traceback[head:-end] = [f"  ... {left_out} lines ..."]
             text += ["  its Python traceback:", *(f"    {line}" for line in traceback)]
-            first = max(first, block.end)
+            first = max(first, block.stop)
     if first < len(lines):
         text += ["  its last lines:", *(f"    {line}" for line in shown[first:])]
     return text
@@ -170,23 +169,10 @@ def _exception(log: str) -> str:
     """The last line of a task's last traceback; empty if there is none."""
     lines = clean_lines(*tail(log))
     block = last_traceback(lines)
-    return lines[block.end - 1] if block else ""
+    return lines[block.stop - 1] if block else ""
 
 
 # ---------------------------------------------------------------------- the lines of a task
-
-
-def clean_lines(data: bytes, cut: bool) -> list[str]:
-    """Output as the console shows it, without blank lines at its end.
-
-    Args:
-        data: raw bytes.
-        cut: there was more before them, so the first line is not whole.
-    """
-    cutter = LineCutter(b"", b"")
-    text = (cutter.feed(data, 0.0) + cutter.end()).decode("utf-8", "replace").rstrip()
-    lines = text.split("\n") if text else []
-    return lines[1:] if cut and len(lines) > 1 else lines
 
 
 def hints(lines: Sequence[str]) -> list[str]:
@@ -194,20 +180,13 @@ def hints(lines: Sequence[str]) -> list[str]:
     return [hint for pattern, hint in _HINTS if any(re.search(pattern, line) for line in lines)]
 
 
-class Block(NamedTuple):
-    """Lines ``start`` to ``end`` (not included)."""
-
-    start: int
-    end: int
-
-
-def last_traceback(lines: Sequence[str]) -> Block | None:
-    """The last complete Python traceback; it begins with the first one that it is chained to."""
-    found: Block | None = None
+def last_traceback(lines: Sequence[str]) -> range | None:
+    """The lines of the last complete Python traceback, with those that it is chained to."""
+    found: range | None = None
     for start, line in enumerate(lines):
         end = _traceback_end(lines, start) if _TRACEBACK in line else 0
         if end:
-            found = Block(found.start if found and _is_chained(lines, found.end, start) else start, end)
+            found = range(found.start if found and _is_chained(lines, found.stop, start) else start, end)
     return found
 
 

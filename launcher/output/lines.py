@@ -198,6 +198,19 @@ class LineCutter:
         return b"%b%b\n" % (prefix, _closed(text).encode())
 
 
+def clean_lines(data: bytes, cut: bool) -> list[str]:
+    """Output as lines without terminal control, without blank lines at its end.
+
+    Args:
+        data: raw bytes.
+        cut: there was more before them, so the first line is not whole.
+    """
+    cutter = LineCutter(b"", b"")
+    text = (cutter.feed(data, 0.0) + cutter.end()).decode("utf-8", "replace").rstrip()
+    lines = text.split("\n") if text else []
+    return lines[1:] if cut and len(lines) > 1 else lines
+
+
 def whole_characters(data: bytes | bytearray) -> int:
     """The length of the data without a UTF-8 character that is cut at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -12,12 +12,6 @@ _RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM")
 #: Up to this number of tasks each has a row. Of more, those that ended as expected are only counted.
 MANY = 40
 _EXPECTED = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
-#: The verb for many tasks; for other states the state itself.
-_WERE = {
-    TaskState.STOPPED: "were stopped",
-    TaskState.CANCELLED: "were never started",
-    TaskState.LOST: "were lost",
-}
 _BAD, _GOOD = "1;31", "1;32"
 _COLOURS = {
     TaskState.SUCCEEDED: "32",
@@ -75,15 +69,13 @@ def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
 
 
 def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
-    """``496 tasks of worker succeeded (12s to 14s, up to 120 MB)``."""
+    """``496 tasks of worker: succeeded (12s to 14s, up to 120 MB)``."""
     times = [task.seconds for task in group if task.seconds is not None]
     sizes = [task.peak_rss for task in group if task.peak_rss is not None]
     shortest, longest = (duration(min(times)), duration(max(times))) if times else ("", "")
     details = [shortest if shortest == longest else f"{shortest} to {longest}"] if times else []
     details += [f"up to {byte_size(max(sizes))}"] if sizes else []
-    were = _WERE.get(state, state.value)
-    text = f"{counted(len(group), 'task')} of {role} "
-    text += were.replace("were ", "was ") if len(group) == 1 else were
+    text = f"{counted(len(group), 'task')} of {role}: {state.value}"
     return f"{text} ({', '.join(details)})" if details else text
 
 

@@ -15,8 +15,8 @@ from launcher.runs.owner import AgentRecord, start_ticks, this_process
 from launcher.runs.run import AGENTS, RunState, load, read_record, runs_folder
 from launcher.text import listed
 
-#: Runs below the state folder that are kept. With more than these and the second number, the oldest are
-#: removed, a few at each launch.
+#: Runs below the state folder that are kept. With more than these and the second number, a launch looks at
+#: the oldest, at most the third number, and removes those that are over.
 KEPT_RUNS, _SLACK, MOST_REMOVED = 200, 20, 20
 #: The newest runs, among which a launch looks for some that died.
 _LOOKED_AT = 20
@@ -128,14 +128,10 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
         keep: how many stay.
     """
     runs = sorted(filter(_JOB_ID.fullmatch, names))
-    removed = 0
-    for path in [f"{folder}/{name}" for name in runs[: max(0, len(runs) - keep)]]:
-        if removed == MOST_REMOVED:
-            return
+    for path in [f"{folder}/{name}" for name in runs[: max(0, len(runs) - keep)][:MOST_REMOVED]]:
         with contextlib.suppress(OSError):
             if _is_over(path):
                 os.unlink(path) if os.path.islink(path) else _remove(path)
-                removed += 1
 
 
 def _is_over(path: str) -> bool:

@@ -11,6 +11,8 @@ import stat
 from typing import BinaryIO
 
 from launcher.job import RunPaths, TaskId
+from launcher.output.lines import clean_lines
+from launcher.text import shortened
 
 #: Bytes of a log that are read for its last lines, and characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500
@@ -26,10 +28,7 @@ def open_regular(path: str, links: bool = True) -> BinaryIO:
     Raises:
         OSError: it is not there, or no regular file.
     """
-    regular = stat.S_ISREG(
-        os.stat(path, follow_symlinks=links).st_mode
-    )  # opening some devices does something
-    if regular:
+    if stat.S_ISREG(os.stat(path, follow_symlinks=links).st_mode):  # opening some devices does something
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
         file = os.fdopen(os.open(path, flags), "rb")
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -71,19 +70,10 @@ def tail(path: str) -> tuple[bytes, bool]:
 
 
 def last_lines(root: str, task: str, count: int) -> list[str]:
-    """The last lines of a task of the run in ``root``, without terminal control."""
+    """The last lines of a task of the run in ``root``, without terminal control, long ones shortened."""
     return shown_lines(tail(RunPaths(root).log(TaskId(task)))[0].decode("utf-8", "replace"), count)
 
 
 def shown_lines(text: str, count: int) -> list[str]:
-    """The last lines of a text without terminal control, long ones shortened.
-
-    Of a line that was rewritten with carriage returns only the last state is shown.
-    """
-    shown = []
-    for line in text.rstrip().split("\n")[-count:] if text.strip() else []:
-        state = line.rstrip("\r").rpartition("\r")[2]
-        clean = "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in state)
-        more = f"... ({len(clean)} characters)" if len(clean) > _LONGEST else ""
-        shown.append(clean[:_LONGEST] + more)
-    return shown
+    """The last lines of a text, in the same way."""
+    return [shortened(line, _LONGEST) for line in clean_lines(text.encode(), False)[-count:]]

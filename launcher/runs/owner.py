@@ -12,9 +12,6 @@ from typing import NamedTuple
 
 from launcher.errors import LaunchError
 
-#: The field of ``launcher.json`` with the agents; removed once no process of theirs is left.
-AGENTS = "agents"
-
 
 class Owner(NamedTuple):
     """Identifies a process for ever."""

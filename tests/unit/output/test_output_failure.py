@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from launcher.job import RunPaths, TaskId
-from launcher.output.failure import clean_lines, failure_report, last_traceback
+from launcher.output.failure import failure_report, last_traceback
+from launcher.output.lines import clean_lines
 from launcher.report import Failure, Reason, Report, TaskState
 from tests.unit.output.output_samples import failed, report, task_report
 
@@ -164,7 +165,7 @@ def test_a_traceback_further_up_is_cut_out_with_its_chain(logged: Logged):
 def block(text: str) -> list[str]:
     lines = text.splitlines()
     found = last_traceback(lines)
-    return lines[found.start : found.end] if found else []
+    return lines[found.start : found.stop] if found else []
 
 
 def test_tracebacks():
@@ -190,7 +191,7 @@ def test_a_traceback_of_this_python():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, env=env, check=False).stderr
     lines = clean_lines(out, False)
     found = last_traceback(lines)
-    assert found and found.start == 0 and lines[found.end - 1] == "OSError: x"
+    assert found and found.start == 0 and lines[found.stop - 1] == "OSError: x"
 
 
 def test_the_same_exception_in_other_tasks(logged: Logged):

@@ -59,7 +59,7 @@ def test_a_failure():
 def test_many_that_are_well_are_counted():
     tasks = [task_report(f"worker/{n}", ended_at=112.0 + n % 3) for n in range(500)]
     assert result_table(report(*tasks)) == (
-        "500 tasks of worker succeeded (12s to 14s, up to 12 MB)\nlogs: /runs/1\njob mnist: ok in 12s\n"
+        "500 tasks of worker: succeeded (12s to 14s, up to 12 MB)\nlogs: /runs/1\njob mnist: ok in 12s\n"
     )
 
 
@@ -72,9 +72,9 @@ def test_many_that_failed_have_rows_the_first_first():
     assert lines[1].endswith("539  failed  7      12s     12 MB  <- first")
     assert lines[2:4][1].split()[3] == "491"
     assert lines[41:44] == [
-        "10 tasks of worker failed (12s, up to 12 MB)",
-        "490 tasks of worker were stopped (12s, up to 12 MB)",
-        "1 task of ps was stopped (12s, up to 12 MB)",
+        "10 tasks of worker: failed (12s, up to 12 MB)",
+        "490 tasks of worker: stopped (12s, up to 12 MB)",
+        "1 task of ps: stopped (12s, up to 12 MB)",
     ]
 
 

@@ -194,12 +194,12 @@ def _run_folder(options: Options, job: str, agents: Sequence[tuple[int, int]]) -
 
 def _sweep(job: str) -> str:
     """End what earlier runs left whose launcher and agents were killed; a message about it."""
-    folders = unfinished(job)
-    if not folders:
+    runs = unfinished(job)
+    if not runs:
         return ""
-    from launcher.runs.orphans import sweep_at
+    from launcher.runs.orphans import sweep_died
 
-    return sweep_at(folders)
+    return sweep_died(runs).text
 
 
 def _announcement(job: str, placement: Placement, paths: RunPaths) -> str:

@@ -12,7 +12,7 @@ from launcher.errors import Fault, JobError, LaunchError
 from launcher.job import RunPaths
 from launcher.output.files import write_json
 from launcher.runs.owner import AgentRecord, start_ticks, this_process
-from launcher.runs.run import AGENTS, RunState, load, read_record, runs_folder
+from launcher.runs.run import AGENTS, Run, RunState, load, runs_folder
 from launcher.text import listed
 
 #: Runs below the state folder that are kept. With more than these and the second number, a launch looks at
@@ -70,16 +70,16 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
     return paths
 
 
-def unfinished(job: str) -> list[str]:
-    """The folders of the newest other runs that have agents and no report: they run, or they died."""
+def unfinished(job: str) -> list[Run]:
+    """The newest other runs that have agents and no report: they run, or they died."""
     try:
         folder = runs_folder()
         names = sorted(os.listdir(folder))[-_LOOKED_AT:]
     except (OSError, LaunchError):
         return []
-    others = [RunPaths(f"{folder}/{name}") for name in names if name != job]
-    open_runs = [paths for paths in others if not os.path.exists(paths.report)]
-    return [paths.root for paths in open_runs if AGENTS in read_record(paths)[0]]
+    others = [f"{folder}/{name}" for name in names if name != job]
+    runs = [load(path) for path in others if not os.path.exists(RunPaths(path).report)]
+    return [run for run in runs if run is not None and run.agents]
 
 
 def _make(root: str, new: bool) -> bool:

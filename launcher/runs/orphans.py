@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,12 +11,12 @@ from typing import NamedTuple
 from launcher.agent.processes import Process, all_processes, send
 from launcher.agent.sweep import tagged
 from launcher.runs.owner import user_of
-from launcher.runs.run import Run, RunState, forget_agents, load
+from launcher.runs.run import Run, RunState, forget_agents
 
 #: Seconds for killed processes to be gone.
 _KILL_LIMIT = 5.0
-#: Seconds between two looks, and until a message says what we wait for.
-_LOOK, _MESSAGE = 0.02, 2.0
+#: Seconds between two looks.
+_LOOK = 0.02
 #: An agent starts at most this number of ticks (hundredths of a second) after its watchdog.
 _APART = 500
 #: States of a suspended process.
@@ -49,31 +48,17 @@ def sweep_died(runs: Iterable[Run], deadline: float | None = None) -> Swept:
     return Swept(text, any(result.left for result in swept))
 
 
-def sweep_at(folders: Iterable[str]) -> str:
-    """The same for the runs in these folders.
-
-    Returns:
-        A message for the user; empty: nothing was left.
-    """
-    return sweep_died(filter(None, map(load, folders))).text
-
-
 def _sweep(run: Run, deadline: float | None) -> Swept:
-    began, announced = time.monotonic(), False
-    while True:
-        agents, found = _processes(run)
-        ending = any(agent.state not in _SUSPENDED for agent in agents)
-        waited = time.monotonic() - began
-        if not ending or waited >= (deadline or 0.0):
+    until = time.monotonic() + (deadline or 0.0)
+    while ending := [agent for agent in _processes(run)[0] if agent.state not in _SUSPENDED]:
+        if time.monotonic() >= until:
             break
-        if waited > _MESSAGE and not announced:
-            announced = True
-            print(f"waiting for the agent of {run.job}, which ends its tasks", file=sys.stderr, flush=True)
         time.sleep(_LOOK)
     if ending and deadline is None:
         return Swept(f"job {run.job} died; its agent is just ending what it left here", left=True)
-    left, kill_until = found, time.monotonic() + _KILL_LIMIT
-    while left and time.monotonic() < kill_until:
+    left = found = _processes(run)[1]
+    until = time.monotonic() + _KILL_LIMIT
+    while left and time.monotonic() < until:
         for process in left:
             send(process, signal.SIGKILL)
         time.sleep(_LOOK)

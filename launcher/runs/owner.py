@@ -10,6 +10,7 @@ import os
 import signal
 from typing import NamedTuple
 
+from launcher.agent.processes import look_at
 from launcher.errors import LaunchError
 
 
@@ -49,12 +50,8 @@ def this_process() -> Owner:
 
 def start_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks since boot; ``None`` if it is over (a zombie is)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+    process = look_at(pid)
+    return None if process is None or process.ended else process.start
 
 
 def is_elsewhere(owner: Owner) -> bool:

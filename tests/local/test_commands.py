@@ -345,7 +345,7 @@ def test_five_hundred_tasks(launch: Launch):
     assert ended.code == 0, ended.err
     assert len(last_run(launch).states()) == 500
     assert set(last_run(launch).states().values()) == {"succeeded"}
-    assert "500 tasks of worker succeeded" in ended.out
+    assert "500 tasks of worker: succeeded" in ended.out
 
 
 def test_more_tasks_than_the_soft_limit_has_files(launch: Launch):

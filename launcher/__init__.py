@@ -9,59 +9,38 @@ from __future__ import annotations
 TYPE_CHECKING = False  # what type checkers look for; ``typing`` has it too, and costs 3 ms
 
 if TYPE_CHECKING:
-    from launcher.api.cluster import TFCluster
-    from launcher.api.parallel import TFParallel
-    from launcher.api.remote.node import InputMode, TFNode, TFNodeContext, compat
-    from launcher.api.run import run
-    from launcher.errors import (
-        FeedError,
-        FeedTimeout,
-        HostfileError,
-        InputError,
-        JobError,
-        JobFailed,
-        LaunchError,
-        TaskFailed,
-    )
-    from launcher.feed.files import CsvFiles, TextFiles, TFRecordFiles
-    from launcher.feed.remote.data_feed import DataFeed
-    from launcher.feed.sources import partitions, rows
-    from launcher.job import TaskId
-    from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
+    from launcher.api.cluster import TFCluster as TFCluster
+    from launcher.api.parallel import TFParallel as TFParallel
+    from launcher.api.remote.node import InputMode as InputMode
+    from launcher.api.remote.node import TFNode as TFNode
+    from launcher.api.remote.node import TFNodeContext as TFNodeContext
+    from launcher.api.remote.node import compat as compat
+    from launcher.api.run import run as run
+    from launcher.errors import FeedError as FeedError
+    from launcher.errors import FeedTimeout as FeedTimeout
+    from launcher.errors import HostfileError as HostfileError
+    from launcher.errors import InputError as InputError
+    from launcher.errors import JobError as JobError
+    from launcher.errors import JobFailed as JobFailed
+    from launcher.errors import LaunchError as LaunchError
+    from launcher.errors import TaskFailed as TaskFailed
+    from launcher.feed.files import CsvFiles as CsvFiles
+    from launcher.feed.files import TextFiles as TextFiles
+    from launcher.feed.files import TFRecordFiles as TFRecordFiles
+    from launcher.feed.remote.data_feed import DataFeed as DataFeed
+    from launcher.feed.sources import partitions as partitions
+    from launcher.feed.sources import rows as rows
+    from launcher.job import TaskId as TaskId
+    from launcher.report import ExitStatus as ExitStatus
+    from launcher.report import Failure as Failure
+    from launcher.report import Reason as Reason
+    from launcher.report import Report as Report
+    from launcher.report import TaskReport as TaskReport
+    from launcher.report import TaskState as TaskState
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CsvFiles",
-    "DataFeed",
-    "ExitStatus",
-    "Failure",
-    "FeedError",
-    "FeedTimeout",
-    "HostfileError",
-    "InputError",
-    "InputMode",
-    "JobError",
-    "JobFailed",
-    "LaunchError",
-    "Reason",
-    "Report",
-    "TFCluster",
-    "TFNode",
-    "TFNodeContext",
-    "TFParallel",
-    "TFRecordFiles",
-    "TaskFailed",
-    "TaskId",
-    "TaskReport",
-    "TaskState",
-    "TextFiles",
-    "compat",
-    "partitions",
-    "rows",
-    "run",
-]
-
+#: Module -> its public names, which ``TYPE_CHECKING`` above has, too.
 _HOMES = {
     "launcher.api.cluster": "TFCluster",
     "launcher.api.parallel": "TFParallel",
@@ -76,6 +55,8 @@ _HOMES = {
     "launcher.job": "TaskId",
     "launcher.report": "ExitStatus Failure Reason Report TaskReport TaskState",
 }
+
+__all__ = sorted(" ".join(_HOMES.values()).split())
 
 
 def __getattr__(name: str) -> object:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional, Sequence, Tuple
+    from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Type
 
 
 class Fault(NamedTuple):
@@ -51,6 +51,16 @@ class LaunchError(Exception):
 
     exit_code = 125
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """For pickle: exceptions go from tasks to the program that drives them."""
+        return _restored, (type(self), str(self), self.__dict__)
+
+
+def _restored(kind: Type[LaunchError], text: str, fields: Dict[str, Any]) -> LaunchError:
+    error = kind.__new__(kind, text)
+    error.__dict__.update(fields)
+    return error
+
 
 class InputError(LaunchError):
     """What the user gave is wrong: all faults at once.
@@ -64,10 +74,6 @@ class InputError(LaunchError):
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(map(str, self.faults)))
-
-    def __reduce__(self) -> Tuple[Any, ...]:
-        """For pickle: exceptions go from tasks to the program that drives them."""
-        return type(self), (self.faults,)
 
 
 class HostfileError(InputError):
@@ -109,10 +115,6 @@ class HostsError(TransportError):
         self.faults = tuple(faults)
         super().__init__("\n".join(self.faults))
 
-    def __reduce__(self) -> Tuple[Any, ...]:
-        """For pickle."""
-        return type(self), (self.faults,)
-
 
 class OutOfTime(HostsError):
     """``--timeout`` was over before the job began."""
@@ -146,10 +148,6 @@ class JobFailed(LaunchError):
         self.report = report
         super().__init__(text)
 
-    def __reduce__(self) -> Tuple[Any, ...]:
-        """For pickle."""
-        return type(self), (str(self), self.run_dir, self.launch_code, self.report)
-
 
 class TaskFailed(JobFailed):
     """A task has failed, the first of its job to do so.
@@ -176,7 +174,6 @@ class TaskFailed(JobFailed):
         run_dir: str = "",
         report: Any = None,
     ) -> None:
-        self._text = text
         self.task = task
         self.host = host
         self.code = code
@@ -188,11 +185,6 @@ class TaskFailed(JobFailed):
             shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)]
         code_of_job = None if report is None else report.exit_code
         super().__init__("\n".join([text, *shown]), run_dir, code_of_job, report)
-
-    def __reduce__(self) -> Tuple[Any, ...]:
-        """For pickle."""
-        ending = (self.code, self.signal, self.traceback, self.last_lines, self.run_dir, self.report)
-        return type(self), (self._text, self.task, self.host, *ending)
 
 
 class FeedError(LaunchError):
@@ -216,7 +208,3 @@ class FeedTimeout(FeedError):
         text = f"{task} {verb} taken no rows for {seconds:g} s, some wait (feed_timeout= allows longer)"
         shown = [f"last lines of {task}:", *(f"    {line}" for line in last_lines)] if last_lines else []
         super().__init__("\n".join([text, *shown]))
-
-    def __reduce__(self) -> Tuple[Any, ...]:
-        """For pickle."""
-        return type(self), (self.task, self.seconds, self.last_lines)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from launcher.cli.tables import print_table
 from launcher.runs.orphans import sweep_died
@@ -28,16 +29,6 @@ launch ps --json      the same for programs"""
 _HEADERS = ("run", "state", "time", "tasks", "hosts", "CPU", "memory", "command")
 #: Hosts that are named; more are counted.
 _MOST_NAMED = 2
-
-
-class Usage(NamedTuple):
-    """What a launcher and everything below it use on this machine."""
-
-    processes: int
-    #: Seconds, user and system.
-    cpu_s: float
-    #: Bytes resident; what processes share is counted for each.
-    rss: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,11 +56,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _record(run: Run, state: RunState) -> dict[str, Any]:
     """A run, as ``--json`` prints it."""
-    plan, report = run.plan(), run.report()
+    plan, report, owner = run.plan(), run.report(), run.owner
     tasks = tasks_of(plan)
-    running = state is RunState.RUNNING and run.owner is not None
-    pid = run.owner.pid if running and run.owner else None
-    usage = None if pid is None else _usage(pid)
+    pid = owner.pid if owner and state is RunState.RUNNING else None
     return {
         "run": run.job,
         "state": state.value,
@@ -79,8 +68,8 @@ def _record(run: Run, state: RunState) -> dict[str, Any]:
         "tasks": dict(Counter(task.role for task in tasks)),
         "hosts": list(dict.fromkeys(filter(None, tasks.values()))),
         "pid": pid,
-        **(usage or Usage(0, 0.0, 0))._asdict(),
-        "machine": run.owner.machine if run.owner else None,
+        **_usage(pid),
+        "machine": owner.machine if owner else None,
         "command": _command(plan),
         "run_dir": run.paths.root,
     }
@@ -88,33 +77,22 @@ def _record(run: Run, state: RunState) -> dict[str, Any]:
 
 def _row(record: Mapping[str, Any]) -> list[str]:
     """The cells of a run."""
-    used = bool(record["processes"])
-    seconds = record["seconds"]
+    code, seconds, hosts = record["exit_code"], record["seconds"], record["hosts"]
+    state = record["state"] if code is None else f"{record['state']} ({code})"
+    if record["state"] == RunState.ELSEWHERE.value:
+        state = f"on {record['machine']}"
+    if hosts == ["localhost"]:
+        hosts = []
     return [
         record["run"],
-        _state(record),
+        state,
         "" if seconds is None else duration(seconds),
         ", ".join(f"{count} {role}" for role, count in record["tasks"].items()),
-        _hosts(record["hosts"]),
-        duration(record["cpu_s"]) if used else "",
-        byte_size(record["rss"]) if used else "",
+        f"{len(hosts)} hosts" if len(hosts) > _MOST_NAMED else ", ".join(hosts),
+        duration(record["cpu_s"]) if record["processes"] else "",
+        byte_size(record["rss"]) if record["processes"] else "",
         shlex.join(record["command"]),
     ]
-
-
-def _hosts(names: Sequence[str]) -> str:
-    """``node1, node2``, ``4 hosts``; empty: this machine."""
-    if list(names) == ["localhost"]:
-        return ""
-    return f"{len(names)} hosts" if len(names) > _MOST_NAMED else ", ".join(names)
-
-
-def _state(record: Mapping[str, Any]) -> str:
-    """``running``, ``ended (0)``, ``died``, ``on node7``."""
-    if record["state"] == RunState.ELSEWHERE.value:
-        return f"on {record['machine']}"
-    code = record["exit_code"]
-    return record["state"] if code is None else f"{record['state']} ({code})"
 
 
 def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
@@ -139,25 +117,22 @@ def _command(plan: Mapping[str, Any]) -> list[str]:
     return ["launch", *words[1:]] if ours else words
 
 
-def _usage(pid: int) -> Usage | None:
-    """What the tree of processes below ``pid`` uses; ``None`` if it is gone."""
+def _usage(pid: int | None) -> dict[str, float]:
+    """The number of processes from ``pid`` downwards, their CPU seconds (user and system) and resident bytes.
+
+    Memory that processes share is counted for each.
+    """
     import psutil
 
-    try:
-        root = psutil.Process(pid)
-        found = [_used(process) for process in (root, *root.children(recursive=True))]
-    except psutil.Error:
-        return None
-    return Usage(sum(u.processes for u in found), sum(u.cpu_s for u in found), sum(u.rss for u in found))
-
-
-def _used(process: Any) -> Usage:
-    """What one process uses; nothing if it has just ended."""
-    import psutil
-
-    try:
-        with process.oneshot():
-            cpu = process.cpu_times()
-            return Usage(1, cpu.user + cpu.system, process.memory_info().rss)
-    except psutil.Error:
-        return Usage(0, 0.0, 0)
+    found = []
+    with contextlib.suppress(psutil.Error):
+        root = None if pid is None else psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)) if root else ():
+            with contextlib.suppress(psutil.Error), process.oneshot():
+                cpu = process.cpu_times()
+                found.append((cpu.user + cpu.system, process.memory_info().rss))
+    return {
+        "processes": len(found),
+        "cpu_s": sum(cpu for cpu, _ in found),
+        "rss": sum(rss for _, rss in found),
+    }

@@ -15,7 +15,7 @@ from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
 from launcher.runs.owner import attach, is_pending, send
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, remaining
-from launcher.text import printable
+from launcher.text import listed, printable
 
 SUMMARY = "end a run: its tasks first, then its launcher"
 
@@ -27,18 +27,13 @@ launch stop --now latest      without waiting for its --grace
 The exit code is 0 when the run has ended (also if it had before), 124 when it has not within
 --timeout, 2 when there is no such run, 125 when it can't be stopped from here."""
 
-#: Seconds between the two signals that together mean "at once": the kernel merges equal pending signals.
-_BETWEEN = 0.25
-
-#: Seconds between two looks at whether the launcher has handled the first signal.
-_LOOK = 0.05
-
-#: Seconds until a message names what we wait for.
-_PATIENCE = 2.0
-
+#: Seconds between the two signals that together mean "at once" (the kernel merges equal pending signals), and
+#: between two looks at whether the launcher has handled the first one.
+_BETWEEN, _LOOK = 0.25, 0.05
+#: Seconds until a message names what the command waits for.
+_QUIET = 2.0
 #: Seconds for the agents of a launcher that was killed to end its tasks, and themselves.
 _ALONE = 8.0
-
 _TIMED_OUT = 124
 
 
@@ -65,10 +60,14 @@ def run(args: argparse.Namespace) -> int:
         machine = printable(found.owner.machine) if found.owner else "another machine"
         raise LaunchError(f"{found.job} runs on {machine}: stop it there")
     pidfd = attach(found.owner) if found.owner else None
-    if pidfd is None:
+    if pidfd is None or found.owner is None:
         return _sweep(found, args)
     try:
-        _check_record(found)
+        if not found.is_believed:  # its folder may be another user's, and name any process
+            raise LaunchError(
+                f"can't stop {found.job}: {found.paths.owner!r} is user {found.written_by}'s and names "
+                f"process {found.owner.pid}, another user's; if that is its launcher, end it with kill"
+            )
         return _stop(found, pidfd, args)
     finally:
         os.close(pidfd)
@@ -83,19 +82,6 @@ def _only_one() -> Run:
         raise InputError([Fault("", "nothing is running", "`launch ps --all` lists earlier runs")])
     names = ", ".join(run.job for run in running[-5:])
     raise InputError([Fault("", f"{len(running)} runs are running", f"say which: {names}")])
-
-
-def _check_record(run: Run) -> None:
-    """Check that the record may name this process: its folder may be another user's.
-
-    Raises:
-        LaunchError: the record is neither ours nor of the user whose process it names.
-    """
-    if run.owner is not None and not run.is_believed:
-        raise LaunchError(
-            f"can't stop {run.job}: {run.paths.owner!r} is user {run.written_by}'s and names process "
-            f"{run.owner.pid}, which is another user's; if that is its launcher, end it with kill"
-        )
 
 
 def _sweep(run: Run, args: argparse.Namespace) -> int:
@@ -120,11 +106,17 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     """Ask the launcher to end its run, and wait for that."""
     deadline = time.monotonic() + args.timeout
     _ask(pidfd)
-    if args.now and not _taken(pidfd, deadline):
+    if args.now:
+        wait = _BETWEEN
+        while not _ended(pidfd, wait, deadline) and is_pending(pidfd, signal.SIGTERM):
+            if time.monotonic() >= deadline:
+                break
+            wait = _LOOK
         _ask(pidfd)
-    if not _ended(pidfd, min(_PATIENCE, deadline - time.monotonic())):
-        print(f"waiting for {_remaining(run)}", file=sys.stderr, flush=True)
-    if not _ended(pidfd, deadline - time.monotonic()):
+    if not _ended(pidfd, _QUIET, deadline):
+        names = listed(remaining(run)) or f"the launcher of {run.job}"
+        print(f"waiting for {names}", file=sys.stderr, flush=True)
+    if not _ended(pidfd, args.timeout, deadline):
         advice = "" if args.now else "; `launch stop --now` does not wait for its --grace"
         print(f"launch: {run.job} has not ended within {args.timeout:g} s{advice}", file=sys.stderr)
         return _TIMED_OUT
@@ -138,30 +130,10 @@ def _ask(pidfd: int) -> None:
         send(pidfd, signal.SIGCONT)
 
 
-def _taken(pidfd: int, deadline: float) -> bool:
-    """Wait until the launcher has handled the first signal; return whether it has ended."""
-    wait = _BETWEEN
-    while not (ended := _ended(pidfd, min(wait, deadline - time.monotonic()))):
-        if time.monotonic() >= deadline or not is_pending(pidfd, signal.SIGTERM):
-            break
-        wait = _LOOK
-    return ended
-
-
-def _ended(pidfd: int, seconds: float) -> bool:
-    """Whether the process ends within so many seconds."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(max(0.0, seconds) * 1000))
-
-
-def _remaining(run: Run) -> str:
-    """``worker/0, worker/1 and 3 more tasks``, or the launcher itself."""
-    tasks = remaining(run)
-    if not tasks:
-        return f"the launcher of {run.job}"
-    more = f" and {len(tasks) - 4} more tasks" if len(tasks) > 4 else ""
-    return ", ".join(tasks[:4]) + more
+def _ended(pidfd: int, seconds: float, deadline: float) -> bool:
+    """Whether the process ends within so many seconds, and before the deadline."""
+    left = max(0.0, min(seconds, deadline - time.monotonic()))
+    return bool(select.select([pidfd], [], [], left)[0])
 
 
 def _end(run: Run, verb: str) -> str:

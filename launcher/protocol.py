@@ -101,15 +101,8 @@ class RunCommand(NamedTuple):
     arguments: Any
 
 
-class CommandInput(NamedTuple):
-    """Bytes for the standard input of a remote command; empty: the end of it."""
-
-    command: int
-    data: bytes
-
-
-class CommandOutput(NamedTuple):
-    """Bytes of the standard output of a remote command; empty: the end of it."""
+class CommandData(NamedTuple):
+    """Bytes for the stdin of a remote command, or of its stdout; empty: the end of it."""
 
     command: int
     data: bytes
@@ -217,7 +210,7 @@ _FROM_AGENT = (
     events.TaskExited,
     events.TaskGone,
     events.AgentClosed,
-    CommandOutput,
+    CommandData,
     CommandCredit,
     CommandEnded,
 )
@@ -232,7 +225,7 @@ _FROM_LAUNCHER = (
     events.HoldOutput,
     events.CloseAgent,
     RunCommand,
-    CommandInput,
+    CommandData,
     CommandCredit,
     CloseCommand,
 )

@@ -17,9 +17,8 @@ from launcher.agent import host, ports, processes
 from launcher.agent.children import Children
 from launcher.agent.connection import Connection
 from launcher.agent.output import Outputs
-from launcher.agent.spawn import CannotStart, Limits, Spawner
+from launcher.agent.spawn import CannotStart, Spawner
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
-from launcher.agent.watchdog import EXPLAINED
 from launcher.job import TaskId
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
 
@@ -51,7 +50,6 @@ class Agent:
         renew: Callable[[float], None] = lambda until: None,
     ) -> None:
         processes.become_subreaper("launch-agent")
-        processes.keep_reserve()
         self._connection = connection
         self._send = connection.send
         connection.take, connection.gone = self._take, self._launcher_gone
@@ -59,23 +57,22 @@ class Agent:
         self._watchdog = watchdog
         self._renew = renew
         self._outputs = Outputs(selector, connection, self._gone_if_done)
-        self._limits = Limits(number)
-        self._ports = ports.PortKeeper(self._limits.keep)
+        self._ports = ports.PortKeeper()
         self._families = Families()
         self._stopping = Stopping(self._families, self._report_signal)
         self._children = Children(selector, connection, self._families.ignore)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
         self._oom = host.OomWatch()
-        self._exits = processes.Exits(self._limits.keep)
-        self._spawner = Spawner(self._limits)
+        self._exits = processes.Exits()
+        self._spawner = Spawner(number)
         self._cluster: Optional[ClusterSpec] = None
         self._closing = self._stays = False
-        self._cut_short = self._explained = False
+        self._cut_short = False
         self._ending_until: Optional[float] = None
         self._commands: Dict[type, Callable[..., None]] = {
             events.HoldPorts: self._hold_ports,
-            events.ReleasePorts: self._release_ports,
+            events.ReleasePorts: lambda command: self._ports.release(command.tasks),
             events.TryPeers: self._try_peers,
             events.SetCluster: self._set_cluster,
             events.StartTask: self._start,
@@ -84,7 +81,7 @@ class Agent:
             events.HoldOutput: lambda command: connection.hold(command.on),
             events.CloseAgent: self._close,
             protocol.RunCommand: self._children.run,
-            protocol.CommandInput: self._children.take_input,
+            protocol.CommandData: self._children.take_input,
             protocol.CommandCredit: self._children.take_credit,
             protocol.CloseCommand: self._children.close,
         }
@@ -95,7 +92,7 @@ class Agent:
         """Serve until CloseAgent comes, or until the launcher is gone; nothing is left then.
 
         Returns:
-            Exit code: 0 if that is what ended it; else `EXPLAINED`, or 1 if the launcher does not know why.
+            Exit code: 0 if that is what ended it, else 1.
         """
         self._listen()
         self._send(events.AgentReady("", events.now(), os.getpid(), host.host_facts()))
@@ -104,7 +101,7 @@ class Agent:
                 self._turn()
             self._end_strays()
             if self._cut_short:
-                return EXPLAINED if self._explained else 1
+                return 1
             self._connection.hold(False)
             self._send(events.AgentClosed("", events.now()), bulk=True)
             if not self._stays:
@@ -185,7 +182,7 @@ class Agent:
         """Something else ends the agent: the launcher sees the end of the connection, and of no task."""
         if not self._cut_short:
             self._cut_short, self._stays = True, False
-            self._explained = self._connection.refuse(why)
+            self._connection.refuse(why)
             self._end_all()
 
     def _on_watchdog(self) -> None:
@@ -193,18 +190,14 @@ class Agent:
         self._cut("its watchdog was killed")
 
     def _hold_ports(self, command: events.HoldPorts) -> None:
-        self._limits.make_room(len(command.tasks))
+        self._spawner.limits.make_room(len(command.tasks))
         try:
             held = {task: self._ports.hold(task) for task in command.tasks}
         except OSError as error:
-            self._release_ports(events.ReleasePorts("", command.tasks))
+            self._ports.release(command.tasks)
             self._send(events.PortsRefused("", events.now(), ports.explain_refusal(error)))
             return
         self._send(events.PortsHeld("", events.now(), held))
-
-    def _release_ports(self, command: events.ReleasePorts) -> None:
-        for task in command.tasks:
-            self._ports.release(task)
 
     # ------------------------------------------------------------------ starting
 
@@ -224,8 +217,7 @@ class Agent:
         task = Task(command.task, command.attempt, started.pid, started.output, command.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
         self._families.add(task.id, task.pid, started.tag)
-        if self._limits.roomy:
-            self._exits.watch(task.pid)
+        self._exits.watch(task.pid)
         self._outputs.add(task)
         self._send(events.TaskStarted("", events.now(), task.id, task.attempt, task.pid))
         if self._closing:
@@ -260,7 +252,7 @@ class Agent:
             ended, tasks = processes.ended_child(), self._exits.in_order()
             if not (ended or tasks):
                 return exited
-            for pid in tasks or (ended,):
+            for pid in tasks or [ended or 0]:
                 self._reap_one(pid, exited)
 
     def _reap_one(self, pid: int, exited: List[Task]) -> None:

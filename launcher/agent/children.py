@@ -15,104 +15,68 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from launcher.agent.connection import Connection
-from launcher.agent.processes import reset_signals
-from launcher.protocol import (
-    CREDIT,
-    CloseCommand,
-    CommandCredit,
-    CommandEnded,
-    CommandInput,
-    CommandOutput,
-    RunCommand,
-)
+from launcher.agent.processes import become_function
+from launcher.protocol import CREDIT, CloseCommand, CommandCredit, CommandData, CommandEnded, RunCommand
 
 #: Bytes kept of the stderr of a child.
 _LIMIT = 64 * 1024
 _READ = 64 * 1024
 #: Seconds for a remote command to end after it was closed.
 _CLOSING = 5.0
-_MOST_DESCRIPTORS = 65536
 #: Exit status of a command line that took too long, and of one that is not there; a shell uses the same.
 LATE, NOT_FOUND = 124, 127
 _LOOK = 0.05
 
 
 class _Child:
-    """A child that runs, and our ends of its standard streams, which do not block."""
+    """A child that runs, and our ends of its standard streams, which do not block.
 
-    def __init__(self, pid: int, stdin: int, stdout: int, stderr: int) -> None:
-        self.pid, self.stdin, self.stdout, self.stderr = pid, stdin, stdout, stderr
-        #: Streams that are open, and those that the selector watches.
-        self.open = {stdin, stdout, stderr}
-        self.watched: Dict[int, int] = {}
-        self.input: List[memoryview] = []
-        self.input_ended = False
-        self.errors = b""
-        #: Bytes of its output that may be read now.
-        self.credit = CREDIT
-        self.status: Optional[int] = None
-        #: When to kill it (monotonic).
-        self.kill_at: Optional[float] = None
-        #: The number of a remote command; of a question: its answer, and what gets it.
-        self.number = 0
-        self.answer = b""
-        self.done: Optional[Callable[[bytes], None]] = None
-
-
-def _fork(function: Callable[[], Any]) -> _Child:
-    """Call a function in a child with pipes as its standard streams; its result is the exit status.
+    Args:
+        function: called in the child; its result is the exit status.
+        output: gets what the child prints; an empty piece is the end.
+        ended: called when the child and its output have ended, or its time is up.
 
     Raises:
         OSError: no process or descriptor is left.
     """
-    fds: List[int] = []
-    try:
-        for _ in range(3):
-            fds += os.pipe()
-        pid = os.fork()
-    except OSError:
-        for fd in fds:
+
+    def __init__(
+        self, function: Callable[[], Any], output: Callable[[bytes], None], ended: Callable[[], None]
+    ) -> None:
+        self.output, self.ended = output, ended
+        #: The number of a remote command.
+        self.number = 0
+        fds: List[int] = []
+        try:
+            for _ in range(3):
+                fds += os.pipe()
+            self.pid = os.fork()
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
+        stdin, self.stdin, self.stdout, stdout, self.stderr, stderr = fds
+        if self.pid == 0:
+            become_function(function, (stdin, stdout, stderr))
+        for fd in (stdin, stdout, stderr):
             os.close(fd)
-        raise
-    stdin, in_writing, out_reading, stdout, err_reading, stderr = fds
-    if pid == 0:
-        _become(function, (stdin, stdout, stderr))
-    for fd in (stdin, stdout, stderr):
-        os.close(fd)
-    for fd in (in_writing, out_reading, err_reading):
-        os.set_blocking(fd, False)
-    return _Child(pid, in_writing, out_reading, err_reading)
-
-
-def _become(function: Callable[[], Any], streams: Sequence[int]) -> NoReturn:
-    """In the child: nothing of the agent may run here any more, whatever happens."""
-    status: Any = 1
-    try:
-        reset_signals()
-        os.setsid()
-        for number, fd in enumerate(streams):
-            os.dup2(fd, number)
-        _close_others()
-        status = function()
-    except SystemExit as error:
-        status = error.code
-    finally:
-        if sys.exc_info()[0] is not None:
-            sys.excepthook(*sys.exc_info())
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status if isinstance(status, int) else 0 if status is None else 1)
-
-
-def _close_others() -> None:
-    modules = [int(path[14:]) for path in sys.path if path.startswith("/proc/self/fd/")]
-    low = 3
-    for fd in [*sorted(modules), min(os.sysconf("SC_OPEN_MAX"), _MOST_DESCRIPTORS)]:
-        os.closerange(low, fd)
-        low = fd + 1
+        #: Streams that are open, and those that the selector watches.
+        self.open = {self.stdin, self.stdout, self.stderr}
+        self.watched: Set[int] = set()
+        for fd in self.open:
+            os.set_blocking(fd, False)
+        self.input = bytearray()
+        self.input_ended = False
+        self.errors = b""
+        #: Bytes of its output that may be read now.
+        self.credit = CREDIT
+        #: Exit status; negative: the signal that killed it; ``None``: it was not reaped.
+        self.status: Optional[int] = None
+        #: When to kill it (monotonic).
+        self.kill_at: Optional[float] = None
 
 
 class Children:
@@ -130,13 +94,12 @@ class Children:
         self._selector = selector
         self._connection = connection
         self._ignore = ignore
-        self._children: Dict[int, _Child] = {}
+        self._children: List[_Child] = []
         self._commands: Dict[int, _Child] = {}
 
-    def _started(self, function: Callable[[], Any]) -> _Child:
-        child = _fork(function)
+    def _started(self, child: _Child) -> _Child:
         self._ignore(child.pid)
-        self._children[child.pid] = child
+        self._children.append(child)
         self._watch(child)
         return child
 
@@ -147,32 +110,38 @@ class Children:
         Raises:
             OSError: no process or descriptor is left.
         """
-        child = self._started(function)
-        child.done, child.kill_at = done, time.monotonic() + seconds
+        answer: List[bytes] = []
+        child = self._started(_Child(function, answer.append, lambda: done(b"".join(answer))))
+        child.kill_at = time.monotonic() + seconds
         self._close(child, child.stdin)
 
     # ------------------------------------------------------------------ remote commands
 
-    def run(self, order: RunCommand) -> None:
+    def run(self, message: RunCommand) -> None:
         """Start a remote command."""
-        module, _, function = order.entry.partition(":")
+        number, send = message.command, self._connection.send
+        module, _, function = message.entry.partition(":")
 
         def call() -> Any:
-            return getattr(importlib.import_module(module), function)(order.arguments)
+            return getattr(importlib.import_module(module), function)(message.arguments)
+
+        def ended() -> None:
+            if self._commands.pop(number, None) is not None:
+                send(CommandEnded(number, child.status or 0, child.errors.decode("utf-8", "replace")))
 
         try:
-            child = self._commands[order.command] = self._started(call)
+            child = _Child(call, lambda data: send(CommandData(number, data)), ended)
         except OSError as error:
-            self._connection.send(CommandEnded(order.command, 125, f"no process for it: {error.strerror}"))
+            send(CommandEnded(number, 125, f"no process for it: {error.strerror}"))
         else:
-            child.number = order.command
+            child.number = number
+            self._commands[number] = self._started(child)
 
-    def take_input(self, message: CommandInput) -> None:
+    def take_input(self, message: CommandData) -> None:
         """Bytes for the stdin of a remote command, or its end."""
         child = self._commands.get(message.command)
         if child is not None and not child.input_ended:
-            if message.data:
-                child.input.append(memoryview(message.data))
+            child.input += message.data
             child.input_ended = not message.data
             self._write(child)
 
@@ -185,9 +154,8 @@ class Children:
 
     def close(self, message: CloseCommand) -> None:
         """The launcher needs a remote command no more: it sees the end of its stdin, and has some seconds."""
-        child = self._commands.get(message.command)
+        child = self._commands.pop(message.command, None)
         if child is not None:
-            child.input.clear()
             for fd in list(child.open):
                 self._close(child, fd)
             child.kill_at = time.monotonic() + _CLOSING
@@ -197,22 +165,19 @@ class Children:
 
     def _watch(self, child: _Child) -> None:
         """Wait for those streams of a child that have something to do."""
-        events = {child.stderr: selectors.EVENT_READ}
-        if child.credit > 0:
-            events[child.stdout] = selectors.EVENT_READ
-        if child.input:
-            events[child.stdin] = selectors.EVENT_WRITE
+        due = {child.stderr, child.stdout if child.credit > 0 else -1, child.stdin if child.input else -1}
         for fd in child.open:
-            if fd in events and fd not in child.watched:
-                self._selector.register(fd, events[fd], partial(self._ready, child, fd))
-                child.watched[fd] = events[fd]
-            elif fd not in events and child.watched.pop(fd, 0):
+            if fd in due and fd not in child.watched:
+                if fd == child.stdin:
+                    self._selector.register(fd, selectors.EVENT_WRITE, partial(self._write, child))
+                else:
+                    self._selector.register(fd, selectors.EVENT_READ, partial(self._read, child, fd))
+                child.watched.add(fd)
+            elif fd not in due and fd in child.watched:
+                child.watched.remove(fd)
                 self._selector.unregister(fd)
 
-    def _ready(self, child: _Child, fd: int) -> None:
-        if fd == child.stdin:
-            self._write(child)
-            return
+    def _read(self, child: _Child, fd: int) -> None:
         try:
             data = os.read(fd, min(_READ, child.credit) if fd == child.stdout else _READ)
         except BlockingIOError:
@@ -221,36 +186,33 @@ class Children:
             child.errors = (child.errors + data)[-_LIMIT:]
         else:
             child.credit -= len(data)
-            child.answer += data if child.done else b""
-            if not child.done:
-                self._connection.send(CommandOutput(child.number, data))
+            child.output(data)
         if not data:
             self._close(child, fd)
         self._watch(child)
         self._end_if_over(child)
 
     def _write(self, child: _Child) -> None:
-        taken, fd = 0, child.stdin
+        taken = 0
         try:
-            while child.input and fd in child.open:
-                count = os.write(fd, child.input[0])
+            while child.input and child.stdin in child.open:
+                count = os.write(child.stdin, child.input)
+                del child.input[:count]
                 taken += count
-                child.input[0] = child.input[0][count:]
-                if not child.input[0]:
-                    child.input.pop(0)
         except BlockingIOError:
             pass
         except OSError:  # it reads no more
-            taken += sum(map(len, child.input))
+            taken += len(child.input)
             child.input.clear()
         if taken:
             self._connection.send(CommandCredit(child.number, taken))
-        if child.input_ended and not child.input and fd in child.open:
-            self._close(child, fd)
+        if child.input_ended and not child.input and child.stdin in child.open:
+            self._close(child, child.stdin)
         self._watch(child)
 
     def _close(self, child: _Child, fd: int) -> None:
-        if child.watched.pop(fd, 0):
+        if fd in child.watched:
+            child.watched.remove(fd)
             self._selector.unregister(fd)
         child.open.discard(fd)
         os.close(fd)
@@ -259,37 +221,31 @@ class Children:
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the agent has ended; the pid may belong to another process from now on."""
-        child = self._children.pop(pid, None)
-        if child is None:
-            return
-        child.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-        if child.done and child.stdout in child.open:
-            self._ready(child, child.stdout)
-        self._end_if_over(child)
+        for child in self._children:
+            if child.pid == pid and child.status is None:
+                child.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+                self._end_if_over(child)
+                return
 
     def _end_if_over(self, child: _Child) -> None:
-        """Report the end of a child; a remote command's when its output has ended, too."""
-        if child.status is None or (not child.done and {child.stdout, child.stderr} & child.open):
-            return
-        for fd in list(child.open):
-            self._close(child, fd)
-        if child.done:
-            done, child.done = child.done, lambda answer: None
-            done(child.answer)
-        elif self._commands.pop(child.number, None) is not None:
-            stderr = child.errors.decode("utf-8", "replace")
-            self._connection.send(CommandEnded(child.number, child.status, stderr))
+        late = child.kill_at is not None and child.kill_at <= time.monotonic()
+        if child.status is not None and (late or not {child.stdout, child.stderr} & child.open):
+            for fd in list(child.open):
+                self._close(child, fd)
+            self._children.remove(child)
+            child.ended()
 
     def next_due(self) -> Optional[float]:
         """When `on_time` is due (monotonic); ``None``: never."""
-        return min((c.kill_at for c in self._children.values() if c.kill_at is not None), default=None)
+        return min((c.kill_at for c in self._children if c.kill_at is not None), default=None)
 
     def on_time(self, now: float) -> None:
-        """Kill those whose time is up."""
-        for child in self._children.values():
-            if child.kill_at is not None and child.kill_at <= now:
-                child.kill_at = None
+        """Kill those whose time is up; what holds the output of an ended one does not count."""
+        for child in [c for c in self._children if c.kill_at is not None and c.kill_at <= now]:
+            if child.status is None:
                 os.kill(child.pid, signal.SIGKILL)  # not reaped: the pid is still that child's
+                child.kill_at = now + _CLOSING
+            self._end_if_over(child)
 
 
 # ---------------------------------------------------------------------- command lines
@@ -314,8 +270,7 @@ def execute(arguments: Mapping[str, Any]) -> int:
             arguments["argv"], stdin=subprocess.DEVNULL, env=env, cwd="/", start_new_session=True
         )
     except OSError as error:
-        sys.stderr.write(f"{arguments['argv'][0]}: {error.strerror}; PATH is {env.get('PATH', '')}\n")
-        return NOT_FOUND
+        return _not_found(error, arguments["argv"], env)
     until = time.monotonic() + float(arguments["seconds"])
     while process.poll() is None:
         ended = bool(select.select([0], [], [], _LOOK)[0]) and not os.read(0, 4096)
@@ -333,12 +288,16 @@ def become(arguments: Mapping[str, Any]) -> int:
         arguments: ``argv`` and ``env`` as for `execute`.
 
     Returns:
-        Only where there is no such command: its exit status.
+        The exit status if the command does not exist; else it does not return.
     """
     env = {**os.environ, **arguments["env"]}
     os.chdir("/")
     try:
         os.execvpe(arguments["argv"][0], arguments["argv"], env)
     except OSError as error:
-        sys.stderr.write(f"{arguments['argv'][0]}: {error.strerror}; PATH is {env.get('PATH', '')}\n")
+        return _not_found(error, arguments["argv"], env)
+
+
+def _not_found(error: OSError, argv: Sequence[str], env: Mapping[str, str]) -> int:
+    sys.stderr.write(f"{argv[0]}: {error.strerror}; PATH is {env.get('PATH', '')}\n")
     return NOT_FOUND

@@ -13,6 +13,7 @@ import selectors
 import socket
 import struct
 import time
+from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Tuple
 
 from launcher.agent.processes import nothing_on
@@ -139,21 +140,13 @@ class Connection:
         if not self._full:
             self.flush()
 
-    def refuse(self, why: str) -> bool:
-        """Send the launcher the reason why the agent ends without closing, then end the connection.
-
-        Returns:
-            Whether it could be sent.
-        """
+    def refuse(self, why: str) -> None:
+        """Send the launcher the reason why the agent ends without closing, then end the connection."""
         self.flush()
-        sent = self.writing >= 0 and not self._full
-        try:
-            if sent:
+        if self.writing >= 0 and not self._full:
+            with suppress(OSError):  # it is broken
                 os.write(self.writing, b"".join(encode(Refused(why))))
-        except OSError:  # it is broken
-            sent = False
         self.give_up()
-        return sent
 
     def ended(self) -> None:
         """The connection has closed."""

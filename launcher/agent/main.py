@@ -30,7 +30,7 @@ from typing import Any, Callable, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
 from launcher.agent.connection import Connection, PipeConnection, SocketConnection, connect_to, listen
-from launcher.agent.watchdog import EXPLAINED, Deadline, watch
+from launcher.agent.watchdog import Deadline, watch
 from launcher.protocol import Refused, encode
 
 #: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
@@ -39,14 +39,13 @@ _SWEEPING, _KILLING = 2.0, 5.0
 _FIRST = 4.0
 #: Seconds for an agent to accept a connection.
 _ACCEPTING = 10.0
-#: Seconds between two attempts to ask a watchdog.
-_AGAIN = 0.01
+#: Seconds between two looks whether an agent has ended.
+_LOOK = 0.05
 _READ = 256 * 1024
 
 
 def run(arguments: Mapping[str, Any]) -> NoReturn:
     """Be the agent with a pipe under its watchdog; see above."""
-    processes.close_inherited()
     host, number = str(arguments["host"]), int(arguments["agent"])
     processes.carry_tag(number)
     processes.show_as(f"tf-agent {host}")
@@ -77,7 +76,7 @@ def start(arguments: Mapping[str, Any]) -> int:
             processes.nothing_on(0, 1, 2)
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_IGN)
-            _listen_and_serve(arguments, listener, _FIRST)
+            _listen_and_serve(arguments, listener)
     finally:
         os._exit(0)
 
@@ -97,12 +96,10 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
         listener.close()
         os._exit(connect(arguments))
     processes.nothing_on(0, 1)
-    _listen_and_serve(arguments, listener, _FIRST, answers=False)
+    _listen_and_serve(arguments, listener)
 
 
-def _listen_and_serve(
-    arguments: Mapping[str, Any], listener: socket.socket, first: float, answers: bool = True
-) -> NoReturn:
+def _listen_and_serve(arguments: Mapping[str, Any], listener: socket.socket) -> NoReturn:
     host, number = str(arguments["host"]), int(arguments["agent"])
     processes.carry_tag(number)
     processes.show_as(f"tf-agent {host}")
@@ -111,14 +108,14 @@ def _listen_and_serve(
     def agent(watchdog: int) -> int:
         selector = selectors.DefaultSelector()
         token, lease = str(arguments["token"]), float(arguments["lease"])
-        connection = SocketConnection(selector, host, listener, token, lease, first)
+        connection = SocketConnection(selector, host, listener, token, lease, _FIRST)
         code = _serve(number, connection, selector, watchdog, deadline.renew)
         if connection.broken:
             _remove_files(arguments)
         sweep.sweep_lost(_SWEEPING)
         return code
 
-    watch(agent, deadline, listener if answers else None)
+    watch(agent, deadline)
 
 
 def _serve(
@@ -135,10 +132,8 @@ def _serve(
     try:
         return agent.run()
     except Exception as error:
-        if not connection.refuse(f"the agent failed: {type(error).__name__}: {error}"):
-            raise
-        sys.excepthook(*sys.exc_info())
-        return EXPLAINED
+        connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
+        raise
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:
@@ -156,60 +151,47 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
 def connect(arguments: Mapping[str, Any]) -> int:
     """Pump bytes between our stdin and stdout and the agent; ends when either side does.
 
-    When the agent closes the connection, its watchdog may know why: it is asked once.
-
     Args:
         arguments: ``token``, ``agent``; ``age``: seconds since the agent was started.
     """
-    token, age = str(arguments["token"]), float(arguments.get("age", 0.0))
-    agent = connect_to(token, _ACCEPTING)
+    number = int(arguments["agent"])
+    agent = connect_to(str(arguments["token"]), _ACCEPTING)
     if agent is None:
-        sweep.sweep(int(arguments["agent"]), _KILLING)
-        _write(1, b"".join(encode(Refused(_no_agent(age)))))
+        sweep.sweep(number, _KILLING)
+        _refuse(_no_agent(float(arguments.get("age", 0.0))))
         return 1
-    closed = threading.Event()
-    down = threading.Thread(target=_pump_down, args=(agent, arguments, closed), daemon=True)
+    down = threading.Thread(target=_pump_down, args=(agent, number), daemon=True)
     down.start()
     try:
         while data := os.read(0, _READ):
             agent.sendall(data)
-    except OSError:
-        closed.wait(_ACCEPTING)
-    if closed.is_set():  # by the agent: `_pump_down` finds out why, and ends what it left
+    except OSError:  # the agent has closed: `_pump_down` looks after what it left
         down.join(2 * _ACCEPTING)
     os._exit(0)
 
 
-def _pump_down(agent: socket.socket, arguments: Mapping[str, Any], closed: threading.Event) -> None:
-    number = int(arguments["agent"])
+def _pump_down(agent: socket.socket, number: int) -> None:
+    """Pass on what the agent sends; when it ended without a word, report that, and end what it left."""
     try:
-        _copy(agent)
-        closed.set()
-        # A watchdog that is ending, too, accepts and sends nothing.
-        while (again := connect_to(str(arguments["token"]), _ACCEPTING)) is not None:
-            if _copy(again):
-                os._exit(0)
-            time.sleep(_AGAIN)
+        try:
+            while data := agent.recv(_READ):
+                _write(1, data)
+        except ConnectionResetError:
+            pass
         until = time.monotonic() + _ACCEPTING
-        while sweep.is_looked_after(number) and time.monotonic() < until:
-            time.sleep(_AGAIN)
+        while sweep.is_looked_after(number):
+            if time.monotonic() > until:  # it lives: a newer connection replaced this one
+                os._exit(0)
+            time.sleep(_LOOK)
         sweep.sweep(number, _KILLING)
-        _write(1, b"".join(encode(Refused("its agent and its watchdog were killed"))))
+        _refuse("the agent ended: it was killed")
     except OSError:
         pass
     os._exit(0)
 
 
-def _copy(agent: socket.socket) -> int:
-    """Pass on what comes until the connection ends; the number of bytes."""
-    size = 0
-    try:
-        while data := agent.recv(_READ):
-            _write(1, data)
-            size += len(data)
-    except ConnectionResetError:
-        pass
-    return size
+def _refuse(why: str) -> None:
+    _write(1, b"".join(encode(Refused(why))))
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -15,10 +15,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import selectors
 import socket
-import time
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Mapping, Sequence
 
 from launcher.job import TaskId
 
@@ -29,15 +27,10 @@ _ADVICE = {
 
 
 class PortKeeper:
-    """The ports of the tasks of this host.
+    """The ports of the tasks of this host."""
 
-    Args:
-        keep: where to keep a descriptor; see `launcher.agent.spawn.Limits.keep`.
-    """
-
-    def __init__(self, keep: Callable[[int], int] = lambda fd: fd) -> None:
-        self._keep = keep
-        self._held: Dict[TaskId, int] = {}
+    def __init__(self) -> None:
+        self._held: Dict[TaskId, socket.socket] = {}
 
     def hold(self, task: TaskId) -> int:
         """Take a port for ``task`` and keep it; the same one if it has a port already.
@@ -45,25 +38,21 @@ class PortKeeper:
         Raises:
             OSError: no port is free.
         """
-        if task in self._held:
-            with socket.socket(fileno=os.dup(self._held[task])) as held:
-                return int(held.getsockname()[1])
-        holder = in_both_worlds(lambda made, address: made.bind((address, 0)))
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port: int = holder.getsockname()[1]
-        self._held[task] = self._keep(holder.detach())
-        return port
+        if task not in self._held:
+            holder = in_both_worlds(lambda made, address: made.bind((address, 0)))
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._held[task] = holder
+        return int(self._held[task].getsockname()[1])
 
-    def release(self, task: TaskId) -> None:
-        """Let the port of ``task`` go; nothing if it holds none."""
-        holder = self._held.pop(task, None)
-        if holder is not None:
-            os.close(holder)
+    def release(self, tasks: Iterable[TaskId]) -> None:
+        """Let the ports of these tasks go, if they hold any."""
+        for task in tasks:
+            if task in self._held:
+                self._held.pop(task).close()
 
     def release_all(self) -> None:
         """Let every port go."""
-        for task in list(self._held):
-            self.release(task)
+        self.release(list(self._held))
 
 
 def explain_refusal(error: OSError) -> str:
@@ -102,14 +91,26 @@ def _made(family: int, address: str, ready: Callable[[socket.socket, str], None]
 
 # ---------------------------------------------------------------------- can tasks of other hosts be reached?
 
-#: Seconds for all connections, and for the child as a whole.
+#: Seconds for one connection, and for the child as a whole.
 CONNECT, SECONDS = 3.0, 6.0
+#: Addresses tried at the same time.
+_AT_ONCE = 256
 _OPEN = (0, errno.ECONNREFUSED)
+_REASONS = {
+    errno.EAGAIN: "no answer: a firewall may drop what is sent there",
+    errno.ENETUNREACH: "this host has no route to it",
+    errno.EHOSTUNREACH: "this host has no route to it",
+}
 
 
 def print_unreachable(addresses: Sequence[str]) -> None:
-    """In a child: print those that can't be reached as JSON."""
-    os.write(1, json.dumps(unreachable(addresses)).encode("ascii"))
+    """In a child: print as JSON which addresses (``host:port``) can't be reached, and why."""
+    from concurrent.futures import ThreadPoolExecutor  # the agent does not need it
+
+    with ThreadPoolExecutor(min(_AT_ONCE, len(addresses) or 1)) as pool:
+        reasons = zip(addresses, pool.map(_why_unreachable, addresses))
+        answer = {address: reason for address, reason in reasons if reason}
+    os.write(1, json.dumps(answer).encode("ascii"))
 
 
 def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, str]:
@@ -121,68 +122,24 @@ def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, st
     return {str(address): str(why) for address, why in found.items()}
 
 
-def unreachable(addresses: Sequence[str], seconds: float = CONNECT) -> Dict[str, str]:
-    """Connect to all at once; the addresses (``host:port``, IPv6 in brackets) that can't be reached, and why.
+def _why_unreachable(address: str) -> str:
+    """Why ``host:port`` (IPv6 in brackets) can't be reached; empty: it can.
 
     A name may have several addresses: one that can be reached is enough, as for gRPC.
     """
-    reasons: Dict[str, str] = {}
-    reached = set()
-    selector = selectors.DefaultSelector()
-    for address in addresses:
-        try:
-            for family, where in _resolved(address):
-                code, connecting = _begin(family, where)
-                if connecting is not None:
-                    selector.register(connecting, selectors.EVENT_WRITE, address)
-                elif code in _OPEN:
-                    reached.add(address)
-                else:
-                    reasons[address] = _explain(code)
-        except (socket.gaierror, UnicodeError):
-            reasons[address] = "its name is unknown here"
-    until = time.monotonic() + seconds
-    while selector.get_map():
-        left = until - time.monotonic()
-        ready = selector.select(max(0.0, left))
-        if not ready and left <= 0.0:  # after a last look: this process may have been suspended
-            break
-        for key, _ in ready:
-            selector.unregister(key.fileobj)
-            code = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # type: ignore[union-attr]
-            key.fileobj.close()  # type: ignore[union-attr]
-            if code in _OPEN:
-                reached.add(key.data)
-            else:
-                reasons[key.data] = _explain(code)
-    for key in list(selector.get_map().values()):
-        key.fileobj.close()  # type: ignore[union-attr]
-        reasons.setdefault(key.data, "no answer: a firewall may drop what is sent there")
-    return {address: why for address, why in reasons.items() if address not in reached}
-
-
-def _resolved(address: str) -> List[Tuple[int, object]]:
-    """The families and socket addresses of ``host:port``."""
     host, _, port = address.rpartition(":")
-    found = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)
-    return list(dict.fromkeys((family, where) for family, _, _, _, where in found))
-
-
-def _begin(family: int, where: object) -> Tuple[int, "socket.socket | None"]:
-    """The result of connecting, and the socket if that is not known yet."""
     try:
-        connecting = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:  # no IPv6 here
-        return error.errno or errno.EAFNOSUPPORT, None
-    connecting.setblocking(False)
-    code = connecting.connect_ex(where)  # type: ignore[arg-type]
-    if code == errno.EINPROGRESS:
-        return code, connecting
-    connecting.close()
-    return code, None
-
-
-def _explain(code: int) -> str:
-    if code in (errno.ENETUNREACH, errno.EHOSTUNREACH):
-        return "there is no way to it"
-    return os.strerror(code)
+        found = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        return "its name is unknown here"
+    code = errno.EADDRNOTAVAIL
+    for family, kind, _, _, where in found:
+        try:
+            with socket.socket(family, kind) as connecting:
+                connecting.settimeout(CONNECT / len(found))
+                code = connecting.connect_ex(where)
+        except OSError as error:  # no IPv6 here
+            code = error.errno or errno.EAFNOSUPPORT
+        if code in _OPEN:
+            return ""
+    return _REASONS.get(code) or os.strerror(code)

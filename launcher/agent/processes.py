@@ -17,7 +17,8 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional
+from contextlib import suppress
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
@@ -52,48 +53,30 @@ def show_as(command: str) -> None:
         return
 
 
-def ended_child() -> int:
-    """The pid of a child of ours that is over and was not reaped yet; 0: there is none."""
+def ended_child() -> Optional[int]:
+    """The pid of a child of ours that is over and was not reaped yet; 0: none is over; ``None``: no child.
+
+    No race can make this answer wrong.
+    """
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return 0
+        return None
     return found.si_pid if found is not None else 0
 
 
-def has_children() -> bool:
-    """Whether we have any child, alive or not reaped. No race can make this answer wrong."""
+def _of_process(read: Callable[[str], Any], path: str) -> Any:
+    """What ``read`` gives for a path below ``/proc``; ``None`` if its process is gone, or not to be seen.
+
+    Raises:
+        OSError: no descriptor is left: this does not mean that the process is gone.
+    """
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-#: Spare descriptors, closed on EMFILE so that ``/proc`` can still be read.
-_reserve: List[int] = []
-_RESERVED = 3
-
-
-def keep_reserve() -> None:
-    """Keep spare descriptors, so that processes can be looked at and signalled when all others are in use."""
-    while len(_reserve) < _RESERVED:
-        _reserve.append(os.open(os.devnull, os.O_RDONLY))
-
-
-def _with_reserve(call: Callable[..., Any], *arguments: object) -> Any:
-    """Call it; if no descriptor was left for it, call it again with the spare ones closed."""
-    try:
-        return call(*arguments)
+        return read(path)
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE) or not _reserve:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
-    while _reserve:
-        os.close(_reserve.pop())
-    try:
-        return call(*arguments)
-    finally:
-        keep_reserve()
+        return None
 
 
 def _read(path: str) -> bytes:
@@ -123,11 +106,8 @@ class Process(NamedTuple):
 
 def look_at(pid: int) -> Optional[Process]:
     """The process, or ``None`` if there is none of this pid."""
-    try:
-        text = _with_reserve(_read, f"/proc/{pid}/stat")
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):  # this does not mean that it is gone
-            raise
+    text = _of_process(_read, f"/proc/{pid}/stat")
+    if text is None:
         return None
     # The name in parentheses may hold anything, also parentheses and spaces.
     fields = text[text.rindex(b")") + 2 :].split()
@@ -135,43 +115,22 @@ def look_at(pid: int) -> Optional[Process]:
     return Process(pid, fields[0].decode(), *numbers)
 
 
+#: The kernel has ``/proc/PID/task/TID/children`` (an option of its build).
+_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
+
+
 def children_of(pid: int) -> List[int]:
     """Pids of the children of all threads of ``pid``; empty if it is gone."""
-    try:
-        threads = _with_reserve(os.listdir, f"/proc/{pid}/task")
-    except OSError:
-        return []
-    pids: List[int] = []
-    for thread in threads:
-        try:
-            pids.extend(map(int, _with_reserve(_read, f"/proc/{pid}/task/{thread}/children").split()))
-        except FileNotFoundError:
-            if not _kernel_lists_children():
-                return _children_by_scan(pid)
-        except OSError:
-            continue  # the thread ended meanwhile
-    return pids
-
-
-_lists_children: Optional[bool] = None
-
-
-def _kernel_lists_children() -> bool:
-    """Whether ``/proc/PID/task/TID/children`` exists here (a kernel option)."""
-    global _lists_children
-    if _lists_children is None:
-        me = os.getpid()
-        _lists_children = os.path.exists(f"/proc/{me}/task/{me}/children")
-    return _lists_children
-
-
-def _children_by_scan(parent: int) -> List[int]:
-    return [process.pid for process in all_processes() if process.parent == parent]
+    if not _LISTS_CHILDREN:
+        return [process.pid for process in all_processes() if process.parent == pid]
+    threads = _of_process(os.listdir, f"/proc/{pid}/task") or ()
+    listed = [_of_process(_read, f"/proc/{pid}/task/{thread}/children") or b"" for thread in threads]
+    return [int(child) for child in b" ".join(listed).split()]
 
 
 def all_processes() -> Iterator[Process]:
     """Every process of the machine that can be seen."""
-    for name in _with_reserve(os.listdir, "/proc"):
+    for name in os.listdir("/proc"):
         if name.isdigit():
             process = look_at(int(name))
             if process is not None:
@@ -197,36 +156,28 @@ def send(process: Process, number: int) -> bool:
     Returns:
         Whether it was there to get it.
     """
-    if not hasattr(os, "pidfd_open"):  # Python 3.8
-        return _is_still(process) and _kill(process.pid, number)
     try:
-        return bool(_with_reserve(_send, process, number))
-    except OSError:
-        return False
-
-
-def _send(process: Process, number: int) -> bool:
-    handle = os.pidfd_open(process.pid)
-    try:
-        if not _is_still(process):
+        if not hasattr(os, "pidfd_open"):  # Python 3.8
+            if _is_still(process):
+                os.kill(process.pid, number)
+                return True
             return False
-        signal.pidfd_send_signal(handle, number)
-    finally:
-        os.close(handle)
-    return True
-
-
-def _is_still(process: Process) -> bool:
-    now = look_at(process.pid)
-    return now is not None and now.start == process.start
-
-
-def _kill(pid: int, number: int) -> bool:
-    try:
-        os.kill(pid, number)
+        handle = os.pidfd_open(process.pid)
+        try:
+            if not _is_still(process):
+                return False
+            signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
     except OSError:
         return False
     return True
+
+
+def _is_still(process: Process, group: Optional[int] = None) -> bool:
+    """Whether the process is there, and in this group if one is named."""
+    now = look_at(process.pid)
+    return now is not None and now.start == process.start and group in (None, now.group)
 
 
 def kill_groups(processes: Iterable[Process]) -> None:
@@ -244,20 +195,9 @@ def kill_groups(processes: Iterable[Process]) -> None:
         if process.group > 1 and process.session not in not_theirs:
             groups.setdefault(process.group, []).append(process)
     for group, members in groups.items():
-        if any(_is_in_group(member) for member in members):  # else the number may be reused
-            _killpg(group)
-
-
-def _is_in_group(process: Process) -> bool:
-    now = look_at(process.pid)
-    return now is not None and (now.start, now.group) == (process.start, process.group)
-
-
-def _killpg(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except OSError:  # it has ended, or runs as another user
-        return
+        if any(_is_still(member, group) for member in members):  # else the number may be reused
+            with suppress(OSError):  # it has ended, or runs as another user
+                os.killpg(group, signal.SIGKILL)
 
 
 def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
@@ -272,7 +212,7 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     """
     until, quiet, late = time.monotonic() + seconds, 0, False
     reap()
-    while has_children() and quiet < _QUIET_LOOKS and not late:
+    while ended_child() is not None and quiet < _QUIET_LOOKS and not late:
         late = time.monotonic() >= until  # a last look: this process may have been suspended
         alive = [process for process in descendants_of(os.getpid()) if not process.ended]
         kill_groups(alive)
@@ -281,7 +221,7 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
         quiet = 0 if alive else quiet + 1
         time.sleep(_LOOK)
         reap()
-    return has_children()
+    return ended_child() is not None
 
 
 class Exits:
@@ -289,13 +229,9 @@ class Exits:
 
     ``wait4(-1)`` gives ended children in the order of their birth. A pidfd becomes readable when its process
     ends, and epoll's list of what is ready is a queue: it gives them in the order in which they ended.
-
-    Args:
-        keep: where to keep a descriptor; see `launcher.agent.spawn.Limits.keep`.
     """
 
-    def __init__(self, keep: Callable[[int], int] = lambda fd: fd) -> None:
-        self._keep = keep
+    def __init__(self) -> None:
         self._epoll = select.epoll()
         self._pidfds: Dict[int, int] = {}
         self._pids: Dict[int, int] = {}
@@ -309,7 +245,7 @@ class Exits:
         if not hasattr(os, "pidfd_open"):
             return
         try:
-            pidfd = self._keep(os.pidfd_open(pid))
+            pidfd = os.pidfd_open(pid)
         except OSError:  # an old kernel, or no descriptor left for it
             return
         self._epoll.register(pidfd, select.EPOLLIN)
@@ -359,20 +295,13 @@ def ordinal_of(number: int) -> int:
 
 
 def tag_of(pid: int) -> int:
-    """The tag of a process; 0 if it has none, or is gone."""
-    try:
-        return read_tag(_with_reserve(_read, f"/proc/{pid}/limits"))
-    except OSError:
-        return 0
-
-
-def read_tag(limits: bytes) -> int:
-    """The number in a ``/proc/PID/limits``; 0 if it has none.
+    """The tag of a process; 0 if it has none, or is gone.
 
     The line is ``Max realtime timeout      5764607523034234881    unlimited    us``.
     """
-    words = limits.partition(b"Max realtime timeout ")[2].split(None, 1)
-    return int(words[0]) if words and words[0].isdigit() else 0
+    limits: bytes = _of_process(_read, f"/proc/{pid}/limits") or b""
+    fields = limits.partition(b"Max realtime timeout ")[2].split(None, 1)
+    return int(fields[0]) if fields and fields[0].isdigit() else 0
 
 
 def carry_tag(agent: int) -> None:
@@ -402,10 +331,30 @@ def close_inherited() -> None:
                 continue
 
 
-def reset_signals() -> None:
-    """In a fork: the handlers of the parent write to descriptors that mean something else here."""
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoReturn:
+    """In a fork: nothing of the parent may run here any more, whatever happens.
+
+    Args:
+        function: called in a session of its own; its result is the exit status.
+        streams: the descriptors that become stdin, stdout and stderr; all others are closed.
+    """
+    status: Any = 1
+    try:
+        os.setsid()
+        for number, fd in enumerate(streams):
+            os.dup2(fd, number)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
+        # The handlers of the parent write to descriptors that mean something else here.
+        signal.set_wakeup_fd(-1)
+        for handled in signal.valid_signals():
+            if callable(signal.getsignal(handled)):
+                signal.signal(handled, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        close_inherited()
+        status = function()
+    except SystemExit as error:
+        status = error.code
+    finally:
+        if sys.exc_info()[0] is not None:
+            sys.excepthook(*sys.exc_info())
+        os._exit(status if isinstance(status, int) else 0 if status is None else 1)

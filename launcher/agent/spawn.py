@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
 import signal
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from launcher.agent import processes
 
@@ -50,6 +50,7 @@ class Started(NamedTuple):
     tag: int
 
 
+#: Descriptors that a task takes of the agent, and that the agent needs besides.
 _PER_TASK = 4
 _OWN = 64
 
@@ -60,16 +61,10 @@ class Limits:
     A task takes two or three descriptors of the agent, and the usual limit is 1024; programs that use
     select(2) rely on it, so they must not inherit the agent's. Limits are set for the moment of the start,
     not changed afterwards: what a task forks at once has the right ones too.
-
-    Args:
-        agent: the agent's number, for tags.
     """
 
-    def __init__(self, agent: int) -> None:
-        self._agent = agent
+    def __init__(self) -> None:
         self._files = self._raised = resource.getrlimit(resource.RLIMIT_NOFILE)
-        #: There are descriptors enough for pidfds.
-        self.roomy = True
         self._realtime = resource.getrlimit(resource.RLIMIT_RTTIME)
 
     def make_room(self, tasks: int) -> None:
@@ -77,46 +72,24 @@ class Limits:
         _, hard = self._files
         needed = tasks * _PER_TASK + _OWN
         if hard != resource.RLIM_INFINITY:
-            self.roomy = needed <= hard
             needed = min(needed, hard)
         if needed > self._raised[0] != resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
             self._raised = (needed, hard)
 
-    def keep(self, fd: int) -> int:
-        """Move a descriptor that stays open as long as a task above the limit of tasks.
-
-        A start needs numbers below that limit.
-        """
-        soft, _ = self._files
-        if self._raised is self._files or fd < soft // 2:
-            return fd
+    @contextmanager
+    def of_task(self, tag: int) -> Iterator[bool]:
+        """While a process starts: its limits, and its tag. Gives whether this user may set the tag."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
         try:
-            kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, soft)
-        except OSError:  # the limit does not allow it
-            return fd
-        os.close(fd)
-        return kept
-
-    def lend(self, ordinal: int) -> int:
-        """Set the limits for the ``ordinal``-th process that we start.
-
-        Returns:
-            Its tag; 0 if this user may not set one.
-        """
-        number = processes.tag(self._agent, ordinal)
-        if self._raised is not self._files:
-            resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
-        try:
-            resource.setrlimit(resource.RLIMIT_RTTIME, (number, self._realtime[1]))
+            resource.setrlimit(resource.RLIMIT_RTTIME, (tag, self._realtime[1]))
+            tagged = True
         except (OSError, ValueError):  # the hard limit is below it
-            return 0
-        return number
-
-    def take_back(self) -> None:
-        """Set our own limits again."""
-        resource.setrlimit(resource.RLIMIT_RTTIME, self._realtime)
-        if self._raised is not self._files:
+            tagged = False
+        try:
+            yield tagged
+        finally:
+            resource.setrlimit(resource.RLIMIT_RTTIME, self._realtime)
             resource.setrlimit(resource.RLIMIT_NOFILE, self._raised)
 
 
@@ -124,16 +97,19 @@ class Spawner:
     """Starts processes.
 
     Args:
-        limits: those they start with.
+        agent: the agent's number, for tags.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, agent: int) -> None:
+        self.limits = Limits()
+        self._agent = agent
         self._count = 0
         #: Where the agent was started: relative folders begin there.
         self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
-        #: The tasks' standard input, open already, so that one can start when no descriptor is left.
+        #: The tasks' standard input. Their output takes the second one for the moment of the start:
+        #: posix_spawn takes no descriptor above the tasks' limit of open files.
         self._nothing = os.open(os.devnull, os.O_RDONLY)
+        self._output = os.dup(self._nothing)
         self._environment = {**DEFAULTS, **os.environ}
 
     def spawn(
@@ -164,20 +140,33 @@ class Spawner:
         if script is not None and not os.path.exists(script):
             raise _not_found(script)
         path = _find(argv[0], environment.get("PATH", os.defpath))
-        reading, writing = _pipe()
-        reading = self._limits.keep(reading)
-        self._count += 1
-        tag = self._limits.lend(self._count)
         try:
-            pid = _exec(path, argv, environment, (self._nothing, writing, writing))
+            reading, writing = os.pipe()
+        except OSError as error:
+            raise CannotStart(OUR_FAULT, f"no pipe for its output: {error.strerror}") from error
+        os.dup2(writing, self._output, inheritable=False)
+        os.close(writing)
+        self._count += 1
+        tag = processes.tag(self._agent, self._count)
+        streams = (self._nothing, self._output, self._output)
+        try:
+            with self.limits.of_task(tag) as tagged:
+                pid = os.posix_spawn(
+                    path,
+                    argv,
+                    environment,
+                    file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)],
+                    setsid=True,
+                    setsigmask=(),
+                    setsigdef=_ALL_SIGNALS,
+                )
         except (OSError, ValueError) as error:
             os.close(reading)
             raise _explained(error, argv[0], path) from error
         finally:
-            self._limits.take_back()
-            os.close(writing)
+            os.dup2(self._nothing, self._output, inheritable=False)
         os.set_blocking(reading, False)
-        return Started(pid, reading, tag)
+        return Started(pid, reading, tag if tagged else 0)
 
 
 def _enter(home: int, workdir: Optional[str]) -> None:
@@ -202,25 +191,6 @@ def _environment_of(venv: str, environment: Mapping[str, str]) -> Dict[str, str]
 def _at_home(path: str) -> str:
     """Expand ``~/x`` by the home of the user that runs the agent, which the launcher does not know."""
     return os.path.expanduser(path) if path.startswith("~") else path
-
-
-def _pipe() -> Tuple[int, int]:
-    try:
-        return os.pipe()
-    except OSError as error:
-        raise CannotStart(OUR_FAULT, f"no pipe for its output: {error.strerror}") from error
-
-
-def _exec(path: str, argv: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]) -> int:
-    return os.posix_spawn(
-        path,
-        list(argv),
-        environment,
-        file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)],
-        setsid=True,
-        setsigmask=(),
-        setsigdef=_ALL_SIGNALS,
-    )
 
 
 def _find(name: str, path: str) -> str:

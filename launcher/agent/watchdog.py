@@ -2,7 +2,7 @@
 
 It adopts what an agent leaves that was killed, and kills it. It kills an agent that is late: stopped or
 stuck, so that it does not end its tasks itself. An agent with a pipe is late some time after the other end
-of the pipe, or the process that started it, is gone. An agent with sockets renews a deadline in memory that
+of the pipe is gone. An agent with sockets renews a deadline in memory that
 both share. While all is well the watchdog does nothing.
 """
 
@@ -12,19 +12,13 @@ import mmap
 import os
 import select
 import signal
-import socket
 import struct
 import sys
 import time
-from typing import Callable, List, NoReturn, Optional
+from typing import Callable, NoReturn, Optional
 
 from launcher.agent import processes
-from launcher.agent.connection import accept
-from launcher.protocol import Refused, encode
-from launcher.text import signal_name
 
-#: Exit code of an agent whose launcher knows why it ended.
-EXPLAINED = 3
 #: Seconds to keep killing before giving up on what can't be killed.
 KILLING = 5.0
 #: Seconds an agent has to end everything, and itself, once its launcher is gone: its tasks get one of them.
@@ -34,8 +28,6 @@ _LOOK = 0.1
 #: Seconds an agent may be late, and those it gets once more then: the machine may have slept.
 _LATE, _AGAIN = 1.0, 1.0
 _LONGEST = 5.0
-#: Seconds in which a connecting launcher gets the reason why its agent has ended.
-_REFUSING = 10.0
 _MOMENT = struct.Struct("d")
 
 
@@ -67,17 +59,12 @@ class Deadline:
         return now + _AGAIN if now >= until + _LATE else min(until + _LATE, now + _LONGEST)
 
 
-def watch(
-    agent: Callable[[int], int],
-    deadline: Optional[Deadline] = None,
-    listener: Optional[socket.socket] = None,
-) -> NoReturn:
+def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> NoReturn:
     """Run ``agent`` in a child, end what it leaves, and exit; does not return.
 
     Args:
         agent: gets a file descriptor that is at its end when the watchdog is gone; returns an exit code.
         deadline: of an agent with sockets; ``None``: it has a pipe, our stdin and stdout.
-        listener: its socket: a launcher that connects after the agent's end gets the reason.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -88,13 +75,14 @@ def watch(
         _run(agent, reading)
     os.close(reading)
     processes.become_subreaper("launch-watchdog")
-    starters = [] if deadline else [_leave_pipe(), *_parent()]
+    launcher = -1
+    if deadline is None:  # let go of the pipe, but for a descriptor that shows when its other end is gone
+        launcher = os.dup(0)
+        processes.nothing_on(0, 1)
     if os.getpid() == 1:
         _pass_on_sigterm(pid)
-    status = _await(pid, starters, deadline)
+    status = _await(pid, launcher, deadline)
     left = processes.kill_descendants(KILLING, _reap)
-    if status != 0 and listener is not None and status >> 8 != EXPLAINED:
-        _refuse(listener, _how(status))
     os._exit(0 if status == 0 and not left else 1)
 
 
@@ -106,31 +94,6 @@ def _run(agent: Callable[[int], int], watchdog: int) -> NoReturn:
         if code is None:
             sys.excepthook(*sys.exc_info())
         os._exit(1 if code is None else code)
-
-
-def _how(status: int) -> str:
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
-        return f"the agent ended: it was killed by {signal_name(os.WTERMSIG(status))}"
-    return "the agent ended: it was killed"
-
-
-def _refuse(listener: socket.socket, why: str) -> None:
-    """Answer the first connection in time."""
-    until = time.monotonic() + _REFUSING
-    while (left := until - time.monotonic()) > 0:
-        select.select([listener], [], [], left)
-        peer = accept(listener)
-        if peer is not None:
-            peer.settimeout(1.0)
-            try:
-                peer.sendall(b"".join(encode(Refused(why))))
-                peer.shutdown(socket.SHUT_WR)
-                while peer.recv(4096):  # so that closing does not destroy the answer
-                    pass
-            except OSError:  # it has gone
-                pass
-            peer.close()
-            return
 
 
 def _pass_on_sigterm(agent: int) -> None:
@@ -145,26 +108,14 @@ def _pass_on_sigterm(agent: int) -> None:
     signal.signal(signal.SIGTERM, passed_on)
 
 
-def _leave_pipe() -> int:
-    """Let go of the pipe, but for a descriptor that shows when its other end is gone."""
-    launcher = os.dup(0)
-    processes.nothing_on(0, 1)
-    return launcher
+def _await(agent: int, launcher: int, deadline: Optional[Deadline]) -> int:
+    """Wait for the agent's end; its status. Adopted orphans are reaped on the way.
 
-
-def _parent() -> List[int]:
-    """A descriptor that is readable when our parent is gone, where the kernel and Python (3.9) have it."""
-    parent = os.getppid()
-    if parent == 0 or not hasattr(os, "pidfd_open"):  # the parent is outside of our container
-        return []
-    try:
-        return [os.pidfd_open(parent)]
-    except OSError:  # gone already: the pipe shows it
-        return []
-
-
-def _await(agent: int, starters: List[int], deadline: Optional[Deadline]) -> int:
-    """Wait for the agent's end; its status. Adopted orphans are reaped on the way."""
+    Args:
+        agent: its pid.
+        launcher: our end of the pipe; -1: none.
+        deadline: see `watch`.
+    """
     waking, woken = os.pipe()
     for fd in (waking, woken):
         os.set_blocking(fd, False)
@@ -172,14 +123,11 @@ def _await(agent: int, starters: List[int], deadline: Optional[Deadline]) -> int
     signal.signal(signal.SIGCHLD, lambda *_: None)
     poll = select.poll()
     poll.register(waking, select.POLLIN)
-    for fd in starters:  # of a pipe POLLHUP is reported anyway
-        poll.register(fd, 0 if fd == starters[0] else select.POLLIN)
+    if launcher >= 0:
+        poll.register(launcher, 0)  # POLLHUP is reported anyway
     kill_at: Optional[float] = None
     give_up: Optional[float] = None
-    while True:
-        status = _reap(agent)
-        if status is not None:
-            return status
+    while (status := _reap(agent)) is None:
         now = time.monotonic()
         if kill_at is None and deadline is not None and deadline.is_over(now):
             kill_at = now
@@ -191,13 +139,12 @@ def _await(agent: int, starters: List[int], deadline: Optional[Deadline]) -> int
             kill_at = now + _LOOK
         due = kill_at if kill_at is not None else deadline.next_look(now) if deadline else None
         came = [fd for fd, _ in poll.poll(None if due is None else max(0.0, due - now) * 1000 + 1)]
-        if kill_at is None and any(fd in came for fd in starters):
-            for fd in starters:
-                poll.unregister(fd)
-            starters = []
+        if launcher in came:
+            poll.unregister(launcher)
             kill_at = time.monotonic() + ALONE
         if waking in came:
             os.read(waking, 4096)
+    return status
 
 
 def _has_ended(agent: int) -> bool:

@@ -25,9 +25,8 @@ from launcher.protocol import (
     Channel,
     CloseCommand,
     CommandCredit,
+    CommandData,
     CommandEnded,
-    CommandInput,
-    CommandOutput,
     Decoder,
     Message,
     Refused,
@@ -56,7 +55,7 @@ _MOST_WAITING = 2 * WINDOW
 _GRACE = 6.0
 _READ = 128 * 1024
 _LOOK, _LONGEST_WAIT = 0.05, 2.0
-_OF_COMMANDS = (CommandOutput, CommandCredit, CommandEnded)
+_OF_COMMANDS = (CommandData, CommandCredit, CommandEnded)
 
 
 class Wake:
@@ -487,12 +486,12 @@ class LinkCommand:
         self._status: int | None = None
         self._ended = threading.Event()
 
-    def take(self, message: CommandOutput | CommandCredit | CommandEnded) -> None:
+    def take(self, message: CommandData | CommandCredit | CommandEnded) -> None:
         """By the link's thread: a message of this command."""
         with self._lock:
             if isinstance(message, CommandCredit):
                 self._credit += message.size
-            elif isinstance(message, CommandOutput):
+            elif isinstance(message, CommandData):
                 self._output += message.data
                 self._output_ended = not message.data
             else:
@@ -537,7 +536,7 @@ class LinkCommand:
             count = min(len(data), self._credit)
             self._credit -= count
         if count:
-            self._link.send(CommandInput(self.number, bytes(data[:count])))
+            self._link.send(CommandData(self.number, bytes(data[:count])))
         return count
 
     def wait(self, seconds: float) -> int | None:

@@ -11,10 +11,9 @@ import fcntl
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Sequence
-from typing import NoReturn
+from functools import partial
 
 from launcher.agent import main, processes, sweep
 from launcher.errors import TransportError
@@ -194,44 +193,18 @@ class LocalTransport:
             for _ in range(3):
                 fds.extend(os.pipe())
             commands_out, commands_in, events_out, events_in, stderr_out, stderr_in = fds
-            pid = _fork(host.name, number, (commands_out, events_in, stderr_in))
+            threads = len(os.listdir("/proc/self/task"))
+            if threads > 1:
+                raise RuntimeError(f"a process of {threads} threads can't be forked into an agent")
+            pid = os.fork()
         except (OSError, RuntimeError) as error:
             for fd in fds:
                 os.close(fd)
             why = (isinstance(error, OSError) and error.strerror) or str(error)
             raise TransportError(f"{host.name}: the agent can't be started: {why}") from error
+        if pid == 0:
+            agent = partial(main.run, {"host": host.name, "agent": number})
+            processes.become_function(agent, (commands_out, events_in, stderr_in))
         for fd in (commands_out, events_in, stderr_in):
             os.close(fd)
         return LocalLink(host.name, pid, number, events_out, commands_in, stderr_out)
-
-
-def _fork(host: str, number: int, streams: Sequence[int]) -> int:
-    """The pid of a new agent whose stdin, stdout and stderr are ``streams``.
-
-    Raises:
-        OSError: no process is left for it.
-        RuntimeError: this process can't be forked.
-    """
-    threads = len(os.listdir("/proc/self/task"))
-    if threads > 1:
-        raise RuntimeError(f"a process of {threads} threads can't be forked into an agent")
-    pid = os.fork()
-    if pid == 0:
-        _become_agent(host, number, streams)
-    return pid
-
-
-def _become_agent(host: str, number: int, streams: Sequence[int]) -> NoReturn:
-    """In the child: nothing of the launcher's own may run any more, whatever happens."""
-    try:
-        os.setsid()
-        for fd, stream in enumerate(streams):
-            os.dup2(stream, fd)
-        sys.stderr = os.fdopen(2, "w", closefd=False)
-        processes.reset_signals()
-        main.run({"host": host, "agent": number})
-    finally:  # an agent does not return: it failed, and stderr is the link's
-        try:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(1)

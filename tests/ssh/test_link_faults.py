@@ -152,7 +152,7 @@ def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach:
     try:
         until(lambda: len(first.named("sleep")) == 3, TIME_LIMIT, "all of them sleep")
         first.kill("launch-watchdog", "launch-agent")
-        assert first.agent.to_the_end(TIME_LIMIT) == "its agent and its watchdog were killed"
+        assert first.agent.to_the_end(TIME_LIMIT) == "the agent ended: it was killed"
         until(lambda: len(first.named("sleep")) == 1, TIME_LIMIT, "what they left is ended")
         second, third = reach(), reach()
         third.agent.started("worker/0", ["sleep", "604"])

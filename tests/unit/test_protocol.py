@@ -23,7 +23,7 @@ FROM_AGENT = [
     events.TaskExited("node1", 2.5, WORKER, 1, None, 9, 4096, 0.25, "kernel log"),
     events.TaskGone("node1", 2.5, WORKER, 1, 3, (5, 6)),
     events.TaskOutput("node1", WORKER, 1, b"\xff\x00line\n"),
-    protocol.CommandOutput(3, b""),
+    protocol.CommandData(3, b""),
 ]
 FROM_LAUNCHER = [
     events.HoldPorts("node1", (WORKER,)),
@@ -92,7 +92,7 @@ def test_a_wrong_message_is_an_error_of_the_protocol(data: bytes):
 
 def test_a_message_that_is_too_large_is_not_sent():
     with pytest.raises(ProtocolError):
-        encode(protocol.CommandInput(1, bytes(protocol.MAX_FRAME)))
+        encode(protocol.CommandData(1, bytes(protocol.MAX_FRAME)))
 
 
 class Pair:
@@ -143,8 +143,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_connections_break(steps: list
     for action, end, size in steps:
         if action == "send":
             command = len(sent[end])
-            record = protocol.CommandInput if end == 0 else protocol.CommandOutput
-            sent[end].append(record(command, bytes(size)))
+            sent[end].append(protocol.CommandData(command, bytes(size)))
             pair.ends[end].send(sent[end][-1])
         elif action == "move":
             pair.move(end, size)

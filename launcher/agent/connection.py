@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 from launcher.agent.processes import nothing_on
 from launcher.errors import ProtocolError
@@ -27,70 +27,82 @@ CLOSED_GRACE = 1.0
 ALIVE = 4.5
 _READ = 128 * 1024
 _MANY_BUFFERS = 512
-#: Peers that may wait to greet.
-_MOST_PEERS = 8
+#: Connections that the kernel may keep until the agent accepts them.
+_BACKLOG = 8
 _CREDENTIALS = struct.Struct("3i")
 
 
 class Connection:
-    """Reads and writes messages without blocking.
+    """Reads and writes messages without blocking: over a pipe, or over one socket at a time.
 
     Args:
         selector: wakes the agent.
         host: its name in the plan.
-        session: see `launcher.protocol.Channel`.
+        listener: see `listen`; ``None``: our stdin and stdout are the connection, which does not come back.
+        token: what each connection to the listener must show first.
+        lease: seconds that the tasks outlive a silent launcher.
+        first: seconds for the first connection.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, host: str, session: str = "") -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        host: str,
+        listener: Optional[socket.socket] = None,
+        token: str = "",
+        lease: float = float("inf"),
+        first: float = 0.0,
+    ) -> None:
         self._selector = selector
-        self.channel = Channel(lambda: Decoder(False, host), session)
+        self._listener, self._token, self._lease = listener, token, lease
+        self.channel = Channel(lambda: Decoder(False, host), token)
         #: Called with each message, and when the launcher is gone for good; set by the agent.
         self.take: Callable[[Message], None] = lambda message: None
         self.gone: Callable[[], None] = lambda: None
+        self.is_pipe = listener is None
         #: The launcher is gone: what is sent is dropped.
         self.broken = False
-        self.reading = self.writing = -1
+        self._reading = self._writing = -1
         self._full = False
         self._received_at = time.monotonic()
+        #: When to give up while there is no connection.
+        self._until = self._received_at + first
+        #: The number of the present connection.
+        self._attempt = -1
+        #: A peer that has not greeted yet.
+        self._peer: Optional[socket.socket] = None
+        if listener is None:
+            self._attach(os.dup(0), os.dup(1))
+            nothing_on(0, 1)
+        else:
+            selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def attach(self, reading: int, writing: int) -> None:
-        """Use these descriptors, which do not block."""
-        self.reading, self.writing = reading, writing
-        self._selector.register(reading, selectors.EVENT_READ, self._read)
-
-    def detach(self) -> None:
-        """Close the descriptors."""
-        if self.reading >= 0:
-            self._wait_to_write(False)
-            self._selector.unregister(self.reading)
-            os.close(self.reading)
-            os.close(self.writing)
-            self.reading = self.writing = -1
-
-    def give_up(self) -> None:
-        """Drop what is there to send, and what will be."""
-        self.broken = True
-        self.detach()
+    # ------------------------------------------------------------------ for the agent
 
     def send(self, message: Message, bulk: bool = False) -> None:
         """Queue a message (see `Channel.send`), and send what the connection takes."""
         if not self.broken:
             self.channel.send(message, bulk)
             if not self._full:
-                self.flush()
+                self._flush()
 
     def hold(self, on: bool) -> None:
         """Keep task output here, or send it again."""
         self.channel.held = on
-        self.flush()
+        self._flush()
 
-    #: Whether it is a pipe, which does not come back.
-    is_pipe = False
+    def refuse(self, why: str) -> None:
+        """Send the launcher the reason why the agent ends without closing, then end the connection."""
+        self._flush()
+        if self._writing >= 0 and not self._full:
+            with suppress(OSError):  # it is broken
+                os.write(self._writing, b"".join(encode(Refused(why))))
+        self._give_up()
 
     @property
     def until(self) -> float:
         """When to give up if nothing comes from the launcher (monotonic)."""
-        return float("inf")
+        return self._received_at + self._lease if self._reading >= 0 else self._until
 
     @property
     def pending(self) -> int:
@@ -102,35 +114,88 @@ class Connection:
         """Whether the launcher has all messages, or never will."""
         return self.broken or self.channel.idle
 
-    def flush(self) -> None:
+    def next_due(self) -> Optional[float]:
+        """When `on_time` is due (monotonic); ``None``: never."""
+        if self.broken:
+            return None
+        due = self.channel.next_due() if self._writing >= 0 and not self._full else None
+        return self.until if due is None else min(due, self.until)
+
+    def on_time(self, now: float) -> None:
+        """Send what is due; give up if the launcher is gone."""
+        due = self.next_due()
+        if due is None or due > now:
+            return
+        if now >= self.until:
+            self._give_up()
+            self.gone()
+        else:
+            self._flush()
+
+    # ------------------------------------------------------------------ the connection
+
+    def _attach(self, reading: int, writing: int) -> None:
+        for fd in (reading, writing):
+            os.set_blocking(fd, False)
+        self._reading, self._writing = reading, writing
+        self._selector.register(reading, selectors.EVENT_READ, self._read)
+
+    def _detach(self) -> None:
+        if self._reading >= 0:
+            self._wait_to_write(False)
+            self._selector.unregister(self._reading)
+            os.close(self._reading)
+            os.close(self._writing)
+            self._reading = self._writing = -1
+        self.channel.disconnect()
+
+    def _ended(self) -> None:
+        """The connection has closed: to a socket the launcher may connect again."""
+        self._detach()
+        now = time.monotonic()
+        if self.is_pipe:
+            self._until = now
+        elif now - self._received_at < ALIVE:
+            self._until = now + min(max(CLOSED_GRACE, self.channel.grace), self._lease)
+        else:
+            self._until = self._received_at + self._lease
+
+    def _give_up(self) -> None:
+        """Drop what is there to send, and what will be."""
+        self.broken = True
+        self._detach()
+        self._drop_peer()
+        if self._listener is not None and self._listener.fileno() >= 0:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+
+    def _flush(self) -> None:
         """Send what the connection takes now."""
         try:
-            while self.writing >= 0 and (buffers := self.channel.output(time.monotonic())):
-                self.channel.sent(os.writev(self.writing, buffers[:_MANY_BUFFERS]))
+            while self._writing >= 0 and (buffers := self.channel.output(time.monotonic())):
+                self.channel.sent(os.writev(self._writing, buffers[:_MANY_BUFFERS]))
             self._wait_to_write(False)
         except BlockingIOError:
             self._wait_to_write(True)
         except OSError:
-            self.detach()
-            self.ended()
+            self._ended()
 
     def _wait_to_write(self, full: bool) -> None:
         if full and not self._full:
-            self._selector.register(self.writing, selectors.EVENT_WRITE, self.flush)
+            self._selector.register(self._writing, selectors.EVENT_WRITE, self._flush)
         elif self._full and not full:
-            self._selector.unregister(self.writing)
+            self._selector.unregister(self._writing)
         self._full = full
 
     def _read(self) -> None:
         try:
-            data = os.read(self.reading, _READ)
+            data = os.read(self._reading, _READ)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            self.detach()
-            self.ended()
+            self._ended()
             return
         self._received_at = time.monotonic()
         messages = self.channel.receive(data)
@@ -138,98 +203,29 @@ class Connection:
             self.take(message)
         self.channel.took(len(messages), self._received_at)
         if not self._full:
-            self.flush()
+            self._flush()
 
-    def refuse(self, why: str) -> None:
-        """Send the launcher the reason why the agent ends without closing, then end the connection."""
-        self.flush()
-        if self.writing >= 0 and not self._full:
-            with suppress(OSError):  # it is broken
-                os.write(self.writing, b"".join(encode(Refused(why))))
-        self.give_up()
-
-    def ended(self) -> None:
-        """The connection has closed."""
-        raise NotImplementedError
-
-    def next_due(self) -> Optional[float]:
-        """When `on_time` is due (monotonic); ``None``: never."""
-        return self.channel.next_due() if self.writing >= 0 and not self._full else None
-
-    def on_time(self, now: float) -> None:
-        """Send what is due."""
-        due = self.next_due()
-        if due is not None and due <= now:
-            self.flush()
-
-
-class PipeConnection(Connection):
-    """A pipe: its end is the end of the launcher. It takes the place of stdin and stdout."""
-
-    is_pipe = True
-
-    def __init__(self, selector: selectors.BaseSelector, host: str) -> None:
-        super().__init__(selector, host)
-        reading, writing = os.dup(0), os.dup(1)
-        nothing_on(0, 1)
-        for fd in (reading, writing):
-            os.set_blocking(fd, False)
-        self.attach(reading, writing)
-
-    def ended(self) -> None:
-        """See `Connection.ended`."""
-        self.give_up()
-        self.gone()
-
-
-class SocketConnection(Connection):
-    """Connections to a listening socket, one at a time; a newer one replaces an older one.
-
-    Args:
-        selector, host: see `Connection`.
-        listener: see `listen`.
-        token: what each connection must show first.
-        lease: seconds that the tasks outlive a silent launcher.
-        first: seconds for the first connection.
-    """
-
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        host: str,
-        listener: socket.socket,
-        token: str,
-        lease: float,
-        first: float,
-    ) -> None:
-        super().__init__(selector, host, token)
-        self._listener = listener
-        self._token = token
-        self._lease = lease
-        self._until = time.monotonic() + first
-        self._attempt = -1
-        #: Peers that have not greeted yet.
-        self._peers: Dict[socket.socket, Decoder] = {}
-        selector.register(listener, selectors.EVENT_READ, self._accept)
-
-    @property
-    def until(self) -> float:
-        """See `Connection.until`."""
-        return self._received_at + self._lease if self.reading >= 0 else self._until
+    # ------------------------------------------------------------------ new connections
 
     def _accept(self) -> None:
-        peer = accept(self._listener)
-        if peer is None:
+        """Let a peer greet, in place of any other that has not."""
+        assert self._listener is not None
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:  # it has gone
             return
-        if len(self._peers) == _MOST_PEERS:
-            self._drop(next(iter(self._peers)))
-        self._peers[peer] = Decoder(False, only=(Hello,))
+        if _peer_uid(peer) != os.getuid():
+            peer.close()
+            return
+        self._drop_peer()
+        peer.setblocking(False)
+        self._peer, self._greeting = peer, Decoder(False, only=(Hello,))
         self._selector.register(peer, selectors.EVENT_READ, lambda: self._greet(peer))
 
     def _greet(self, peer: socket.socket) -> None:
         try:
             data = peer.recv(_READ)
-            hellos: List[Hello] = self._peers[peer].feed(data)
+            hellos: List[Hello] = self._greeting.feed(data)
         except BlockingIOError:
             return
         except (OSError, ProtocolError):
@@ -238,66 +234,26 @@ class SocketConnection(Connection):
             return
         hello = hellos[0] if hellos else None
         if hello is None or hello.session != self._token or hello.attempt <= self._attempt:
-            self._drop(peer)
+            self._drop_peer()
             return
-        del self._peers[peer]
         self._selector.unregister(peer)
-        self._replace(peer, hello)
-
-    def _replace(self, peer: socket.socket, hello: Hello) -> None:
-        self.detach()
+        self._peer = None
+        self._detach()
         self._attempt = hello.attempt
         self._received_at = time.monotonic()
+        self._attach(os.dup(peer.fileno()), peer.detach())
         self.channel.connect(hello.attempt, self._received_at)
-        self.attach(os.dup(peer.fileno()), peer.detach())
         try:
             self.channel.greeted(hello)
         except ProtocolError:
-            self.detach()
-            self.ended()
-            return
-        self.flush()
+            self._ended()
+        self._flush()
 
-    def _drop(self, peer: socket.socket) -> None:
-        del self._peers[peer]
-        self._selector.unregister(peer)
-        peer.close()
-
-    def detach(self) -> None:
-        """See `Connection.detach`."""
-        super().detach()
-        self.channel.disconnect()
-
-    def give_up(self) -> None:
-        """See `Connection.give_up`; no launcher can connect any more."""
-        super().give_up()
-        for peer in list(self._peers):
-            self._drop(peer)
-        if self._listener.fileno() >= 0:
-            self._selector.unregister(self._listener)
-            self._listener.close()
-
-    def ended(self) -> None:
-        """See `Connection.ended`: the launcher may come back."""
-        now = time.monotonic()
-        alive = now - self._received_at < ALIVE
-        grace = min(max(CLOSED_GRACE, self.channel.grace), self._lease)
-        self._until = now + grace if alive else self._received_at + self._lease
-
-    def next_due(self) -> Optional[float]:
-        """See `Connection.next_due`."""
-        if self.broken:
-            return None
-        due = super().next_due()
-        return self.until if due is None else min(due, self.until)
-
-    def on_time(self, now: float) -> None:
-        """See `Connection.on_time`."""
-        if not self.broken and now >= self.until:
-            self.give_up()
-            self.gone()
-        else:
-            super().on_time(now)
+    def _drop_peer(self) -> None:
+        if self._peer is not None:
+            self._selector.unregister(self._peer)
+            self._peer.close()
+            self._peer = None
 
 
 def listen(token: str) -> socket.socket:
@@ -309,25 +265,12 @@ def listen(token: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(_address(token))
-        listener.listen(_MOST_PEERS)
+        listener.listen(_BACKLOG)
     except OSError:
         listener.close()
         raise
     listener.setblocking(False)
     return listener
-
-
-def accept(listener: socket.socket) -> Optional[socket.socket]:
-    """A peer that runs as this user; ``None``: it does not, or has gone."""
-    try:
-        peer, _ = listener.accept()
-    except OSError:
-        return None
-    if _peer_uid(peer) != os.getuid():
-        peer.close()
-        return None
-    peer.setblocking(False)
-    return peer
 
 
 def connect_to(token: str, seconds: float) -> Optional[socket.socket]:

@@ -29,7 +29,7 @@ import time
 from typing import Any, Callable, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
-from launcher.agent.connection import Connection, PipeConnection, SocketConnection, connect_to, listen
+from launcher.agent.connection import Connection, connect_to, listen
 from launcher.agent.watchdog import Deadline, watch
 from launcher.protocol import Refused, encode
 
@@ -52,7 +52,7 @@ def run(arguments: Mapping[str, Any]) -> NoReturn:
 
     def agent(watchdog: int) -> int:
         selector = selectors.DefaultSelector()
-        return _serve(number, PipeConnection(selector, host), selector, watchdog)
+        return _serve(number, Connection(selector, host), selector, watchdog)
 
     watch(agent)
 
@@ -108,7 +108,7 @@ def _listen_and_serve(arguments: Mapping[str, Any], listener: socket.socket) -> 
     def agent(watchdog: int) -> int:
         selector = selectors.DefaultSelector()
         token, lease = str(arguments["token"]), float(arguments["lease"])
-        connection = SocketConnection(selector, host, listener, token, lease, _FIRST)
+        connection = Connection(selector, host, listener, token, lease, _FIRST)
         code = _serve(number, connection, selector, watchdog, deadline.renew)
         if connection.broken:
             _remove_files(arguments)

@@ -357,4 +357,7 @@ def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoRe
     finally:
         if sys.exc_info()[0] is not None:
             sys.excepthook(*sys.exc_info())
+        with suppress(OSError):  # nothing reads it
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status if isinstance(status, int) else 0 if status is None else 1)

@@ -60,7 +60,7 @@ class Agent:
         self._ports = ports.PortKeeper()
         self._families = Families()
         self._stopping = Stopping(self._families, self._report_signal)
-        self._children = Children(selector, connection, self._families.ignore)
+        self._children = Children(selector, connection, self._families.own.add)
         self._tasks: Dict[TaskId, Task] = {}
         self._by_pid: Dict[int, Task] = {}
         self._oom = host.OomWatch()
@@ -112,28 +112,25 @@ class Agent:
             self._turn(0.05)
         return 0
 
-    def _turn(self, longest: Optional[float] = None) -> None:
+    def _turn(self, longest: float = 3600.0) -> None:
         """Wait for something to happen, and act on it; what tasks print comes last."""
         ready = self._selector.select(self._seconds_to_wait(longest))
         for key, _ in sorted(ready, key=lambda event: event[0].fd in self._outputs):
             if self._selector.get_map().get(key.fd) == key:  # else another event has closed it
                 key.data()
         now = time.monotonic()
-        look = self._stopping.next_look()
-        if look is not None and look <= now:
+        due = self._stopping.next_due()
+        if due is not None and due <= now:
             self._look_at_stopping()
         for part in (self._children, self._outputs, self._connection):
             part.on_time(now)
         self._outputs.pause_or_go_on()
         self._renew(max(self._connection.until, self._ending_until or 0.0))
 
-    def _seconds_to_wait(self, longest: Optional[float]) -> Optional[float]:
-        times = [self._stopping.next_look(), self._outputs.next_due(), self._children.next_due()]
-        times.append(self._connection.next_due())
-        due = [at - time.monotonic() for at in times if at is not None]
-        if longest is not None:
-            due.append(longest)
-        return max(0.0, min(due)) if due else None
+    def _seconds_to_wait(self, longest: float) -> float:
+        parts = (self._stopping, self._outputs, self._children, self._connection)
+        times = [due for part in parts if (due := part.next_due()) is not None]
+        return max(0.0, min([longest, *(due - time.monotonic() for due in times)]))
 
     def _listen(self) -> None:
         """Listen to ended children, to SIGTERM and to the watchdog."""
@@ -207,12 +204,15 @@ class Agent:
     def _start(self, command: events.StartTask) -> None:
         argv, env = command.argv, dict(command.env)
         if self._cluster is not None:
-            words, variables = complete(self._cluster, command.task, command.args, command.flags)
-            argv, env = argv + words, {**env, **variables}
+            arguments, variables = complete(self._cluster, command.task, command.args, command.flags)
+            argv += arguments
+            env.update(variables)
         try:
             started = self._spawner.spawn(argv, env, command.workdir, command.venv, command.script)
         except CannotStart as fault:
-            self._not_started(command, fault.code, fault.why)
+            self._send(
+                events.TaskNotStarted("", events.now(), command.task, command.attempt, fault.code, fault.why)
+            )
             return
         task = Task(command.task, command.attempt, started.pid, started.output, command.steps)
         self._tasks[task.id] = self._by_pid[task.pid] = task
@@ -222,10 +222,6 @@ class Agent:
         self._send(events.TaskStarted("", events.now(), task.id, task.attempt, task.pid))
         if self._closing:
             self._end([task], ABANDONED)
-
-    def _not_started(self, command: events.StartTask, code: int, why: str) -> None:
-        now = events.now()
-        self._send(events.TaskNotStarted("", now, command.task, command.attempt, code, why))
 
     # ------------------------------------------------------------------ ended processes
 
@@ -260,7 +256,7 @@ class Agent:
         got, status, usage = os.wait4(pid, os.WNOHANG)
         if not got:  # a debugger has it: SIGCHLD comes when it lets go
             return
-        self._families.child_ended(pid)
+        self._families.own.discard(pid)
         self._children.reaped(pid, status)
         task = self._by_pid.pop(pid, None)
         if task is not None and not task.exited:
@@ -277,24 +273,20 @@ class Agent:
         self._send(events.TaskExited("", now, task.id, task.attempt, code, number, peak, cpu, oom))
 
     def _look_at_stopping(self, exited: Sequence[Task] = ()) -> None:
-        self._stopping.look(time.monotonic())
-        for task in {id(task): task for task in (*exited, *self._stopping.done())}.values():
+        done = self._stopping.look(time.monotonic())
+        for task in {id(task): task for task in (*exited, *done)}.values():
             if task.exited and task.stop is None:
-                self._processes_are_over(task)
-
-    def _processes_are_over(self, task: Task) -> None:
-        task.empty = True
-        self._outputs.read_rest(task)
-        self._gone_if_done(task)
+                task.empty = True
+                self._outputs.read_rest(task)
+                self._gone_if_done(task)
 
     def _gone_if_done(self, task: Task) -> None:
         if not task.empty or task.output is not None or self._tasks.get(task.id) is not task:
             return
         del self._tasks[task.id]
         self._families.forget(task.id)
-        now = events.now()
         left = len(task.leftovers)
-        gone = events.TaskGone("", now, task.id, task.attempt, left, task.unkillable)
+        gone = events.TaskGone("", events.now(), task.id, task.attempt, left, task.unkillable)
         self._send(gone, bulk=True)
 
     # ------------------------------------------------------------------ stopping
@@ -313,8 +305,7 @@ class Agent:
         self._look_at_stopping()
 
     def _report_signal(self, task: Task, number: int, count: int) -> None:
-        now = events.now()
-        self._send(events.TaskSignalled("", now, task.id, task.attempt, number, count))
+        self._send(events.TaskSignalled("", events.now(), task.id, task.attempt, number, count))
 
     def _end_strays(self) -> None:
         """Kill what belongs to no task: it left its session and removed its process tag."""

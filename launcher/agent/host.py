@@ -19,6 +19,7 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from typing import Any, Dict, List, Optional, Tuple
 
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader")
@@ -30,7 +31,7 @@ def host_facts() -> Dict[str, Any]:
     """The table above, as a dict."""
     return {
         "hostname": os.uname().nodename,
-        "addresses": _ipv4_addresses() + _ipv6_addresses(),
+        "addresses": _addresses(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -40,34 +41,27 @@ def host_facts() -> Dict[str, Any]:
 
 
 def _lines(path: str) -> List[str]:
+    """The lines of a file of the kernel; none if it can't be read."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().splitlines()
     except OSError:
         return []
 
 
-def _ipv4_addresses() -> List[str]:
-    """Local addresses in the kernel's routing table: ``|-- 10.0.0.7`` above ``/32 host LOCAL``."""
-    found: List[str] = []
-    candidate = ""
-    for line in _lines("/proc/net/fib_trie"):
-        word = line.strip()
-        if word.startswith("|--"):
-            candidate = word[4:]
-        elif word == "/32 host LOCAL" and not candidate.startswith("127.") and candidate not in found:
-            found.append(candidate)
-    return found
+#: A local address in the kernel's routing table: ``|-- 10.0.0.7`` above ``/32 host LOCAL``.
+_IPV4 = re.compile(r"\|-- (\S+)\n(?:\s+/.*\n)*?\s+/32 host LOCAL")
 
 
-def _ipv6_addresses() -> List[str]:
-    """From ``/proc/net/if_inet6``: 32 hex digits, index, prefix, scope, flags, name; link-local left out."""
-    found: List[str] = []
-    for line in _lines("/proc/net/if_inet6"):
+def _addresses() -> List[str]:
+    """All but loopback and link-local ones."""
+    found = dict.fromkeys(_IPV4.findall("\n".join(_lines("/proc/net/fib_trie"))))
+    addresses = [address for address in found if not address.startswith("127.")]
+    for line in _lines("/proc/net/if_inet6"):  # 32 hex digits, index, prefix, scope, flags, name
         digits, _, _, scope = line.split()[:4]
         if scope == "00":  # global
-            found.append(":".join(digits[start : start + 4] for start in range(0, 32, 4)))
-    return found
+            addresses.append(":".join(digits[start : start + 4] for start in range(0, 32, 4)))
+    return addresses
 
 
 def ask_for_gpus() -> None:
@@ -93,28 +87,19 @@ _KILLED = re.compile(rb"Killed process (\d+) \(")
 #: From so many bytes on a limit of version 1 means that there is none.
 _NO_LIMIT = 1 << 60
 #: Seconds in which the kernel's log follows its count.
-_PATIENCE = 0.02
+_LOG_DELAY = 0.02
 
 
 def _count(path: str) -> Optional[int]:
     """The number of kills in a file with a line ``oom_kill N``; ``None``: it has none."""
-    try:
-        with open(path, "rb") as file:
-            found = re.search(rb"^oom_kill (\d+)$", file.read(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found.group(1)) if found else None
+    counts = (line.split()[1] for line in _lines(path) if line.startswith("oom_kill "))
+    return next(map(int, counts), None)
 
 
 def _cgroup_files() -> List[str]:
     """Files that count the kills in the control group we, and so our tasks, are in."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            groups = [line.split(":", 2) for line in file.read().splitlines()]
-    except OSError:
-        return []
     files = []
-    for _, controllers, path in groups:
+    for _, controllers, path in (line.split(":", 2) for line in _lines("/proc/self/cgroup")):
         if not controllers:  # version 2
             files.append(_seen_here("/sys/fs/cgroup", path, "memory.events"))
         elif "memory" in controllers.split(","):
@@ -131,11 +116,7 @@ def _seen_here(mounted: str, path: str, name: str) -> str:
 def _limit(path: str) -> str:
     """The limit of the group whose kills are counted in ``path``, for messages; empty: it has none."""
     for name in ("memory.max", "memory.limit_in_bytes"):
-        try:
-            with open(os.path.join(os.path.dirname(path), name), "rb") as file:
-                limit = file.read().strip()
-        except OSError:
-            continue
+        limit = "".join(_lines(os.path.join(os.path.dirname(path), name)))
         if limit.isdigit() and int(limit) < _NO_LIMIT:
             return f", its limit is {int(limit) >> 20} MiB"
     return ""
@@ -180,36 +161,21 @@ class OomWatch:
 _OWN_PIDS = "pid:[4026531836]"
 
 
-def _sees_all_pids() -> bool:
-    """Whether pids here are those the kernel's log has: in a container they are not."""
-    try:
-        return os.readlink("/proc/self/ns/pid") == _OWN_PIDS
-    except OSError:
-        return False
-
-
 class KernelLog:
-    """The kernel's log from now on, where we may read it and its pids are ours."""
+    """The kernel's log from now on, where we may read it and its pids are ours (not in a container)."""
 
     def __init__(self) -> None:
         self._killed: Dict[int, str] = {}
         self._fd = -1
-        if not _sees_all_pids():
-            return
-        try:
-            self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-            os.lseek(self._fd, 0, os.SEEK_END)
-        except OSError:
-            self._fd = -1
-
-    @property
-    def readable(self) -> bool:
-        """Whether we may read it."""
-        return self._fd >= 0
+        with suppress(OSError):
+            if os.readlink("/proc/self/ns/pid") == _OWN_PIDS:
+                self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+                os.lseek(self._fd, 0, os.SEEK_END)
+        self.readable = self._fd >= 0
 
     def record_of(self, pid: int) -> str:
         """Its record on killing ``pid``; waits a moment for it."""
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _LOG_DELAY
         while self.readable:
             self._read()
             if pid in self._killed or time.monotonic() > until:

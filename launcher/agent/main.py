@@ -160,17 +160,20 @@ def connect(arguments: Mapping[str, Any]) -> int:
         sweep.sweep(number, _KILLING)
         _refuse(_no_agent(float(arguments.get("age", 0.0))))
         return 1
-    down = threading.Thread(target=_pump_down, args=(agent, number), daemon=True)
+    closed = threading.Event()
+    down = threading.Thread(target=_pump_down, args=(agent, number, closed), daemon=True)
     down.start()
     try:
         while data := os.read(0, _READ):
             agent.sendall(data)
-    except OSError:  # the agent has closed: `_pump_down` looks after what it left
+    except OSError:
+        closed.wait(_ACCEPTING)
+    if closed.is_set():  # by the agent: `_pump_down` ends what it left
         down.join(2 * _ACCEPTING)
     os._exit(0)
 
 
-def _pump_down(agent: socket.socket, number: int) -> None:
+def _pump_down(agent: socket.socket, number: int, closed: threading.Event) -> None:
     """Pass on what the agent sends; when it ended without a word, report that, and end what it left."""
     try:
         try:
@@ -178,6 +181,7 @@ def _pump_down(agent: socket.socket, number: int) -> None:
                 _write(1, data)
         except ConnectionResetError:
             pass
+        closed.set()
         until = time.monotonic() + _ACCEPTING
         while sweep.is_looked_after(number):
             if time.monotonic() > until:  # it lives: a newer connection replaced this one

@@ -28,37 +28,30 @@ class Families:
     """Follows main processes, and finds the other processes of their tasks."""
 
     def __init__(self) -> None:
-        self._children: Set[int] = set()
-        self._sessions: Dict[int, TaskId] = {}
-        self._tags: Dict[int, TaskId] = {}
+        #: Children that the agent started and has not reaped.
+        self.own: Set[int] = set()
+        #: Tasks by the pids of their main processes (the sessions) and by their tags, which are larger.
+        self._tasks: Dict[int, TaskId] = {}
         self._known: Dict[Tuple[int, int], Optional[TaskId]] = {}
 
     def add(self, task: TaskId, pid: int, tag: int) -> None:
         """``pid`` is the main process of ``task``; what it starts carries this tag (0: none)."""
-        self._children.add(pid)
-        self._sessions[pid] = task
-        self._tags[tag or -pid] = task
-
-    def ignore(self, pid: int) -> None:
-        """``pid`` is a child of ours that belongs to no task."""
-        self._children.add(pid)
-
-    def child_ended(self, pid: int) -> None:
-        """A child that we started was reaped; its number may be used again, its session lives on."""
-        self._children.discard(pid)
+        self.own.add(pid)
+        self._tasks[pid] = task
+        if tag:
+            self._tasks[tag] = task
 
     def forget(self, task: TaskId) -> None:
         """The task is gone."""
-        self._sessions = {pid: other for pid, other in self._sessions.items() if other != task}
-        self._tags = {tag: other for tag, other in self._tags.items() if other != task}
-        if not self._sessions:
+        self._tasks = {key: other for key, other in self._tasks.items() if other != task}
+        if not self._tasks:
             self._known.clear()
 
     def orphans(self) -> Orphans:
         """The living orphans that the agent inherited."""
         found: Orphans = {}
         for pid in processes.children_of(os.getpid()):
-            process = None if pid in self._children else processes.look_at(pid)
+            process = None if pid in self.own else processes.look_at(pid)
             if process is not None and not process.ended:
                 found.setdefault(self._owner(process), []).append(process)
         return found
@@ -86,8 +79,8 @@ class Families:
         return self._known[key]
 
     def _find_owner(self, process: Process) -> Optional[TaskId]:
-        owner = self._tags.get(processes.tag_of(process.pid)) or self._sessions.get(process.session)
-        tasks = set(self._sessions.values())
+        owner = self._tasks.get(processes.tag_of(process.pid)) or self._tasks.get(process.session)
+        tasks = set(self._tasks.values())
         return tasks.pop() if owner is None and len(tasks) == 1 else owner
 
 
@@ -188,7 +181,6 @@ class Stopping:
         self._families = families
         self._report = report
         self._tasks: Dict[TaskId, Task] = {}
-        self._done: List[Task] = []
         self._next = 0.0
 
     def __bool__(self) -> bool:
@@ -200,31 +192,38 @@ class Stopping:
         self._tasks[task.id] = task
         self._next = now
 
-    def next_look(self) -> Optional[float]:
+    def next_due(self) -> Optional[float]:
         """When `look` is due (monotonic); ``None``: nothing is being stopped."""
         return self._next if self._tasks else None
 
-    def done(self) -> List[Task]:
-        """Tasks without any process (or with unkillable ones only), each returned once."""
-        done, self._done = self._done, []
-        return done
+    def look(self, now: float) -> List[Task]:
+        """Look at all of them: advance where time is up, send what is due, finish what has ended.
 
-    def look(self, now: float) -> None:
-        """Look at all of them: advance where time is up, send what is due, finish what has ended."""
+        Returns:
+            Tasks that have no process any more, or unkillable ones only.
+        """
         if not self._tasks:
-            return
+            return []
+        done: List[Task] = []
         exhausted = {task for task, stop in self._sequences() if not stop.advance(now)}
         found = self._look()
         unsure = self._families.may_be_more()
         self._signal_groups(found)
         for task, stop, members in found:
             if task in exhausted and (members or not task.exited):
-                self._give_up(task, members)
+                # Not even SIGKILL helped: it sleeps uninterruptibly; or it is dead, but a debugger holds it.
+                task.unkillable = tuple(process.pid for process in members) or (task.pid,)
+                task.exited = True
+                done.append(task)
             elif members or not task.exited or unsure:
                 self._send(task, stop, members)
             else:
-                self._let_go(task)
+                done.append(task)
+        for task in done:
+            task.stop = None
+            del self._tasks[task.id]
         self._next = min((stop.next_look(now, LOOK, SLOW_LOOK) for _, stop in self._sequences()), default=now)
+        return done
 
     def _sequences(self) -> List[Tuple[Task, StopSequence]]:
         return [(task, task.stop) for task in self._tasks.values() if task.stop is not None]
@@ -265,17 +264,6 @@ class Stopping:
             _leave_no_core(process.pid)
         if processes.send(process, number) and process.pid == task.main:
             task.signalled = True
-
-    def _give_up(self, task: Task, members: List[Process]) -> None:
-        """Not even SIGKILL helped: it sleeps uninterruptibly; or it is dead, but a debugger holds it."""
-        task.unkillable = tuple(process.pid for process in members) or (task.pid,)
-        task.exited = True
-        self._let_go(task)
-
-    def _let_go(self, task: Task) -> None:
-        task.stop = None
-        del self._tasks[task.id]
-        self._done.append(task)
 
 
 def _signal_group(group: int, number: int) -> Optional[int]:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping, Set
+from typing import Any, Callable, Dict, List, Mapping
 
 from launcher.agent import processes
 from launcher.agent.processes import Process, agent_of, ordinal_of, tag_of
@@ -19,8 +19,6 @@ from launcher.agent.processes import Process, agent_of, ordinal_of, tag_of
 _LOOK = 0.005
 #: Seconds for `kill`.
 _KILL_SECONDS = 5.0
-#: Names of agents and watchdogs in process lists, also those that carry no tag: of launches on this machine.
-_KEEPERS = ("launch-agent", "launch-watchdog")
 
 
 def kill(arguments: Mapping[str, Any]) -> int:
@@ -74,7 +72,7 @@ def lost() -> List[Process]:
         for group in tagged().values()
         if not any(ordinal_of(tag_of(process.pid)) == 0 for process in group)
         for process in group
-        if _is_ours(process.pid) and not _is_kept(process)
+        if _is_ours(process.pid) and not _has_hidden_ancestor(process)
     ]
 
 
@@ -91,24 +89,14 @@ def _kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
         time.sleep(_LOOK)
 
 
-def _is_kept(process: Process) -> bool:
-    """Whether an agent or a watchdog is among its ancestors, or this can't be known."""
-    seen: Set[int] = set()
-    while process.parent > 1 and process.pid not in seen:
-        seen.add(process.pid)
+def _has_hidden_ancestor(process: Process) -> bool:
+    """Whether an ancestor can't be seen: it may be the agent, as another user."""
+    while process.parent > 1:
         parent = processes.look_at(process.parent)
-        if parent is None or _name(parent.pid) in _KEEPERS:
+        if parent is None:
             return True
         process = parent
-    return process.parent != 1 and process.pid != 1
-
-
-def _name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return process.parent == 0 and process.pid != 1
 
 
 def _is_ours(pid: int) -> bool:

@@ -40,11 +40,8 @@ START, CONNECT, KILL = "launcher.agent.main:start", "launcher.agent.main:connect
 #: Seconds without any answer until a connection counts as lost; and for a new one: the program must start
 #: first.
 SILENCE, FIRST_ANSWER = 5.0, 15.0
-#: Seconds between two attempts to connect, at first and at most.
-BACKOFF, MOST_BACKOFF = 0.2, 1.0
-#: Seconds that the host's own lease is shorter, so that all has ended there when ours is over; of a short
-#: lease it is a part.
-HEAD_START, LEAST_SHARE = 2.0, 0.7
+#: Seconds between two attempts to connect.
+_PAUSE = 0.5
 #: Seconds for the last acknowledgement to be sent; for an agent to end after `ReconnectingLink.close`.
 _LAST_ACK, _CLOSING = 1.0, 10.0
 #: Seconds in which a connection that was lost may well be back.
@@ -63,7 +60,7 @@ class Wake:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def fileno(self) -> int:
         """For select."""
@@ -71,22 +68,27 @@ class Wake:
 
     def ring(self) -> None:
         """Make it readable."""
-        with self._lock:
+        with self.lock:
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
         """Make it unreadable; to be called before looking at what there is, so that nothing is missed."""
-        with self._lock, suppress(BlockingIOError):
+        with self.lock, suppress(BlockingIOError):
             if self._fd >= 0:
                 os.eventfd_read(self._fd)
 
     def close(self) -> None:
         """Close the descriptor."""
-        with self._lock:
+        with self.lock:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
+
+
+def lease_there(lease: float) -> float:
+    """The host's own lease, seconds: shorter than ours, so that all has ended there when ours is over."""
+    return max(lease - 2.0, lease * 0.7)
 
 
 class _Ended(Exception):
@@ -106,7 +108,7 @@ class ReconnectingLink(threading.Thread):
         grace: seconds, at least, that the agent waits for a new connection after a closed one.
 
     Raises:
-        OSError, RuntimeError: there is no descriptor, or no thread, left.
+        TransportError: no descriptor, or no thread, is left.
     """
 
     same_clock = False
@@ -126,12 +128,12 @@ class ReconnectingLink(threading.Thread):
         now = time.monotonic()
         self._host, self._hosts, self._notify = host, hosts, notify
         self._lease = float(arguments["lease"])
-        self._arguments = {**arguments, "lease": max(self._lease - HEAD_START, self._lease * LEAST_SHARE)}
+        self._arguments = {**arguments, "lease": lease_there(self._lease)}
         self.stays = stays
         self._grace = grace
         self.tasks: set[str] = set()
-        #: Guards the channel, the inbox and the commands.
-        self._lock = threading.Lock()
+        #: Guards the channel, the inbox and the remote commands.
+        self.lock = threading.Lock()
         self._channel = Channel(lambda: Decoder(True, host, self.tasks), str(arguments["token"]), greets=True)
         self._inbox: list[Message] = []
         self._inbox_size = 0
@@ -142,7 +144,6 @@ class ReconnectingLink(threading.Thread):
         self._taken: int | None = None
         self._began = self._received_at = self._tried_at = now
         self._attempts = 0
-        self._backoff = 0.0
         self._why_not = "the network to it, or the host itself, is down"
         #: The agent has answered at all; when the connection was lost (``None``: it is there).
         self._met = False
@@ -157,8 +158,11 @@ class ReconnectingLink(threading.Thread):
         self.over = threading.Event()
         self.reason = "the thread of its link failed"
         self._fault: ProtocolError | None = None
-        self._to_read, self._wake = Wake(), Wake()
-        self.start()
+        try:
+            self._to_read, self._wake = Wake(), Wake()
+            self.start()
+        except (OSError, RuntimeError) as error:
+            raise TransportError(f"{host}: no link to it can be made: {error}") from error
 
     # ------------------------------------------------------------------ for the thread that reads
 
@@ -169,23 +173,24 @@ class ReconnectingLink(threading.Thread):
     def receive(self) -> Sequence[Message] | None:
         """See `Link.receive`."""
         self._to_read.clear()
-        with self._lock:
+        over = self.over.is_set()  # all that came before it is in the inbox then
+        with self.lock:
             messages, self._inbox, self._inbox_size = self._inbox, [], 0
             self._channel.took(len(messages), time.monotonic(), at_once=self._closed_there)
         if messages:
             self._wake.ring()
-            if self.over.is_set():
+            if over:
                 self._to_read.ring()
             return messages
-        if self._fault is not None:
+        if over and self._fault is not None:
             raise self._fault
-        return None if self.over.is_set() else ()
+        return None if over else ()
 
     def send(self, command: Command | Message) -> None:
         """See `Link.send`."""
         if self.stays and isinstance(command, CloseAgent) and not self._hung_up:
             command = command._replace(stays=True)
-        with self._lock:
+        with self.lock:
             self._channel.send(command)
         self._wake.ring()
 
@@ -194,7 +199,7 @@ class ReconnectingLink(threading.Thread):
 
     def command(self, entry: str, arguments: object) -> LinkCommand:
         """Start a remote command: a program of ours in a child of the agent; see `Hosts.run`."""
-        with self._lock:
+        with self.lock:
             self._numbers += 1
             command = self._commands[self._numbers] = LinkCommand(self, self._numbers)
             if self.over.is_set():
@@ -205,7 +210,7 @@ class ReconnectingLink(threading.Thread):
 
     def forget(self, number: int) -> None:
         """A remote command is needed no more."""
-        with self._lock:
+        with self.lock:
             if self._commands.pop(number, None) is not None:
                 self._channel.send(CloseCommand(number))
         self._wake.ring()
@@ -269,7 +274,7 @@ class ReconnectingLink(threading.Thread):
             if self._program is not None:
                 self._program.close()
             self.over.set()
-            with self._lock:
+            with self.lock:
                 for command in self._commands.values():
                     command.lost(f"{self._host}: {self.reason or 'its agent has ended'}")
             self._to_read.ring()
@@ -298,11 +303,11 @@ class ReconnectingLink(threading.Thread):
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         now = time.monotonic()
-        again = self._tried_at + self._backoff
+        again = self._tried_at + _PAUSE
         if self._program is not None:
             poll.register(self._program, select.POLLIN | (select.POLLOUT if self._taken else 0))
             again = max(again, self._silent_at())
-        with self._lock:
+        with self.lock:
             dues = [again, now + _LONGEST_WAIT, self._received_at + self._lease, self._channel.next_due()]
         dues += [self._leave_at, now + _LOOK if self._taken == 0 else None]  # no event shows that it starts
         due = min(due for due in dues if due is not None)
@@ -316,14 +321,14 @@ class ReconnectingLink(threading.Thread):
             if not data:
                 raise TransportError(self._why_ended(self._program))
             self._received_at = time.monotonic()
-            with self._lock:
+            with self.lock:
                 messages = self._channel.receive(data)
             if self._channel.met and not self._met:
                 self._met = True
                 self._channel.grace = max(self._grace, _GRACE * (self._received_at - self._began))
             if self._channel.met and self._lost_at is not None:  # reported before what comes over it is shown
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f} s")
-                self._lost_at, self._backoff = None, 0.0
+                self._lost_at = None
             for message in messages:
                 if isinstance(message, Refused):
                     raise _Ended("" if self._closed_there else self._with_suspension(message.why))
@@ -331,7 +336,7 @@ class ReconnectingLink(threading.Thread):
 
     def _deliver(self, messages: list[Message], size: int) -> None:
         """Hand out messages: those of remote commands to these, all others to the reader."""
-        with self._lock:
+        with self.lock:
             others = []
             for message in messages:
                 if not isinstance(message, _OF_COMMANDS):
@@ -353,12 +358,12 @@ class ReconnectingLink(threading.Thread):
     def _send_output(self) -> None:
         self._taken = None
         while self._program is not None:
-            with self._lock:
+            with self.lock:
                 data = b"".join(self._channel.output(time.monotonic()))
             if not data:
                 return
             count = self._program.send(data)
-            with self._lock:
+            with self.lock:
                 self._channel.sent(count)
             if count < len(data):
                 self._taken = count
@@ -369,7 +374,7 @@ class ReconnectingLink(threading.Thread):
     def _look_at_time(self, now: float) -> None:
         self._notice_suspension(now)
         if self._hung_up:
-            with self._lock:
+            with self.lock:
                 self._channel.took(len(self._inbox), now, at_once=self._closed_there)
                 self._inbox.clear()
         if self._closed_there and not self._inbox:
@@ -384,7 +389,7 @@ class ReconnectingLink(threading.Thread):
         if self._program is not None and not self._met:
             self._why_not = nothing_started(FIRST_ANSWER)
         self._lose(f"no answer for {now - self._received_at:.0f} s" if self._met else self._why_not)
-        if now >= self._tried_at + self._backoff:
+        if now >= self._tried_at + _PAUSE:
             self._connect()
 
     def _notice_suspension(self, now: float) -> None:
@@ -416,7 +421,6 @@ class ReconnectingLink(threading.Thread):
         arguments = {**self._arguments, "age": time.monotonic() - self._began}
         try:
             if self._attempts > 1:
-                self._backoff = min(MOST_BACKOFF, self._backoff * 2 or BACKOFF)
                 self._hosts.reconnect(self._host)
             program = self._hosts.run(self._host, CONNECT if self._met else START, arguments)
         except TransportError as error:
@@ -426,7 +430,7 @@ class ReconnectingLink(threading.Thread):
         else:
             self._drop_program()
             self._program = program
-            with self._lock:
+            with self.lock:
                 self._channel.connect(self._attempts, time.monotonic())
         self._tried_at = time.monotonic()
         self._looked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -444,7 +448,7 @@ class ReconnectingLink(threading.Thread):
         if self._program is not None:
             self._program.close()
             self._program = None
-            with self._lock:
+            with self.lock:
                 self._channel.disconnect()
 
     def _lose(self, why: str) -> None:
@@ -477,7 +481,6 @@ class LinkCommand:
         self._link = link
         self.number = number
         self._wake = Wake()
-        self._lock = threading.Lock()
         self._output = bytearray()
         self._output_ended = False
         self._credit = CREDIT
@@ -487,24 +490,22 @@ class LinkCommand:
         self._ended = threading.Event()
 
     def take(self, message: CommandData | CommandCredit | CommandEnded) -> None:
-        """By the link's thread: a message of this command."""
-        with self._lock:
-            if isinstance(message, CommandCredit):
-                self._credit += message.size
-            elif isinstance(message, CommandData):
-                self._output += message.data
-                self._output_ended = not message.data
-            else:
-                self._status, self._stderr, self._output_ended = message.status, message.stderr, True
-                self._ended.set()
-            if len(self._output) > CREDIT:
-                raise ProtocolError("a remote command sends more than was acknowledged")
+        """By the link, which holds its lock: a message of this command."""
+        if isinstance(message, CommandCredit):
+            self._credit += message.size
+        elif isinstance(message, CommandData):
+            self._output += message.data
+            self._output_ended = not message.data
+        else:
+            self._status, self._stderr, self._output_ended = message.status, message.stderr, True
+            self._ended.set()
+        if len(self._output) > CREDIT:
+            raise ProtocolError("a remote command sends more than was acknowledged")
         self._wake.ring()
 
     def lost(self, why: str) -> None:
-        """By the link: nothing more will come."""
-        with self._lock:
-            self._lost = self._lost or why
+        """By the link, which holds its lock: nothing more will come."""
+        self._lost = self._lost or why
         self._ended.set()
         self._wake.ring()
 
@@ -514,7 +515,7 @@ class LinkCommand:
 
     def recv(self, size: int) -> bytes | None:
         """See `RemoteCommand.recv`."""
-        with self._lock:
+        with self._link.lock:
             data = bytes(self._output[:size])
             del self._output[:size]
             if not data and not self._output_ended:
@@ -528,7 +529,7 @@ class LinkCommand:
 
     def send(self, data: bytes | memoryview) -> int:
         """See `RemoteCommand.send`."""
-        with self._lock:
+        with self._link.lock:
             if self._lost:
                 raise TransportError(self._lost)
             if self._status is not None:
@@ -580,9 +581,4 @@ class ReconnectingTransport:
     def open(self, host: Host) -> ReconnectingLink:
         """Start the agent of ``host``; see `Opener.open`."""
         own = {"host": host.name, "agent": new_agent_number(), "token": os.urandom(16).hex()}
-        try:
-            return ReconnectingLink(
-                host.name, self._hosts, {**own, **self._arguments}, self._notify, self._stays
-            )
-        except (OSError, RuntimeError) as error:
-            raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error
+        return ReconnectingLink(host.name, self._hosts, {**own, **self._arguments}, self._notify, self._stays)

@@ -29,7 +29,7 @@ from launcher.transports.docker.container import (
 from launcher.transports.docker.engine import Engine
 from launcher.transports.docker.link import END, ContainerCommand, ContainerLink, Starting, await_agents
 from launcher.transports.docker.options import DockerOptions
-from launcher.transports.link import CONNECT, HEAD_START, KILL, LEAST_SHARE, START, ReconnectingLink
+from launcher.transports.link import CONNECT, KILL, START, ReconnectingLink, lease_there
 
 _T = TypeVar("_T")
 
@@ -190,9 +190,7 @@ class Containers:
         lease = self._lease
         arguments = {"host": host, "agent": new_agent_number(), "token": os.urandom(16).hex(), "lease": lease}
         self._arguments[host] = arguments
-        program = bootstrap.program(
-            _SERVE, {**arguments, "lease": max(lease - HEAD_START, lease * LEAST_SHARE)}
-        )
+        program = bootstrap.program(_SERVE, {**arguments, "lease": lease_there(lease)})
         command = self._command(host, self._run_command(host, HOST_NETWORK))
         self._started[host] = ContainerCommand(command, container, program, is_run=True)
         return there
@@ -258,12 +256,7 @@ class Containers:
         """See `launcher.transports.base.Opener.open`: the agent is up already."""
         if host.name in self._links:
             return self._links[host.name]
-        try:
-            return ReconnectingLink(
-                host.name, self, self._arguments[host.name], self._notice, grace=_RECONNECT
-            )
-        except (OSError, RuntimeError) as error:
-            raise TransportError(f"{host.name}: there can't be a link to it: {error}") from error
+        return ReconnectingLink(host.name, self, self._arguments[host.name], self._notice, grace=_RECONNECT)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `launcher.transports.base.Hosts.run`: start the agent, connect to it, or end it."""

@@ -49,6 +49,8 @@ MAX_FRAME = 4 * 1024 * 1024
 WINDOW = 8 * 1024 * 1024
 #: Seconds between two pings.
 PING = 2.0
+#: Seconds that an agent waits for a new connection if it closes before the first ping.
+_FIRST_GRACE = 4.0
 #: Bytes of a remote command that may be under way in one direction.
 CREDIT = 1024 * 1024
 
@@ -469,7 +471,7 @@ class Channel:
         self._ping_at = 0.0
         self._attempt = 0
         #: What pings carry: set by the launcher, received by the agent.
-        self.grace = 0.0
+        self.grace = _FIRST_GRACE
         #: The other end has greeted on this connection.
         self.met = not session
         self.connected = not session
@@ -509,7 +511,7 @@ class Channel:
         self.disconnect()
         self.connected = True
         self._attempt = attempt
-        self._ping_at = now + PING
+        self._ping_at = now  # the agent needs `grace` soon
         if self._greets:
             self._control.append(Hello(self._session, attempt, self._received))
 

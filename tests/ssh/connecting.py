@@ -61,9 +61,9 @@ def works(*hosts: Host, settings: SshSettings = ONCE) -> list[str]:
     return notices
 
 
-def refusal(*hosts: Host, settings: SshSettings = ONCE, tell: Callable[[str], None] = print) -> str:
+def refusal(*hosts: Host, settings: SshSettings = ONCE, notice: Callable[[str], None] = print) -> str:
     """Why they can't be connected to."""
-    with SshHosts(hosts, settings, tell) as fleet, pytest.raises(HostsError) as caught:
+    with SshHosts(hosts, settings, notice) as fleet, pytest.raises(HostsError) as caught:
         fleet.connect()
     assert isinstance(caught.value, TransportError) and caught.value.exit_code == 125
     assert str(caught.value) == "\n".join(caught.value.faults)

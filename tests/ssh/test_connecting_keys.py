@@ -84,7 +84,6 @@ def test_ssh_config_may_let_new_keys_in(home: Home, hosts: list[LabHost]):
 
 @pytest.mark.parametrize("accept_new", [False, True])
 def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, hosts: list[LabHost]):
-    old = _fingerprint(hosts[0])
     hosts[0].new_host_key()
     home.config("Host *\n  StrictHostKeyChecking no\n")
     before = home.known.read_text()
@@ -92,7 +91,7 @@ def test_a_changed_host_key_is_always_refused(accept_new: bool, home: Home, host
     assert message.startswith(
         f"node1: the host key of {hosts[0].address}:{hosts[0].port} has changed: it shows "
     )
-    assert f"{_fingerprint(hosts[0])}, ~/.ssh/known_hosts:1 says ssh-ed25519 {old}. Another" in message
+    assert f"{_fingerprint(hosts[0])}, ~/.ssh/known_hosts:1 has another ssh-ed25519 key. " in message
     assert home.known.read_text() == before
     # The command that it names does what it says.
     command = message.rpartition("with: ")[2].split()
@@ -191,7 +190,7 @@ def test_too_many_keys(home: Home, hosts: list[LabHost]):
     home.config("Host *\n" + "".join(f"  IdentityFile ~/.ssh/{name}\n" for name in names))
     message = refusal(Host(hosts[0].name))
     assert re.search(
-        r"closed the connection during the login as root, after \d keys \(~/.ssh/id_0, ", message
+        r"closed the connection during a login as root, after \d keys \(~/.ssh/id_0, ", message
     ), message
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import cast
+from contextlib import suppress
+from typing import IO, cast
 
 from paramiko import Channel, ChannelException, Message, SSHException, Transport
 from paramiko.packet import Packetizer
@@ -20,7 +23,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from launcher.text import printable
 from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.keys import KeyFile, KnownHosts, log_in
+from launcher.transports.ssh.keys import KnownHosts, load_key, log_in
 from launcher.transports.ssh.options import HostFailure, HostOptions, Place, reason_of
 
 #: Costs a tenth of the CPU of the next best key exchange, at both ends.
@@ -41,7 +44,7 @@ _KEEPALIVE = {
     # Milliseconds that something sent may stay without an answer.
     socket.TCP_USER_TIMEOUT: 30_000,
 }
-#: Seconds for a ProxyCommand to end by itself, and bytes of its stderr that are kept.
+#: Seconds for a ProxyCommand to end after a signal, and bytes of its stderr that are looked at.
 _PROXY_END, _PROXY_STDERR = 1.0, 4096
 #: The reason code of a server that forbids forwarding (RFC 4254, 5.1).
 _PROHIBITED = 1
@@ -82,67 +85,67 @@ class Connection:
         self.transport.close()
 
 
-class Sockets:
-    """The sockets of a launch; any thread may close them all, also while they are being connected."""
+class Connector:
+    """Makes the connections of a launch; any thread may use it.
 
-    def __init__(self) -> None:
+    Args:
+        settings: how to connect.
+    """
+
+    def __init__(self, settings: SshSettings) -> None:
+        self._settings = settings
+        self.known = KnownHosts()
+        self._load_key = functools.cache(load_key)
         self._lock = threading.Lock()
         self._socks: weakref.WeakSet[ClosingSocket] = weakref.WeakSet()
         #: Everything is to end.
         self.closed = threading.Event()
 
-    def add(self, sock: ClosingSocket) -> None:
-        """Close this one too."""
-        with self._lock:
-            self._socks.add(sock)
-        if self.closed.is_set():
-            sock.close()
-
     def close(self) -> None:
-        """End everything, without waiting."""
+        """End all connections, also those that are being made, without waiting."""
         self.closed.set()
         with self._lock:
             socks = list(self._socks)
         for sock in socks:
             sock.close()
 
+    def connect(self, options: HostOptions, gateway: Connection | None) -> Connection:
+        """Connect to a host, check its key and log in.
 
-def connect(
-    options: HostOptions,
-    gateway: Connection | None,
-    known: KnownHosts,
-    load: Callable[[str], KeyFile | None],
-    settings: SshSettings,
-    sockets: Sockets,
-    note: Callable[[str], None],
-) -> Connection:
-    """Connect to a host, check its key and log in.
+        Args:
+            options: of the host.
+            gateway: the connection to go through; ``None``: TCP, or its ProxyCommand.
 
-    Args:
-        options: of the host.
-        gateway: the connection to go through; ``None``: TCP, or its ProxyCommand.
-        known: host keys.
-        load: gives the key of a file, see `log_in`.
-        settings: of the launch.
-        sockets: gets that of the connection.
-        note: called with the name of each step.
+        Raises:
+            HostFailure: why not.
+        """
+        seconds = options.connect_timeout or self._settings.connect_timeout
+        proxy = None
+        if gateway is not None:
+            sock = ClosingSocket(_through(gateway, options.place, seconds))
+        elif options.proxy_command:
+            proxy = _Proxy(options.proxy_command)
+            sock = ClosingSocket(proxy.socket, proxy.close)
+        else:
+            sock = ClosingSocket(_tcp(options.place, options.address_family, seconds))
+        try:
+            with self._lock:
+                self._socks.add(sock)
+            if self.closed.is_set():
+                sock.close()
+            transport = self._handshake(options, sock, seconds)
+            log_in(transport, options, self._load_key, seconds)
+        except BaseException as error:
+            sock.close()
+            if self.closed.is_set():
+                raise HostFailure("connecting was stopped") from error
+            if isinstance(error, HostFailure):
+                raise HostFailure(f"{error}{_way(options, proxy)}", error.may_pass) from error
+            raise
+        return Connection(options.name, transport, sock)
 
-    Raises:
-        HostFailure: why not.
-    """
-    place = options.place
-    seconds = options.connect_timeout or settings.connect_timeout
-    note("connecting")
-    proxy = None
-    if gateway is not None:
-        sock = ClosingSocket(_through(gateway, place, seconds))
-    elif options.proxy_command:
-        proxy = _Proxy(options.proxy_command)
-        sock = ClosingSocket(proxy.socket, proxy.close)
-    else:
-        sock = ClosingSocket(_tcp(place, options.address_family, seconds))
-    try:
-        sockets.add(sock)
+    def _handshake(self, options: HostOptions, sock: ClosingSocket, seconds: float) -> Transport:
+        """Exchange keys with the server, and check its host key."""
         transport = Transport(cast("socket.socket", sock), packetizer_class=_Packets)
         transport.name = f"ssh {options.name}"
         transport.set_log_channel(_LOG)
@@ -150,58 +153,33 @@ def connect(
         algorithms = transport.get_security_options()
         algorithms.kex = sorted(algorithms.kex, key=lambda name: name != _KEX)
         algorithms.ciphers = sorted(algorithms.ciphers, key=lambda name: name != _CIPHER)
-        algorithms.key_types = known.algorithms(options, tuple(algorithms.key_types))
-        note("waiting for its ssh server")
-        began = time.monotonic()
+        algorithms.key_types = self.known.algorithms(options, tuple(algorithms.key_types))
+        place, began = options.place, time.monotonic()
         try:
             transport.start_client(timeout=seconds)
             host_key = transport.get_remote_server_key()  # raises if there was no answer in time
         except (SSHException, EOFError, OSError) as error:
-            late = time.monotonic() - began >= seconds
-            version = transport.remote_version
-            raise _handshake_failed(place, error, version, sock.ended, late, seconds) from error
-        known.check(options, host_key, settings.accept_new)
-        note("logging in")
-        log_in(transport, options, load, seconds)
-    except BaseException as error:
-        sock.close()
-        if sockets.closed.is_set():
-            raise HostFailure("connecting was stopped") from error
-        if isinstance(error, HostFailure):
-            raise HostFailure(f"{error}{_way(options, proxy)}", error.may_pass) from error
-        raise
-    return Connection(options.name, transport, sock)
-
-
-def _handshake_failed(
-    place: Place, error: Exception, version: str, ended: bool, late: bool, seconds: float
-) -> HostFailure:
-    """The connection is there, the SSH handshake failed.
-
-    Args:
-        place: where.
-        error: raised by paramiko.
-        version: what the server announced; empty if nothing came.
-        ended: the server closed the connection.
-        late: the time limit has passed.
-        seconds: the time limit.
-    """
-    if isinstance(error, IncompatiblePeer):
-        return HostFailure(f"the ssh server at {place} has no cipher or key exchange in common: {error}")
-    if ended or isinstance(error, (EOFError, ConnectionError)):
-        when = "during the key exchange" if version else "before its ssh server sent anything"
-        return HostFailure(
-            f"{place} closed the connection {when}; is it too busy (MaxStartups), or refuses this machine?",
-            True,
-        )
-    if late and not version:
-        text = f"{place} accepted the connection and sent nothing for {seconds:g} s; is that an ssh server?"
-        return HostFailure(text, True)
-    if late:
-        return HostFailure(f"the ssh server at {place} stopped answering for {seconds:g} s", True)
-    if not version:
-        return HostFailure(f"{place} is not an ssh server: {reason_of(error)}")
-    return HostFailure(f"the ssh server at {place} failed: {reason_of(error)}", isinstance(error, OSError))
+            answered = transport.remote_version
+            ended = sock.ended or isinstance(error, (EOFError, ConnectionError))
+            late = not ended and time.monotonic() - began >= seconds
+            if isinstance(error, IncompatiblePeer):
+                text = f"the ssh server at {place} has no cipher or key exchange in common: {error}"
+            elif ended:
+                when = "during the key exchange" if answered else "before its ssh server sent anything"
+                advice = "is it too busy (MaxStartups), or refuses this machine?"
+                text = f"{place} closed the connection {when}; {advice}"
+            elif late and not answered:
+                silent = f"sent nothing for {seconds:g} s"
+                text = f"{place} accepted the connection and {silent}; is that an ssh server?"
+            elif late:
+                text = f"the ssh server at {place} stopped answering for {seconds:g} s"
+            elif not answered:
+                text = f"{place} is not an ssh server: {reason_of(error)}"
+            else:
+                text = f"the ssh server at {place} failed: {reason_of(error)}"
+            raise HostFailure(text, ended or late or isinstance(error, OSError)) from error
+        self.known.check(options, host_key, self._settings.accept_new)
+        return transport
 
 
 def _way(options: HostOptions, proxy: _Proxy | None) -> str:
@@ -210,8 +188,8 @@ def _way(options: HostOptions, proxy: _Proxy | None) -> str:
         return f"; it is reached through its gateway {options.gateways[-1]} (ProxyJump in ~/.ssh/config)"
     if proxy is None:
         return ""
-    printed = f"printed: {line}" if (line := proxy.stderr()) else "printed no error"
-    return f"; it is reached through its ProxyCommand {proxy.command!r}, which {printed}"
+    printed = f"printed: {proxy.last_line}" if proxy.last_line else "printed no error"
+    return f"; it is reached through its ProxyCommand {options.proxy_command!r}, which {printed}"
 
 
 # ---------------------------------------------------------------------- what the connection goes over
@@ -293,7 +271,7 @@ class _Packets(Packetizer):
         self._closed_channels: set[bytes] = set()
 
     def start_handshake(self, timeout: float) -> None:
-        """See `connect`, which bounds the handshake."""
+        """See `Connector`, which bounds the handshake."""
 
     def send_message(self, data: Message) -> None:
         """See `Packetizer.send_message`."""
@@ -385,8 +363,10 @@ class _Proxy:
     """
 
     def __init__(self, command: str) -> None:
-        self.command = command
-        self._stderr = b""
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        self._lock = threading.Lock()
+        #: Of what it printed to stderr; after `close`.
+        self.last_line = ""
         self.socket, other = socket.socketpair()
         with other:
             try:
@@ -394,32 +374,24 @@ class _Proxy:
                     ["/bin/sh", "-c", command],
                     stdin=other.fileno(),
                     stdout=other.fileno(),
-                    stderr=subprocess.PIPE,
+                    stderr=self._stderr,
                     start_new_session=True,
                 )
             except OSError as error:
                 self.socket.close()
                 raise HostFailure(f"its ProxyCommand {command!r} can't be started: {error}") from error
-        self._reading = threading.Thread(target=self._read, name="ssh proxy", daemon=True)
-        self._reading.start()
-
-    def _read(self) -> None:
-        """Keep the end of its stderr, and wait for its end."""
-        with self._process as process:
-            assert process.stderr is not None
-            while data := os.read(process.stderr.fileno(), _PROXY_STDERR):
-                self._stderr = (self._stderr + data)[-_PROXY_STDERR:]
-
-    def stderr(self) -> str:
-        """The last line of what it printed there, after it has ended."""
-        self._reading.join(_PROXY_END)
-        lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
-        return printable(lines[-1]) if lines else ""
 
     def close(self) -> None:
         """End it and what it started."""
-        if self._process.poll() is None:
-            try:
-                os.killpg(self._process.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
+        with self._lock:
+            if self._stderr.closed:
+                return
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if self._process.poll() is None:
+                    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                        os.killpg(self._process.pid, number)
+                        self._process.wait(_PROXY_END)
+            self._stderr.seek(0)
+            lines = self._stderr.read(_PROXY_STDERR).decode("utf-8", "replace").strip().splitlines()
+            self.last_line = printable(lines[-1]) if lines else ""
+            self._stderr.close()

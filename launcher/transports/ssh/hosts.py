@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 
 from launcher.errors import ConnectionLost, HostsError, TransportError
 from launcher.job import Host
-from launcher.text import listed
 from launcher.transports import bootstrap
+from launcher.transports.base import for_each
 from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.connection import Connection, Sockets, connect
-from launcher.transports.ssh.keys import KnownHosts, load_key
+from launcher.transports.ssh.connection import Connection, Connector
 from launcher.transports.ssh.options import Hop, HostFailure, host_options, parse_hop, unexpected
 from launcher.transports.ssh.program import SshProgram
 from launcher.transports.ssh.relay import Relay
 
-#: Seconds until the user sees which hosts are slow, and then between two such lines.
-FIRST_NOTICE, NEXT_NOTICE = 2.0, 5.0
-#: How many hosts such a line names at most.
-_NAMED = 4
 #: Seconds before the second attempt, the third ...; the last one counts for all that follow.
 _PAUSES = (0.3, 1.0, 2.0)
 #: How many gateways may stand before one host.
@@ -46,11 +40,8 @@ class SshHosts:
         self._hosts = {host.name: host for host in hosts}
         self._settings = settings
         self._notice = notice
-        self._known, self._sockets = KnownHosts(), Sockets()
-        self._load_key = functools.cache(load_key)
+        self._connector = Connector(settings)
         self._connections: dict[str, Connection] = {}
-        #: What is being done about a host that is not connected yet.
-        self._steps: dict[str, str] = {}
         self._lock = threading.Lock()
         #: Hosts that others are reached through, by the way to them: connected to once, for all.
         self._gateways: dict[tuple[str, ...], Future[Connection]] = {}
@@ -67,7 +58,7 @@ class SshHosts:
         """End all connections, and all attempts to connect."""
         if self._relay is not None:
             self._relay.close()
-        self._sockets.close()
+        self._connector.close()
         deadline = time.monotonic() + _LAST_WAIT
         for connection in self._connections.values():
             connection.transport.join(max(0.0, deadline - time.monotonic()))
@@ -81,90 +72,58 @@ class SshHosts:
         Raises:
             HostsError: some can't be connected to; it says why of each. The others stay connected.
         """
-        self._steps = dict.fromkeys(self._hosts, "waiting for its turn")
-        pool = ThreadPoolExecutor(self._settings.fanout, "ssh connecting")
-        try:
-            attempts = self._settings.attempts
-            futures = {name: pool.submit(self._dial, name, attempts) for name in self._hosts}
-            bootstrap.zipped(bootstrap.AGENT_MODULES)  # once, and before all threads need it
-            seconds = FIRST_NOTICE
-            while wait(futures.values(), seconds).not_done:
-                slow = [f"{name} ({self._steps[name]})" for name in futures if not futures[name].done()]
-                self._notice(f"waiting for {listed(slow, _NAMED)}")
-                seconds = NEXT_NOTICE
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-        for line in self._known.added:
+        step, fanout = "connecting over SSH", self._settings.fanout
+        zipping = threading.Thread(target=bootstrap.zipped, args=(bootstrap.AGENT_MODULES,))
+        zipping.start()  # once, before each program needs it
+        self._connections, failed = for_each(self._hosts, self._dial, self._notice, step, fanout)
+        zipping.join()
+        for line in self._connector.known.added:
             self._notice(line)
-        failures = []
-        for name, future in futures.items():
-            try:
-                self._connections[name] = future.result()
-            except TransportError as error:
-                failures.append(str(error))
-            except Exception as error:  # noqa: BLE001 - the other hosts are reported too
-                failures.append(f"{name}: {unexpected(error)}")
-        if failures:
-            raise HostsError(failures)
+        if failed:
+            raise HostsError([f"{name}: {failure}" for name, failure in failed.items()])
 
-    def _dial(self, name: str, attempts: int) -> Connection:
+    def _dial(self, name: str, attempts: int = 0) -> Connection:
         """Connect to a host, and try again what may pass; the hostfile's user and port win over ssh_config.
+
+        Args:
+            name: of the host.
+            attempts: how often, at most; 0: as the settings say.
 
         Raises:
             TransportError: no connection; one line that begins with the host's name.
         """
         host = self._hosts[name]
-        again = ""
-
-        def note(step: str) -> None:
-            self._steps[name] = f"{step}{again}"
-
+        attempts = attempts or self._settings.attempts
         for attempt in range(1, attempts + 1):
-            again = f", attempt {attempt}" if attempt > 1 else ""
             try:
-                return self._reach(Hop(name, host.user, host.port), (), (name,), note)
+                return self._reach(Hop(name, host.user, host.port), (), (name,))
             except HostFailure as failure:
                 if not failure.may_pass or attempt == attempts:
                     tried = f" ({attempt} attempts)" if attempt > 1 else ""
                     raise TransportError(f"{name}: {failure}{tried}") from failure
-            note("pausing before the next attempt")
-            if self._sockets.closed.wait(_PAUSES[min(attempt, len(_PAUSES)) - 1]):
+            except Exception as error:  # noqa: BLE001 - the other hosts are reported too
+                raise TransportError(f"{name}: {unexpected(error)}") from error
+            if self._connector.closed.wait(_PAUSES[min(attempt, len(_PAUSES)) - 1]):
                 break
         raise TransportError(f"{name}: connecting was stopped")
 
-    def _reach(
-        self, hop: Hop, before: tuple[str, ...], trail: tuple[str, ...], note: Callable[[str], None]
-    ) -> Connection:
+    def _reach(self, hop: Hop, before: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
         """Connect to one host.
 
         Args:
             hop: as the user wrote it.
             before: the gateways that lead to it, where a ``ProxyJump`` names several.
             trail: the hosts that wait for it.
-            note: called with the name of each step.
         """
         options = host_options(hop)
         before = before or options.gateways
         if before and (before[-1] in trail or len(trail) > _MOST_GATEWAYS):
             way = " -> ".join((*trail, before[-1]))
             raise HostFailure(f"ProxyJump in ~/.ssh/config goes in a circle: {way}")
-        gateway = None
-        if before:
-            note(f"{options.place}: waiting for its gateway {before[-1]}")
-            gateway = self._gateway(before, (*trail, before[-1]), note)
-        return connect(
-            options._replace(gateways=before),
-            gateway,
-            self._known,
-            self._load_key,
-            self._settings,
-            self._sockets,
-            lambda step: note(f"{options.place}: {step}"),
-        )
+        gateway = self._gateway(before, (*trail, before[-1])) if before else None
+        return self._connector.connect(options._replace(gateways=before), gateway)
 
-    def _gateway(
-        self, hops: tuple[str, ...], trail: tuple[str, ...], note: Callable[[str], None]
-    ) -> Connection:
+    def _gateway(self, hops: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
         """The connection to the last of these hosts.
 
         The first thread that needs it makes it; threads that wait for it share its failure.
@@ -177,7 +136,7 @@ class SshHosts:
         assert future is not None
         if mine:
             try:
-                future.set_result(self._reach(parse_hop(hops[-1]), hops[:-1], trail, note))
+                future.set_result(self._reach(parse_hop(hops[-1]), hops[:-1], trail))
             except HostFailure as failure:
                 future.set_exception(HostFailure(f"its gateway {hops[-1]}: {failure}", failure.may_pass))
             except BaseException as error:

@@ -1,9 +1,8 @@
 """Keys: is this the key of the host (``known_hosts``), and which of ours does the host accept?
 
 paramiko's reader of known_hosts is not used: it raises on ``@revoked`` and ``@cert-authority``, rewrites the
-file to add a line, and does not say which line refuses a key. Lines of certificate authorities are skipped:
-paramiko has no host certificates. paramiko's client of the agent is not used: it takes only that of
-``SSH_AUTH_SOCK``, and waits without limit.
+file to add a line, and does not report which line refuses a key. Lines of certificate authorities are
+skipped: paramiko has no host certificates.
 
 A login offers keys in the order of ``ssh``: keys of the agent that the configuration names, other keys of the
 agent, key files. Nothing asks for a password.
@@ -13,38 +12,32 @@ from __future__ import annotations
 
 import base64
 import fcntl
-import hashlib
-import hmac
+import fnmatch
 import os
-import re
 import shlex
 import socket
 import stat
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import NamedTuple
 
-from paramiko import Message, PKey, SSHException, Transport
+from paramiko import HostKeys, PKey, SSHException, Transport
+from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType
 
-from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, shorten
+from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, reason_of, shorten
 
 #: The signature algorithms of a key type that has several.
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 #: Permissions that a private key must not give to other users.
 _OTHERS = 0o077
-#: Numbers of the agent's protocol.
-_REQUEST_IDENTITIES, _IDENTITIES, _SIGN_REQUEST, _SIGNATURE = 11, 12, 13, 14
-_SIGN_FLAGS = {"rsa-sha2-256": 2, "rsa-sha2-512": 4}
-#: Bytes of an answer of the agent, at most.
-_MOST_ANSWER = 1 << 20
 
 
 class Entry(NamedTuple):
-    """A line of a file."""
+    """A line of a known_hosts file."""
 
     file: str
     line: int
@@ -76,89 +69,84 @@ class KnownHosts:
         Raises:
             HostFailure: the key is revoked, another one, or unknown.
         """
-        place, blob = options.place, key.asbytes()
-        shown = f"{key.get_name()} {fingerprint(blob)}"
-        if not _is_known(list(self._about(options)), blob, options, shown):
-            if not (accept_new or options.accept_new) or not options.known_hosts:
-                raise HostFailure(
-                    f"the host key of {place} is not known ({shown}); if that is its key, accept it with: "
-                    f"launch --accept-new-host-keys ..., or: {_accepting_command(options)}"
-                )
-            self._add(options, key.get_name(), blob, shown)
+        if _is_known(self._about(options), key, options):
+            return
+        if (accept_new or options.accept_new) and options.known_hosts:
+            self._add(options, key)
+            return
+        port = ["-p", str(options.port)] if options.port != SSH_PORT else []
+        command = ["ssh", "-o", "StrictHostKeyChecking=accept-new", *port, options.name, "true"]
+        raise HostFailure(
+            f"the host key of {options.place} is not known ({_shown(key)}); if that is its key, accept it "
+            f"with: launch --accept-new-host-keys ..., or: {shlex.join(command)}"
+        )
 
-    def _add(self, options: HostOptions, kind: str, key: bytes, shown: str) -> None:
+    def _add(self, options: HostOptions, key: PKey) -> None:
         """Append a line, unless another launch has just done so."""
-        path, name = options.known_hosts[0], known_name(options)
+        path, name = options.known_hosts[0], _known_name(options)
         try:
             os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             with self._lock, open(fd, "rb+", 0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 text = file.read()
-                entries = [entry for entry in _parse(path, text) if _matches(entry, name)]
-                if _is_known(entries, key, options, shown):
+                if _is_known([entry for entry in _parse(path, text) if _matches(entry, name)], key, options):
                     return
-                written = _hashed(name, os.urandom(20)) if options.hash_known_hosts else name
-                line = f"{written} {kind} {base64.b64encode(key).decode()}\n".encode()
+                written = HostKeys.hash_host(name) if options.hash_known_hosts else name
+                line = f"{written} {key.get_name()} {key.get_base64()}\n".encode()
                 file.write(line if not text or text.endswith(b"\n") else b"\n" + line)
                 self._files.pop(path, None)
-                self.added.append(f"{name}: {shown} is its key from now on ({shorten(path)})")
+                self.added.append(f"{name}: {_shown(key)} is its key from now on ({shorten(path)})")
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise HostFailure(f"its host key can't be added to {shorten(path)}: {why}") from error
+            raise HostFailure(
+                f"its host key can't be added to {shorten(path)}: {reason_of(error)}"
+            ) from error
 
-    def _about(self, options: HostOptions) -> Iterator[Entry]:
-        name = known_name(options)
-        for path in (*options.known_hosts, *options.system_known_hosts):
-            with self._lock:
+    def _about(self, options: HostOptions) -> list[Entry]:
+        name = _known_name(options)
+        entries: list[Entry] = []
+        with self._lock:
+            for path in (*options.known_hosts, *options.system_known_hosts):
                 if path not in self._files:
                     self._files[path] = list(_parse(path, _read(path)))
-                entries = self._files[path]
-            yield from (entry for entry in entries if _matches(entry, name))
+                entries += self._files[path]
+        return [entry for entry in entries if _matches(entry, name)]
 
 
-def _is_known(entries: list[Entry], key: bytes, options: HostOptions, shown: str) -> bool:
+def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool:
     """Whether a key is among the entries of a host; ``False``: the host has none.
 
     Raises:
         HostFailure: it is revoked, or the host has another key.
     """
+    blob = key.asbytes()
     for entry in entries:
-        if entry.revoked and entry.key == key:
+        if entry.revoked and entry.key == blob:
             where = f"{shorten(entry.file)}:{entry.line}"
             raise HostFailure(
-                f"the host key of {options.place} is revoked by {where} ({shown}): do not trust it"
+                f"the host key of {options.place} is revoked by {where} ({_shown(key)}): do not trust it"
             )
     valid = [entry for entry in entries if not entry.revoked]
-    if not valid or any(entry.key == key for entry in valid):
+    if not valid or any(entry.key == blob for entry in valid):
         return bool(valid)
-    kind = shown.split()[0]
-    entry = next((entry for entry in valid if entry.kind == kind), valid[0])
-    remove = shlex.join(["ssh-keygen", "-f", entry.file, "-R", known_name(options)])
+    entry = next((entry for entry in valid if entry.kind == key.get_name()), valid[0])
+    remove = shlex.join(["ssh-keygen", "-f", entry.file, "-R", _known_name(options)])
     raise HostFailure(
-        f"the host key of {options.place} has changed: it shows {shown}, "
-        f"{shorten(entry.file)}:{entry.line} says {entry.kind} {fingerprint(entry.key)}. "
+        f"the host key of {options.place} has changed: it shows {_shown(key)}, "
+        f"{shorten(entry.file)}:{entry.line} has another {entry.kind} key. "
         "Another machine may answer in its place; if you know that the host was installed anew, "
         f"remove the old key with: {remove}"
     )
 
 
-def known_name(options: HostOptions) -> str:
+def _known_name(options: HostOptions) -> str:
     """The name of a host in the files: ``node3``, ``[node3]:2222``, or its HostKeyAlias."""
-    if options.host_key_alias:
-        return options.host_key_alias
     address = options.address.lower()
-    return address if options.port == SSH_PORT else f"[{address}]:{options.port}"
+    return options.host_key_alias or (address if options.port == SSH_PORT else f"[{address}]:{options.port}")
 
 
-def fingerprint(key: bytes) -> str:
-    """As ``ssh`` shows it: ``SHA256:...``."""
-    return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
-
-
-def _accepting_command(options: HostOptions) -> str:
-    port = ["-p", str(options.port)] if options.port != SSH_PORT else []
-    return shlex.join(["ssh", "-o", "StrictHostKeyChecking=accept-new", *port, options.name, "true"])
+def _shown(key: PKey) -> str:
+    return f"{key.get_name()} {key.fingerprint}"
 
 
 def _read(path: str) -> bytes:
@@ -183,27 +171,17 @@ def _parse(path: str, text: bytes) -> Iterator[Entry]:
 
 def _matches(entry: Entry, name: str) -> bool:
     """Whether a line is about a host; a negated pattern excludes it."""
-    if any(_matches_pattern(pattern[1:], name) for pattern in entry.names if pattern.startswith("!")):
-        return False
-    return any(_matches_pattern(pattern, name) for pattern in entry.names if not pattern.startswith("!"))
 
-
-def _matches_pattern(pattern: str, name: str) -> bool:
-    if pattern.startswith("|1|"):
+    def matches(pattern: str) -> bool:
+        if not pattern.startswith("|1|"):
+            return fnmatch.fnmatchcase(name, pattern.lower().replace("[", "[[]"))
         try:
-            salt = base64.b64decode(pattern.split("|")[2], validate=True)
-        except ValueError:
+            return HostKeys.hash_host(name, pattern) == pattern
+        except (ValueError, AssertionError):  # it is not the hash of a name
             return False
-        return _hashed(name, salt) == pattern
-    if "*" not in pattern and "?" not in pattern:
-        return pattern.lower() == name
-    expression = re.escape(pattern.lower()).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.fullmatch(expression, name) is not None
 
-
-def _hashed(name: str, salt: bytes) -> str:
-    digest = hmac.new(salt, name.encode(), hashlib.sha1).digest()
-    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+    excluded = any(matches(pattern[1:]) for pattern in entry.names if pattern.startswith("!"))
+    return not excluded and any(map(matches, entry.names))
 
 
 # ---------------------------------------------------------------------- our keys
@@ -232,9 +210,32 @@ def load_key(path: str) -> KeyFile | None:
     except TypeError:  # what cryptography raises for want of a passphrase
         return KeyFile(path, None, "is protected by a passphrase", f"unlock it with: ssh-add {shorten(path)}")
     except OSError as error:
-        return KeyFile(path, None, f"can't be read ({(error.strerror or str(error)).lower()})")
+        return KeyFile(path, None, f"can't be read ({reason_of(error)})")
     except (ValueError, SSHException, UnknownKeyType) as error:
         return KeyFile(path, None, f"is not a key that can be used ({type(error).__name__})")
+
+
+class Agent(AgentSSH):
+    """A connection to the ssh-agent at a socket.
+
+    paramiko's own subclass connects to ``SSH_AUTH_SOCK`` only, and waits without limit.
+
+    Args:
+        path: of the socket; empty: there is no agent.
+        seconds: the time for each answer.
+    """
+
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__()
+        self._sock = socket.socket(socket.AF_UNIX)
+        self._sock.settimeout(seconds)
+        with suppress(SSHException, OSError):  # there is none, or it does not answer: key files may be enough
+            self._sock.connect(path)
+            self._connect(self._sock)  # type: ignore[attr-defined] # what paramiko's own subclasses call
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._sock.close()
 
 
 def log_in(
@@ -251,26 +252,27 @@ def log_in(
     Raises:
         HostFailure: every key was refused, or there was no answer.
     """
-    key_files = [file for path in options.identity_files if (file := load(path))]
-    agent = Agent.connect(options.agent, seconds)
+    files = [file for path in options.identity_files if (file := load(path))]
     tried: list[str] = []
-    try:
-        for label, key in _candidates(agent.keys if agent else [], key_files, options.identities_only):
+    with closing(Agent(options.agent, seconds)) as agent:
+        for label, key in _candidates(agent.get_keys(), files, options.identities_only):
             tried.append(label)
             if _accepted(transport, options, key, tried, seconds):
                 return
-    finally:
-        if agent is not None:
-            agent.close()
-    raise _refused(options, tried, key_files)
+    unusable = [file for file in files if file.key is None]
+    keys = f"tried: {', '.join(tried)}" if tried else "there was no key to offer"
+    keys += "".join(f"; {shorten(file.path)} {file.problem}" for file in unusable)
+    advice = [file.advice for file in unusable if file.advice]
+    advice.append("is that the right user, and is the key in its ~/.ssh/authorized_keys there?")
+    raise HostFailure(f"{options.place} refused the login as {options.user} ({keys}); {advice[0]}")
 
 
 def _candidates(
-    in_agent: Sequence[AgentKey], key_files: Sequence[KeyFile], only_named: bool
+    in_agent: Sequence[AgentKey], files: Sequence[KeyFile], only_named: bool
 ) -> Iterator[tuple[str, PKey]]:
     """The keys to try, each once, with their names for messages."""
-    usable = {file.key.asbytes(): (file.path, file.key) for file in key_files if file.key is not None}
-    named = {*usable, *(_public_part(file.path) for file in key_files)}
+    usable = {file.key.asbytes(): (file.path, file.key) for file in files if file.key is not None}
+    named = {*usable, *(_public_part(file.path) for file in files)}
     held = {key.asbytes(): key for key in in_agent}
     for blob, agent_key in sorted(held.items(), key=lambda item: item[0] not in named):
         if blob in named or not only_named:
@@ -278,50 +280,6 @@ def _candidates(
     for blob, (path, key) in usable.items():
         if blob not in held:
             yield shorten(path), key
-
-
-def _accepted(
-    transport: Transport, options: HostOptions, key: PKey, tried: list[str], seconds: float
-) -> bool:
-    """Whether the host accepts the last of the keys that were tried."""
-    place, user = options.place, options.user
-    began = time.monotonic()
-    try:
-        missing = transport.auth_publickey(user, key)
-    except BadAuthenticationType as error:
-        allowed = " or ".join(error.allowed_types)
-        raise HostFailure(
-            f"{place} accepts no keys for a login as {user}, only {allowed}, which a launch can't give"
-        ) from error
-    except (SSHException, EOFError, OSError) as error:
-        if time.monotonic() - began >= seconds:
-            raise HostFailure(
-                f"{place} gave no answer to a login as {user} for {seconds:g} s", True
-            ) from error
-        if not transport.is_active():
-            raise HostFailure(
-                f"{place} closed the connection during the login as {user}, after {len(tried)} keys "
-                f"({', '.join(tried)}); if that is too many, name the right one with IdentityFile and "
-                "IdentitiesOnly in ~/.ssh/config"
-            ) from error
-        if not isinstance(error, AuthenticationException):  # an agent that does not sign
-            tried[-1] += f" ({error})"
-        return False
-    if missing:
-        raise HostFailure(
-            f"{place} accepts the key {tried[-1]} of {user} and asks for {' or '.join(missing)} as well, "
-            "which a launch can't give"
-        )
-    return True
-
-
-def _refused(options: HostOptions, tried: Sequence[str], key_files: Sequence[KeyFile]) -> HostFailure:
-    unusable = [file for file in key_files if file.key is None]
-    keys = f"tried: {', '.join(tried)}" if tried else "there was no key to offer"
-    keys += "".join(f"; {shorten(file.path)} {file.problem}" for file in unusable)
-    advice = next((file.advice for file in unusable if file.advice), "")
-    advice = advice or "is that the right user, and is the key in its ~/.ssh/authorized_keys there?"
-    return HostFailure(f"{options.place} refused the login as {options.user} ({keys}); {advice}")
 
 
 def _public_part(path: str) -> bytes:
@@ -333,83 +291,29 @@ def _public_part(path: str) -> bytes:
         return b""
 
 
-class AgentKey(PKey):
-    """A key that the agent holds; the agent signs with it."""
-
-    def __init__(self, agent: Agent, blob: bytes, comment: str) -> None:
-        self._agent = agent
-        self._blob = blob
-        self.comment = comment
-
-    def asbytes(self) -> bytes:
-        """The public key."""
-        return self._blob
-
-    def get_name(self) -> str:
-        """Its type: ``ssh-ed25519``."""
-        return Message(self._blob).get_text()
-
-    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> Message:
-        """See `paramiko.PKey.sign_ssh_data`.
-
-        Raises:
-            SSHException: the agent does not sign.
-        """
-        request = Message()
-        request.add_string(self._blob)
-        request.add_string(data)
-        request.add_int(_SIGN_FLAGS.get(algorithm or "", 0))
-        return Message(self._agent.ask(_SIGN_REQUEST, request.asbytes(), _SIGNATURE).get_binary())
-
-
-class Agent:
-    """A connection to an ssh-agent.
-
-    Args:
-        line: a connected socket with a time-out.
-    """
-
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
-        answer = self.ask(_REQUEST_IDENTITIES, b"", _IDENTITIES)
-        self.keys = [AgentKey(self, answer.get_binary(), answer.get_text()) for _ in range(answer.get_int())]
-
-    @classmethod
-    def connect(cls, path: str, seconds: float) -> Agent | None:
-        """The agent at a socket; ``None``: there is none, or it does not answer. Key files may be enough."""
-        if not path:
-            return None
-        line = socket.socket(socket.AF_UNIX)
-        try:
-            line.settimeout(seconds)
-            line.connect(path)
-            return cls(line)
-        except (SSHException, OSError):
-            line.close()
-            return None
-
-    def ask(self, request: int, payload: bytes, expected: int) -> Message:
-        """Send a request and wait for its answer.
-
-        Raises:
-            SSHException: the agent refuses, or its answer is malformed.
-            OSError: the agent is gone, or does not answer in time.
-        """
-        self._line.sendall(struct.pack(">IB", len(payload) + 1, request) + payload)
-        size, kind = struct.unpack(">IB", self._receive(5))
-        if kind != expected or not 0 < size <= _MOST_ANSWER:
-            raise SSHException("the agent refuses")
-        return Message(self._receive(size - 1))
-
-    def _receive(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self._line.recv(size - len(data))
-            if not piece:
-                raise SSHException("the agent closed the connection")
-            data += piece
-        return data
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._line.close()
+def _accepted(
+    transport: Transport, options: HostOptions, key: PKey, tried: list[str], seconds: float
+) -> bool:
+    """Whether the host accepts the last of the keys that were tried."""
+    login = f"a login as {options.user}"
+    began = time.monotonic()
+    try:
+        missing = transport.auth_publickey(options.user, key)
+        if not missing:
+            return True
+        text = f"accepts the key {tried[-1]} for {login} and asks for {' or '.join(missing)} as well"
+    except BadAuthenticationType as error:
+        text = f"accepts no keys for {login}, only {' or '.join(error.allowed_types)}"
+    except (SSHException, EOFError, OSError) as error:
+        if time.monotonic() - began >= seconds:
+            raise HostFailure(f"{options.place} gave no answer to {login} for {seconds:g} s", True) from error
+        if not transport.is_active():
+            raise HostFailure(
+                f"{options.place} closed the connection during {login}, after {len(tried)} keys "
+                f"({', '.join(tried)}); if that is too many, name the right one with IdentityFile and "
+                "IdentitiesOnly in ~/.ssh/config"
+            ) from error
+        if not isinstance(error, AuthenticationException):  # an agent that does not sign
+            tried[-1] += f" ({error})"
+        return False
+    raise HostFailure(f"{options.place} {text}, which a launch can't give")

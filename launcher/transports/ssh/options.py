@@ -2,7 +2,7 @@
 
 The ``ssh`` command of this machine reads its configuration best: ``ssh -G HOST`` prints the result of every
 ``Match`` and ``Include``. It reads the home of the account, whatever ``$HOME`` says; so where ``$HOME`` is
-another folder, or there is no ``ssh``, `paramiko.SSHConfig` reads the files of ``$HOME``.
+another folder, or there is no ``ssh``, `paramiko.SSHConfig` reads ``$HOME/.ssh/config``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import functools
 import getpass
-import glob
 import os
 import pwd
 import re
@@ -18,7 +17,7 @@ import shlex
 import shutil
 import subprocess
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from paramiko import SSHException
@@ -30,12 +29,9 @@ from launcher.errors import TransportError
 #: The default port, which known_hosts and messages leave out.
 SSH_PORT = 22
 _USER_FILE = "~/.ssh/config"
-_SYSTEM_FILE = "/etc/ssh/ssh_config"
 _KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
-#: How deep files may include others, as in OpenSSH.
-_MOST_INCLUDES = 16
 #: Seconds for ``ssh -G``, which may run commands of ``Match exec``.
 _QUERY_LIMIT = 30.0
 #: Values of StrictHostKeyChecking that accept a new key. A changed key is refused whatever they are.
@@ -116,7 +112,7 @@ def host_options(hop: Hop) -> HostOptions:
     """
     home = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
     asks_ssh = os.path.realpath(os.path.expanduser("~")) == home and shutil.which("ssh") is not None
-    values = _from_ssh(hop) if asks_ssh else _from_files(hop)
+    values = _from_ssh(hop) if asks_ssh else _from_file(hop)
     try:
         return _options(hop, values)
     except ValueError as error:
@@ -224,55 +220,32 @@ def _from_ssh(hop: Hop) -> dict[str, list[str]]:
     return values
 
 
-def _from_files(hop: Hop) -> dict[str, list[str]]:
-    lines = ["Host *"] + [f"User {hop.user}"] * bool(hop.user) + [f"Port {hop.port}"] * bool(hop.port)
-    for file in (os.path.expanduser(_USER_FILE), _SYSTEM_FILE):
-        lines += ["Host *", *_lines(file)]
+def _from_file(hop: Hop) -> dict[str, list[str]]:
+    """What paramiko reads in the user's file."""
+    needs = "needs the ssh command, and the account's home as $HOME"
     try:
-        found: dict[str, str | list[str]] = dict(_parsed("\n".join(lines)).lookup(hop.name))
+        with open(os.path.expanduser(_USER_FILE), encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        text = ""
+    except OSError as error:
+        raise HostFailure(f"{_USER_FILE} can't be read: {reason_of(error)}") from error
+    if include := re.search(r"^[ \t]*include\b", text, re.IGNORECASE | re.MULTILINE):
+        line = text.count("\n", 0, include.start()) + 1
+        raise HostFailure(f"{_USER_FILE}:{line}: Include {needs}; or copy the lines here")
+    lines = ["Host *"] + [f"User {hop.user}"] * bool(hop.user) + [f"Port {hop.port}"] * bool(hop.port)
+    try:
+        found: dict[str, str | list[str]] = dict(
+            _parsed("\n".join([*lines, "Host *", text])).lookup(hop.name)
+        )
     except ImportError as error:
-        text = "`Match exec` needs the ssh command, and the account's home as $HOME"
-        raise HostFailure(f"{_USER_FILE}: {text}") from error
+        raise HostFailure(f"{_USER_FILE}: `Match exec` {needs}") from error
     except (ConfigParseError, ValueError, KeyError) as error:
         raise HostFailure(f"{_USER_FILE} can't be understood: {error}") from error
     return {key: value if isinstance(value, list) else [value or "none"] for key, value in found.items()}
 
 
 _parsed = functools.lru_cache(SSHConfig.from_text)  # most hosts have the same lines
-
-
-def _lines(path: str, depth: int = 0) -> Iterator[str]:
-    """The lines of a file, with those of the files that it includes in their places.
-
-    paramiko can't include a file for some hosts only.
-    """
-    if depth > _MOST_INCLUDES:
-        raise HostFailure(f"{path}: files include each other")
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise HostFailure(f"{path} can't be read: {error.strerror}") from error
-    for_all = True
-    for number, line in enumerate(lines, 1):
-        keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        if keyword.lower() in ("host", "match"):
-            for_all = rest.strip().lower() in ("*", "all")
-        if keyword.lower() != "include":
-            yield line
-            continue
-        if not for_all:
-            raise HostFailure(
-                f"{shorten(path)}:{number}: an Include for some hosts only needs the ssh command, and the "
-                "account's home as $HOME; put it above the first Host line, or copy the lines here"
-            )
-        folder = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
-        for pattern in shlex.split(rest):
-            for included in sorted(glob.glob(os.path.join(folder, os.path.expanduser(pattern)))):
-                yield from ["Host *", *_lines(included, depth + 1)]
-        yield "Host *"
 
 
 def unexpected(error: Exception) -> str:

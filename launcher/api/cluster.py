@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.api.remote.node import TRAINING, InputMode
 from launcher.api.run import Options, Path_, count_faults, list_faults, option_faults
 from launcher.api.tasks import TaskHandle, Tasks, dumps, notice
-from launcher.errors import Fault, InputError, JobFailed, LaunchError
+from launcher.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
 from launcher.feed.listener import Peer
 from launcher.job import RunPaths
@@ -63,15 +63,16 @@ class _Nodes(Tasks):
             warn=notice,
         )
 
-    def failed(self, error: LaunchError) -> None:
+    def job_ended(self) -> None:
         """See `Tasks`."""
-        self.feeder.fail(error)
+        if self.error is not None:
+            self.feeder.fail(self.error)
 
     def feed(self, peer: Peer) -> None:
         """See `Tasks`."""
         self.feeder.add(peer)
 
-    def ended(self, task: TaskHandle, ending: str) -> None:
+    def task_ended(self, task: TaskHandle, ending: str) -> None:
         """See `Tasks`."""
         if task.name.partition("/")[0] in TRAINING:
             self.feeder.lost(task.name, task.attempt, ending)

@@ -86,14 +86,15 @@ class Driver:
     exit_code: int | None = field(default=None, init=False)
     #: This process has stopped the job: its end by a signal is not reported as a failure.
     asked: bool = field(default=False, init=False)
-    #: Set when the launcher has ended and its report is complete.
+    #: Whether this is the process that started it, and not a fork of that.
+    is_ours: bool = field(default=True, init=False)
+    #: Set when the launcher has ended and its report is complete; also in a fork.
     over: threading.Event = field(default_factory=threading.Event, init=False)
     #: Set when the launcher's stderr need not be held back any more.
     _begun: threading.Event = field(default_factory=threading.Event, init=False)
     _stderr: str = field(default="", init=False)
     #: Our ends of the pipes: the first carries commands, the end of the second ends the launcher.
     _ours: list[int] = field(default_factory=list, init=False)
-    _pid: int = field(default_factory=os.getpid, init=False)
 
     def start(self) -> None:
         """Start `launch`.
@@ -141,11 +142,6 @@ class Driver:
 
     # ------------------------------------------------------------------ its end
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether this is the process that started it, and not a fork of that."""
-        return os.getpid() == self._pid
-
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for its end. Ctrl-C stops the job in order, a second one at once, and is raised then.
 
@@ -155,8 +151,6 @@ class Driver:
         Returns:
             Whether it has ended.
         """
-        if not self.is_ours:
-            return True
         try:
             return self.over.wait(seconds)
         except KeyboardInterrupt:
@@ -169,7 +163,7 @@ class Driver:
 
     def signal(self, number: int) -> None:
         """Signal the launcher, if it runs; a suspended one goes on."""
-        if self.is_ours and not self.over.is_set():
+        if not self.over.is_set():
             self.asked = True
             self.process.send_signal(number)
             self.process.send_signal(signal.SIGCONT)
@@ -180,8 +174,6 @@ class Driver:
         Raises:
             LaunchError: the launcher survives SIGKILL.
         """
-        if not self.is_ours:
-            return
         for number in [signal.SIGTERM] * _REQUESTS + [signal.SIGKILL] * _KILLS:
             self.signal(number)
             if self.over.wait(_PAUSE):
@@ -270,6 +262,8 @@ def _release_in_fork() -> None:
     """The job ends with the process that started it, whatever its forks do."""
     for driver in list(_drivers):
         driver._release()
+        driver.is_ours, driver.over = False, threading.Event()
+        driver.over.set()
 
 
 os.register_at_fork(after_in_child=_release_in_fork)

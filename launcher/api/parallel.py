@@ -132,9 +132,7 @@ class _Instances(Tasks):
         """
         self.start()
         try:
-            while not self._done.wait(1.0):
-                if self.driver.over.is_set() and not self._done.wait(1.0):
-                    raise JobFailed("the job has ended before its instances", self.run_dir)
+            self._done.wait()
             if self._failure is None:
                 self.driver.wait(60.0)
         finally:
@@ -143,12 +141,15 @@ class _Instances(Tasks):
             raise self._failure
         return [self._results[number] for number in range(len(self._arguments))]
 
-    def failed(self, error: LaunchError) -> None:
-        """See `Tasks`; also called with the failure of an instance."""
+    def job_ended(self) -> None:
+        """See `Tasks`."""
+        self._fail(self.error or JobFailed("the job has ended before its instances", self.run_dir))
+
+    def _fail(self, error: LaunchError) -> None:
         with self._lock:
-            if self._failure is None and not self._done.is_set():
+            if not self._done.is_set():
                 self._failure = error
-        self._done.set()
+                self._done.set()
 
     def answer(self, task: TaskHandle, message: Message) -> Message:
         """A slot is free, at its start or because an instance has ended; the answer is the next instance."""
@@ -156,7 +157,7 @@ class _Instances(Tasks):
         if number is not None and number not in self._results:
             self._results[number] = result = self._result(task, number, message)
             if isinstance(result, LaunchError) and not self._failures_are_results:
-                self.failed(result)
+                self._fail(result)
             if len(self._results) == len(self._arguments):
                 self._done.set()
         with self._lock:

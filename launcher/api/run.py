@@ -57,10 +57,8 @@ class Options(TypedDict, total=False):
     options: Arguments
 
 
-#: Those that are options of ``launch`` with a value.
-_WITH_VALUE = (
-    "hosts", "docker", "workdir", "python", "on_failure", "grace", "timeout", "run_dir", "gpus",
-)  # fmt: skip
+#: Those that are not options of ``launch`` with a value.
+_OTHERS = ("env", "flags", "quiet", "options")
 
 
 def run(
@@ -181,8 +179,8 @@ def option_arguments(options: Options) -> list[str]:
     for name in options.get("env") or {}:
         argv += ["-x", name]
     given: Mapping[str, Any] = options
-    for name in _WITH_VALUE:
-        if given.get(name) is not None:
+    for name in Options.__annotations__:
+        if name not in _OTHERS and given.get(name) is not None:
             argv += [f"--{name.replace('_', '-')}", str(given[name])]
     return argv
 
@@ -193,8 +191,7 @@ def option_faults(caller: str, options: Mapping[str, Any]) -> list[Fault]:
     faults = []
     for name in options.keys() - known.keys():
         faults.append(Fault(caller, f"there is no argument {name!r}", did_you_mean(name, [*known])))
-    gpus, env = options.get("gpus"), options.get("env") or {}
-    faults += [] if gpus is None else count_faults(caller, "gpus", gpus)
+    env = options.get("env") or {}
     if not isinstance(env, Mapping):
         faults.append(Fault(caller, f"env={env!r}", "expected a dict of names and values"))
         env = {}

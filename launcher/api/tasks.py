@@ -29,7 +29,7 @@ from launcher.api.remote import start
 from launcher.api.remote.worker import Message, receive, send
 from launcher.api.run import Options, Path_, option_arguments, option_environ
 from launcher.config.hostfile import read_hosts
-from launcher.config.jobfile import JobFile
+from launcher.config.jobfile import JobFile, read_job_file
 from launcher.errors import Fault, InputError, JobError, JobFailed, LaunchError, TaskFailed
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote import connect
@@ -38,6 +38,7 @@ from launcher.feed.remote.frames import check_size
 from launcher.job import OnFailure, is_loopback
 from launcher.runs.logs import last_lines
 from launcher.text import Waiting, listed, signal_name
+from launcher.transports import sections
 from launcher.transports.bootstrap import zipped
 
 #: Seconds between two looks at which tasks have connected.
@@ -66,9 +67,8 @@ class TaskHandle:
     attempt: int = 1
     #: Set when it has connected.
     arrived: threading.Event = field(default_factory=threading.Event)
-    #: How its process ended; empty: it has not. And whether `Tasks.ended` was called.
+    #: How its process ended; empty: it has not.
     ending: str = ""
-    reported: bool = False
     #: What its function has raised; without fields: nothing so far.
     outcome: Message = Message()
 
@@ -100,10 +100,18 @@ class Tasks:
         #: Why the job has failed; ``None``: it runs, or has succeeded.
         self.error: LaunchError | None = None
         self._roles = {name: {"command": ["-c", start.COMMAND], **role} for name, role in roles.items()}
-        file = _job_file(job, self._roles)
+        file = JobFile() if job is None else read_job_file(os.fspath(job), self._roles, sections())
+        if file.faults:
+            raise JobError(file.faults)
         on_failure = options.get("on_failure") or file.settings.get("on_failure", "stop")
         self._goes_on = on_failure == OnFailure.CONTINUE.value
-        self._elsewhere = _is_elsewhere(options.get("hosts"), file)
+        hosts = options.get("hosts")
+        given = (file.hosts or ()) if hosts is None else os.fspath(hosts)
+        found = read_hosts(given) if isinstance(given, str) else given
+        #: Tasks may run on other machines.
+        self._elsewhere = not all(
+            is_loopback(it.name) and it.user is None and it.port is None for it in found
+        )
         self._in_containers = bool(options.get("docker") or file.sections.get("docker"))
         ours = {name: role["count"] for name, role in roles.items() if "command" not in role}
         names = [f"{role}/{index}" for role, count in ours.items() for index in range(count)]
@@ -150,11 +158,11 @@ class Tasks:
 
     # ------------------------------------------------------------------ for subclasses
 
-    def failed(self, error: LaunchError) -> None:
-        """The job has failed."""
+    def job_ended(self) -> None:
+        """The job has ended; `error` is set if it has failed."""
 
-    def ended(self, task: TaskHandle, ending: str) -> None:
-        """A task has ended; ``ending`` completes "worker/0 ..."."""
+    def task_ended(self, task: TaskHandle, ending: str) -> None:
+        """A task has ended; ``ending`` completes "worker/0 ...". Called again at the end of the job."""
 
     def feed(self, peer: Peer) -> None:
         """A task has connected for a feed."""
@@ -258,26 +266,24 @@ class Tasks:
         if kind == "AgentLost":
             for lost in self.handles.values():
                 if lost.host == event["host"] and not lost.ending:
-                    self._task_ended(lost, f"is lost with its host: {event['why']}")
+                    self._ended(lost, f"is lost with its host: {event['why']}")
         handle = self.handles.get(event.get("task", ""))
         if handle is None:
             return
         if kind == "TaskStarted":
             handle.host, handle.attempt = event["host"], event["attempt"]
-            handle.ending, handle.reported = "", False
+            handle.ending = ""
         elif kind == "TaskExited":
-            self._task_ended(handle, ending_text(event["code"], event["signal"]), event["code"] == 0)
+            self._ended(handle, ending_text(event["code"], event["signal"]), event["code"] == 0)
         elif kind == "TaskNotStarted":
-            self._task_ended(handle, f"could not be started: {event['why']}")
+            self._ended(handle, f"could not be started: {event['why']}")
 
-    def _task_ended(self, handle: TaskHandle, ending: str, well: bool = False) -> None:
+    def _ended(self, handle: TaskHandle, ending: str, well: bool = False) -> None:
         """A task has ended. Its failure is the job's, and is reported when that has ended, or it goes on."""
-        handle.ending = ending
+        raised = handle.outcome.fields.get("raised")
+        handle.ending = f"raised {raised}".partition("\n")[0] if raised else ending
         if well or self._goes_on:
-            if raised := handle.outcome.fields.get("raised"):
-                ending = f"raised {raised}".partition("\n")[0]
-            handle.reported = True
-            self.ended(handle, ending)
+            self.task_ended(handle, handle.ending)
 
     def _end(self) -> None:
         """The launcher has ended."""
@@ -286,11 +292,9 @@ class Tasks:
             if isinstance(error, TaskFailed) and error.task in self.handles:
                 error = with_outcome(error, error.task, self.handles[error.task].outcome)
             self.error = error
-        if self.error is not None:
-            self.failed(self.error)
+        self.job_ended()
         for handle in self.handles.values():
-            if not handle.reported:
-                self.ended(handle, handle.ending or "was stopped")
+            self.task_ended(handle, handle.ending or "was stopped")
 
 
 def ending_text(code: int | None, signal: int | None) -> str:
@@ -359,37 +363,6 @@ def start_text() -> str:
     lines = [line for source in sources for line in source.splitlines() if not line.startswith(ours)]
     call = f"main({tuple(sys.version_info[:2])})\n"
     return "\n".join(["from __future__ import annotations", *_NOT_HERE, *lines, call])
-
-
-# ---------------------------------------------------------------------- where they run
-
-
-def _job_file(path: Path_ | None, roles: Mapping[str, Any]) -> JobFile:
-    """The job file with these roles laid over its own.
-
-    Raises:
-        JobError: it can't be read, or is wrong.
-    """
-    if path is None:
-        return JobFile()
-    from launcher.config.jobfile import read_job_file  # PyYAML takes 30 ms to import
-    from launcher.transports import sections
-
-    found = read_job_file(os.fspath(path), roles, sections())
-    if found.faults:
-        raise JobError(found.faults)
-    return found
-
-
-def _is_elsewhere(hosts: Path_ | None, file: JobFile) -> bool:
-    """Whether tasks may run on other machines.
-
-    Raises:
-        HostfileError: the hosts are wrong.
-    """
-    given = (file.hosts or ()) if hosts is None else os.fspath(hosts)
-    found = read_hosts(given) if isinstance(given, str) else given
-    return not all(is_loopback(host.name) and host.user is None and host.port is None for host in found)
 
 
 def _private_folder() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from launcher.api.run import Arguments, Options, Path_, option_environ, program_
 from launcher.errors import TransportError
 from launcher.testing.job import LOOK, ClusterError, Job
 from launcher.transports.docker.container import KEPT
-from launcher.transports.docker.engine import FIXED_ADDRESSES, Engine, Thing
+from launcher.transports.docker.engine import FIXED_ADDRESSES, Engine
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,16 +37,15 @@ class Cluster:
     """Starts clusters; each is a ``launch`` in a process of its own.
 
     Args:
-        folder: makes the folder for the files of the launches when the first one starts.
+        folder: for the files of the launches.
         backend: where tasks run by default: ``local``, or ``docker:IMAGE``.
 
     Raises:
         ClusterError: there is no such backend.
     """
 
-    def __init__(self, folder: Callable[[], Path], backend: str = "local") -> None:
-        self._make_folder = folder
-        self._folder: Path | None = None
+    def __init__(self, folder: Path, backend: str = "local") -> None:
+        self._folder = folder
         self._image = _image(backend)
         self._mark = uuid.uuid4().hex
         #: Those that were started.
@@ -90,8 +89,6 @@ class Cluster:
         """
         __tracebackhide__ = True
         image = self._image if backend is None else _image(backend)
-        if self._folder is None:
-            self._folder = self._make_folder()
         folder = self._folder / f"job-{len(self.jobs)}"
         folder.mkdir()
         environ = {MARK: self._mark, FIXED_ADDRESSES: "1"}
@@ -104,10 +101,8 @@ class Cluster:
         finally:
             os.close(output)
         timeout, grace = options.get("timeout"), options.get("grace")
-        bound = _BOUND + (0 if timeout is None else timeout + (_GRACE if grace is None else grace))
-        more = options.get("options") or ()
-        docker = image or any(os.fspath(word).partition("=")[0] == "--docker" for word in more)
-        job = Job(driver, folder, option_environ(options) if docker else None, bound, left_running)
+        bound = _BOUND + (timeout or 0) + (_GRACE if grace is None else grace)
+        job = Job(driver, folder, option_environ(options) if image else None, bound, left_running)
         self.jobs.append(job)
         job.begin(within)
         return job
@@ -166,18 +161,14 @@ def _end_containers(job: str, environ: Mapping[str, str]) -> list[str]:
     Returns:
         A line for each that had not ended, or can't be removed.
     """
-    engine = Engine(lambda _: None, environ=environ)
-
-    def left() -> list[Thing]:
-        return [thing for thing in engine.things(job) if KEPT not in thing.labels]
-
+    engine, deadline = Engine(lambda _: None, environ=environ), time.monotonic() + _AGENTS
     try:
-        deadline = time.monotonic() + _AGENTS
-        while alive := [thing for thing in left() if thing.kind == "container"]:
-            if time.monotonic() > deadline:
-                break
+        while True:
+            found = [thing for thing in engine.things(job) if KEPT not in thing.labels]
+            alive = [f"container {thing.name}" for thing in found if thing.kind == "container"]
+            if not alive or time.monotonic() > deadline:
+                return engine.remove(found) + alive
             time.sleep(10 * LOOK)
-        return engine.remove(left()) + [f"container {thing.name}" for thing in alive]
     except TransportError as error:
         return [f"a container or network at the engine ({error})"]
 

@@ -35,7 +35,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
     config = request.config  # the option, else the configuration file
     backend = config.getoption("--cluster-backend", default=None) or config.getini("cluster_backend")
-    made = request.node.stash[_USED] = Cluster(lambda: tmp_path_factory.mktemp("cluster"), str(backend))
+    made = request.node.stash[_USED] = Cluster(tmp_path_factory.mktemp("cluster"), str(backend))
     yield made
     left = made.close()
     for job in made.jobs:

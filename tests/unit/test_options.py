@@ -52,10 +52,9 @@ def test_options_on_the_command_line_have_no_value_of_the_environment():
 
 
 def test_all_faults_of_options_at_once():
-    given: Any = {"env": {"N": 1}, "gpus": -1, "options": "--json", "work_dir": "x"}
+    given: Any = {"env": {"N": 1}, "options": "--json", "work_dir": "x"}
     assert [str(fault) for fault in option_faults("run", given)] == [
         "run: there is no argument 'work_dir'; did you mean \"workdir\"?",
-        "run: gpus=-1; expected a whole number, 0 or more",
         "run: env: 'N' is 1; expected texts: 'N': '1'",
         "run: options='--json'; expected a list of texts: options=['--json']",
     ]

@@ -122,8 +122,27 @@ class TFNodeContext:
         return os.path.normpath(os.path.join(self.working_dir, os.path.expanduser(path)))
 
     def start_cluster_server(self, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:
-        """Start the TensorFlow server of this node: see `launcher.TFNode.start_cluster_server`."""
-        return TFNode.start_cluster_server(self, num_gpus, rdma)
+        """Start the TensorFlow server of this node, on its own port of the cluster.
+
+        Args:
+            num_gpus: ignored: the GPUs of a task are assigned before it starts.
+            rdma: only ``False``: TensorFlow 2 has no other protocol than gRPC.
+
+        Returns:
+            The ``tf.train.ClusterSpec``, and the server, to whose ``target`` sessions connect.
+
+        Raises:
+            ValueError: RDMA is asked for, or the node is not in a cluster.
+        """
+        if rdma:
+            raise ValueError("rdma=True: TensorFlow 2 has no protocol for it; expected False")
+        if not self.cluster_spec:
+            raise ValueError("this node is not in a cluster, so it has no server")
+        import tensorflow as tf
+
+        cluster = tf.train.ClusterSpec(self.cluster_spec)
+        job, index = self.job_name, self.task_index
+        return cluster, tf.distribute.Server(cluster, job_name=job, task_index=index, protocol="grpc")
 
     def export_saved_model(
         self, model: Any, export_dir: str, tag_set: Any = None, signatures: Any = None
@@ -171,6 +190,10 @@ class TFNodeContext:
 class TFNode:
     """The functions of TensorFlowOnSpark's module of this name."""
 
+    #: ``TFNode.start_cluster_server(ctx, ...)`` and ``TFNode.release_port(ctx)`` are those of the context.
+    start_cluster_server = staticmethod(TFNodeContext.start_cluster_server)
+    release_port = staticmethod(TFNodeContext.release_port)
+
     @staticmethod
     def hdfs_path(ctx: Any, path: str) -> str:
         """A path with a scheme: ``file:///...``, or one of ``ctx.defaultFS``.
@@ -187,33 +210,6 @@ class TFNode:
             hdfs = ctx.defaultFS.startswith(("hdfs://", "viewfs://"))
             path = os.path.join(f"/user/{getpass.getuser()}" if hdfs else ctx.working_dir, path)
         return f"{ctx.defaultFS}{os.path.normpath(path)}"
-
-    @staticmethod
-    def start_cluster_server(ctx: TFNodeContext, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:
-        """Start the TensorFlow server of this node, on its own port of the cluster.
-
-        Args:
-            ctx: that of the node.
-            num_gpus: ignored: the GPUs of a task are assigned before it starts.
-            rdma: only ``False``: TensorFlow 2 has no other protocol than gRPC.
-
-        Returns:
-            The ``tf.train.ClusterSpec``, and the server, to whose ``target`` sessions connect.
-
-        Raises:
-            ValueError: RDMA is asked for, or the node is not in a cluster.
-        """
-        if rdma:
-            raise ValueError("rdma=True: TensorFlow 2 has no protocol for it; expected False")
-        if not ctx.cluster_spec:
-            raise ValueError("this node is not in a cluster, so it has no server")
-        import tensorflow as tf
-
-        cluster = tf.train.ClusterSpec(ctx.cluster_spec)
-        server = tf.distribute.Server(
-            cluster, job_name=ctx.job_name, task_index=ctx.task_index, protocol="grpc"
-        )
-        return cluster, server
 
     @staticmethod
     def export_saved_model(model: Any, export_dir: str, tag_set: Any = None, signatures: Any = None) -> None:
@@ -238,10 +234,6 @@ class TFNode:
             model.export(export_dir)
         else:
             tf.saved_model.save(model, export_dir, signatures=signatures)
-
-    @staticmethod
-    def release_port(ctx: TFNodeContext) -> None:
-        """Does nothing: see `TFNodeContext.release_port`."""
 
     @staticmethod
     def DataFeed(  # noqa: N802 - TensorFlowOnSpark's name

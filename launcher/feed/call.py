@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import FeedError, FeedTimeout
 from launcher.feed.partition import Chunker, Partition
@@ -26,6 +27,7 @@ MOST_KEPT = 512 << 20
 MOST_RESULTS, _RESULT = 32 << 20, 64
 #: Equal batches: rounds that the fastest task may be ahead of the slowest.
 _AHEAD = 32
+IN_STEP = "equal batches are for all tasks or for none"
 #: Seconds for all tasks to open their feeds; until then each gets one partition.
 GATHERING = 10.0
 #: Seconds without any task: in this time the job should have failed, with a reason that says more.
@@ -34,15 +36,23 @@ LONELY = 1.0
 LOOK = 0.25
 
 
+class Ended(NamedTuple):
+    """The end of a task: the number of its start, the reason, and the time."""
+
+    attempt: int
+    reason: str
+    at: float
+
+
 @dataclass
 class Feed:
     """One feed: its tasks, and the call that is served. Used with the lock."""
 
     name: str
     lock: threading.RLock
-    #: The names of all tasks that are fed, in their order; how those have ended that have.
+    #: The names of all tasks that are fed, in their order; those that have ended.
     tasks: Sequence[str]
-    ended: dict[str, tuple[int, str]]
+    ended: dict[str, Ended]
     #: Whether a lost task is an error.
     exactly_once: bool
     #: The last lines of a task, for messages.
@@ -90,7 +100,7 @@ class FeedCall:
         self.chunker = Chunker()
         self.error: BaseException | None = None
         self.over = False
-        self._feed = feed
+        self.feed = feed
         self._changed = threading.Condition(feed.lock)
         # Partitions: the source, tasks that had some, partitions to be fed again and unfinished ones.
         self._source = source
@@ -110,11 +120,10 @@ class FeedCall:
         self._refused = any(channel.terminated for channel in feed.channels.values())
         self._dropped = False
         self._returned = {name for name, channel in feed.channels.items() if channel.returned}
-        # The thread that waits for the end, or takes results; whether it waits for some now.
+        #: The thread that waits for the end, or takes results.
         self.taker = threading.current_thread()
-        self._taking = False
+        #: When it has taken results (infinity: it waits for some); when a task took rows or gave results.
         self._taken = self._moved = time.monotonic()
-        self._lonely_since: float | None = None
         self._waiting = Waiting()
 
     # Partitions for channels.
@@ -131,7 +140,7 @@ class FeedCall:
             return False
         if not self._gathered():
             return channel.task not in self._served
-        others = [other for other in self._feed.channels.values() if other is not channel and other.has_room]
+        others = [other for other in self.feed.channels.values() if other is not channel and other.has_room]
         return channel.hungry or all(channel.window <= other.window for other in others)
 
     def permits(self, number: int) -> bool:
@@ -149,7 +158,7 @@ class FeedCall:
 
     def take(self, channel: WorkerChannel) -> Partition | None:
         """The next partition of a task; ``None``: it has to ask again. Reads the source, the user's code."""
-        with self._feed.lock:
+        with self.feed.lock:
             if not self.offers(channel):
                 return None
             self._served.add(channel.task)
@@ -158,11 +167,11 @@ class FeedCall:
                 channel.add(partition)
                 return partition
             if batches := self._batches.get(channel.task):
-                self._feed.wake()  # the source may be read again
+                self.feed.wake()  # the source may be read again
                 return self._partition(batches.popleft(), channel)
             self._reading = True
         item, error = run_user_code(lambda: next(self._source, None))
-        with self._feed.lock:
+        with self.feed.lock:
             self._reading = False
             self.moved()
             if error is not None:
@@ -175,13 +184,13 @@ class FeedCall:
                 return None
             if isinstance(item, Piece):
                 return self._partition(item, channel)
-            for task, block in zip(self._feed.tasks, item, strict=True):
+            for task, block in zip(self.feed.tasks, item, strict=True):
                 if task in self._batches:
                     self._batches[task].append(piece_of(block))
             return None
 
     def _partition(self, piece: Piece, channel: WorkerChannel) -> Partition:
-        partition = Partition(self, self._made, piece, keep=not self._feed.exactly_once)
+        partition = Partition(self, self._made, piece, keep=not self.feed.exactly_once)
         self._made += 1
         self._unfinished[partition.number] = partition
         if self.inference:
@@ -191,8 +200,8 @@ class FeedCall:
 
     def _gathered(self) -> bool:
         """Whether all tasks have opened the feed, or had the time to."""
-        channels = self._feed.channels
-        if len(channels) >= len(self._feed.tasks) - len(self._feed.ended):
+        channels = self.feed.channels
+        if len(channels) >= len(self.feed.tasks) - len(self.feed.ended):
             return True
         now = time.monotonic()
         return now - min([channel.since for channel in channels.values()], default=now) > GATHERING
@@ -233,28 +242,27 @@ class FeedCall:
         """A task has not finished a partition: it is lost, or (empty) it takes no more rows."""
         if self.over or self._unfinished.get(partition.number) is not partition:
             return
-        if not loss and not self.inference and partition.last:  # the rows that it has count as consumed
-            self._dropped = True
+        if not loss and not self.inference and (partition.last or self._in_step):
+            self._dropped = True  # the rows that it has count as consumed
             del self._unfinished[partition.number]
         else:
-            self._feed_again(partition, loss or "a task takes no more rows")
+            try:
+                if self._in_step:
+                    raise FeedError(IN_STEP)
+                if partition.last and self.feed.exactly_once:
+                    raise FeedError(
+                        "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
+                    )
+                partition.restart()
+                self._again[partition.number] = partition
+            except FeedError as error:
+                self.fail(FeedError(f"{loss or 'a task takes no more rows'}; {error}"))
         self.changed()
 
-    def _feed_again(self, partition: Partition, loss: str) -> None:
-        try:
-            if partition.last and self._feed.exactly_once:
-                raise FeedError(
-                    "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
-                )
-            partition.restart()
-            self._again[partition.number] = partition
-        except FeedError as error:
-            self.fail(FeedError(f"{loss}; {error}"))
-
     def lost(self, loss: str) -> None:
-        """A task is lost, or its connection."""
-        if self._in_step and not self.over:
-            self.fail(FeedError(f"{loss}, and equal batches are for all tasks or for none"))
+        """A task has ended."""
+        if self._in_step:
+            self.fail(FeedError(f"{loss}; {IN_STEP}"))
         self.changed()
 
     # Its end.
@@ -271,32 +279,32 @@ class FeedCall:
         self._again.clear()
         if not self._reading:
             self._source.close()  # ends the thread that reads ahead, if there is one
-        for channel in self._feed.channels.values():
+        for channel in self.feed.channels.values():
             channel.call_ended()
 
     def changed(self) -> None:
         """Let all threads look again."""
         self._changed.notify_all()
-        self._feed.wake()
+        self.feed.wake()
 
     # Waiting, in the thread of the user.
 
     def consumed(self) -> bool:
         """Whether there is nothing left to wait for."""
         if self._refused and not self._wanting():  # partitions to be fed again are not wanted
-            return bool(self._feed.alive) or len(self._unfinished) == len(self._again)
+            return bool(self.feed.alive) or len(self._unfinished) == len(self._again)
         return self._exhausted and not self._unfinished and not any(self._batches.values())
 
     def remains(self) -> str:
         """The warning if a function has returned before all rows of `train` were read; empty: it has not."""
         if not self._returned or (self._exhausted and not (self._dropped or self._unfinished)):
             return ""
-        tasks = listed([name for name in self._feed.tasks if name in self._returned])
+        tasks = listed([name for name in self.feed.tasks if name in self._returned])
         return f"{tasks} returned before reading all rows; call feed.terminate() if that is intended"
 
     def abandoned(self) -> str:
         """Why no thread will take the results that are left; empty: one may."""
-        if not self.inference or self._taking:
+        if not self.inference:
             return ""
         if self.taker is threading.current_thread() or not self.taker.is_alive():
             return "not all were taken"
@@ -313,24 +321,24 @@ class FeedCall:
             if self.error is not None:
                 raise self.error
             self._look()
-            self._feed.wake()  # with time it may become the turn of another task
+            self.feed.wake()  # with time it may become the turn of another task
             self._changed.wait(LOOK)
 
     def results(self) -> list[object] | None:
         """The next results, in order; waits for some. ``None``: there are no more."""
-        with self._feed.lock:
-            self.taker, self._taking = threading.current_thread(), True
+        with self.feed.lock:
+            self.taker, self._taken = threading.current_thread(), inf
             try:
                 self.wait(self._advance)
             finally:
-                self._taking, self._taken = False, time.monotonic()
+                self._taken = time.monotonic()
             partition = self._answering.get(self._next)
             if partition is None:
                 return None
             found, partition.results = partition.results, []
             self._result_bytes -= partition.result_bytes
             partition.result_bytes = 0
-            self._feed.wake()
+            self.feed.wake()
             return found
 
     def _advance(self) -> bool:
@@ -340,33 +348,29 @@ class FeedCall:
                 return False
             del self._answering[self._next]
             self._next += 1
-            self._feed.wake()  # its rows may be sent now
+            self.feed.wake()  # its rows may be sent now
         return head is not None or (self._exhausted and self._next >= self._made)
 
     def _wanting(self) -> list[str]:
         """Tasks that may take more rows."""
-        channels = self._feed.channels
-        return [name for name in self._feed.alive if name not in channels or not channels[name].terminated]
+        channels = self.feed.channels
+        return [name for name in self.feed.alive if name not in channels or not channels[name].terminated]
 
     def _look(self) -> None:
         """Look at the time: missing tasks, the time limit."""
         now = time.monotonic()
-        alive, wanting = self._feed.alive, self._wanting()
-        connected = {name for name, channel in self._feed.channels.items() if channel.connected}
+        alive, wanting = self.feed.alive, self._wanting()
+        connected = {name for name, channel in self.feed.channels.items() if channel.connected}
         missing = [name for name in wanting if name not in connected]
         if missing and (self._in_step or missing == alive or not self._gathered()):
             self._explain(missing)
-        feed = f"feed {self._feed.name!r}"
-        if alive:
-            self._lonely_since = None
-        elif now - (self._lonely_since or now) > LONELY:
-            endings = listed([f"{name} {reason}" for name, (_, reason) in self._feed.ended.items()])
+        feed, ended = f"feed {self.feed.name!r}", self.feed.ended
+        if not alive and now - max([end.at for end in ended.values()], default=0.0) > LONELY:
+            endings = listed([f"{name} {end.reason}" for name, end in ended.items()])
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
-        else:
-            self._lonely_since = self._lonely_since or now
         if self.inference and alive and not wanting:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
-        late = [name for name in alive if name in connected and self._feed.channels[name].late]
+        late = [name for name in alive if name in connected and self.feed.channels[name].late]
         if not late and (self._in_step or missing == wanting):
             late = missing
         if not late:  # only the source of the rows is awaited
@@ -378,22 +382,19 @@ class FeedCall:
         """Name the tasks that have not opened the feed, while rows wait for them."""
         if not (begun := self._waiting.due()):
             return
-        hint = "importing TensorFlow takes seconds"
-        if self._waiting.seconds >= Waiting.SECOND:
-            lines = self._feed.last_lines(missing[0])
-            hint = f"last line of {missing[0]}: {lines[-1]}" if lines else f"{missing[0]} has printed nothing"
-        rows = f"rows of the feed {self._feed.name!r}"
-        self._feed.notice(f"{begun} {listed(missing)} to ask for {rows} ({hint})")
+        lines = self.feed.last_lines(missing[0])
+        hint = f"last line of {missing[0]}: {lines[-1]}" if lines else "importing TensorFlow takes seconds"
+        self.feed.notice(f"{begun} {listed(missing)} to ask for rows of the feed {self.feed.name!r} ({hint})")
 
     def _too_late(self, late: Sequence[str]) -> FeedError:
-        channels = self._feed.channels
+        channels = self.feed.channels
         stuck = [name for name in late if name not in channels or not channels[name].hungry]
         if self.inference and not stuck:
             missing = sum([channels[name].missing for name in late])
             return FeedError(
                 f"{', '.join(late)}: {missing:,} {'result is' if missing == 1 else 'results are'} missing in "
-                f"the feed {self._feed.name!r}, for {self.timeout:g} s, and more rows are asked for: "
+                f"the feed {self.feed.name!r}, for {self.timeout:g} s, and more rows are asked for: "
                 "batch_results() must be given one result for each row"
             )
-        lines = [line for task in stuck for line in self._feed.last_lines(task)]
+        lines = [line for task in stuck for line in self.feed.last_lines(task)]
         return FeedTimeout(", ".join(stuck or late), self.timeout, lines)

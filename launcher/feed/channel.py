@@ -35,8 +35,6 @@ from launcher.feed.sources import run_user_code
 WINDOW = 4 << 20
 #: Seconds after a break until partitions are fed again, so that the reason of a loss is known.
 _BROKEN = 1.0
-#: Seconds for the error that a task gets before its connection is closed.
-_GOODBYE = 5.0
 #: The error about results that cannot be unpickled; ``{why}`` is Python's message.
 _UNREADABLE = (
     "results can't be read by the driver ({why}); make them of classes that the driver can import, "
@@ -79,8 +77,6 @@ class WorkerChannel:
         self._unanswered: deque[Partition] = deque()
         #: Whether FLUSH was sent after the last chunk, and END.
         self._flushed, self._end_sent = True, False
-        self._limit = threading.Timer(_GOODBYE, hang_up, [sock])
-        self._limit.daemon = True
         self._receiver = threading.Thread(target=self._receive_all, name=f"feed from {task}", daemon=True)
         self._sender = threading.Thread(target=self._send_all, name=f"feed to {task}", daemon=True)
 
@@ -118,12 +114,10 @@ class WorkerChannel:
             reason: the error for the task; empty: the feed has ended in an orderly way.
             ended: whether the task has ended.
         """
-        first, self._reason = self._reason is None, self._reason or reason
+        self._reason = self._reason or reason
         self.wake.notify_all()
         if ended:
             hang_up(self._sock)
-        elif first and reason:  # the task may not take it
-            self._limit.start()
 
     def join(self, seconds: float) -> None:
         """Wait for the threads, after `close`."""
@@ -238,7 +232,6 @@ class WorkerChannel:
                 elif not self._end_sent:
                     send_frame(self._sock, Kind.END)
         finally:
-            self._limit.cancel()
             hang_up(self._sock)
             self._receiver.join()  # what has come before the end counts
             with self.wake:

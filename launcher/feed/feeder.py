@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any
 
 from launcher.errors import FeedError
-from launcher.feed.call import LOOK, Feed, FeedCall
+from launcher.feed.call import IN_STEP, LOOK, Ended, Feed, FeedCall
 from launcher.feed.channel import WorkerChannel
 from launcher.feed.listener import Peer
 from launcher.feed.remote.frames import Kind, send_frame
@@ -55,13 +56,13 @@ class Feeder:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._tasks = list(tasks)
-        self._ended: dict[str, tuple[int, str]] = {}
+        self._ended: dict[str, Ended] = {}
         self._feeds = {
             name: Feed(name, self._lock, self._tasks, self._ended, exactly_once, last_lines, self._notice)
             for name in feeds
         }
         self._error: BaseException | None = None
-        self._finished = self._closed = False
+        self._closed = False
         #: Channels whose threads may run, also of connections that were replaced.
         self._channels: list[WorkerChannel] = []
 
@@ -96,7 +97,7 @@ class Feeder:
             return _OVER
         if peer.task not in self._tasks:
             return f"{peer.task} is not fed; fed are {', '.join(self._tasks)}"
-        if peer.task in self._ended and peer.attempt <= self._ended[peer.task][0]:
+        if peer.task in self._ended and peer.attempt <= self._ended[peer.task].attempt:
             return f"{peer.task} has ended"
         return ""
 
@@ -108,7 +109,7 @@ class Feeder:
             reason: for messages.
         """
         with self._lock:
-            self._ended[task] = attempt, reason
+            self._ended[task] = Ended(attempt, reason, time.monotonic())
             for feed in self._feeds.values():
                 if (channel := feed.channels.pop(task, None)) is not None:
                     channel.close(reason, ended=True)
@@ -187,34 +188,31 @@ class Feeder:
         Args:
             timeout: seconds to wait; ``None``: no limit.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = inf if timeout is None else time.monotonic() + timeout
         waiting = Waiting()
         with self._lock:
-            self._finished = True
             for feed in self._feeds.values():
                 feed.finished = True
                 feed.wake()
-            while (going := self._going()) and not (self._closed or self._error is not None):
-                if deadline is not None and time.monotonic() > deadline:
+            while not (self._closed or self._error is not None or time.monotonic() > deadline):
+                calls = [call for feed in self._feeds.values() if (call := self._going(feed)) is not None]
+                if not calls:
                     return
-                if begun := waiting.due():
-                    for name, call in going:
-                        action = "takes results" if call.inference else "feeds rows"
-                        limit = f"at most {call.timeout:g} s without any"
-                        text = f"{begun} {call.taker.name}, which {action} of the feed {name!r} ({limit})"
-                        self._notice(f"shutdown: {text}")
+                begun = waiting.due()
+                for call in calls if begun else ():
+                    action = "takes results" if call.inference else "feeds rows"
+                    text = f"{begun} {call.taker.name}, which {action} of the feed {call.feed.name!r}"
+                    self._notice(f"shutdown: {text} (at most {call.timeout:g} s without any)")
                 self._changed.wait(LOOK)
 
-    def _going(self) -> list[tuple[str, FeedCall]]:
-        """End the calls whose results no thread takes; those that go on."""
-        for name, feed in self._feeds.items():
-            if feed.call is not None and (reason := feed.call.abandoned()):
-                self._warn(
-                    f"shutdown ends an inference() of the feed {name!r} before all its results: {reason}"
-                )
-                feed.call.fail(FeedError(f"feed {name!r}: shut down before all results were taken"))
-                self._end(feed, feed.call)
-        return [(name, feed.call) for name, feed in self._feeds.items() if feed.call is not None]
+    def _going(self, feed: Feed) -> FeedCall | None:
+        """The call of a feed; it is ended if no thread takes its results."""
+        if (call := feed.call) is not None and (reason := call.abandoned()):
+            text = f"shutdown ends an inference() of the feed {feed.name!r} before all its results: {reason}"
+            self._warn(text)
+            call.fail(FeedError(f"feed {feed.name!r}: shut down before all results were taken"))
+            self._end(call)
+        return feed.call
 
     def close(self) -> None:
         """End all connections and threads. Unless `finish` was called, tasks get an error."""
@@ -222,7 +220,7 @@ class Feeder:
             self._closed = True
             self._changed.notify_all()
             for feed in self._feeds.values():
-                orderly = self._finished and feed.call is None
+                orderly = feed.finished and feed.call is None
                 if feed.call is not None:
                     feed.call.fail(FeedError("the feeder was closed"))
                 for channel in feed.channels.values():
@@ -249,29 +247,25 @@ class Feeder:
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
             if in_step and self._ended:
-                missing = ", ".join(self._ended)
-                raise FeedError(f"{missing} is lost, and equal batches are for all tasks or for none")
-            if feed.call is not None:
-                text = f"by train() in {feed.call.taker.name}"
-                if feed.call.inference:
-                    text = (
-                        "there is an inference() whose results are not all taken (take them, or close() it)"
-                    )
+                raise FeedError(f"{', '.join(self._ended)} is lost; {IN_STEP}")
+            if (call := feed.call) is not None:
+                text = "there is an inference(): take all its results, or close() it"
+                text = text if call.inference else f"by train() in {call.taker.name}"
                 raise FeedError(f"feed {qname!r} is being fed already: {text}")
-            if self._finished or self._closed:
+            if feed.finished or self._closed:
                 raise FeedError(f"feed {qname!r} has ended: nothing can be fed after finish() or shutdown()")
             call = feed.call = FeedCall(feed, source, timeout, inference, in_step)
             call.changed()
         try:
             yield call
         finally:
-            self._end(feed, call)
+            self._end(call)
 
-    def _end(self, feed: Feed, call: FeedCall) -> None:
+    def _end(self, call: FeedCall) -> None:
         with self._lock:
             call.end()
-            if feed.call is call:
-                feed.call = None
+            if call.feed.call is call:
+                call.feed.call = None
                 self._changed.notify_all()
 
 

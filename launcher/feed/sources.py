@@ -29,6 +29,7 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -349,37 +350,31 @@ def rounds(
 
 
 def _rounds(
-    pieces: Iterable[Piece], workers: int, batch_size: int, equal: str
+    pieces: Generator[Piece], workers: int, batch_size: int, equal: str
 ) -> Generator[tuple[Block, ...]]:
-    whole, first = workers * batch_size, None
-    blocks = (block for piece in pieces for block in piece.blocks(lambda: whole))
-    for block in _exactly(blocks, whole):
-        first = block if first is None else first
-        if size(block) < whole and equal == "drop":
-            if block is first:
-                raise refused(
-                    f"{size(block)} rows for {workers} batches of {batch_size}", "more, or 'pad' or 'repeat'"
-                )
-            return
-        source = part(block, size(block) - 1, size(block)) if equal == "pad" else first
-        filled = [block]
-        while (missing := whole - sum(map(size, filled))) > 0:
-            filled.append(part(source, 0, missing))
-        found = join(filled)
-        yield tuple(part(found, at, at + batch_size) for at in range(0, whole, batch_size))
+    whole = workers * batch_size
+    first: Block | None = None
+    rest: list[Block] = []
 
+    def dealt(block: Block) -> tuple[Block, ...]:
+        return tuple(part(block, at, at + batch_size) for at in range(0, whole, batch_size))
 
-def _exactly(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
-    """The same rows in blocks of exactly so many; the last one may be shorter."""
-    waiting: list[Block] = []
-    count = 0
-    for block in blocks:
-        waiting.append(block)
-        count += size(block)
-        while count >= rows:
-            joined = join(waiting)
-            yield part(joined, 0, rows)
-            count -= rows
-            waiting = [part(joined, rows, rows + count)] if count else []
-    if count:
-        yield join(waiting)
+    with closing(pieces):
+        for block in chain.from_iterable(piece.blocks(lambda: whole) for piece in pieces):
+            rest.append(block)
+            if (rows := sum(map(size, rest))) >= whole:
+                joined = join(rest)
+                rest = [part(joined, whole, rows)] if rows > whole else []
+                first = joined if first is None else first
+                yield dealt(joined)
+    rows = sum(map(size, rest))
+    if equal == "drop" and rows and first is None:
+        raise refused(f"{rows} rows for {workers} batches of {batch_size}", "more, or 'pad' or 'repeat'")
+    if equal == "drop" or not rows:
+        return
+    last = join(rest)
+    source = part(last, rows - 1, rows) if equal == "pad" else last if first is None else first
+    filled = [last]
+    while (missing := whole - sum(map(size, filled))) > 0:
+        filled.append(part(source, 0, missing))
+    yield dealt(join(filled))

@@ -10,20 +10,19 @@ functions of the program's own modules, which are not installed where tasks run:
 from __future__ import annotations
 
 import functools
-import glob
 import io
-import os
 import pickle
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from types import FunctionType, ModuleType
+from pathlib import Path
+from types import FunctionType
 from typing import Any, Union
 
 from launcher.errors import FeedError
-from launcher.feed.remote.blocks import Block, imported, is_array
+from launcher.feed.remote.blocks import Block, is_array
 
 Buffer = Union[bytes, bytearray, memoryview]
 
@@ -38,8 +37,6 @@ _UNREADABLE = (
 )
 #: cloudpickle has one list of modules that travel as code for the whole process; held while it is changed.
 _REGISTRY = threading.RLock()
-#: The number of modules when they were searched last, and the names found.
-_seen: tuple[int, frozenset[str]] = (0, frozenset())
 
 
 class _OwnCodeError(Exception):
@@ -62,7 +59,7 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
     Raises:
         FeedError: some rows cannot be sent to another process.
     """
-    if isinstance(block, list):
+    if isinstance(block, list) and block:
         arrays = _stacked(block)
         block = _columns(block) if arrays is None else arrays
     buffers: list[Buffer] = []
@@ -75,8 +72,7 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
     file = io.BytesIO()
     pickler = _Pickler(file, _PROTOCOL, buffer_callback=callback)
     pickler.fast = isinstance(block, list) and bool(block) and _is_plain(block[0], _DEEP)
-    if not named:
-        pickler.own = _own_names()
+    pickler.by_value = not named
     try:
         pickler.dump(block)
         head: Buffer = file.getvalue()
@@ -138,7 +134,11 @@ def by_value() -> Iterator[None]:
 
     with _REGISTRY:
         known = cloudpickle.list_registry_pickle_by_value()
-        own = [module for module in _own_modules() if module.__name__ not in known]
+        own = [
+            module
+            for name, module in list(sys.modules.items())
+            if name != "__main__" and name not in known and is_own(name)
+        ]
         for module in own:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -151,13 +151,13 @@ def by_value() -> Iterator[None]:
 class _Pickler(pickle.Pickler):
     """Refuses the program's own classes and functions; not called for texts, numbers, tuples and so on."""
 
-    #: Names of modules whose contents travel as code.
-    own = frozenset(["__main__"])
+    #: Whether those of all its modules are refused, not only those of ``__main__``.
+    by_value = False
 
     def reducer_override(self, thing: Any) -> Any:
         """See `pickle.Pickler`."""
         kind = thing if isinstance(thing, (type, FunctionType)) else type(thing)
-        if kind.__module__ in self.own:
+        if kind.__module__ == "__main__" or (self.by_value and is_own(kind.__module__)):
             raise _OwnCodeError(f"{kind.__module__}.{kind.__qualname__} is of the program's own code")
         return NotImplemented
 
@@ -167,13 +167,13 @@ class _Pickler(pickle.Pickler):
 
 def _stacked(rows: list[Any]) -> Any:
     """One array of these arrays; ``None`` if they are other things, or differ."""
-    kind = imported("numpy", "ndarray")
-    if kind is None or not rows or type(first := rows[0]) is not kind or first.dtype.hasobject:
+    first = rows[0]
+    if not is_array(first) or first.dtype.hasobject:
         return None
-    dtype, shape = first.dtype, first.shape
+    kind, dtype, shape = sys.modules["numpy"].ndarray, first.dtype, first.shape  # no subclass
     if any(type(row) is not kind or row.dtype != dtype or row.shape != shape for row in rows):
         return None
-    return sys.modules["numpy"].array(rows) if first.ndim else None
+    return sys.modules["numpy"].array(rows)
 
 
 def _columns(rows: list[Any]) -> Any:
@@ -182,14 +182,12 @@ def _columns(rows: list[Any]) -> Any:
     Returns:
         The rows themselves if they are something else, or differ.
     """
-    kind = imported("numpy", "ndarray")
-    if kind is None or not rows or type(rows[0]) is not tuple:
+    if type(rows[0]) is not tuple or not any(map(is_array, rows[0])):
         return rows
-    arrays = [type(cell) is kind for cell in rows[0]]
-    if not any(arrays) or {(type(row), len(row)) for row in rows} != {(tuple, len(arrays))}:
+    if {(type(row), len(row)) for row in rows} != {(tuple, len(rows[0]))}:
         return rows
     columns = [list(column) for column in zip(*rows)]
-    found = tuple([_stacked(column) if array else column for column, array in zip(columns, arrays)])
+    found = tuple([_stacked(column) if is_array(column[0]) else column for column in columns])
     return rows if any(column is None for column in found) else found
 
 
@@ -212,45 +210,25 @@ def _is_plain(row: Any, deep: int) -> bool:
 # The program's own modules.
 
 
-def _own_names() -> frozenset[str]:
-    """The names of those modules, and of ``__main__``; searched again when the number of modules changes."""
-    global _seen
-    count, names = _seen
-    if count != len(sys.modules):
-        count = len(sys.modules)
-        names = frozenset(["__main__", *(module.__name__ for module in _own_modules())])
-        _seen = count, names
-    return names
-
-
-def _own_modules() -> list[ModuleType]:
-    """Modules imported from files that belong neither to Python nor to an installed package."""
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType)
-        and module.__name__ == name
-        and name != "__main__"
-        and name.partition(".")[0] not in ("launcher", "cloudpickle")
-        and isinstance(file := getattr(module, "__file__", None), str)
-        and file.endswith(".py")
-        and not _is_installed(file)
-    ]
+@functools.lru_cache(maxsize=None)
+def is_own(name: str) -> bool:
+    """Whether a module is ``__main__``, or from a file of neither Python nor an installed package."""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if name == "__main__":
+        return True
+    if name.partition(".")[0] in ("launcher", "cloudpickle") or getattr(module, "__name__", None) != name:
+        return False
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return False
+    path = Path(file).resolve()
+    python = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    if python & {*path.parents} or {"site-packages", "dist-packages"} & {*path.parts}:
+        return False
+    return not any(map(_has_metadata, path.parents))
 
 
 @functools.lru_cache(maxsize=None)
-def _is_installed(file: str) -> bool:
-    """Whether this is a file of Python, or of a package that pip or the system has installed anywhere."""
-    path = os.path.realpath(file)
-    stdlib = {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")}
-    if path.startswith(tuple(stdlib)) or {"site-packages", "dist-packages"} & {*path.split(os.sep)}:
-        return True
-    return _has_metadata(os.path.dirname(path))
-
-
-@functools.lru_cache(maxsize=None)
-def _has_metadata(folder: str) -> bool:
-    """Whether this or a folder above it is one that ``pip install --target`` has filled."""
-    if glob.glob(os.path.join(glob.escape(folder), "*.dist-info")):
-        return True
-    return folder != os.path.dirname(folder) and _has_metadata(os.path.dirname(folder))
+def _has_metadata(folder: Path) -> bool:
+    """Whether ``pip install --target`` has filled this folder."""
+    return any(folder.glob("*.dist-info"))

@@ -55,17 +55,16 @@ class Reader:
         self._sending = threading.Lock()
         self._sock: socket.socket | None = None
         self._connection = 0
-        self._chunks: deque[tuple[int, Sequence[memoryview]]] = deque()
+        self._frames: deque[tuple[int, Sequence[memoryview]]] = deque()
         self._terminated = b""
         self._end_received = self._closed = False
         self._error: FeedError | None = None
-        # The connection to which the chunk belongs, the number of the chunk on it, the last consumed one.
+        # The connection of the present chunk, the number of the chunk on it, the last consumed one.
         self._current = self._number = self._consumed = 0
+        # The rest of the chunk: a block of so many rows, of which some were handed out; further blocks.
         self._block: Block = []
         self._at = self._size = 0
-        #: The blocks that the code of a partition returns, and how many rows they had.
-        self._code: Iterator[Block] | None = None
-        self._counted = 0
+        self._blocks: Iterator[Block] = iter(())
         self._reported, self._unreported = 0.0, 0
         #: Rows handed out and results returned, in all; missing results of rows of broken connections.
         self._given = self._returned = self._stale = 0
@@ -75,13 +74,13 @@ class Reader:
     def batch(self, rows: int) -> list[Block]:
         """Blocks of so many rows together; of fewer at the end of the feed, or where the driver ends a batch.
 
-        All rows handed out before count as consumed.
+        All rows handed out before count as consumed. This is reported with the next chunk, or once a second.
 
         Raises:
             FeedError: the driver is gone, or the rows cannot be read.
         """
         self._sync()
-        self._consume()
+        self._consumed = max(self._consumed, self._number - 1)
         blocks: list[Block] = []
         while rows and self._has_rows(bool(blocks)):
             stop = min(self._at + rows, self._size)
@@ -89,6 +88,8 @@ class Reader:
             rows -= stop - self._at
             self._given += stop - self._at
             self._at = stop
+        if time.monotonic() - self._reported > _REPORT_SECONDS:
+            self._report()
         return blocks
 
     def look_for_end(self) -> bool:
@@ -109,8 +110,6 @@ class Reader:
                 f"{self._returned + len(results):,} results for {self._given:,} rows of the feed "
                 f"{self.feed!r}: batch_results takes one for each row"
             )
-        if self._error is not None:
-            raise self._error
         self._returned += len(results)
         stale = min(self._stale, len(results))
         self._stale -= stale
@@ -131,7 +130,7 @@ class Reader:
         self._drop()
         with self._changed:
             self._terminated = RETURNED if returned else UNWANTED
-            self._chunks.clear()
+            self._frames.clear()
         self._send(Kind.TERMINATE, [self._terminated])
 
     def close(self) -> None:
@@ -157,71 +156,58 @@ class Reader:
             self._drop()
 
     def _drop(self) -> None:
-        self._block, self._at, self._size, self._code = [], 0, 0, None
+        self._at = self._size = 0
+        self._block, self._blocks = [], iter(())
 
     def _has_rows(self, begun: bool) -> bool:
         """Whether there are rows; waits for some, unless a batch has begun and ends here."""
         while self._at == self._size:
-            if self._code is not None:
-                self._run_code(self._code)
+            if (block := next(self._blocks, None)) is not None:
+                self._block, self._at, self._size = block, 0, size(block)
                 continue
-            chunk = self._take()
-            if chunk is None and not self.ended:
-                if not begun:
-                    self._consume()
-                self._report(Kind.HUNGRY)
-                chunk = self._take(wait=True)
-            if self.ended or (begun and chunk is not None and chunk[0] == Kind.FLUSH):
+            if not begun:
+                self._consumed = self._number
+            kind, buffers = self._next_frame()
+            if self.ended or (begun and kind == Kind.FLUSH):
                 return False
-            if chunk is not None and chunk[0] != Kind.FLUSH:
-                self._open(*chunk)
+            if kind in (Kind.ROWS, Kind.CODE):
+                self._number += 1
+                self._blocks = self._blocks_of(kind, buffers)
+                self._unreported += sum([len(buffer) for buffer in buffers])
+                if self._unreported > _MOST_UNREPORTED or kind == Kind.CODE:
+                    self._report()
         return True
 
-    def _take(self, wait: bool = False) -> tuple[int, Sequence[memoryview]] | None:
-        """The next chunk or FLUSH; ``None``: there is none yet, or the connection broke during the wait.
+    def _next_frame(self) -> tuple[int, Sequence[memoryview]]:
+        """Wait for rows, code or FLUSH; kind 0: the feed has ended, or the connection broke meanwhile.
 
         Raises:
             FeedError: the driver is gone, or feeds this task no more.
         """
+        if not (self._frames or self.ended):
+            self._report(Kind.HUNGRY)
         with self._changed:
-            while wait and self._current == self._connection:
-                if self._chunks or self._end_received or self._error is not None:
+            while not (self._frames or self._end_received or self.ended or self._error is not None):
+                if self._current != self._connection:
                     break
                 self._changed.wait()
             self._sync()
-            if self._chunks:
-                return self._chunks.popleft()
+            if self._frames:
+                return self._frames.popleft()
             if self._error is not None and not self.ended:
                 raise self._error
-            return None
+            return 0, []
 
-    def _open(self, kind: int, buffers: Sequence[memoryview]) -> None:
-        self._number += 1
+    def _blocks_of(self, kind: int, buffers: Sequence[memoryview]) -> Iterator[Block]:
         content = decode(buffers)
-        if kind == Kind.CODE:
-            self._code, self._counted = blocks_of(content(), lambda: _CODE_ROWS), 0
-        else:
-            self._block, self._at, self._size = content, 0, size(content)
-        self._unreported += sum([len(buffer) for buffer in buffers])
-        if self._unreported > _MOST_UNREPORTED or kind == Kind.CODE:
-            self._report()
-
-    def _run_code(self, code: Iterator[Block]) -> None:
-        block = next(code, None)
-        if block is None:
-            self._drop()
-            self._send(Kind.COUNTED, [pack_numbers(self._number, self._counted)])
-        else:
-            self._block, self._at, self._size = block, 0, size(block)
-            self._counted += self._size
-
-    def _consume(self) -> None:
-        """Rows handed out are consumed. This is reported with the next chunk, or once a second."""
-        if self._number:
-            done = self._at == self._size and self._code is None
-            self._consumed = self._number if done else self._number - 1
-            if time.monotonic() - self._reported > _REPORT_SECONDS:
-                self._report()
+        if kind == Kind.ROWS:
+            yield content
+            return
+        rows = 0
+        for block in blocks_of(content(), lambda: _CODE_ROWS):
+            rows += size(block)
+            yield block
+        self._send(Kind.COUNTED, [pack_numbers(self._number, rows)])
 
     def _report(self, kind: Kind = Kind.PROGRESS) -> None:
         self._reported, self._unreported = time.monotonic(), 0
@@ -274,7 +260,7 @@ class Reader:
         sock.close()
         with self._changed:
             if not self._end_received and self._error is None:
-                self._chunks.clear()
+                self._frames.clear()
                 self._connection += 1
                 self._changed.notify_all()
 
@@ -285,9 +271,9 @@ class Reader:
         with self._changed:
             if kind == Kind.END:
                 self._end_received = True
-                self._chunks.clear()
+                self._frames.clear()
             elif not self._terminated:
-                self._chunks.append((kind, buffers))
+                self._frames.append((kind, buffers))
             self._changed.notify_all()
 
     def _fail(self, reason: str, cause: Exception | None = None) -> None:

@@ -190,7 +190,7 @@ def test_equal_batches_need_all_tasks(tmp_path: Path):
         soon(lambda: len(got[1]) > 20)
         lab.feeder.lost("worker/1", 1, "killed")
         fed.join(20)
-        assert "worker/1 is lost (killed), and equal batches" in str(lab.errors)
+        assert "worker/1 is lost (killed); equal batches" in str(lab.errors)
         with pytest.raises(FeedError, match="worker/1 is lost"):
             lab.feeder.train([1], equal="drop", batch_size=1)
 

@@ -22,7 +22,7 @@ from launcher.errors import FeedError
 from launcher.feed import partition
 from launcher.feed.partition import CHUNK, MOST_ROWS, Chunker
 from launcher.feed.remote.blocks import as_rows, join, part, size
-from launcher.feed.remote.codec import _own_names, decode, encode
+from launcher.feed.remote.codec import decode, encode, is_own
 from launcher.feed.remote.frames import FeedBroken, ReadAhead, check_size, recv_frame, send_frame
 from launcher.feed.sources import pieces_of
 
@@ -166,8 +166,8 @@ def test_classes_of_the_program_travel_as_code(block: Any):
     assert code in b"".join(map(bytes, encode(block)))
     named = b"".join(map(bytes, encode(block, named=True)))
     assert code not in named and __name__.encode() in named
-    assert {"__main__", __name__} <= _own_names()
-    assert not {"json", "numpy", "launcher.feed.remote.codec", "pytest"} & _own_names()
+    assert is_own("__main__") and is_own(__name__)
+    assert not any(map(is_own, ("json", "numpy", "launcher.feed.remote.codec", "pytest")))
 
 
 def test_code_travels_in_rows(monkeypatch: pytest.MonkeyPatch):

@@ -11,15 +11,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from launcher.errors import FeedError, FeedTimeout
-from launcher.feed.partition import Chunker, Partition
+from launcher.feed.channel import Chunker, Partition, WorkerChannel
 from launcher.feed.sources import Piece, piece_of, run_user_code
 from launcher.text import Waiting, listed
-
-if TYPE_CHECKING:
-    from launcher.feed.channel import WorkerChannel
 
 #: Bytes of partitions that cannot be iterated again, kept in case that a task is lost.
 MOST_KEPT = 512 << 20

@@ -1,4 +1,5 @@
 """`WorkerChannel`: the connection of one task for one feed, with two threads: one sends, one receives.
+`Partition`: what it sends.
 
 The sending thread takes partitions of the present call, makes their chunks, which runs the user's code, and
 sends them, which takes as long as the task does; both without the lock. When the connection ends, it gives
@@ -13,24 +14,34 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import FeedError
-from launcher.feed.call import Feed, FeedCall
-from launcher.feed.partition import Partition
-from launcher.feed.remote.blocks import as_rows
-from launcher.feed.remote.codec import Buffer, decode
+from launcher.feed.remote.codec import Block, Buffer, as_rows, decode, encode, encode_code, part, size
 from launcher.feed.remote.frames import (
     RETURNED,
     FeedRefused,
     Kind,
     ReadAhead,
+    check_size,
     hang_up,
     recv_frame,
     send_frame,
     unpack_numbers,
 )
-from launcher.feed.sources import run_user_code
+from launcher.feed.sources import Piece, run_user_code
 
+if TYPE_CHECKING:
+    from launcher.feed.call import Feed, FeedCall
+
+#: Bytes and rows of a chunk.
+CHUNK, MOST_ROWS = 1 << 20, 16384
+#: Bytes of a chunk that is split once more: its rows are much larger than those before.
+FAR_TOO_BIG = 64 << 20
+#: The factor by which a chunk may have more rows than the one before: the first rows may be small ones.
+_GROWTH = 8
+#: The weight of a chunk of code, in bytes: it will make many rows.
+_CODE_WEIGHT = 2 << 20
 #: Bytes sent to a task of which it has not begun to hand out rows.
 WINDOW = 4 << 20
 #: Seconds after a break until partitions are fed again, so that the reason of a loss is known.
@@ -40,6 +51,154 @@ _UNREADABLE = (
     "results can't be read by the driver ({why}); make them of classes that the driver can import, "
     "or of texts, numbers and arrays"
 )
+
+
+class Chunk(NamedTuple):
+    """Some rows, or the code that returns them, ready to be sent."""
+
+    #: Their number; ``None``: it is code.
+    rows: int | None
+    weight: int
+    buffers: Sequence[Buffer]
+
+
+class Chunker:
+    """Cuts partitions into chunks of about a mebibyte; learns from each how many rows that is."""
+
+    def __init__(self) -> None:
+        self.rows = 1  # the first row may have any size
+
+    def chunks(self, piece: Piece) -> Iterator[Chunk]:
+        """The rows of a partition, encoded.
+
+        Raises:
+            FeedError: they cannot be sent. Any exception of the user's code.
+        """
+        for block in piece.blocks(lambda: self.rows):
+            yield from self._encoded(block)
+
+    def _encoded(self, block: Block) -> Iterator[Chunk]:
+        rows = size(block)
+        if not rows:
+            return
+        buffers = encode(block)
+        weight = sum([len(buffer) for buffer in buffers])
+        self.rows = max(1, min(rows * CHUNK // max(1, weight), max(self.rows, rows * _GROWTH), MOST_ROWS))
+        if rows > 1 and weight > FAR_TOO_BIG:
+            buffers.clear()
+            yield from self._encoded(part(block, 0, rows // 2))
+            yield from self._encoded(part(block, rows // 2, rows))
+            return
+        check_size(buffers, "a row" if rows == 1 else f"{rows} rows")
+        yield Chunk(rows, weight, buffers)
+
+
+class Partition:
+    """Some rows that are fed: their chunks, and what the present task has done with them.
+
+    All but `make` is called with the lock of the feeder.
+
+    Args:
+        call: feeds it.
+        number: from 0.
+        piece: gives its rows.
+        keep: keep the chunks if the piece cannot give its rows a second time.
+    """
+
+    def __init__(self, call: FeedCall, number: int, piece: Piece, keep: bool) -> None:
+        self.call = call
+        self.number = number
+        #: Results in order that were not taken yet; of how many bytes.
+        self.results: list[Any] = []
+        self.result_bytes = 0
+        self.kept_bytes = 0
+        self._piece = piece
+        self._keep = keep and not piece.repeatable
+        self._kept: list[Chunk] = []
+        self._fresh: Iterator[Chunk] | None = None
+        self._forgotten = False
+        #: The number of results known from all tasks.
+        self._known = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._chunks = self._all_chunks()
+        #: Whether all chunks were made; the number of the last one on its connection (0: there is none).
+        self.complete = False
+        self.last = 0
+        #: Rows sent, results received; whether the number of rows is not known yet: code returns them.
+        self._rows = self._answered = 0
+        self._uncounted = False
+
+    def _all_chunks(self) -> Iterator[Chunk]:
+        if self._piece.remote is not None:
+            code = encode_code(self._piece.remote)
+            check_size([code], f"the callable of partition {self.number}")
+            yield Chunk(None, len(code) + _CODE_WEIGHT, [code])
+            return
+        yield from list(self._kept)
+        if self._fresh is None or not self._keep:
+            self._fresh = self.call.chunker.chunks(self._piece)
+        for chunk in self._fresh:
+            if self._keep:
+                self._kept.append(chunk)
+                self.kept_bytes += chunk.weight
+            yield chunk
+
+    def make(self) -> Chunk | None:
+        """The next chunk; ``None`` after the last. Runs the user's code."""
+        return next(self._chunks, None)
+
+    def sent(self, chunk: Chunk, number: int) -> None:
+        """A chunk is sent, the one of this number on its connection."""
+        self.last = number
+        self._rows += chunk.rows or 0
+        self._uncounted = chunk.rows is None
+
+    def counted(self, number: int, rows: int) -> None:
+        """The code in a chunk of this number has returned so many rows."""
+        if self._uncounted and self.last == number:
+            self._rows, self._uncounted = rows, False
+
+    @property
+    def missing(self) -> int:
+        """Results that are missing for rows sent, at least."""
+        return 1 if self._uncounted else self._rows - self._answered
+
+    def finished(self, consumed: int) -> bool:
+        """Whether all its chunks are consumed, up to this number, or all its rows are answered."""
+        return self.complete and (self.missing <= 0 if self.call.inference else self.last <= consumed)
+
+    def answer(self, results: list[Any]) -> tuple[list[Any], int]:
+        """Take the results of its rows, except those that a lost task has given before.
+
+        Returns:
+            The results that belong to later partitions; how many new ones were taken.
+        """
+        taken = results if self._uncounted else results[: self.missing]
+        new = taken[max(0, self._known - self._answered) :]
+        self._answered += len(taken)
+        self._known += len(new)
+        self.results += new
+        return results[len(taken) :], len(new)
+
+    def restart(self) -> None:
+        """Begin again, for another task.
+
+        Raises:
+            FeedError: its rows are gone.
+        """
+        if self._forgotten:
+            raise FeedError(
+                f"partition {self.number} can't be fed again: it can be iterated only once, and is too "
+                "big to be kept; feed lists, callables that read the data, or smaller partitions"
+            )
+        self._begin()
+
+    def forget(self) -> None:
+        """Drop what is kept for a second time."""
+        self._keep, self._kept, self.kept_bytes = False, [], 0
+        self._forgotten = True
 
 
 class WorkerChannel:

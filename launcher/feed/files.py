@@ -15,25 +15,23 @@ from typing import Any
 
 from launcher.errors import Fault, InputError
 from launcher.feed.remote.readers import CsvReader, RecordReader, TextReader
-from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, Piece, groups, piece_of
+from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, Piece, Source, groups, piece_of
 
 #: One name or pattern, or several.
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Reader = TextReader | CsvReader | RecordReader
 
 
-class DataFiles:
+class DataFiles(Source):
     """Some files, and how to read them: the base of the three kinds."""
 
-    once = False
-
     def __init__(self, names: Names, reader: Reader, remote: bool) -> None:
+        super().__init__(once=False, pieces=self._pieces)
         self.paths = found(names)
         self._readers: list[Any] = [reader._replace(path=path) for path in self.paths]
         self._remote = remote
 
-    def pieces(self, workers: int) -> Iterator[Piece]:
-        """The pieces for so many workers."""
+    def _pieces(self, workers: int) -> Iterator[Piece]:
         if self._remote:
             return map(piece_of, self._readers)
         size = sum(map(os.path.getsize, self.paths))
@@ -132,16 +130,14 @@ def found(names: Names) -> list[str]:
     faults = [] if patterns else [Fault("data", "no files", "expected names or patterns")]
     paths: dict[str, None] = {}
     for pattern in patterns:
-        files = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
-        files = [path for path in files if path == pattern or not os.path.isdir(path)]
+        files = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
+        files = [pattern] if os.path.exists(pattern) else files
         if not files:
             faults.append(Fault("data", f"no file {pattern!r}", f"looked from {os.getcwd()}"))
         for path in files:
             if os.path.isdir(path):
-                expected = os.path.join(path, "*")
-                faults.append(
-                    Fault("data", f"{path!r} is a folder", f"expected its files, as in {expected!r}")
-                )
+                text = f"expected its files, as in {os.path.join(path, '*')!r}"
+                faults.append(Fault("data", f"{path!r} is a folder", text))
             elif not os.access(path, os.R_OK):
                 faults.append(Fault("data", f"{path!r} can't be read", "may this user read it?"))
         paths.update(dict.fromkeys(files))

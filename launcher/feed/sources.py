@@ -30,13 +30,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from launcher.errors import FeedError
-from launcher.feed.remote.blocks import Block, blocks_of, columnar, is_array, join, part, refused, size
+from launcher.feed.remote.codec import Block, blocks_of, columnar, is_array, join, part, refused, size
 
 Result = TypeVar("Result")
 
@@ -61,14 +60,17 @@ class Piece(NamedTuple):
     remote: Callable[[], Iterable[Any]] | None = None
 
 
-@dataclass(frozen=True)
 class Source:
-    """Data of any kind. (The classes of `launcher.feed.files` have the same attributes.)"""
+    """Data of any kind.
 
-    #: Whether it can be read only once.
-    once: bool
-    #: Gives all of it, lazily, for so many workers.
-    pieces: Callable[[int], Iterator[Piece]]
+    Args:
+        once: whether it can be read only once.
+        pieces: gives all of it, lazily, for so many workers.
+    """
+
+    def __init__(self, once: bool, pieces: Callable[[int], Iterator[Piece]]) -> None:
+        self.once = once
+        self.pieces = pieces
 
 
 def rows(data: Iterable[Any], per_partition: int | None = None) -> Source:
@@ -130,19 +132,19 @@ def source_of(data: Any) -> Source:
     Raises:
         InputError: it has no rows, or can be understood in two ways.
     """
-    if is_source(data):
-        return data  # type: ignore[no-any-return]
+    if isinstance(data, Source):
+        return data
     if (block := columnar(data)) is not None:
-        return Source(False, partial(_column_pieces, block))
+        return Source(False, partial(_split, block, size(block), None))
     if callable(data):
         return partitions([data])
-    if isinstance(data, str | os.PathLike):
-        raise refused(f"{_shown(data)} has no rows", "TextFiles(...) or its like for files; a list, arrays")
     if not _is_many(data):
-        raise refused(f"{_shown(data)} has no rows", "a list, arrays, files, or partitions")
-    if isinstance(data, range):
-        return rows(data)
-    if not isinstance(data, list | tuple):
+        files = "TextFiles(...) or its like for files; "
+        expected = (
+            f"{files if isinstance(data, str | os.PathLike) else ''}a list, arrays, files, or partitions"
+        )
+        raise refused(f"{_shown(data)} has no rows", expected)
+    if not isinstance(data, list | tuple | range):
         return Source(isinstance(data, Iterator), partial(_iterable_pieces, data))
     if not data or is_row(data[0]):
         return rows(data)
@@ -158,8 +160,8 @@ def source_of(data: Any) -> Source:
 def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) -> Iterator[Piece]:
     """Items that are rows: those of a list are split evenly, others grouped as they come."""
     if isinstance(data, list | tuple | range):
-        data = list(data) if isinstance(data, tuple) else data  # a tuple of arrays would be columns
-        return _split(data, len(data), per_partition or _evenly(len(data), workers))
+        # A tuple of arrays would be columns.
+        return _split(list(data) if isinstance(data, tuple) else data, len(data), per_partition, workers)
     iterator = iter(data)
     if per_partition:
         return map(piece_of, iter(lambda: list(islice(iterator, per_partition)), []))
@@ -169,7 +171,7 @@ def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) ->
 def _partition_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
     """Items that are partitions."""
     for item in data:
-        yield from (item.pieces(workers) if is_source(item) else [piece_of(item)])
+        yield from (item.pieces(workers) if isinstance(item, Source) else [piece_of(item)])
 
 
 def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
@@ -180,13 +182,9 @@ def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
         yield from _row_pieces(again, None, workers) if is_row(first) else _partition_pieces(again, workers)
 
 
-def _column_pieces(block: Block, workers: int) -> Iterator[Piece]:
-    """Arrays, cut into views of even size."""
-    return _split(block, size(block), _evenly(size(block), workers))
-
-
-def _split(data: Any, total: int, many: int) -> Iterator[Piece]:
-    """Pieces of so many rows each."""
+def _split(data: Any, total: int, many: int | None, workers: int) -> Iterator[Piece]:
+    """Pieces of so many rows each; ``None``: so many that each worker is to have some pieces."""
+    many = many or max(1, -(-total // (workers * PIECES_PER_WORKER)))
     return (
         Piece(partial(blocks_of, data, start=at, stop=min(at + many, total))) for at in range(0, total, many)
     )
@@ -206,16 +204,11 @@ def piece_of(item: Any) -> Piece:
     return Piece(partial(blocks_of, item), not isinstance(item, Iterator))
 
 
-def is_source(value: Any) -> bool:
-    """Whether this is a `Source`."""
-    return callable(getattr(value, "pieces", None)) and hasattr(value, "once")
-
-
 def is_row(item: Any) -> bool:
     """Whether this is a row wherever it comes from; else it can be a partition."""
     if isinstance(item, str | bytes | tuple | Mapping):
         return True
-    return not (_is_iterable(item) or callable(item) or is_source(item))
+    return not (_is_iterable(item) or callable(item) or isinstance(item, Source))
 
 
 def _is_iterable(value: Any) -> bool:
@@ -230,11 +223,6 @@ def _is_many(value: Any) -> bool:
 def _is_structured(value: Any) -> bool:
     """Whether an item of a list in a list shows that this inner list has rows as its items."""
     return _is_iterable(value) and not isinstance(value, str | bytes) and not is_array(value)
-
-
-def _evenly(rows: int, workers: int) -> int:
-    """Rows of a piece, if each worker is to have some pieces."""
-    return max(1, -(-rows // (workers * PIECES_PER_WORKER)))
 
 
 def _check(data: Any, name: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.errors import FeedError
-from launcher.feed.remote.blocks import Block, as_rows, is_array, join, refused
+from launcher.feed.remote.codec import Block, as_rows, is_array, join, refused
 from launcher.feed.remote.reader import Reader
 
 #: The feeds that this process has opened, by ``connect`` and name: two `DataFeed` of one feed share its rows.
@@ -168,8 +168,8 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
 
     Args:
         feed: of this task.
-        output_signature: a ``tf.TensorSpec``, or a tuple or dict of them: that of one row. Where a dimension
-            is ``None``, the rows of a batch are padded with zeros (or empty texts) to the longest.
+        output_signature: a ``tf.TensorSpec``, or a tuple or dict of them: that of one row. A dimension of
+            ``None`` may differ between batches, not within one.
         batch_size: rows of a batch.
 
     Raises:
@@ -224,27 +224,10 @@ def _array(values: Sequence[Any], spec: Any) -> Any:
 
     kind = numpy.dtype(spec.dtype.as_numpy_dtype)
     try:
-        array = numpy.asarray(_filled(values, spec, kind) if None in tuple(spec.shape) else values, kind)
+        array = numpy.asarray(values, kind)
     except (ValueError, TypeError) as error:
         raise refused(f"rows are not {spec!r}: {error}", "rows as output_signature says") from error
     if not spec.shape.is_compatible_with(array.shape[1:]):
         shape = tuple(array.shape[1:])
         raise refused(f"a row has the shape {shape}", f"{tuple(spec.shape)}, as output_signature says")
     return array
-
-
-def _filled(values: Sequence[Any], spec: Any, kind: Any) -> Any:
-    """Values of different length in one array, padded with zeros or empty texts."""
-    import numpy
-
-    if is_array(values):
-        return values
-    each = [numpy.asarray(value, kind) for value in values]
-    rank = spec.shape.rank
-    if wrong := [array.ndim for array in each if array.ndim != rank]:
-        raise ValueError(f"{wrong[0]} dimensions instead of {rank}")
-    longest = [max(array.shape[axis] for array in each) for axis in range(rank)]
-    filled = numpy.full([len(each), *longest], "" if kind.hasobject else 0, kind)
-    for row, array in zip(filled, each):
-        row[tuple(map(slice, array.shape))] = array
-    return filled

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from launcher.errors import FeedError, LaunchError
-from launcher.feed.remote.blocks import Block, blocks_of, part, size
-from launcher.feed.remote.codec import Buffer, decode, encode
+from launcher.feed.remote.codec import Block, Buffer, blocks_of, decode, encode, part, size
 from launcher.feed.remote.frames import (
     RETURNED,
     UNWANTED,

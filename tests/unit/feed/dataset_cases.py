@@ -47,9 +47,9 @@ def plain(value: Any) -> Any:
             {"x": NUMBER, "y": PAIR},
             [{"x": [1], "y": [[1, 2]]}, {"x": [3], "y": [[5, 6]]}],
         ),
-        ([[([1], 7), ([1, 2, 3], 8)]], (RAGGED, NUMBER), [([[1, 0, 0], [1, 2, 3]], [7, 8])]),
+        ([[([1], 7)], [([1, 2, 3], 8)]], (RAGGED, NUMBER), [([[1]], [7]), ([[1, 2, 3]], [8])]),
     ],
-    ids=["numbers", "tuples with texts", "dicts and columns", "padded"],
+    ids=["numbers", "tuples with texts", "dicts and columns", "other lengths"],
 )
 def test_batches(batches: Any, signature: Any, expected: Any):
     found = dataset(Pretended(*batches), signature, 3).as_numpy_iterator()
@@ -72,6 +72,8 @@ def test_arrays_are_taken_as_they_are():
     ],
 )
 def test_rows_that_do_not_fit_the_signature(rows: Any, expected: str):
+    with pytest.raises(InputError, match="rows are not TensorSpec"):
+        columns([[1], [1, 2]], RAGGED)
     with pytest.raises(InputError, match=expected):
         columns(rows, (PAIR, NUMBER))
     with pytest.raises(tf.errors.OpError, match=expected):

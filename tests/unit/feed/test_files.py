@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from launcher.errors import InputError
 from launcher.feed.files import CsvFiles, DataFiles, TextFiles, TFRecordFiles
 from launcher.feed.remote import readers
-from launcher.feed.remote.blocks import blocks_of
+from launcher.feed.remote.codec import blocks_of
 from launcher.feed.remote.readers import BrokenFile, crc32c, write_records
 from launcher.feed.sources import pieces_of
 

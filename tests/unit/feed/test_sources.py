@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from launcher.errors import InputError
 from launcher.feed import sources
-from launcher.feed.remote.blocks import as_rows, size
+from launcher.feed.remote.codec import as_rows, size
 from launcher.feed.sources import partitions, pieces_of, rounds, rows
 from tests.local.seeing import soon
 

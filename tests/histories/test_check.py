@@ -24,15 +24,6 @@ def test_each_tries_the_next_two():
     assert replay.timers["check"] == 10.0
 
 
-def test_of_two_each_tries_the_other_once():
-    script = Script(job("worker 2"), hosts(2), check=True)
-    replay = script.play("ready node1; ready node2; held node1; held node2")
-    assert [command.addresses for command in replay.all(events.TryPeers)] == [
-        ("node2:4001",),
-        ("node1:4000",),
-    ]
-
-
 def test_when_all_reach_each_other_it_starts():
     replay = script().play(GATHERED + "reaches node1; reaches node2")
     assert not replay.all(events.StartTask)

@@ -41,9 +41,9 @@ ps 1: up; ps/0 finishes 0; closed
 worker 1: up; worker/0 dies 9 oom; worker/0 gone; closed
     -> 137 | failed: out of memory |
        worker/0 failed on node1 after 0.0s: killed by SIGKILL, out of memory (oom_kill 1)
-# a ps exits with 0 before the end
+# a ps exits with 0 before the end: no failure, but a notice
 worker 2, ps 1: up; ps/0,worker/0,worker/1 finishes 0; closed
-    -> 0 | succeeded, succeeded, succeeded
+    -> 0 | succeeded, succeeded, succeeded | ps/0 ended by itself (exit code 0) before the job was done
 # by itself between our command and our signal
 worker 3: up; worker/1 finishes 7; worker/2 finishes 9; worker/0 ends; closed
     -> 7 | stopped, failed, failed | worker/1 failed on node1 after 0.0s: exit code 7
@@ -101,28 +101,6 @@ def test_one_failure_stops_the_others_at_once_in_one_command_a_host():
     assert replay.notices == ("worker/3 failed on node3 after 0.0s: exit code 7; stopping the other 5 tasks",)
 
 
-def test_what_failed_is_not_stopped_again():
-    """What it left behind is being stopped already: a new sequence would only take longer."""
-    replay = Script(job("worker 2")).play("up; worker/0 exits 7")
-    assert [stop.tasks for stop in replay.all(events.StopTasks)] == [("worker/1",)]
-
-
-def test_the_last_one_ends_without_being_stopped():
-    replay = Script(job("worker 1")).play("up; worker/0 exits 0")
-    assert not replay.all(events.StopTasks)
-    assert replay.timers["end"] == 27.0
-
-
-def test_grace_0_kills_at_once():
-    replay = Script(job("worker 2", grace=0)).play("up; worker/0 exits 7")
-    assert [stop.steps for stop in replay.all(events.StopTasks)] == [((9, 5.0),)]
-
-
-def test_an_earlier_failure_that_is_reported_later():
-    replay = Script(job("worker 1", "ps 1"), hosts(2)).play("up; worker/0 exits 0 @ 5.0; ps/0 exits 2 @ 4.5")
-    assert replay.notices == ("ps/0 failed on node1 after 3.5s: exit code 2; that was before all else",)
-
-
 def test_a_later_failure_has_no_notice():
     replay = Script(job("worker 3")).play("up; worker/0 exits 7; worker/1 exits 1")
     assert replay.notices == ("worker/0 failed on node1 after 0.0s: exit code 7; stopping the other 2 tasks",)
@@ -152,10 +130,3 @@ def test_events_after_the_end_change_nothing():
     assert replay.exit_code == 0
     assert not replay.steps[-1].commands
     assert replay.report.failure is None
-
-
-def test_a_ps_that_ends_early_by_itself_is_no_failure_and_is_mentioned():
-    history = "up; ps/0,worker/0 finishes 0; closed"
-    replay = Script(job("worker 1", "ps 1")).play(history)
-    assert replay.exit_code == 0
-    assert replay.notices == ("ps/0 ended by itself (exit code 0) before the job was done",)

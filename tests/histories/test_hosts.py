@@ -6,7 +6,7 @@ import pytest
 
 from launcher import events
 from launcher.report import Reason
-from tests.histories.script import Case, Replay, Script, after, cases, check, hosts, job, states
+from tests.histories.script import Case, Replay, Script, cases, check, hosts, job, states
 
 WORKERS = job("worker 2")
 CONTINUE = job("worker 2", on_failure="continue")
@@ -87,17 +87,6 @@ def test_ends(case: Case):
     check(case)
 
 
-def test_lost_before_it_is_ready():
-    replay = Script(WORKERS, hosts(2)).play("ready node1; held node1; lost node2; closed")
-    assert replay.exit_code == 125
-    assert list(states(replay).values()) == [NEVER, LOST]
-    assert of_host(replay, "node2") == [events.HangUp("node2")]
-    text = UNUSABLE.format("node2") + "connection reset"
-    assert events.Tell(text, urgent=True) in replay.commands
-    assert replay.report.failure is not None
-    assert (replay.report.failure.host, replay.report.failure.text) == ("node2", text)
-
-
 def test_the_faults_of_all_hosts_are_reported():
     """The launch is over with the first fault, but a user with forty hosts needs all of them."""
     script = Script(job("worker 4"), hosts(4))
@@ -133,11 +122,6 @@ def test_lost_while_it_runs():
     assert not lost.status.known
 
 
-def test_events_of_a_lost_host_lead_to_nothing():
-    history = "up; lost node2; worker/1 exits 7 @ 0.5; worker/1 gone; closed node2; lost node2"
-    assert not after(Script(WORKERS, hosts(2)).play(history), 4)
-
-
 def test_500_tasks_on_50_hosts_cost_few_commands():
     script = Script(job("worker 496", "ps 4"), hosts(50))
     others = ",".join(task for task in script.host_of if task != "worker/7")
@@ -147,11 +131,3 @@ def test_500_tasks_on_50_hosts_cost_few_commands():
     assert [len(replay.all(kind)) for kind in kinds] == [50, 1, 500, 50, 50]
     assert len(replay.commands) < 500 + 200
     assert max(len(step.commands) for step in replay.steps[-600:]) < 120
-
-
-def test_500_tasks_that_end_well_cost_few_commands():
-    replay = Script(job("worker 500")).play(
-        f"up; {','.join(f'worker/{n}' for n in range(500))} finishes 0; closed"
-    )
-    assert replay.exit_code == 0
-    assert len(replay.commands) < 500 + 25

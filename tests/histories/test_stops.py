@@ -112,11 +112,6 @@ def test_a_silent_host_is_lost(history: str, notice: str):
     assert replay.report.exit_code == 130
 
 
-def test_the_time_for_an_answer():
-    assert Script(TWO, hosts(2)).play("up; Ctrl-C @ 5.0; worker/0 ends").timers["answer"] == 13.0
-    assert "answer" not in Script(ONE).play("up; Ctrl-C @ 5.0; Ctrl-C @ 5.3; worker/0 ends").timers
-
-
 def test_an_agent_that_comes_up_after_the_end_is_closed():
     """Its link may have been opened when the others were closing already."""
     replay = Script(TWO, hosts(2)).play("ready node1; Ctrl-C; held node1; ready node2")
@@ -160,12 +155,6 @@ def test_peers_that_ended_before_the_failure(history: str, ended: str):
     assert failure(replay).hint == (hint if ended else "")
 
 
-@pytest.mark.parametrize("end", ["worker/0 exits 0", "worker/0 exits 7", "Ctrl-C"])
-def test_no_time_limit_once_it_ends(end: str):
-    replay = Script(job("worker 2", "chief 1", timeout=5)).play(f"up; chief/0 exits 0; {end}")
-    assert "job" not in replay.timers
-
-
 # ---------------------------------------------------------------------- every wait has a name and an end
 
 
@@ -196,11 +185,6 @@ def test_each_wait_has_a_name_and_an_end(history: str, timer: dict[str, float], 
 
 def test_a_job_that_runs_is_not_waited_for():
     assert not Script(job("worker 3")).play("up").timers
-
-
-def test_many_are_not_all_named():
-    replay = Script(job("worker 9")).play("up; Ctrl-C; time up patience")
-    assert replay.notices[-1] == "waiting for worker/0, worker/1, worker/2, worker/3 and 5 more to end"
 
 
 def test_few_of_many_stubborn_tasks_are_named():

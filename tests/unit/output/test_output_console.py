@@ -12,7 +12,6 @@ from launcher.events import Tell
 from launcher.job import RunPaths, TaskId
 from launcher.output.base import Opening, Shown
 from launcher.output.console import Console, Options, parse_selection, wants_colour
-from launcher.output.lines import labels
 from launcher.output.writer import Writer
 from launcher.report import Failure, Reason
 from tests.unit.output.output_samples import placement, report, task_report
@@ -21,11 +20,11 @@ W0, W1, PS0 = TaskId("worker/0"), TaskId("worker/1"), TaskId("ps/0")
 
 
 class Screen:
-    """A console whose stdout and stderr are one file, or two."""
+    """A console whose stdout and stderr are files."""
 
-    def __init__(self, folder: Path, one: bool = False, **options: object):
+    def __init__(self, folder: Path, **options: object):
         self.now = 0.0
-        self.paths = [folder / "out", folder / ("out" if one else "err")]
+        self.paths = [folder / "out", folder / "err"]
         self.fds = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in self.paths]
         self.writer = Writer()
         chosen = Options(self.fds[0], self.fds[1], **options)  # type: ignore[arg-type]
@@ -49,14 +48,10 @@ class Screen:
 
 
 @pytest.fixture
-def screen(tmp_path, request):
-    made = Screen(tmp_path, **getattr(request, "param", {}))
+def screen(tmp_path):
+    made = Screen(tmp_path)
     yield made
     made.close()
-
-
-def with_options(**options: object):
-    return pytest.mark.parametrize("screen", [options], indirect=True)
 
 
 def printed(task: TaskId, data: bytes) -> events.TaskOutput:
@@ -71,30 +66,6 @@ def test_the_last_notice_is_not_repeated_in_the_failure_report(screen, between: 
     failure = Failure(Reason.HOST_LOST, None, "node1", 1.0, why)
     screen.console.close(report(task_report("worker/0"), failure=failure))
     assert screen.texts()[1].count(why) == times
-
-
-def test_lines_notices_and_the_end(screen):
-    screen.begin(node1="worker/0 ps/0")
-    screen.on(
-        Tell("2 tasks on node1"),
-        printed(W0, b"step 1\nste"),
-        printed(PS0, b"join\n"),
-        printed(W0, b"p 2\nlast"),
-    )
-    screen.on(events.TaskGone("node1", 1.0, W0, 1))
-    screen.console.close(report(task_report("worker/0"), run_dir=""))
-    assert screen.console.tick(1.0) is None
-    out, err = screen.texts()
-    assert out == (
-        "worker/0 | step 1\n"
-        "ps/0     | join\n"
-        "worker/0 | step 2\n"
-        "worker/0 | last\n"
-        "HOST   PORT  ROLE    INDEX  STATE      EXIT  TIME  PEAK MEM\n"
-        "node1  2222  worker      0  succeeded  0      12s     12 MB\n"
-        "job mnist: ok in 12s\n"
-    )
-    assert err == "launch: 2 tasks on node1\n"
 
 
 def test_progress_bars_are_looked_at_now_and_then(screen):
@@ -125,11 +96,6 @@ def test_the_start_of_a_line_is_shown_when_its_task_is_quiet(screen):
         "worker/0 | next",
     ]
     assert screen.console.tick(6.0) is None
-
-
-def test_labels_have_a_longest_width():
-    hosts = {TaskId("worker/0"): "n" * 60, TaskId("worker/1"): "m"}
-    assert list(map(len, labels(hosts, [*hosts]).values())) == [69, 40]
 
 
 @pytest.mark.parametrize(
@@ -175,18 +141,12 @@ def test_selections(text: str, expected: str):
         ("worker/2-4", "expected worker/0 to worker/3"),
         ("worker/3-2", "expected worker/0 to worker/3"),
         ("zzz", "expected one of worker, ps"),
-        (",", "names no task"),
     ],
 )
 def test_selections_that_are_wrong(text: str, message: str):
-    with pytest.raises(JobError, match=re.escape(message)):
-        parse_selection(text, PLACED)
-
-
-def test_all_faults_at_once():
-    with pytest.raises(JobError) as caught:
-        parse_selection("a,ps,b", PLACED)
-    assert len(caught.value.faults) == 2
+    with pytest.raises(JobError, match=re.escape(message)) as caught:
+        parse_selection(f"ps,x,{text}", PLACED)
+    assert len(caught.value.faults) == 2, "all faults at once"
 
 
 def test_notices_wait_while_tmux_covers_the_terminal(tmp_path):

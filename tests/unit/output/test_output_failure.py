@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +8,6 @@ import pytest
 
 from launcher.job import RunPaths, TaskId
 from launcher.output.failure import failure_report, last_traceback
-from launcher.output.lines import clean_lines
 from launcher.report import Failure, Reason, Report, TaskState
 from tests.unit.output.output_samples import failed, report, task_report
 
@@ -106,13 +103,9 @@ def test_nothing_printed_and_long_lines(logged: Logged):
     assert "  it printed nothing\n" in logged.text(ended)
     lines = logged.text(ended, b"x" * 500 + b"\n" + b"y" * 5000).splitlines()
     assert lines[-4:-2] == ["    " + "x" * 500, "    " + "y" * 1999 + "…"]
-
-
-def test_the_last_line_of_a_traceback_is_never_cut(logged: Logged):
-    ended = report(failed("worker/1"), failure=FAILURE, exit_code=7)
-    last = b"ValueError: " + b"x" * 5000
-    text = logged.text(ended, b"Traceback (most recent call last):\n  f()\n" + last)
-    assert f"    {last.decode()}\n" in text
+    last = "ValueError: " + "x" * 5000  # the last line of a traceback is never cut
+    text = logged.text(ended, f"Traceback (most recent call last):\n  f()\n{last}".encode())
+    assert f"    {last}\n" in text
 
 
 def test_a_traceback_that_began_above_the_last_lines_stands_once(logged: Logged):
@@ -146,13 +139,6 @@ def test_hints_for_known_mistakes(logged: Logged, line: bytes, hint: str):
     assert text.count("  hint: ") == 1 and hint in text
 
 
-def test_a_traceback_among_the_last_lines_is_not_repeated(logged: Logged):
-    ended = report(failed("worker/1"), failure=FAILURE, exit_code=7)
-    text = logged.text(ended, b"step 1\n" + CHAINED)
-    assert text.count("Traceback") == 2
-    assert "its Python traceback" not in text
-
-
 def test_a_traceback_further_up_is_cut_out_with_its_chain(logged: Logged):
     ended = report(failed("worker/1"), failure=FAILURE, exit_code=7)
     noise = b"".join(b"shutting down %d\n" % n for n in range(30))
@@ -160,6 +146,9 @@ def test_a_traceback_further_up_is_cut_out_with_its_chain(logged: Logged):
     shown = "".join(f"    {line}\n" for line in CHAINED.decode().splitlines())
     assert f"  its Python traceback:\n{shown}  its last lines:\n    shutting down 10\n" in text
     assert "step 1" not in text
+    text = logged.text(ended, b"step 1\n" + CHAINED)  # not repeated where it is among the last lines
+    assert text.count("Traceback") == 2
+    assert "its Python traceback" not in text
 
 
 def block(text: str) -> list[str]:
@@ -183,15 +172,6 @@ def test_tracebacks():
         'Traceback (most recent call last):\n  File "a.py", line 1\n    x x\n      ^\nSyntaxError: invalid'
     )
     assert block(syntax) == syntax.splitlines()
-
-
-def test_a_traceback_of_this_python():
-    code = "def f(n): return f(n + 1)\ntry:\n  f(0)\nexcept RecursionError as e:\n  raise OSError('x') from e"
-    env = {**os.environ, "PYTHON_COLORS": "0"}
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, env=env, check=False).stderr
-    lines = clean_lines(out, False)
-    found = last_traceback(lines)
-    assert found and found.start == 0 and lines[found.stop - 1] == "OSError: x"
 
 
 def test_the_same_exception_in_other_tasks(logged: Logged):

@@ -10,8 +10,8 @@ from launcher.events import Tell
 from launcher.job import RunPaths, TaskId
 from launcher.output import files as files_module
 from launcher.output.base import Opening, Renderer
-from launcher.output.files import Files, write_json, write_json_for_user
-from launcher.output.jsonl import Jsonl, skipped_notice
+from launcher.output.files import Files, write_json_for_user
+from launcher.output.jsonl import Jsonl
 from launcher.output.writer import Writer
 from tests.unit.output.output_samples import placement, report, task_report
 
@@ -43,16 +43,6 @@ def content(path: str) -> bytes:
         return file.read()
 
 
-def test_a_report_is_there_whole_or_not_at_all(tmp_path):
-    path = str(tmp_path / "report.json")
-    write_json(path, {"b": 1, "a": [2]})
-    assert content(path) == b'{\n  "a": [\n    2\n  ],\n  "b": 1\n}\n'
-    os.chmod(tmp_path, 0o777)
-    with pytest.raises(OSError):
-        write_json(str(tmp_path / "no" / "report.json"), {})
-    assert os.listdir(tmp_path) == ["report.json"]
-
-
 def jsonl(tmp_path, *events: object) -> list[dict[str, object]]:
     fd = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     writer = Writer()
@@ -65,23 +55,6 @@ def jsonl(tmp_path, *events: object) -> list[dict[str, object]]:
     assert writer.close()
     os.close(fd)
     return [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
-
-
-def test_json_lines(tmp_path):
-    gone = events.TaskGone("node1", 1.0, W0, 1)
-    objects = jsonl(tmp_path, printed(W0, b"a \xff\r\nb\xc3"), Tell("hm"), printed(W0, b"\xa9\n\nlast"), gone)
-    output = {"event": "TaskOutput", "task": "worker/0"}
-    assert objects[:-1] == [
-        {**output, "line": "a �"},
-        {"event": "Tell", "at": 5.0, "text": "hm", "urgent": False},
-        {**output, "line": "bé"},
-        {**output, "line": ""},
-        {**output, "line": "last"},
-        {"event": "TaskGone", "at": 1.0, "host": "node1", "task": "worker/0", "attempt": 1}
-        | {"leftovers": 0, "unkillable": []},
-    ]
-    assert objects[-1]["event"] == "Report" and objects[-1]["exit_code"] == 0
-    assert json.loads(skipped_notice(3, 40)) == {"event": "Skipped", "lines": 3, "bytes": 40}
 
 
 def test_json_of_an_endless_line(tmp_path):
@@ -156,29 +129,3 @@ def test_a_log_that_was_swapped_is_not_written(paths, warnings, tmp_path, monkey
     assert precious.read_text() == "precious"
     assert len(warnings) == 1 and "worker-0.log can't be written" in warnings[0].text
     files.close(report())
-
-
-def test_what_a_killed_launch_left_does_not_keep_a_report_from_being_written(tmp_path):
-    path = tmp_path / "report.json"
-    (tmp_path / f"report.json.{os.getpid()}.new").write_text("half a rep")
-    write_json_for_user(str(path), {"a": 1})
-    assert json.loads(path.read_text()) == {"a": 1}
-    assert os.listdir(tmp_path) == ["report.json"]
-
-
-def test_a_link_that_the_system_does_not_follow(tmp_path, monkeypatch):
-    """As in /tmp, where others may have put it (``fs.protected_symlinks``)."""
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / "link").symlink_to(tmp_path / "precious")
-    stat = os.stat
-
-    def protected(path, **settings):
-        if path == str(tmp_path / "link"):
-            raise PermissionError(13, "Permission denied", path)
-        return stat(path, **settings)
-
-    monkeypatch.setattr(os, "stat", protected)
-    with pytest.raises(PermissionError):
-        write_json_for_user(str(tmp_path / "link"), {})
-    monkeypatch.undo()
-    assert (tmp_path / "precious").read_text() == "precious"

@@ -104,13 +104,6 @@ def test_a_progress_bar_is_shown_now_and_then_and_at_its_end():
     assert cutter.feed(b"next\n", 9.0) == b"| next\n"
 
 
-def test_progress_bars_are_shown_ever_more_rarely():
-    cutter = LineCutter(b"| ", b"+ ")
-    shown = [now for now in range(400) if cutter.feed(b"\r%d" % now, now) + cutter.snapshot(now)]
-    assert shown == [2, 6, 14, 30, 62, 122, 182, 242, 302, 362]
-    assert cutter.end() == b"| 399\n"
-
-
 def test_the_start_of_a_line_is_shown_after_some_quiet():
     cutter = LineCutter(b"| ", b"+ ")
     assert (cutter.feed(b"Load\xc3", 0.0), cutter.unfinished) == (b"", True)

@@ -5,24 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
 
-from launcher.errors import JobError, LaunchError
+from launcher.errors import LaunchError
 from launcher.runs import folder, run
-from launcher.runs.folder import MOST_REMOVED, create, new_job_id, prune
+from launcher.runs.folder import MOST_REMOVED, create, prune
 from launcher.runs.owner import this_process
 from tests.unit.runs.conftest import made
 
 JOB = "20261121-070912-k3f9m"
-
-
-def test_names_are_short_sortable_and_unique():
-    names = [new_job_id() for _ in range(200)]
-    assert len(set(names)) >= 199  # two in a second are the same once in 33 million times
-    assert all(re.fullmatch(r"\d{8}-\d{6}-[0-9a-z]{5}", name) for name in names)
 
 
 def test_the_owner_is_written_down_and_no_secret(state: Path):
@@ -38,16 +31,6 @@ def test_the_state_folder_is_below_home_without_xdg(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", "relative/is/to/be/ignored")
     assert run.runs_folder() == f"{tmp_path}/.local/state/tf-launcher/runs"
-
-
-def test_a_relative_folder(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    assert create("run/", JOB).root == str(tmp_path / "run")
-
-
-def test_no_name_is_no_folder(state: Path):
-    with pytest.raises(JobError, match="empty"):
-        create("", JOB)
 
 
 def test_a_full_disk_leaves_nothing(state: Path, monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,7 @@ from launcher.errors import InputError
 from launcher.runs.folder import create, unfinished
 from launcher.runs.logs import open_regular
 from launcher.runs.owner import this_process
-from launcher.runs.run import AGENTS, RunState, all_runs, find, load, remaining, tasks_of
+from launcher.runs.run import AGENTS, RunState, all_runs, find, load, remaining
 from tests.unit.runs.conftest import Sleeper, made, owner_of
 
 OLD, NEW = "20261120-070912-aaaaa", "20261121-070912-bbbbb"
@@ -27,16 +27,6 @@ def two(state: Path) -> None:
     """Two runs, the older with the later name's time."""
     made(NEW, at=2.0, exit_code=0)
     made(OLD, at=1.0)
-
-
-def test_no_runs(state: Path):
-    assert all_runs() == []
-    with pytest.raises(InputError, match="there are no runs"):
-        find()
-
-
-def test_the_oldest_is_first(two: None):
-    assert [run.job for run in all_runs()] == [OLD, NEW]
 
 
 @pytest.mark.parametrize("text", [None, "latest", NEW, "20261121", "bbbbb"])
@@ -162,11 +152,6 @@ def test_records_that_are_believed(state: Path, sleeper: Sleeper, monkeypatch: p
     monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: _OTHER_USER)
     assert (run.is_ours, run.is_believed) == (False, False)
     assert run._replace(written_by=0).is_ours
-
-
-def test_control_characters_in_names():
-    plan = {"tasks": [{"task": "a\x1b]0;x\a/0"}, {"task": "b/0", "host": "h\x1b[2J"}]}
-    assert tasks_of(plan) == {"b/0": "h\\x1b[2J"}
 
 
 def test_control_characters_in_the_name_of_a_job(odd: Path):

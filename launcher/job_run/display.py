@@ -98,7 +98,6 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
     # Not when stdout goes to a pager or to tee: two writers on one terminal tear each other's lines.
     live = terminal and os.isatty(_STDERR) and tmux is None
     settings = ConsoleOptions(
-        terminal=terminal,
         live=live and os.environ.get("TERM") != "dumb",
         colour=wants_colour(terminal, os.environ),
         show=frozenset() if show is None and tmux and terminal else show,

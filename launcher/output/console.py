@@ -34,9 +34,7 @@ class Options(NamedTuple):
 
     stdout: int = 1
     stderr: int = 2
-    #: stdout is a terminal.
-    terminal: bool = False
-    #: stderr is a terminal too: draw a live line.
+    #: stdout and stderr are a terminal: draw a live line.
     live: bool = False
     colour: bool = False
     #: Tasks whose output is shown; ``None``: all.
@@ -113,10 +111,8 @@ class Console:
             self._look_at = now + 4 * _LOOK  # launch holds the output: the task is not quiet
         if self._unfinished and now >= self._look_at:
             self._look_at = now + _LOOK
-            for task, cutter in list(self._unfinished.items()):
-                self._print(cutter.snapshot(now))
-                if not cutter.unfinished:
-                    del self._unfinished[task]
+            self._print(b"".join(cutter.snapshot(now) for cutter in self._unfinished.values()))
+            self._unfinished = {t: cutter for t, cutter in self._unfinished.items() if cutter.unfinished}
         waits = [self._status.tick(now)] if self._status else []
         if self._unfinished:
             waits.append(max(0.0, self._look_at - now))
@@ -143,14 +139,9 @@ class Console:
         if self._options.quiet or (show is not None and task not in show):
             return
         cutter = self._cutters.get(task) or self._cutters.setdefault(task, self._cutter(task))
-        now = self._clock()
-        self._print(cutter.feed(event.data, now))
-        if not cutter.unfinished:
-            self._unfinished.pop(task, None)
-            return
-        if not self._unfinished:
-            self._look_at = now + _LOOK
-        self._unfinished[task] = cutter
+        self._print(cutter.feed(event.data, self._clock()))
+        if cutter.unfinished:
+            self._unfinished[task] = cutter
 
     def _cutter(self, task: TaskId) -> LineCutter:
         before = after = ""
@@ -164,7 +155,7 @@ class Console:
         if not lines:
             return
         self._last_notice = ""
-        if self._status and self._options.terminal:
+        if self._status:
             self._status.erase()
         self._writer.write(self._options.stdout, lines)
 

@@ -94,7 +94,7 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
         return
     for record in job.open_on(event.host):
         _lose_task(job, record, event, lost)
-    _fail_by_loss(job, event.host, event.at, text)
+    _fail(job, Reason.HOST_LOST, event.host, event.at, text)
     _give_up_if_failed(job) if job.phase is Phase.GATHERING else job.judge()
 
 
@@ -114,7 +114,7 @@ def stopped_without_command(job: JobState, event: events.TaskSignalled) -> None:
         job.leaving.add(event.host)
         text = f"host {event.host} is lost: {_LEFT}"
         job.notify(text, urgent=True)
-        _fail_by_loss(job, event.host, event.at, text)
+        _fail(job, Reason.HOST_LOST, event.host, event.at, text)
         job.judge()
 
 
@@ -125,15 +125,12 @@ def _refuse(job: JobState, event: events.PortsRefused | events.PeersTried, text:
 
 
 def _fail(job: JobState, reason: Reason, host: str, at: float, text: str) -> None:
-    first = job.fail(Failure(reason, None, host, at, text), HOST_FAULT)
-    if first and job.phase is Phase.GATHERING:
-        job.do(events.SetTimer("rest", REST_LIMIT))
-
-
-def _fail_by_loss(job: JobState, host: str, at: float, text: str) -> None:
-    """A lost host is the job's failure, unless the job has begun and only sidecars ran there."""
-    if job.phase is Phase.GATHERING or not all(record.sidecar for record in job.by_host[host]):
-        _fail(job, Reason.HOST_LOST, host, at, text)
+    """The fault of a host is the job's failure, unless the job has begun and only sidecars run there."""
+    gathering = job.phase is Phase.GATHERING
+    if gathering or not all(record.sidecar for record in job.by_host[host]):
+        first = job.fail(Failure(reason, None, host, at, text), HOST_FAULT)
+        if first and gathering:
+            job.do(events.SetTimer("rest", REST_LIMIT))
 
 
 def _give_up_if_failed(job: JobState) -> None:

@@ -178,10 +178,12 @@ class LineCutter:
 
     def _start(self, line: bytes, end: int) -> bytes:
         """Show the start of a line before its end comes."""
-        text = self._text(line[:end])
-        shown = self._line(text) if text else b""
+        part = line[:end]
+        if has_controls(part) or not part.isascii():
+            part = _closed(self._text(part)).encode()
+        prefix = self._continued_prefix if self._continued else self._prefix
         self._rest, self._size, self._continued = [line[end:]], len(line) - end, True
-        return shown
+        return b"%b%b\n" % (prefix, part) if part else b""
 
     def _state(self, line: bytes) -> str:
         """The text that a rewritten line shows: what follows the last rewriting and can be seen."""
@@ -189,9 +191,7 @@ class LineCutter:
         return next(filter(_is_visible, texts), "")
 
     def _text(self, data: bytes) -> str:
-        text = data.decode("utf-8", "replace")
-        plain = len(data) > self._limit and data.isascii() and not has_controls(data)  # ten times as fast
-        return text if plain else strip_controls(text, self._keep)
+        return strip_controls(data.decode("utf-8", "replace"), self._keep)
 
     def _line(self, text: str, whole: bool = False) -> bytes:
         prefix = self._continued_prefix if self._continued and not whole else self._prefix

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from launcher.errors import HostfileError
 from launcher.job import Host
 from launcher.transports.machines import this_machine
 
+SAMPLES = Path(__file__).parents[3] / "hostfiles"
 NAME = "expected a host's name: letters, digits and any of .-_, not beginning with - or ."
 USER = "expected a user's name: letters, digits and any of ._-+@\\, not beginning with -"
 BRACKETS = "expected an IPv6 address in brackets, as in [fe80::1]:2"
@@ -27,6 +26,9 @@ COLON = 'expected slots from 1 to 1000000 after the ":"'
 PAIR = 'expected KEY=VALUE (quotes in pairs, one host a line, "#" before a comment)'
 GPUS = "expected how many, or their ids, as in 0,1 or GPU-8f3a"
 COMMENT = 'expected "#" before a comment'
+ONCE = "expected each host once"
+ONE = "expected one value"
+A_LIST = "expected hosts: and a list of hosts"
 
 
 def faults(text: str, source: str) -> list[str]:
@@ -81,20 +83,14 @@ def test_ranges_that_are_wrong(texts: str, expected: str):
     ("text", "expected"),
     [
         (" h1:2 , h2 ", [Host("h1", slots=2), Host("h2")]),
-        (
-            "user@h3:4,me@corp.org@h,DOM\\me@i",
-            [Host("h3", slots=4, user="user"), Host("h", user="me@corp.org"), Host("i", user="DOM\\me")],
-        ),
-        (
-            "[fe80::1]:2,[::1],u@[fe80::1%eth0]",
-            [Host("fe80::1", slots=2), Host("::1"), Host("fe80::1%eth0", user="u")],
-        ),
+        ("u@h3:4,me@corp.org@h,DOM\\me@i", [Host("h3", slots=4, user="u"), Host("h", user="me@corp.org"), Host("i", user="DOM\\me")]),
+        ("[fe80::1]:2,[::1],u@[fe80::1%eth0]", [Host("fe80::1", slots=2), Host("::1"), Host("fe80::1%eth0", user="u")]),
         ("127.0.0.1,010,a_b.c-d.", [Host("127.0.0.1"), Host("010"), Host("a_b.c-d.")]),
         ("n[01-02]:2,m[1,3]", [Host("n01", slots=2), Host("n02", slots=2), Host("m1"), Host("m3")]),
         ("10.0.0.[9-10]", [Host("10.0.0.9"), Host("10.0.0.10")]),
         ("x" * 253, [Host("x" * 253)]),
     ],
-)
+)  # fmt: skip
 def test_lists(text: str, expected: list[Host]):
     assert list(parse_list(text)) == [host._replace(source="--hosts") for host in expected]
 
@@ -114,17 +110,14 @@ def test_lists(text: str, expected: list[Host]):
         ("h:", f'host is "h:"; {COLON}'),
         ("fe80::1", f'host is "fe80::1"; {BRACKETS}'),
         ("[fe80::1]x", f'host is "[fe80::1]x"; {BRACKETS}'),
-        (
-            "[fe80::x]",
-            'host is "[fe80::x]"; expected a name without ":", or an IPv6 address as in fe80::1%eth0',
-        ),
+        ("[fe80::x]", 'host is "[fe80::x]"; expected a name without ":", or an IPv6 address as in fe80::1%eth0'),
         ("n[1-999999999]", 'host is "n[1-999999999]"; expected at most 4096 hosts'),
         ("n[1-4096],m", 'too many hosts with "m"; expected at most 4096'),
-        ("n2,n[1-3]:2", 'host "n2" was already written; expected each host once'),
+        ("n2,n[1-3]:2", f'host "n2" was already written; {ONCE}'),
         ("10.0.0.[255-256]", 'host is "10.0.0.[255-256]"; expected an IPv4 address, four numbers from 0 to 255'),
         ("x" * 254, f'host is "{"x" * 77}..."; expected at most 253 characters in a host\'s name'),
     ],
-)
+)  # fmt: skip
 def test_faults_of_lists(text: str, expected: str):
     assert faults(text, "--hosts") == [f"--hosts: {expected}"]
 
@@ -140,7 +133,6 @@ def test_faults_of_lists(text: str, expected: str):
         ("a slots= 4 port =22", Host("a", slots=4, port=22)),
         ("a:4", Host("a", slots=4)),
         ("a count=4 max-slots=8", Host("a", slots=4, max_slots=8)),
-        ("u@a", Host("a", user="u")),
         ("a username=u port=2222 address=[fe80::2]", Host("a", user="u", port=2222, address="fe80::2")),
         ("a gpus=2", Host("a", gpus=("0", "1"))),
         ("a gpus=0", Host("a", gpus=())),
@@ -168,12 +160,11 @@ def test_plain_files():
         ("b", None, "f:2"),
         ("c", 2, "f:4"),
     ]
-    hosts = parse_hostfile("n[1-2] slots=2 address=10.0.0.[5-6]\nm[1-2]", "f")
+    hosts = parse_hostfile("n[1-2] slots=2 address=10.0.0.[5-6]\nm", "f")
     assert [(host.name, host.address, host.slots) for host in hosts] == [
         ("n1", "10.0.0.5", 2),
         ("n2", "10.0.0.6", 2),
-        ("m1", None, None),
-        ("m2", None, None),
+        ("m", None, None),
     ]
 
 
@@ -181,45 +172,26 @@ def test_plain_files():
     ("text", "expected"),
     [
         ("# only\n\n", ["f: no hosts; expected at least one"]),
-        ("a slots=2\n\na", ['f:3: host "a" was already written at f:1; expected each host once']),
-        ("a:2\na:2", ['f:2: host "a" was already written at f:1; expected each host once']),
-        ("a\nu@a", ['f:2: host "a" was already written at f:1; expected each host once']),
-        (
-            "a slot=2 zzz=1",
-            [
-                'f:1: unknown key "slot"; did you mean "slots"?',
-                'f:1: unknown key "zzz"; expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels',
-            ],
-        ),
+        ("a slots=2\n\na", [f'f:3: host "a" was already written at f:1; {ONCE}']),
+        ("a\nu@a", [f'f:2: host "a" was already written at f:1; {ONCE}']),
+        ("a slot=2 zzz=1", ['f:1: unknown key "slot"; did you mean "slots"?', 'f:1: unknown key "zzz"; expected one of address, user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels']),
         ("a slots=x\nb slots=", [f'f:1: slots is "x"; {SLOTS}', f'f:2: slots is ""; {SLOTS}']),
         ("c slots=0", ['f:1: slots is "0"; expected 1 or more; leave out a host that is to run no task']),
         ("a slots=1 cpu=2", ['f:1: slots is written twice, again as "2"; expected it once']),
-        (
-            "u@a:1 slots=2 user=v",
-            [
-                'f:1: slots is written twice, as "1" with the name; expected it once',
-                'f:1: user is written twice, as "u" with the name; expected it once',
-            ],
-        ),
+        ("u@a:1 slots=2 user=v", ['f:1: slots is written twice, as "1" with the name; expected it once', 'f:1: user is written twice, as "u" with the name; expected it once']),
         ("a slots=4 max-slots=2", ['f:1: max_slots is "2", slots "4"; expected at least as many max_slots']),
         ("a gpus=0,0", ['f:1: gpus is "0,0"; expected "0" once']),
         ("a gpus=257", ['f:1: gpus is "257"; expected how many, from 0 to 256, or their ids, as in 0,1']),
         ("a gpus=all\nb gpus=,", [f'f:1: gpus is "all"; {GPUS}', f'f:2: gpus is ""; {GPUS}']),
-        (
-            "a python=-c",
-            ['f:1: python is "-c"; expected the name or path of a program, not beginning with "-"'],
-        ),
+        ("a python=-c", ['f:1: python is "-c"; expected the name or path of a program, not beginning with "-"']),
         ("a b", [f'f:1: "b"; {PAIR}']),
         ("a slots=2#", [f'f:1: slots is "2#"; {SLOTS}']),
         ("a python= slots=4", ['f:1: python is ""; expected text of one line']),
         ("a workdir='x y", [f'f:1: "workdir=\'x"; {PAIR}']),
         ("n[1-3] address=x", ['f:1: "n[1-3]" makes 3 hosts, its address 1; expected as many of both']),
-        (
-            "// hosts\na slots=2 // two\n/* b */",
-            [f'f:1: "//"; {COMMENT}', f'f:2: "//"; {PAIR}', f'f:3: "/*"; {COMMENT}'],
-        ),
+        ("// hosts\na slots=2 // two\n/* b */", [f'f:1: "//"; {COMMENT}', f'f:2: "//"; {PAIR}', f'f:3: "/*"; {COMMENT}']),
     ],
-)
+)  # fmt: skip
 def test_faults_of_plain_files(text: str, expected: list[str]):
     assert faults(text, "f") == expected
 
@@ -242,10 +214,7 @@ hosts:
     workdir: /a b
     env: {B: no, C: 010}
     labels: {zone: a, rack: 07}
-  - name: fe80::1
-    gpus: [0, GPU-1]
-    roles: ps
-    labels: x, y
+  - {name: fe80::1, gpus: [0, GPU-1], roles: ps, labels: 'x, y'}
   - {name: 'u@[fe80::2]:4'}
 """
 
@@ -262,11 +231,9 @@ def test_yaml():
         base._replace(name="n2", user="eve", slots=3, source="f.yml:4"),
         m._replace(name="m01", address="10.0.0.1"),
         m._replace(name="m02", address="10.0.0.2"),
-        base._replace(
-            name="fe80::1", gpus=("0", "GPU-1"), roles=("ps",), labels=("x", "y"), source="f.yml:16"
-        ),
-        base._replace(name="fe80::2", user="u", slots=4, source="f.yml:20"),
-    )
+        base._replace(name="fe80::1", gpus=("0", "GPU-1"), roles=("ps",), labels=("x", "y"), source="f.yml:16"),
+        base._replace(name="fe80::2", user="u", slots=4, source="f.yml:17"),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -283,10 +250,6 @@ def test_the_form_depends_on_ending_then_content(text: str, source: str):
     assert [host.name for host in parse_hostfile(text, source)] == ["a"]
 
 
-ONE = "expected one value"
-A_LIST = "expected hosts: and a list of hosts"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -295,12 +258,11 @@ A_LIST = "expected hosts: and a list of hosts"
         ("[a]", [f"y.yaml:1: the file is a list; {A_LIST}"]),
         ("defaults: {}", [f'y.yaml:1: "hosts" is missing; {A_LIST}']),
         ("hosts:", ["y.yaml:1: hosts has no value; expected a list of hosts"]),
-        ("hosts: a,b", ['y.yaml:1: hosts is "a,b"; expected a list of hosts']),
         ("hosts: []", ["y.yaml:1: no hosts; expected at least one"]),
         ("hosts: [a]\nhost: b", ['y.yaml:2: unknown key "host"; did you mean "hosts"?']),
         ("hosts: [null, [a]]", [f"y.yaml:1: a host has no value; {ONE}", f"y.yaml:1: a host is a list; {ONE}"]),
         ("hosts:\n- user: x", ['y.yaml:2: a host without "name"; expected name: and its name or address']),
-        ("hosts:\n- a\n- name: a", ['y.yaml:3: host "a" was already written at y.yaml:2; expected each host once']),
+        ("hosts:\n- a\n- name: a", [f'y.yaml:3: host "a" was already written at y.yaml:2; {ONCE}']),
         ("hosts:\n- fe80::1", [f'y.yaml:2: host is "fe80::1"; {BRACKETS}']),
         ("hosts:\n- name: a:2\n  slots: 3", ['y.yaml:3: slots is written twice, as "2" with the name; expected it once']),
         (
@@ -313,11 +275,10 @@ A_LIST = "expected hosts: and a list of hosts"
                 "y.yaml:6: env is a list; expected NAME: VALUE lines",
             ],
         ),
-        ("hosts:\n- {name: a, gpus: [1, 1], max-slots: 2}", ['y.yaml:2: gpus is "1,1"; expected "1" once', 'y.yaml:2: unknown key "max-slots"; did you mean "max_slots"?']),
+        ("hosts:\n- {name: a, gpus: [1, 1]}", ['y.yaml:2: gpus is "1,1"; expected "1" once']),
         ("hosts:\n- {name: a, max_slots: 1}\ndefaults: {slots: 2}", ['y.yaml:2: max_slots is "1", slots "2"; expected at least as many max_slots']),
-        ("defaults: {slots: 2, max_slots: 1}\nhosts: [a, b]", ['y.yaml:2: max_slots is "1", slots "2"; expected at least as many max_slots']),
         ("defaults: {name: x}\nhosts: [a]", ['y.yaml:1: unknown key "name"; expected one of user, port, slots, max_slots, python, venv, workdir, gpus, roles, labels, env']),
-        ("hosts: [" + ", ".join(["a"] * 5000) + "]", ['y.yaml:1: host "a" was already written at y.yaml:1; expected each host once']),
+        ("hosts: [" + ", ".join(["a"] * 5000) + "]", [f'y.yaml:1: host "a" was already written at y.yaml:1; {ONCE}']),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
 )  # fmt: skip
@@ -342,9 +303,7 @@ def test_what_exists_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     os.close(reader)
 
 
-@pytest.mark.parametrize(
-    "text", ["lab.yaml", "lab.YML", "hosts.txt", "my.hosts", "./lab", "/nowhere/lab", "a\nb/c"]
-)
+@pytest.mark.parametrize("text", ["lab.yaml", "lab.YML", "hosts.txt", "my.hosts", "./lab", "a\nb/c"])
 def test_a_missing_file_is_never_a_list(text: str):
     with pytest.raises(HostfileError, match="no such hostfile"):
         read_hosts(text)
@@ -357,39 +316,48 @@ def test_a_missing_file_is_never_a_list(text: str):
         (b"node1\n\nnode2\0\n", ':3: host is "node2\\x00"; expected a host'),
         (b"#" * (4 * 1024 * 1024 + 1), "too large for a hostfile: more than 4 MB"),
         (b"roles: {worker: 1}\n", "this is a job file: launch "),
+        (None, "Is a directory"),
     ],
-    ids=["latin-1", "binary", "large", "job"],
+    ids=["latin-1", "binary", "large", "job", "folder"],
 )
-def test_files_that_are_no_hostfiles(tmp_path: Path, data: bytes, fault: str):
-    (tmp_path / "lab").write_bytes(data)
+def test_files_that_are_no_hostfiles(tmp_path: Path, data: bytes | None, fault: str):
+    if data is not None:
+        (tmp_path / "lab").write_bytes(data)
     with pytest.raises(HostfileError) as caught:
-        read_hosts(str(tmp_path / "lab"))
+        read_hosts(str(tmp_path if data is None else tmp_path / "lab"))
     assert fault in str(caught.value)
-    with pytest.raises(HostfileError, match="Is a directory"):
-        read_hosts(str(tmp_path))
 
 
-# ---------------------------------------------------------------------- without hosts, without YAML
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("lab.yaml", "head.lab,gpu01,gpu02,gpu03,gpu04,odd,spare1,spare2"),
+        ("two-local.yaml", "127.0.0.1,127.0.0.2"),
+        ("four-nodes.yaml", "node1,node2,node3,node4"),
+        ("mpi.txt", "node1,node2,node3,node4"),
+        ("deepspeed.txt", "worker-1,worker-2,worker-3"),
+        ("ranges.yaml", "node[01-16],cpu[1,3,5-7],r[1-2]n[1-4].lab"),
+        ("ipv6.yaml", "[fd00::1],[fd00::2],[fd00::3],[fe80::4%eth0]"),
+    ],
+)
+def test_samples(name: str, names: str):
+    hosts = {host.name: host for host in read_hosts(str(SAMPLES / name))}
+    assert list(hosts) == [host.name for host in parse_list(names)]
+    if name == "lab.yaml":
+        assert hosts["gpu03"] == Host(
+            "gpu03", address="10.0.1.3", user="trainer", slots=4, gpus=("0", "1", "2", "3"), labels=("fast",),
+            python="/opt/venv/bin/python", workdir="/data/runs", source=f"{SAMPLES}/lab.yaml:16",
+            env=(("OMP_NUM_THREADS", "8"), ("NCCL_SOCKET_IFNAME", "eth1")),
+        )  # fmt: skip
+    assert f"({name})" in (SAMPLES / "README.md").read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------------- without hosts
 
 
 @pytest.mark.parametrize(
     ("visible", "gpus"),
-    [
-        ("", ()),
-        ("0,2", ("0", "2")),
-        ("-1", ()),
-        ("1,-1,2", ("1",)),
-        ("GPU-8f", ("GPU-8f",)),
-        (" 0, 1", ("0", "1")),
-    ],
+    [("", ()), (" 0,2", ("0", "2")), ("-1", ()), ("1,-1,2", ("1",)), ("GPU-8f", ("GPU-8f",))],
 )
 def test_gpus_of_this_machine(visible: str, gpus: tuple[str, ...]):
     assert this_machine({"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus
-
-
-def test_only_yaml_imports_yaml():
-    code = (
-        "import sys; from launcher.config.hostfile import parse_hostfile, parse_list;"
-        "parse_list('a:2,n[1-2]'); parse_hostfile('a slots=2', 'f'); sys.exit('yaml' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

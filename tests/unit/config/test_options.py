@@ -25,16 +25,6 @@ def test_variables():
         "BASH_FUNC_f%%": "f",
     }
     assert (faults, notes) == ([], ["-x NO_SUCH_*: no variable that is set here begins so"])
-    for word, expected in [
-        ("=secret", "-x : no variable is named; expected NAME, NAME=VALUE or PRE*"),
-        ("C D=secret", "-x C D: 'C D' can't be set; expected a variable's name: letters, digits and _, not beginning with a digit"),
-        ("TF_CONFIG=secret", "-x TF_CONFIG: 'TF_CONFIG' can't be set; expected another: launch sets this one, for each task its own"),
-        ("OUTPUT_DIR=secret", "-x OUTPUT_DIR: 'OUTPUT_DIR' can't be set; expected another: an option of this launch sets it"),
-        ("NOT_SET", "-x NOT_SET: NOT_SET is not set here; expected NAME=VALUE, or a variable that is set"),
-    ]:  # fmt: skip
-        faults = []
-        carried([word], HERE, ["OUTPUT_DIR"], faults, notes)
-        assert list(map(str, faults)) == [expected]
 
 
 def role(name: str, **more) -> Role:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
@@ -41,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([_record(host) for host in hosts], indent=2))
         return 0
     print_table(_HEADERS, [_row(host) for host in hosts])
-    print(f"\n{_totals(hosts)}")
+    slots, gpus = sum(host.slots or 1 for host in hosts), sum(len(host.gpus or ()) for host in hosts)
+    print(f"\n{counted(len(hosts), 'host')}, {counted(slots, 'slot')}, {counted(gpus, 'GPU')}")
     return 0
 
 
@@ -61,14 +61,3 @@ def _record(host: Host) -> dict[str, object]:
 
 def _names(host: Host) -> list[str]:
     return [name for name, _ in host.env]
-
-
-def _totals(hosts: Sequence[Host]) -> str:
-    """``3 hosts, 8 slots (1 host does not say), 4 GPUs``."""
-    parts = [counted(len(hosts), "host")]
-    silent = sum(host.slots is None for host in hosts)
-    if silent < len(hosts):
-        slots = counted(sum(host.slots or 0 for host in hosts), "slot")
-        parts.append(f"{slots} ({counted(silent, 'host')} without a number)" if silent else slots)
-    gpus = sum(len(host.gpus or ()) for host in hosts)
-    return ", ".join([*parts, counted(gpus, "GPU")] if gpus else parts)

@@ -28,6 +28,8 @@ _OF_FILES = (
     "collect", "flags", "grace", "on_failure", "output_dirs", "python", "run_dir", "sync", "timeout",
     "workdir",
 )  # fmt: skip
+#: Options that need no check.
+_AS_GIVEN = ("commands_fd", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show", "tmux")
 #: Options that describe the shape of a launch.
 _SHAPING = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
 #: Options about other machines. Not ``--relay``: the Python API always gives it, and does not know where a
@@ -55,20 +57,23 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
     notes: list[str] = []
     file: JobFile | None = None
     if job_file or args.roles_fd is not None:
-        file = _job_file(job_file, args.roles_fd)
+        file = _job_file(job_file, args)
         faults += file.faults
         notes += file.notes
-        roles = () if file.faults else _recounted(file.roles, args, faults)
+        roles = () if file.faults else file.roles
     else:
         roles = _roles(args, words, faults)
         notes += _misplaced(args, words)
+    if args.gpus is not None:
+        without = {"ps", *(role.name for role in roles if role.sidecar)}
+        roles = tuple(r if r.name in without else r._replace(gpus=args.gpus) for r in roles)
     sources = {} if file is None else file.sources
     given = {name: getattr(args, name) for name in _OF_FILES if getattr(args, name) not in (None, False, [])}
     settings = ChainMap(given, {} if file is None else dict(file.settings))
     job = _job(args, roles, settings, faults, notes)
     hosts_given = args.hosts if file is None or args.hosts is not None else file.hosts
     named = hosts_given is not None
-    hosts = _hosts(hosts_given, "" if args.hosts is not None else sources.get("hosts", ""), faults)
+    hosts = _hosts(hosts_given, "--hosts" if args.hosts is not None else sources.get("hosts", ""), faults)
     try:
         check_program_args(job)
     except InputError as error:
@@ -99,21 +104,13 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
         transport_name=name,
         settings=chosen,
         check=not args.no_check,
-        relay=args.relay,
         sync=tuple(settings.get("sync", ())) if named else (),
         collect=tuple(settings.get("collect", ())),
         run_dir=settings.get("run_dir"),
-        report=args.report,
-        show=args.show,
-        quiet=args.quiet,
-        json=args.json,
-        tmux=args.tmux,
         last_lines=not args.no_last_lines,
-        dry_run=args.dry_run,
-        events_fd=args.events_fd,
-        commands_fd=args.commands_fd,
         sources=Sources(*(where.get(name, "") for name in Sources._fields)),
         notes=tuple(notes),
+        **{name: getattr(args, name) for name in _AS_GIVEN},
     )
 
 
@@ -143,14 +140,21 @@ def _misplaced(args: argparse.Namespace, words: Sequence[str]) -> Iterator[str]:
 # ---------------------------------------------------------------------- the job
 
 
-def _job_file(path: str, roles_fd: int | None) -> JobFile:
-    """The job file; an empty path: there are only the roles of ``--roles-fd``."""
+def _counts(args: argparse.Namespace) -> dict[str, int]:
+    """The number of tasks of each role that the command line names."""
+    counts = {"chief": args.chief or None, "worker": args.workers, "ps": args.ps}
+    counts["evaluator"] = args.evaluator or None
+    return {name: int(count) for name, count in counts.items() if count is not None}
+
+
+def _job_file(path: str, args: argparse.Namespace) -> JobFile:
+    """The job file with other numbers of tasks; an empty path: there are only the roles of ``--roles-fd``."""
     from launcher.config.jobfile import JobFile, parse_job, read_job_file
 
-    roles: Mapping[str, Any] = {}
-    if roles_fd is not None:
-        with open(roles_fd, encoding="utf-8") as stream:
-            roles = json.load(stream)
+    roles: dict[str, Any] = {name: {"count": count} for name, count in _counts(args).items()}
+    if args.roles_fd is not None:
+        with open(args.roles_fd, encoding="utf-8") as stream:
+            roles.update(json.load(stream))
     sections = transports.sections()
     try:
         return read_job_file(path, roles, sections) if path else parse_job("", COMMAND_LINE, roles, sections)
@@ -165,44 +169,15 @@ def _roles(args: argparse.Namespace, words: Sequence[str], faults: list[Fault]) 
     except ValueError as error:
         faults.append(Fault("", str(error), "launch --help shows how"))
         return ()
-    counts = {"chief": args.chief, "worker": args.workers, "ps": args.ps, "evaluator": args.evaluator}
-    if not any(counts.values()) and args.workers is None and args.ps is None:
-        counts["worker"] = 1
+    counts = _counts(args) or {"worker": 1}
     if not any(counts.values()):
         expected = "expected --workers N, --ps N, --chief or --evaluator"
         faults.append(Fault(COMMAND_LINE, "no task is left to run", expected))
     return tuple(
-        Role(
-            name,
-            int(count),
-            program,
-            gpus=None if name == "ps" else args.gpus,
-            service=name in SERVICE_ROLES,
-            source=COMMAND_LINE,
-        )
+        Role(name, count, program, service=name in SERVICE_ROLES, source=COMMAND_LINE)
         for name, count in counts.items()
         if count
     )
-
-
-def _recounted(roles: Sequence[Role], args: argparse.Namespace, faults: list[Fault]) -> tuple[Role, ...]:
-    """The numbers of tasks and GPUs that options give replace those of the file."""
-    names = {role.name for role in roles}
-    counts = {"worker": args.workers, "ps": args.ps}
-    for name in ("worker", "ps", "chief", "evaluator"):
-        asked = counts[name] is not None if name in counts else getattr(args, name)
-        if asked and name not in names:
-            faults.append(
-                Fault(COMMAND_LINE, f"the job file has no role {name!r}", "expected it in the file")
-            )
-    recounted = []
-    for role in roles:
-        count = counts.get(role.name)
-        role = role._replace(count=role.count if count is None else count)
-        if args.gpus is not None and role.name != "ps" and not role.sidecar:
-            role = role._replace(gpus=args.gpus)
-        recounted.append(role)
-    return tuple(role for role in recounted if role.count)
 
 
 def _job(
@@ -253,7 +228,7 @@ def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault])
 
     Args:
         given: hosts, a hostfile or a list.
-        source: where a job file says so; empty: ``--hosts`` does.
+        source: where it is written.
         faults: new ones go there.
     """
     if given is None:
@@ -263,14 +238,9 @@ def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault])
     from launcher.config.hostfile import read_hosts
 
     try:
-        return read_hosts(given)
+        return read_hosts(given, source)
     except InputError as error:
-        for fault in error.faults:
-            if source and not fault.where.rpartition(":")[2].isdigit():
-                # Not of a line of a hostfile: then the line of the job file is the place.
-                what = fault.what if fault.where in ("", "--hosts") else f"{fault.where}: {fault.what}"
-                fault = fault._replace(where=source, what=what)
-            faults.append(fault)
+        faults += error.faults
         return ()
 
 

@@ -15,7 +15,7 @@ from launcher.config.values import argument, whole
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.output.lines import LineCutter, labels
 from launcher.runs.logs import open_regular
-from launcher.runs.run import Run, RunState, exit_code_of, find, tasks
+from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, tasks
 
 SUMMARY = "print what the tasks of a run printed"
 
@@ -84,10 +84,10 @@ def _run_and_tasks(words: Sequence[str]) -> tuple[Run, Sequence[str]]:
     try:
         return find(words[0]), words[1:]
     except InputError:
-        newest = find(None)
-        if "/" not in words[0] and not any(words[0] == task.role for task in tasks(newest)):
+        newest = all_runs()[-1:]
+        if not newest or ("/" not in words[0] and all(words[0] != task.role for task in tasks(newest[0]))):
             raise
-        return newest, words
+        return newest[0], words
 
 
 def _logs(run: Run, names: Sequence[str], lines: int | None) -> list[_Log]:

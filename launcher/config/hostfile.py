@@ -22,7 +22,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.config import schema, values
 from launcher.config.schema import Faults, Key, Node, Values, one, quoted, several, table, text_of
@@ -52,21 +52,13 @@ _ALIASES = {
 # ---------------------------------------------------------------------- one entry
 
 
-class Entry(NamedTuple):
-    """One entry of a host list: a host or a range of hosts, perhaps with user and slots."""
-
-    names: tuple[str, ...]
-    user: str | None = None
-    slots: int | None = None
-
-
 def split_entries(text: str) -> list[str]:
     """Cut at the commas that are not in brackets, and strip the entries."""
     return [entry.strip() for entry in re.split(r",(?![^\[\]]*\])", text)]
 
 
-def parse_entry(text: str, bare_ipv6: bool = False) -> Entry:
-    """Read ``[user@]host[:slots]``.
+def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The names that ``[user@]host[:slots]`` stands for, and its user and slots if it has them.
 
     Args:
         text: what was written.
@@ -87,9 +79,10 @@ def parse_entry(text: str, bare_ipv6: bool = False) -> Entry:
     else:
         host, colon, number = rest.partition(":")
         number = number if colon else None
-    names, login = _host_names(host), values.user_name(user) if at else None
+    names = _host_names(host)
+    own: dict[str, Any] = {"user": values.user_name(user)} if at else {}
     try:
-        return Entry(names, login, None if number is None else values.slots(number))
+        return names, own if number is None else {**own, "slots": values.slots(number)}
     except ValueError:
         raise ValueError(f'expected slots from 1 to {values.MOST_SLOTS} after the ":"') from None
 
@@ -212,8 +205,12 @@ HOSTFILE = table(
 # ---------------------------------------------------------------------- files and lists
 
 
-def read_hosts(text: str) -> tuple[Host, ...]:
+def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
     """The hosts of a hostfile or of an inline list.
+
+    Args:
+        text: a path or a list.
+        source: where it is written, for messages: an option, or ``file:line``.
 
     A path that exists is a file, but a folder with a host's name is not meant. A text with a slash or with
     the ending of a hostfile is a file, too: a typing error there must not start a job on hosts of that name.
@@ -223,10 +220,10 @@ def read_hosts(text: str) -> tuple[Host, ...]:
     """
     like_a_path = "/" in text or text.lower().endswith(_FILE_ENDINGS)
     if not like_a_path and (os.path.isdir(text) or not os.path.exists(text)):
-        return parse_list(text)
+        return parse_list(text, source)
     if not os.path.exists(text):
-        fault = Fault(schema.shown_path(text), "no such hostfile", "expected a file, or host[:slots],...")
-        raise HostfileError([fault])
+        what = f"{schema.shown_path(text)}: no such hostfile"
+        raise HostfileError([Fault(source, what, "expected a file, or host[:slots],...")])
     content = schema.read_text(text, "hostfile", HostfileError)
     try:
         return parse_hostfile(content, text)
@@ -382,15 +379,15 @@ class Inventory:
         entry = faults.check(line, "host", written, lambda text: parse_entry(text, settings is not None))
         if entry is None:
             return
-        own = {key: value for key, value in entry._asdict().items() if key != "names" and value is not None}
+        names, own = entry
         for key in own.keys() & nodes.keys():
             what = f"{key} is written twice, as {quoted(str(own[key]))} with the name"
             faults.add(nodes[key].key_line, what, "expected it once")
         fields = {**defaults, **(settings or {}), **own}
         fields["env"] = tuple({**dict(defaults.get("env", ())), **dict(fields.get("env", ()))}.items())
-        addresses = fields.pop("address", None) or (None,) * len(entry.names)
-        if len(addresses) != len(entry.names):
-            what = f"{quoted(written)} makes {len(entry.names)} hosts, its address {len(addresses)}"
+        addresses = fields.pop("address", None) or (None,) * len(names)
+        if len(addresses) != len(names):
+            what = f"{quoted(written)} makes {len(names)} hosts, its address {len(addresses)}"
             faults.add(line, what, "expected as many of both")
         slots, most = fields.get("slots"), fields.get("max_slots")
         if slots and most and most < slots:
@@ -398,10 +395,10 @@ class Inventory:
             faults.add(line, what, "expected at least as many max_slots")
         if len(faults) > before:
             return
-        bare = bare and not nodes and entry.slots is None and len(entry.names) == 1
-        for name, address in zip(entry.names, addresses, strict=True):
+        bare = bare and not nodes and "slots" not in own and len(names) == 1
+        for name, address in zip(names, addresses, strict=True):
             first = self._hosts.get(name)
-            if first is not None and bare and name in self._bare and first.user == entry.user:
+            if first is not None and bare and name in self._bare and first.user == own.get("user"):
                 self._hosts[name] = first._replace(slots=(first.slots or 1) + 1)
             elif first is not None:
                 what = f"host {quoted(name)} was already written" + (f" at {first.source}" if line else "")

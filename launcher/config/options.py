@@ -34,21 +34,16 @@ def carried(
             # What is each task's own is not carried from a task that launches.
             found.update({key: value for key, value in matching.items() if key not in RESERVED_VARIABLES})
             continue
-        what, expected = f"{name!r} can't be set", ""
         try:
             env_name(name)
-        except ValueError as error:
-            expected = str(error)
-        if not name or "\0" in word:
-            what, expected = "no variable is named", "expected NAME, NAME=VALUE or PRE*"
-        elif name in taken:
-            expected = "expected another: an option of this launch sets it"
-        elif not expected and not equals and name not in environ:
-            what, expected = f"{name} is not set here", "expected NAME=VALUE, or a variable that is set"
-        if expected:
-            faults.append(Fault(f"-x {name}", what, expected))
-        else:
+            if name in taken:
+                raise ValueError("expected another: an option of this launch sets it")
             found[name] = value if equals else environ[name]
+        except ValueError as error:
+            faults.append(Fault(f"-x {name}", f"{name!r} can't be set", str(error)))
+        except KeyError:
+            expected = "expected NAME=VALUE, or a variable that is set"
+            faults.append(Fault(f"-x {name}", f"{name} is not set here", expected))
     return found
 
 

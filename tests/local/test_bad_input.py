@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -133,11 +134,13 @@ def test_this_machine_by_its_own_name(launch: Launch):
     assert ended.code == 0, ended.err
 
 
-def test_what_a_job_file_has_not(launch: Launch, tmp_path: Path):
+def test_roles_that_a_job_file_has_not(launch: Launch, tmp_path: Path):
     job = tmp_path / "job.yaml"
-    job.write_text("roles: {worker: 2}\nprogram: [true]\n")
+    job.write_text("roles: {worker: {count: 2, program: [true]}}\n")
     ended = _refused(launch, job, "--ps", "2", "--evaluator")
-    assert "'ps'" in ended.err and "'evaluator'" in ended.err
+    assert 'role "ps" has no program' in ended.err and 'role "evaluator" has no program' in ended.err
+    job.write_text("roles: {worker: 2}\nprogram: [true]\n")
+    assert re.search(r"chief +0 +succeeded", launch(job, "--chief", "--workers", "1").out)
 
 
 def test_words_after_a_job_file_are_options(launch: Launch, tmp_path: Path):

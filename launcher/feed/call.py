@@ -99,20 +99,19 @@ class FeedCall:
         self.over = False
         self.feed = feed
         self._changed = threading.Condition(feed.lock)
-        # Partitions: the source, tasks that had some, partitions to be fed again and unfinished ones.
+        # The source, the number of partitions made of it, and tasks that had some.
         self._source = source
         self._reading = self._exhausted = False
         self._made = 0
         self._served: set[str] = set()
+        #: Partitions that are not finished, or have results to be taken; those to be fed again.
+        self._partitions: dict[int, Partition] = {}
         self._again: dict[int, Partition] = {}
-        self._unfinished: dict[int, Partition] = {}
         #: Equal batches: those that are not sent, of each task that takes rows.
         self._in_step = in_step
         self._batches: dict[str, deque[Piece]] = {task: deque() for task in feed.tasks if in_step}
-        # Results: partitions that have some to come, the number of the next one, bytes that wait.
-        self._answering: dict[int, Partition] = {}
-        self._next = 0
-        self._result_bytes = 0
+        #: Results: the partition that the next ones belong to, bytes that wait.
+        self._next = self._result_bytes = 0
         # Whether some task takes no more rows, and whether it had some then.
         self._refused = any(channel.terminated for channel in feed.channels.values())
         self._dropped = False
@@ -144,7 +143,7 @@ class FeedCall:
         """Whether rows of this partition may be sent: too many results wait only if they are not the next."""
         if self._result_bytes < MOST_RESULTS:
             return True
-        head = self._answering.get(self._next)
+        head = self._partitions.get(self._next)
         if number == self._next:
             return not (head and head.results)
         return self._next in self._again  # it needs a task that has room
@@ -189,9 +188,7 @@ class FeedCall:
     def _partition(self, piece: Piece, channel: WorkerChannel) -> Partition:
         partition = Partition(self, self._made, piece, keep=not self.feed.exactly_once)
         self._made += 1
-        self._unfinished[partition.number] = partition
-        if self.inference:
-            self._answering[partition.number] = partition
+        self._partitions[partition.number] = partition
         channel.add(partition)
         return partition
 
@@ -218,13 +215,15 @@ class FeedCall:
 
     def finished(self, partition: Partition) -> None:
         """All rows of a partition are consumed, or answered."""
-        if self._unfinished.pop(partition.number, None) is not None:
-            partition.forget()
-            self._changed.notify_all()
+        partition.done = True
+        partition.forget()
+        if not self.inference:
+            self._partitions.pop(partition.number, None)
+        self._changed.notify_all()
 
     def limit_kept(self, partition: Partition) -> None:
         """Keep no more chunks of this partition if too many are kept."""
-        if partition.kept_bytes and sum([it.kept_bytes for it in self._unfinished.values()]) > MOST_KEPT:
+        if partition.kept_bytes and sum([it.kept_bytes for it in self._partitions.values()]) > MOST_KEPT:
             partition.forget()
 
     def refused(self, channel: WorkerChannel) -> None:
@@ -237,11 +236,11 @@ class FeedCall:
 
     def given_back(self, partition: Partition, loss: str) -> None:
         """A task has not finished a partition: it is lost, or (empty) it takes no more rows."""
-        if self.over or self._unfinished.get(partition.number) is not partition:
+        if self.over or self._partitions.get(partition.number) is not partition:
             return
         if not loss and not self.inference and (partition.last or self._in_step):
             self._dropped = True  # the rows that it has count as consumed
-            del self._unfinished[partition.number]
+            del self._partitions[partition.number]
         else:
             try:
                 if self._in_step:
@@ -272,7 +271,7 @@ class FeedCall:
     def end(self) -> None:
         """Nothing more is sent."""
         self.over = True
-        self._unfinished.clear()
+        self._partitions.clear()
         self._again.clear()
         if not self._reading:
             self._source.close()  # ends the thread that reads ahead, if there is one
@@ -289,12 +288,12 @@ class FeedCall:
     def consumed(self) -> bool:
         """Whether there is nothing left to wait for."""
         if self._refused and not self._wanting():  # partitions to be fed again are not wanted
-            return bool(self.feed.alive) or len(self._unfinished) == len(self._again)
-        return self._exhausted and not self._unfinished and not any(self._batches.values())
+            return bool(self.feed.alive) or len(self._partitions) == len(self._again)
+        return self._exhausted and not self._partitions and not any(self._batches.values())
 
     def remains(self) -> str:
         """The warning if a function has returned before all rows of `train` were read; empty: it has not."""
-        if not self._returned or (self._exhausted and not (self._dropped or self._unfinished)):
+        if not self._returned or (self._exhausted and not (self._dropped or self._partitions)):
             return ""
         tasks = listed([name for name in self.feed.tasks if name in self._returned])
         return f"{tasks} returned before reading all rows; call feed.terminate() if that is intended"
@@ -329,7 +328,7 @@ class FeedCall:
                 self.wait(self._advance)
             finally:
                 self._taken = time.monotonic()
-            partition = self._answering.get(self._next)
+            partition = self._partitions.get(self._next)
             if partition is None:
                 return None
             found, partition.results = partition.results, []
@@ -340,10 +339,10 @@ class FeedCall:
 
     def _advance(self) -> bool:
         """Go on to the next partition with results; whether there is one, or all are answered."""
-        while (head := self._answering.get(self._next)) and not head.results:
-            if head.number in self._unfinished:
+        while (head := self._partitions.get(self._next)) and not head.results:
+            if not head.done:
                 return False
-            del self._answering[self._next]
+            del self._partitions[self._next]
             self._next += 1
             self.feed.wake()  # its rows may be sent now
         return head is not None or (self._exhausted and self._next >= self._made)

@@ -112,6 +112,8 @@ class Partition:
         self.results: list[Any] = []
         self.result_bytes = 0
         self.kept_bytes = 0
+        #: Whether all its rows are consumed, or answered.
+        self.done = False
         self._piece = piece
         self._keep = keep and not piece.repeatable
         self._kept: list[Chunk] = []
@@ -165,7 +167,7 @@ class Partition:
         """Results that are missing for rows sent, at least."""
         return 1 if self._uncounted else self._rows - self._answered
 
-    def finished(self, consumed: int) -> bool:
+    def is_finished(self, consumed: int) -> bool:
         """Whether all its chunks are consumed, up to this number, or all its rows are answered."""
         return self.complete and (self.missing <= 0 if self.call.inference else self.last <= consumed)
 
@@ -303,12 +305,10 @@ class WorkerChannel:
 
     def _finish_partitions(self) -> None:
         """Report the partitions of which all chunks are consumed, or answered."""
-        while (
-            (first := next(iter(self._unconsumed), None)) and first.complete and first.last <= self._consumed
-        ):
-            first.call.finished(self._unconsumed.popleft())
-        while (first := next(iter(self._unanswered), None)) and first.complete and first.missing <= 0:
-            first.call.finished(self._unanswered.popleft())
+        for partitions in (self._unconsumed, self._unanswered):
+            while partitions and partitions[0].is_finished(self._consumed):
+                partition = partitions.popleft()
+                partition.call.finished(partition)
 
     def _give_back(self, reason: str) -> None:
         """Give the partitions that are not finished back; those of a function that takes no more are done."""
@@ -333,12 +333,9 @@ class WorkerChannel:
         with self.wake:
             self.connected = False
             if reason is not None:
-                invalid = (
-                    ""
-                    if isinstance(reason, FeedError)
-                    else f"it sends an invalid frame: {type(reason).__name__}: "
-                )
-                failed = FeedError(f"{self.task}: {invalid}{reason}")
+                known = isinstance(reason, FeedError)
+                text = str(reason) if known else f"it sends an invalid frame: {reason!r}"
+                failed = FeedError(f"{self.task}: {text}")
                 failed.__cause__ = reason.__cause__ or reason
                 self.close(str(failed))
                 if self.feed.call is not None:

@@ -195,11 +195,7 @@ def own_addresses() -> list[str]:
     """The addresses at which other machines may reach this one, IPv6 in brackets."""
     import psutil
 
-    found = []
-    for addresses in psutil.net_if_addrs().values():
-        for entry in addresses:
-            if entry.family == socket.AF_INET and not entry.address.startswith("127."):
-                found.append(entry.address)
-            elif entry.family == socket.AF_INET6 and not entry.address.startswith(("fe80", "::1")):
-                found.append(f"[{entry.address}]")
-    return found
+    entries = [entry for addresses in psutil.net_if_addrs().values() for entry in addresses]
+    four = [entry.address for entry in entries if entry.family == socket.AF_INET]
+    six = [f"[{entry.address}]" for entry in entries if entry.family == socket.AF_INET6]
+    return [address for address in four + six if not address.startswith(("127.", "[fe80", "[::1"))]

@@ -130,13 +130,15 @@ def read_exactly(sock: socket.socket, size: int, deadline: float | None = None) 
 def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
     """Connect by one route, and do the handshake."""
     kind, _, address = route.partition(":")
-    if kind == "unix":
-        sock = socket.socket(socket.AF_UNIX)
-    else:
-        host, _, port = address.rpartition(":")
-        sock = socket.create_connection((host.strip("[]"), int(port)), CONNECT)
+    host, _, port = address.rpartition(":")
+    unix = kind == "unix"
+    sock = (
+        socket.socket(socket.AF_UNIX)
+        if unix
+        else socket.create_connection((host.strip("[]"), int(port)), CONNECT)
+    )
     try:
-        if kind == "unix":
+        if unix:
             sock.connect(address)
         keep_alive(sock)
         # Another machine may have the same private address, and accept without an answer.
@@ -144,20 +146,15 @@ def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
         if read_exactly(sock, len(GREETING)) != GREETING:
             raise ConnectError("another program answers there")
         sock.settimeout(ANSWER)
-        _prove(sock, key, hello)
+        theirs, ours = read_exactly(sock, NONCE), os.urandom(NONCE)
+        sock.sendall(ours + hmac.digest(key, b"task" + theirs + ours, "sha256"))
+        proof = read_exactly(sock, PROOF)
+        if not hmac.compare_digest(proof, hmac.digest(key, b"driver" + ours + theirs, "sha256")):
+            raise ConnectError("the program that answers there has not the key of this job")
+        text = json.dumps(hello).encode()
+        sock.sendall(len(text).to_bytes(4, "big") + text)
         sock.settimeout(None)
     except BaseException:
         sock.close()
         raise
     return sock
-
-
-def _prove(sock: socket.socket, key: bytes, hello: Mapping[str, Any]) -> None:
-    """The handshake after the greeting."""
-    theirs, ours = read_exactly(sock, NONCE), os.urandom(NONCE)
-    sock.sendall(ours + hmac.digest(key, b"task" + theirs + ours, "sha256"))
-    proof = read_exactly(sock, PROOF)
-    if not hmac.compare_digest(proof, hmac.digest(key, b"driver" + ours + theirs, "sha256")):
-        raise ConnectError("the program that answers there has not the key of this job")
-    text = json.dumps(hello).encode()
-    sock.sendall(len(text).to_bytes(4, "big") + text)

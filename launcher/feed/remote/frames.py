@@ -100,17 +100,18 @@ def recv_frame(
         FeedBroken: it ended within a frame. FeedRefused: the frame is invalid.
         OSError: the connection is gone, or its timeout is over.
     """
-    head = bytearray(_HEAD.size)
-    if not _fill(sock, memoryview(head), may_end=True):
+    head = memoryview(bytearray(_HEAD.size))
+    if not (got := sock.recv_into(head, 0, socket.MSG_WAITALL)):
         return None
+    _fill(sock, head[got:])
     kind, count = _HEAD.unpack(head)
     if count > MOST_BUFFERS:
         raise FeedRefused(f"a frame of {count} buffers; at most {MOST_BUFFERS:,} are allowed")
-    sizes = _sizes(sock, count, MOST_BYTES if limit is None else limit)
-    buffers = [memoryview(bytearray(size)) for size in sizes]
-    for buffer in buffers:
-        _fill(sock, buffer)
-    return kind, buffers
+    sizes = struct.unpack(f"<{count}Q", _fill(sock, memoryview(bytearray(8 * count))))
+    most = MOST_BYTES if limit is None else limit
+    if sum(sizes) > most:  # before memory is taken for them
+        raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {most:,} are allowed")
+    return kind, [_fill(sock, memoryview(bytearray(size))) for size in sizes]
 
 
 def check_size(buffers: Sequence[bytes | bytearray | memoryview], name: str) -> None:
@@ -189,27 +190,15 @@ def _send_all(sock: socket.socket, views: list[memoryview]) -> None:
             views[at] = views[at][sent:]
 
 
-def _sizes(sock: socket.socket | ReadAhead, count: int, limit: int) -> tuple[int, ...]:
-    """The sizes of the buffers that follow, checked before memory is taken for them."""
-    packed = bytearray(8 * count)
-    _fill(sock, memoryview(packed))
-    sizes = struct.unpack(f"<{count}Q", packed)
-    if sum(sizes) > limit:
-        raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {limit:,} are allowed")
-    return sizes
-
-
-def _fill(sock: socket.socket | ReadAhead, view: memoryview, may_end: bool = False) -> bool:
-    """Fill the buffer; ``False`` if the connection has ended before the first byte and ``may_end``."""
+def _fill(sock: socket.socket | ReadAhead, view: memoryview) -> memoryview:
+    """The buffer, filled."""
     at = 0
     while at < len(view):
         got = sock.recv_into(view[at:], 0, socket.MSG_WAITALL)
         if got == 0:
-            if may_end and at == 0:
-                return False
             raise FeedBroken("the connection ended within a frame")
         at += got
-    return True
+    return view
 
 
 def hang_up(sock: socket.socket) -> None:

@@ -450,8 +450,13 @@ def test_calls_that_are_refused(tmp_path: Path):
 def test_results_that_the_driver_cannot_read(tmp_path: Path):
     with Lab(tmp_path, 1) as lab, connector(lab.address, 0)("input") as sock:
         sock.settimeout(20)
-        send_frame(sock, Kind.PROGRESS, [bytes(16)])
-        lab.run(send_frame, sock, Kind.RESULTS, [b"cnot_there\nOdd\n."])
+
+        def answer() -> None:
+            send_frame(sock, Kind.PROGRESS, [bytes(16)])
+            recv_frame(sock)
+            send_frame(sock, Kind.RESULTS, [b"cnot_there\nOdd\n."])
+
+        lab.run(answer)
         with pytest.raises(FeedError, match="worker/0: results can't be read by the driver .No module named"):
             list(lab.feeder.inference([range(5)]))
         frames_left = iter(lambda: recv_frame(sock), None)

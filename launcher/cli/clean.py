@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 
 from launcher.config.hostfile import read_hosts
 from launcher.errors import HostsError
 from launcher.job_run.notices import print_notice
-from launcher.transports import ssh
-from launcher.transports.docker.containers import HERE, each_engine
-from launcher.transports.docker.engine import Engine, Thing
-from launcher.transports.machines import Programs, is_here
+from launcher.transports import ssh, transports
 
 SUMMARY = "remove containers and networks that killed launches, or --keep, have left"
 
@@ -38,33 +34,15 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         LaunchError: a host or an engine can't be reached, or does not remove them.
     """
-    engines = {HERE: Engine(print_notice)}
-    with ExitStack() as stack:
-        if args.hosts is not None:
-            from launcher.transports.ssh import SshHosts
-
-            hosts = read_hosts(args.hosts)
-            remote = [host for host in hosts if not is_here(host)]
-            fleet = stack.enter_context(SshHosts(remote, ssh.ssh_settings(args), print_notice))
-            fleet.connect()
-            programs = Programs(filter(is_here, hosts), fleet)
-            engines = {host.name: Engine(print_notice, host, programs) for host in hosts}
-
-        def clean(name: str) -> tuple[list[Thing], list[str]]:
-            engines[name].is_rootless()
-            found = engines[name].dead()
-            return found, [] if args.dry_run else engines[name].remove(found)
-
-        results = each_engine(engines, clean, print_notice, "its Docker engine")
-    faults = []
-    for name, (found, left) in results.items():
-        where = "" if name == HERE else f" on {name}"
-        faults += [f"{name}: {fault}" if where else fault for fault in left]
-        for thing in found:
-            if not any(fault.startswith(f"{thing.kind} {thing.name}:") for fault in left):
-                print(f"{'would remove' if args.dry_run else 'removed'} {thing.kind} {thing.name}{where}")
-    if faults:
-        raise HostsError(faults)
-    if not any(found for found, _ in results.values()):
+    hosts = () if args.hosts is None else read_hosts(args.hosts)
+    found = False
+    with ssh.commands(hosts, ssh.ssh_settings(args), print_notice) as (commands, unreached):
+        if unreached:
+            raise HostsError(f"{host}: {why}" for host, why in unreached.items())
+        for transport in transports().values():
+            for line in transport.cleanup(hosts, commands, print_notice, args.dry_run):
+                print(line)
+                found = True
+    if not found:
         print("nothing is left")
     return 0

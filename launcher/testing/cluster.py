@@ -167,7 +167,7 @@ def _end_containers(job: str, environ: Mapping[str, str]) -> list[str]:
             found = [thing for thing in engine.things(job) if KEPT not in thing.labels]
             alive = [f"container {thing.name}" for thing in found if thing.kind == "container"]
             if not alive or time.monotonic() > deadline:
-                return engine.remove(found) + alive
+                return [*engine.remove(found).values(), *alive]
             time.sleep(10 * LOOK)
     except TransportError as error:
         return [f"a container or network at the engine ({error})"]

@@ -206,9 +206,11 @@ def find_mark(output: bytes) -> tuple[str, int] | None:
     return output[start + len(_OPENING) : end].decode("ascii", "replace"), end + len(_CLOSING)
 
 
-def explain(state: str, python: str) -> str:
+_ADVICE = "name a Python of 3.8 or later with `python` in the hostfile, or install one"
+
+
+def explain(state: str, python: str, advice: str = _ADVICE) -> str:
     """Why the program can't run on the host, for the user; ``state`` is that of the mark, and not `READY`."""
-    advice = "name a Python of 3.8 or later with `python` in the hostfile, or install one"
     if state == EATEN:
         return (
             "its login shell's start-up files read standard input (~/.bashrc?), which is not theirs when a "

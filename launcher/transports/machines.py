@@ -15,7 +15,7 @@ from launcher.errors import Fault, TransportError
 from launcher.job import Host, JobSpec, Placement, is_loopback
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transports.base import Connections, Link, Opener, RemoteCommand
+from launcher.transports.base import Connections, Hosts, Link, Opener, RemoteCommand
 from launcher.transports.local import LocalLink, LocalTransport
 
 if TYPE_CHECKING:  # a launch on this machine needs neither links that reconnect nor remote commands
@@ -161,6 +161,25 @@ class Transport:
             TransportError: on entering: hosts can't be reached.
         """
         raise NotImplementedError
+
+    def cleanup(
+        self, hosts: Sequence[Host], commands: Hosts, notice: Callable[[str], None], dry_run: bool
+    ) -> Iterable[str]:
+        """For ``launch clean``: remove what this user's launches have left that have ended.
+
+        Args:
+            hosts: where; empty: on this machine.
+            commands: runs remote commands on these hosts.
+            notice: gets lines for the user.
+            dry_run: remove nothing.
+
+        Returns:
+            A line for each thing.
+
+        Raises:
+            HostsError: in place of the last line: what can't be removed, and which hosts can't be asked.
+        """
+        return ()
 
 
 class CommandTransport(Transport):

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.job import Host, Placement
+from launcher.job import Host, JobSpec, Placement
 from launcher.transports.base import Link, Opener
 from launcher.transports.docker.container import Container, Mount, container_name
-from launcher.transports.docker.containers import Containers
+from launcher.transports.docker.hosts import DockerHosts
 from launcher.transports.docker.options import DockerOptions
+from launcher.transports.machines import Launch, Planned, Request
 from tests.docker.engine import BASE, Engine
 
 #: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal
@@ -28,6 +29,15 @@ NOT_HERE = (
 _ENTERED = ("--pid", "--mount", "--net", "--uts")
 #: Where no process of the container is left: its pids mean nothing here.
 _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+
+
+def containers(job: str, planned: Sequence[Container], notices: list[str]) -> DockerHosts:
+    """The containers of a launch at the engine of this machine."""
+    spec = JobSpec(())
+    details = Planned(spec, Placement(()), details=planned)
+    return DockerHosts(
+        Launch(job, Request(spec, ()), details, DockerOptions(BASE), notices.append, lambda: None)
+    )
 
 
 class DockerSite:
@@ -55,9 +65,8 @@ class DockerSite:
             pytest.skip("a container is a machine of its own, and has one agent")
         job = f"contract-{os.getpid()}-{os.urandom(4).hex()}"
         container = Container(host.name, BASE, self.python, (Mount(self.folder, self.folder),))
-        made = Containers(DockerOptions(BASE), [container], job, self.notices.append)
-        made.prepare()
-        self._stack.enter_context(made).start(Placement(()))
+        made = self._stack.enter_context(containers(job, [container], self.notices))
+        self._stack.enter_context(made.started(Placement(())))
         found = self._lab.docker("inspect", "-f", "{{.State.Pid}}", container_name(job, host.name))
         self._inits.append(int(found))
         return made.open(host)

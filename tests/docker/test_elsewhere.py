@@ -120,4 +120,4 @@ def test_what_is_not_there(over_ssh: dict[str, str], launch: Launch, tmp_path: P
     assert len(faults(ended)) == 1
     ended = launch("--docker", "x", "true", env={**over_ssh, "PATH": "/no/such"}, timeout=60)
     assert ended.code == 125
-    assert "there is no docker command (" in ended.err
+    assert "the `docker` command is missing (" in ended.err

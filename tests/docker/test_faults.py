@@ -61,8 +61,8 @@ def test_an_image_without_python(docker: Engine, launch: Launch, tmp_path: Path)
     finally:
         docker.docker("rmi", "-f", name)
     assert ended.code == 125
-    assert f"there is no python3 in the image {name}" in ended.err
-    assert ended.err.count("there is no python3") == 1
+    assert f"the image {name} has no python3" in ended.err
+    assert ended.err.count("has no python3") == 1
     assert "worker-0, worker-1, worker-2:" in ended.err
 
 
@@ -107,14 +107,14 @@ def test_gpus_that_the_engine_can_not_give(docker: Engine, image: str, launch: L
 def test_a_mount_that_is_not_there(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     ended = launch("--docker", image, "--mount", "no/such", "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
-    assert f"there is no {tmp_path}/no/such on the engine's machine to mount" in ended.err
+    assert f"the engine's machine has no {tmp_path}/no/such to mount" in ended.err
 
 
 def test_an_image_that_is_not_there(docker: Engine, launch: Launch, tmp_path: Path):
     args = ["--docker", "no-such-image:1", "--pull", "never", "true"]
     ended = launch(*args, cwd=tmp_path, timeout=60)
     assert ended.code == 125
-    assert "there is no image no-such-image:1" in ended.err
+    assert "the engine has no image no-such-image:1" in ended.err
 
 
 def test_an_image_that_can_not_be_pulled(docker: Engine, launch: Launch, tmp_path: Path):

@@ -95,7 +95,7 @@ def test_a_folder_that_is_not_there(hosts: list[DockerHost], hostfile: str, laun
     options = ["--mount", "/no/such", "--workers", "4"]
     ended = launch(*docker_on(hostfile, *options, "true"), cwd=tmp_path, timeout=60)
     assert ended.code == 125
-    assert "node1, node2: there is no /no/such to mount" in ended.err
+    assert "node1, node2: can't mount /no/such: no such file or folder" in ended.err
     ended = launch(*docker_on(hostfile, "--workdir", "/no/such", "true"), cwd=tmp_path, timeout=60)
     assert ended.code == 126, ended.err
     assert "/no/such" in ended.err

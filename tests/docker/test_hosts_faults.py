@@ -33,7 +33,7 @@ def test_an_image_that_is_not_there(hosts: list[DockerHost], hostfile: str, laun
     options = ["--docker", "127.0.0.1:1/none:1", "--workers", "4", "--no-mount"]
     ended = launch("--hosts", hostfile, *options, "--pull", "never", "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
-    assert "node1, node2: there is no image 127.0.0.1:1/none:1 at the engine, and --pull never" in ended.err
+    assert "node1, node2: the engine has no image 127.0.0.1:1/none:1, and --pull never" in ended.err
     ended = launch("--hosts", hostfile, *options, "true", cwd=tmp_path, timeout=60)
     assert ended.code == 125
     assert "launch: pulling the image 127.0.0.1:1/none:1 on node1\n" in ended.err
@@ -53,7 +53,7 @@ def test_an_engine_that_is_not_there(hosts: list[DockerHost], hostfile: str, lau
         hosts[1].start()
     assert ended.code == 125
     assert "node1: no Docker engine responds: is it running?" in ended.err
-    assert "node2: there is no docker command (No such file" in ended.err
+    assert "node2: the `docker` command is missing (No such file" in ended.err
 
 
 def test_an_engine_that_does_not_answer(

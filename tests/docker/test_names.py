@@ -10,10 +10,9 @@ import pytest
 from launcher.errors import LaunchError
 from launcher.job import Placement
 from launcher.transports.docker.container import Container, container_name, network_name
-from launcher.transports.docker.containers import Containers
-from launcher.transports.docker.options import DockerOptions
 from tests.docker.conftest import left_of
 from tests.docker.engine import BASE, Engine
+from tests.docker.site import containers
 
 JOB = f"names-{os.getpid()}-{os.urandom(4).hex()}"
 
@@ -29,13 +28,14 @@ def others(docker: Engine) -> Iterator[Engine]:
 
 def start() -> str:
     """Start three containers, as a launch does: the error."""
-    containers = [Container(f"worker-{index}", BASE, "python3") for index in range(3)]
+    planned = [Container(f"worker-{index}", BASE, "python3") for index in range(3)]
     notices: list[str] = []
     with (
         pytest.raises(LaunchError) as caught,
-        Containers(DockerOptions(BASE), containers, JOB, notices.append) as made,
+        containers(JOB, planned, notices) as made,
+        made.started(Placement(())),
     ):
-        made.start(Placement(()))
+        pass
     assert [line for line in notices if not line.startswith("waiting for ")] == []
     return str(caught.value)
 
@@ -44,8 +44,8 @@ def test_of_a_container(others: Engine):
     name = container_name(JOB, "worker-1")
     others.docker("create", "--name", name, BASE, "true")
     error = start()
-    assert error.startswith("worker-1: a container of its name is there already: ")
-    assert name in error
+    assert error.startswith("worker-1: Conflict. ")
+    assert f'The container name "/{name}" is already in use' in error
     assert others.lines("ps", "-a", "--filter", f"name={name}", "--format", "{{.Names}}") == [name]
     assert left_of(others, JOB) == []
 

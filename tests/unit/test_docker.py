@@ -72,7 +72,7 @@ def test_the_command_line():
         (125, True, 'level=error msg="unexpected EOF"', "its Docker engine has gone: was it stopped? (unexp"),
         (125, False, "unknown flag: --frob\n\nUsage: docker", "unknown flag: --frob"),
         (127, False, ENGINE + 'exec: "python3": executable file not found in $PATH.\n',
-         "there is no python3 in the image tf:1"),
+         "the image tf:1 has no python3"),
         (125, False, ENGINE + "could not select device driver", "install the NVIDIA Container"),
         (1, False, "exec /python3: exec format error", "is not for this kind of machine"),
     ],

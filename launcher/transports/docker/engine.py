@@ -51,14 +51,19 @@ class Result(NamedTuple):
     """How a command ended."""
 
     code: int
-    out: str
-    err: str
+    out: str = ""
+    err: str = ""
+    #: The time limit.
+    seconds: float = ANSWER
 
     @property
     def fault(self) -> str:
-        """The command's error message in one line; empty if it succeeded."""
+        """Why the command failed, in one line; empty if it succeeded."""
         if self.code == 0:
             return ""
+        if self.code == LATE:
+            late = f"the Docker engine does not respond within {self.seconds:g} s"
+            return f"{late}: is it stuck? (try `docker info`)"
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         lines = [line for line in lines if not line.startswith(("WARNING:", "Run 'docker"))] or ["no message"]
         return re.sub(r"^(docker: |ERROR: )?(Error response from daemon: )?", "", printable(lines[0]))
@@ -127,11 +132,12 @@ class Engine:
                 out += data or b""
                 left = until - time.monotonic()
                 if left < 0 or len(out) > _OUTPUT:
-                    return Result(LATE, "", "")
+                    return Result(LATE, seconds=seconds)
                 if data is None:
                     poll.poll(left * 1000 + 1)
             code = command.wait(max(0.0, until - time.monotonic()))
-            return Result(LATE if code is None else code, out.decode(errors="replace"), command.stderr())
+            code = LATE if code is None else code
+            return Result(code, out.decode(errors="replace"), command.stderr(), seconds)
         finally:
             command.close()
 
@@ -143,9 +149,10 @@ class Engine:
                 errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return Result(LATE, "", "")
+            return Result(LATE, seconds=seconds)
         except OSError as error:
-            return Result(NOT_FOUND, "", f"docker: {error.strerror}; PATH is {os.environ.get('PATH', '')}")
+            path = os.environ.get("PATH", "")
+            return Result(NOT_FOUND, err=f"docker: {error.strerror}; PATH is {path}")
         return Result(done.returncode, done.stdout or "", done.stderr)
 
     def is_rootless(self) -> bool:
@@ -173,11 +180,11 @@ class Engine:
         """
         result = self._run(["sh", "-c", _PATHS, "sh", *paths], ANSWER)
         if result.code:
-            raise TransportError(f"what is to be mounted can't be looked for: {result.fault}")
+            raise TransportError(f"the folders of the tasks can't be looked for: {result.fault}")
         user, *lines = result.out.splitlines()
         return user, {path: line for path, line in zip(paths, lines, strict=False) if line}
 
-    # ------------------------------------------------------------------ images
+    # ------------------------------------------------------------------ images and networks
 
     def provide(self, image: str, policy: str) -> None:
         """See that the engine has an image.
@@ -194,11 +201,9 @@ class Engine:
             if result.code == 0:
                 return
             if not _GONE.search(result.fault):
-                raise TransportError(f"the image {image} can't be looked for: {explain(result)}")
+                raise TransportError(f"the engine can't be asked for the image {image}: {explain(result)}")
         if policy == "never":
-            raise TransportError(
-                f"there is no image {image} at the engine, and --pull never forbids to fetch it"
-            )
+            raise TransportError(f"the engine has no image {image}, and --pull never forbids to fetch it")
         self._notice(f"pulling the image {image}{self._where}")
         began = time.monotonic()
         if self._commands is None:  # shows its progress on stderr
@@ -206,11 +211,8 @@ class Engine:
         else:
             result = self.docker("pull", "--quiet", "--", image, seconds=PULL)
         if result.code:
-            why = explain(result, PULL) if result.code == LATE else result.fault
-            raise TransportError(f"the image {image} can't be pulled: {why}")
+            raise TransportError(f"the image {image} can't be pulled: {result.fault}")
         self._notice(f"pulled the image {image}{self._where} in {time.monotonic() - began:.0f} s")
-
-    # ------------------------------------------------------------------ networks
 
     def make_network(self, name: str, its_labels: Mapping[str, str]) -> str:
         """Create the network of a job.
@@ -221,21 +223,16 @@ class Engine:
         Raises:
             TransportError: it can't be created.
         """
-        network = self._create_network(name, its_labels)
-        if not os.environ.get(FIXED_ADDRESSES):
-            return network
-        # Again, with the subnet that the engine chose.
-        form = "{{range .IPAM.Config}}--subnet={{.Subnet}} {{end}}"
-        subnets = self.docker("network", "inspect", "--format", form, network).out.split()
-        self.docker("network", "rm", network)
-        return self._create_network(name, its_labels, *subnets)
-
-    def _create_network(self, name: str, its_labels: Mapping[str, str], *subnets: str) -> str:
-        options = ["--driver", "bridge", *label_options(its_labels), *subnets]
-        result = self.docker("network", "create", *options, name)
+        create = ["network", "create", "--driver", "bridge", *label_options(its_labels)]
+        result = self.docker(*create, name)
+        if result.code == 0 and os.environ.get(FIXED_ADDRESSES):
+            # Again, with the subnet that the engine chose.
+            form = "{{range .IPAM.Config}}--subnet={{.Subnet}} {{end}}"
+            subnets = self.docker("network", "inspect", "--format", form, name).out.split()
+            self.docker("network", "rm", name)
+            result = self.docker(*create, *subnets, name)
         if result.code:
-            fault = explain(result) if result.code == LATE else result.fault
-            raise TransportError(f"the job's network can't be created: {fault}")
+            raise TransportError(f"the job's network can't be created: {result.fault}")
         return result.out.strip()
 
     # ------------------------------------------------------------------ clean-up
@@ -258,7 +255,7 @@ class Engine:
         for kind, words, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
             result = self.docker(*words, *options, "--format", fields % plural, seconds=seconds)
             if result.code:
-                raise TransportError(f"what launches have left can't be listed: {explain(result, seconds)}")
+                raise TransportError(f"what launches have left can't be listed: {explain(result)}")
             for line in result.out.splitlines():
                 identity, name, *values = line.split("\t")
                 its_labels = {label: value for label, value in zip(keys, values, strict=False) if value}
@@ -273,14 +270,14 @@ class Engine:
         """
         return [thing for thing in self.things() if is_dead(thing.labels)]
 
-    def remove(self, found: Sequence[Thing], seconds: float = REMOVAL) -> list[str]:
+    def remove(self, found: Sequence[Thing], seconds: float = REMOVAL) -> dict[str, str]:
         """Remove these, containers first.
 
         Returns:
-            What is still there, and why: a line each.
+            Id of what is still there -> a line that says why.
         """
         until = time.monotonic() + seconds
-        left: list[str] = []
+        left = {}
         for thing in sorted(found, key=lambda thing: thing.kind):
             words = ["rm", "--force", "--volumes"] if thing.kind == "container" else ["network", "rm"]
             while True:
@@ -289,8 +286,7 @@ class Engine:
                     break
                 time.sleep(_AGAIN)
             if result.code and not _GONE.search(result.fault):
-                why = explain(result) if result.code == LATE else result.fault
-                left.append(f"{thing.kind} {thing.name}: {why}")
+                left[thing.id] = f"{thing.kind} {thing.name}: {result.fault}"
         return left
 
     def sweep(self) -> None:
@@ -299,18 +295,17 @@ class Engine:
         if found:
             left = self.remove(found)
             names = ", ".join(f"{thing.name}{self._where}" for thing in found)
-            self._notice("; ".join(left) if left else f"removed what a killed launch had left: {names}")
+            removed = f"removed what a killed launch had left: {names}"
+            self._notice("; ".join(left.values()) if left else removed)
 
 
-def explain(result: Result, seconds: float = ANSWER) -> str:
+def explain(result: Result) -> str:
     """Why the engine or its command can't be used, and what to try; empty if the command succeeded."""
     fault = result.fault
-    if not fault:
-        return ""
-    if result.code == LATE:
-        return f"the Docker engine does not respond within {seconds:g} s: is it stuck? (try `docker info`)"
+    if not fault or result.code == LATE:
+        return fault
     if result.code == NOT_FOUND and "PATH is" in fault:
-        return f"there is no docker command ({fault}): install Docker"
+        return f"the `docker` command is missing ({fault}): install Docker"
     if _PERMISSION.search(fault):
         return (
             "this user may not use the Docker engine: `sudo usermod -aG docker $USER` and a new login allow "

@@ -1,4 +1,4 @@
-"""Links to the agents in containers.
+"""Connections to the agents in containers: their start, their bytes, and why they ended.
 
 ::
 
@@ -17,19 +17,20 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Protocol
+from contextlib import suppress
 
 from launcher.errors import TransportError
-from launcher.protocol import Refused, encode
+from launcher.protocol import Message, Refused, encode
 from launcher.text import byte_size, listed, printable, signal_name
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
+from launcher.transports.command import CommandPipe
 from launcher.transports.docker.container import Container
-from launcher.transports.docker.engine import LATE, Engine, explain
+from launcher.transports.docker.engine import LATE, Engine
 from launcher.transports.local import PipeLink
 
 #: Seconds for a container to end by itself, and for the exit status of a command that has closed its output.
@@ -49,21 +50,197 @@ _LOGGED = re.compile(r'level=error msg="([^"]*)"')
 _REFUSAL, _NOT_STARTED = 125, (125, 126, 127)
 
 
-class Starting(Protocol):
-    """The pipe to a container whose agent may not be up yet."""
+class ContainerCommand:
+    """A ``docker run`` or ``docker exec`` whose stdin and stdout are a connection to the agent.
 
-    def fileno(self) -> int:
-        """For select: readable when `arrive` may do more."""
+    See `launcher.transports.base.RemoteCommand`.
+
+    Args:
+        command: it; all that it prints is the container's.
+        container: what it runs in.
+        program: see `launcher.transports.bootstrap.program`.
+        is_run: it is ``docker run``: its end is that of the container.
+    """
+
+    def __init__(
+        self, command: RemoteCommand, container: Container, program: bytes, is_run: bool = True
+    ) -> None:
+        self._command, self._container, self._is_run = command, container, is_run
+        self._unsent, self._output = program, b""
+        #: All that follows on stdout is the agent's.
+        self.ready = False
+        self._refused = False
+        self.fileno, self.wait, self.stderr = command.fileno, command.wait, command.stderr
+        self.close = command.close
 
     def arrive(self) -> bool:
-        """Send and receive what can be until the agent is up; whether it is. Does not block.
+        """Send and receive what can be until the agent is up; whether it is.
+
+        Does not block, and reads nothing that the agent itself writes.
 
         Raises:
             TransportError: there will be no agent.
         """
+        while not self.ready:
+            if self._unsent:
+                with suppress(TransportError):  # it has ended: reading shows why
+                    self._unsent = self._unsent[self._command.send(self._unsent) :]
+            data = self._command.recv(1)
+            if data is None:
+                return False
+            if not data:
+                raise TransportError(self._end() or "its container ended at once")
+            self._output += data
+            found = bootstrap.find_mark(self._output)
+            if found is not None:
+                self._check(found[0])
+            elif len(self._output) > bootstrap.MAX_NOISE:
+                raise TransportError(
+                    f"its {self._container.python} printed too much before the agent started"
+                )
+        return True
+
+    def _check(self, mark: str) -> None:
+        self.ready = mark == bootstrap.READY
+        if not self.ready:
+            python = f"{self._container.python} of the image {self._container.image}"
+            raise TransportError(
+                bootstrap.explain(mark, python, "--python names another Python of the image")
+            )
+
+    def _end(self) -> str:
+        """How the container ended; empty: all is well, or the command was killed and does not know."""
+        code = self._command.wait(_STATUS)
+        if code is None:
+            return "" if self.ready else "its `docker` command was killed"
+        return self.explain(code)
+
+    def explain(self, code: int) -> str:
+        """How the container ended, for this exit status of the command; empty if all is well."""
+        return end_fault(code, self._container, self.ready, self._command.stderr())
+
+    def recv(self, size: int) -> bytes | None:
+        """See `RemoteCommand.recv`; at the end of the container the last message is why."""
+        try:
+            if not self.arrive():
+                return None
+        except TransportError:
+            if self._is_run or not _GONE.search(self._command.stderr()):
+                raise
+            return self._refuse("its container ended while the connection was down")
+        data = self._command.recv(size)
+        if data == b"" and self._is_run and (why := self._end()):
+            return self._refuse(why)
+        return data
+
+    def _refuse(self, why: str) -> bytes:
+        """The message that the agent is gone, once."""
+        self._refused, before = True, self._refused
+        return b"" if before else b"".join(encode(Refused(why)))
+
+    def send(self, data: bytes | memoryview) -> int:
+        """See `RemoteCommand.send`."""
+        return self._command.send(data) if self.ready else 0
 
 
-def await_agents(pipes: Mapping[str, Starting], notice: Callable[[str], None]) -> dict[str, str]:
+class DockerRun(CommandPipe):
+    """A ``docker run`` here. Its output is the container's from the first byte on."""
+
+    def __init__(self, host: str, words: Sequence[str]) -> None:
+        super().__init__(host, ["docker", *words], b"", "docker")
+        self._ready = True
+
+    def end_input(self) -> None:
+        """Close the container's stdin."""
+        with suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def wait(self, seconds: float) -> int | None:
+        """See `RemoteCommand.wait`; ``-N`` after signal N."""
+        try:
+            return self._process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End the command; the engine then closes the container's stdin."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class ContainerLink(PipeLink):
+    """The pipe to the agent in a container here.
+
+    Args:
+        container: what it is.
+        name: its name at the engine.
+        words: the arguments of ``docker`` that start it.
+        engine: this machine's.
+        program: see `launcher.transports.bootstrap.program`.
+
+    Raises:
+        TransportError: the command can't be started.
+    """
+
+    #: The engine may be elsewhere.
+    same_clock = False
+
+    def __init__(
+        self, container: Container, name: str, words: Sequence[str], engine: Engine, program: bytes
+    ) -> None:
+        self._name, self._engine = name, engine
+        self._run = DockerRun(container.host, words)
+        self._command = ContainerCommand(self._run, container, program)
+        self.arrive = self._command.arrive
+        #: How the container ended; ``None``: it has not.
+        self._ended: str | None = None
+        super().__init__(container.host, os.dup(self._run.fileno()), os.dup(self._run.fileno()))
+
+    def receive(self) -> Sequence[Message] | None:
+        """See `launcher.transports.base.Link.receive`."""
+        try:
+            return super().receive()
+        except ConnectionResetError:  # it ended, and has not read all of its stdin
+            return None
+
+    def hang_up(self) -> None:
+        """See `launcher.transports.base.Link.hang_up`."""
+        self._run.end_input()
+        super().hang_up()
+
+    def wait(self, seconds: float) -> str | None:
+        """See `launcher.transports.base.Link.wait`."""
+        if self._ended is None:
+            code = self._run.wait(seconds)
+            if code is None:
+                return None
+            self._ended = self._command.explain(code)
+            if self._refusal and self._ended.startswith("the agent ended: "):
+                self._ended = self._refusal
+        return self._ended
+
+    def kill(self, seconds: float) -> str | None:
+        """See `launcher.transports.base.Link.kill`: nothing in a container outlives it."""
+        result = self._engine.docker("rm", "--force", "--volumes", self._name, seconds=seconds)
+        if result.code == LATE:
+            self._run.kill()
+            return f"{result.fault}; its container may go on until it does: then `launch clean` removes it"
+        return self.wait(END)
+
+    def close(self) -> None:
+        """See `launcher.transports.base.Link.close`."""
+        if self._reading >= 0:
+            self.hang_up()
+            self._run.kill()
+            self.wait(END)
+            self._run.close()
+            os.close(self._reading)
+            self._reading = -1
+
+
+def await_agents(
+    pipes: Mapping[str, ContainerCommand | ContainerLink], notice: Callable[[str], None]
+) -> dict[str, str]:
     """Wait until the agent of each host is up.
 
     Returns:
@@ -88,202 +265,6 @@ def await_agents(pipes: Mapping[str, Starting], notice: Callable[[str], None]) -
             remind += _NEXT
     late = f"not started by the engine within {_START:.0f} s"
     return {**failed, **dict.fromkeys(waiting, late)}
-
-
-class Arrival:
-    """How the agent arrives in a container: what is sent to its Python, and the mark that comes back.
-
-    Args:
-        container: what it is.
-        program: see `launcher.transports.bootstrap.program`.
-        send, recv: of the pipe; see `RemoteCommand`.
-        end: how the container ended, after the end of its output; empty: not known.
-    """
-
-    def __init__(
-        self,
-        container: Container,
-        program: bytes,
-        send: Callable[[bytes], int],
-        recv: Callable[[int], bytes | None],
-        end: Callable[[], str],
-    ) -> None:
-        self._container, self._unsent, self._output = container, program, b""
-        self._send, self._recv, self._end = send, recv, end
-        #: All that follows on stdout is the agent's.
-        self.ready = False
-
-    def advance(self) -> bool:
-        """See `Starting.arrive`. Nothing is read that the agent itself writes."""
-        while not self.ready:
-            if self._unsent:
-                self._unsent = self._unsent[self._send(self._unsent) :]
-            data = self._recv(1)
-            if data is None:
-                return False
-            if not data:
-                raise TransportError(self._end() or "its container ended at once")
-            self._output += data
-            found = bootstrap.find_mark(self._output)
-            if found is not None:
-                self._check(found[0])
-            elif len(self._output) > bootstrap.MAX_NOISE:
-                python = self._container.python
-                raise TransportError(f"its {python} printed too much before the agent started")
-        return True
-
-    def _check(self, mark: str) -> None:
-        python, image = self._container.python, self._container.image
-        self.ready = mark == bootstrap.READY
-        if mark.startswith(bootstrap.TOO_OLD):
-            raise TransportError(
-                f"{python} of the image {image} is Python {mark[len(bootstrap.TOO_OLD) :].strip()}, which is "
-                "too old: it must be 3.8 or later; --python names another Python of the image"
-            )
-        if not self.ready:
-            raise TransportError(f"the image {image} answered {mark!r}, which this version does not know")
-
-
-class ContainerLink(PipeLink):
-    """The pipes to the agent in a container here: stdin and stdout of its ``docker run``.
-
-    Args:
-        container: what it is.
-        name: its name at the engine.
-        words: the arguments of ``docker`` that start it.
-        engine: this machine's.
-        program: see `launcher.transports.bootstrap.program`.
-
-    Raises:
-        OSError: the command can't be started.
-    """
-
-    #: The engine may be elsewhere.
-    same_clock = False
-
-    def __init__(
-        self, container: Container, name: str, words: Sequence[str], engine: Engine, program: bytes
-    ) -> None:
-        self._container, self._name, self._engine = container, name, engine
-        self._arrival = Arrival(container, program, self._write, self._read, lambda: self.wait(END) or "")
-        self.arrive = self._arrival.advance
-        #: How the container ended; ``None``: it has not.
-        self._ended: str | None = None
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        stdin, writing = os.pipe()
-        reading, stdout = os.pipe()
-        super().__init__(container.host, reading, writing)
-        try:
-            self._process = subprocess.Popen(
-                ["docker", *words], stdin=stdin, stdout=stdout, stderr=self._stderr, start_new_session=True
-            )
-        except OSError:
-            os.close(reading)
-            os.close(writing)
-            raise
-        finally:
-            os.close(stdin)
-            os.close(stdout)
-
-    def _write(self, data: bytes) -> int:
-        try:
-            return os.write(self._input, data)
-        except (BlockingIOError, BrokenPipeError):  # if it has ended, reading shows it
-            return 0
-
-    def _read(self, size: int) -> bytes | None:
-        try:
-            return os.read(self._reading, size)
-        except BlockingIOError:
-            return None
-
-    def wait(self, seconds: float) -> str | None:
-        """See `launcher.transports.base.Link.wait`."""
-        if self._ended is None:
-            try:
-                code = self._process.wait(max(0.0, seconds))
-            except subprocess.TimeoutExpired:
-                return None
-            stderr = os.pread(self._stderr.fileno(), 1 << 16, 0).decode("utf-8", "replace")
-            self._ended = end_fault(code, self._container, self._arrival.ready, stderr)
-            if self._refusal and self._ended.startswith("the agent ended: "):
-                self._ended = self._refusal
-        return self._ended
-
-    def kill(self, seconds: float) -> str | None:
-        """See `launcher.transports.base.Link.kill`: nothing in a container outlives it."""
-        result = self._engine.docker("rm", "--force", "--volumes", self._name, seconds=seconds)
-        if result.code == LATE:
-            self._end_command()
-            fault = explain(result, seconds)
-            return f"{fault}; its container may go on until it does: then `launch clean` removes it"
-        return self.wait(END)
-
-    def _end_command(self) -> None:
-        """End ``docker run`` itself; the engine then closes the container's stdin, which ends the agent."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self.wait(END)
-
-    def close(self) -> None:
-        """See `launcher.transports.base.Link.close`."""
-        self.hang_up()
-        self._end_command()
-        if self._reading >= 0:
-            os.close(self._reading)
-            self._reading = -1
-            self._stderr.close()
-
-
-class ContainerCommand:
-    """A ``docker run`` or ``docker exec`` on a host, whose stdin and stdout are a connection to the agent.
-
-    See `launcher.transports.base.RemoteCommand`.
-
-    Args:
-        command: it.
-        container: what it runs in.
-        program: see `launcher.transports.bootstrap.program`.
-        is_run: it is ``docker run``: its end is that of the container.
-    """
-
-    def __init__(self, command: RemoteCommand, container: Container, program: bytes, is_run: bool) -> None:
-        self._command, self._container, self._is_run = command, container, is_run
-        self._arrival = Arrival(container, program, command.send, command.recv, self._end)
-        self.arrive = self._arrival.advance
-        self._refused = False
-        self.fileno, self.wait, self.stderr = command.fileno, command.wait, command.stderr
-        self.close = command.close
-
-    def _end(self) -> str:
-        """How the container ended; empty: all is well, or the command was killed and does not know."""
-        code = self._command.wait(_STATUS)
-        if code is None:
-            return "" if self._arrival.ready else "its `docker` command was killed"
-        return end_fault(code, self._container, self._arrival.ready, self._command.stderr())
-
-    def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`; at the end of the container the last message is why."""
-        try:
-            if not self.arrive():
-                return None
-        except TransportError:
-            if self._is_run or not _GONE.search(self._command.stderr()):
-                raise
-            return self._refuse("its container ended while the connection was down")
-        data = self._command.recv(size)
-        if data == b"" and self._is_run and (why := self._end()):
-            return self._refuse(why)
-        return data
-
-    def _refuse(self, why: str) -> bytes:
-        """The message that the agent is gone, once."""
-        self._refused, before = True, self._refused
-        return b"" if before else b"".join(encode(Refused(why)))
-
-    def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`."""
-        return self._command.send(data) if self._arrival.ready else 0
 
 
 # ---------------------------------------------------------------------- ends
@@ -335,16 +316,12 @@ def _start_fault(refusal: str, container: Container) -> str:
         )
     if "bind source path does not exist" in refusal:
         path = refusal.rpartition("does not exist:")[2].strip()
-        return f"there is no {path} on the engine's machine to mount"
+        return f"the engine's machine has no {path} to mount"
     if "could not select device driver" in refusal:
         return "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there"
     if container.python in refusal and _NO_SUCH_PROGRAM.search(refusal):
         return (
-            f"there is no {container.python} in the image {container.image}: it must have a Python of 3.8 or "
-            "later; --python says where it is"
+            f"the image {container.image} has no {container.python}: it must have a Python of 3.8 or later; "
+            "--python says where it is"
         )
-    if container.python in refusal and "permission denied" in refusal:
-        return f"{container.python} in the image {container.image} can't be run: permission denied"
-    if "is already in use by container" in refusal:
-        return f"a container of its name is there already: {refusal}"
     return refusal

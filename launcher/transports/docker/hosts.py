@@ -1,0 +1,334 @@
+"""The containers of a launch: one a task at the engine of this machine, or one at the engine of each host."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+from launcher.agent.processes import new_agent_number
+from launcher.errors import HostsError, TransportError
+from launcher.job import Host, Placed, Placement
+from launcher.text import listed
+from launcher.transports import bootstrap, ssh
+from launcher.transports.base import Connections, Hosts, Link, RemoteCommand, for_each
+from launcher.transports.docker.container import (
+    HOST_NETWORK,
+    JOB,
+    KEPT,
+    Container,
+    Mount,
+    container_name,
+    labels,
+    network_name,
+    of_image,
+    run_command,
+    with_folders,
+    with_output_mounts,
+)
+from launcher.transports.docker.engine import Engine, Thing
+from launcher.transports.docker.link import END, ContainerCommand, ContainerLink, await_agents
+from launcher.transports.docker.options import DockerOptions
+from launcher.transports.link import CONNECT, KILL, START, ReconnectingLink, lease_there
+from launcher.transports.machines import Launch, Machines
+
+_T = TypeVar("_T")
+
+#: The agent in a container here, and elsewhere, where it listens.
+_RUN, _SERVE = "launcher.agent.main:run", "launcher.agent.main:serve"
+#: The engine of this machine in lines for the user.
+_HERE = "this machine"
+#: Seconds that an agent in a container waits for a new connection: a login and a ``docker exec``.
+_RECONNECT = 4.0
+#: Seconds for an answer of an engine that may hang, at the end.
+_HURRY = 10.0
+
+
+def _each_engine(
+    engines: Iterable[str], function: Callable[[str], _T], notice: Callable[[str], None], step: str
+) -> dict[str, _T]:
+    """The results of a function for all engines, called in threads; see `for_each`.
+
+    Raises:
+        HostsError: what was wrong with some of them.
+    """
+    results, failed = for_each(engines, function, notice, step)
+    _raise(failed)
+    return results
+
+
+def _raise(failed: Mapping[str, str]) -> None:
+    """Raise the faults of hosts, if there are any, each fault once."""
+    by_fault: dict[str, list[str]] = {}
+    for host, fault in failed.items():
+        by_fault.setdefault(fault, []).append(host)
+    if by_fault:
+        raise HostsError(
+            fault if hosts == [_HERE] else f"{listed(sorted(hosts))}: {fault}"
+            for fault, hosts in by_fault.items()
+        )
+
+
+def cleanup(
+    hosts: Sequence[Host], commands: Hosts, notice: Callable[[str], None], dry_run: bool
+) -> Iterator[str]:
+    """See `launcher.transports.machines.Transport.cleanup`."""
+    engines = {host.name: Engine(notice, host, commands) for host in hosts} or {_HERE: Engine(notice)}
+
+    def clean(name: str) -> tuple[list[Thing], dict[str, str]]:
+        engines[name].is_rootless()
+        found = engines[name].dead()
+        return found, {} if dry_run else engines[name].remove(found)
+
+    faults = []
+    for name, (found, left) in _each_engine(engines, clean, notice, "its Docker engine").items():
+        faults += [fault if name == _HERE else f"{name}: {fault}" for fault in left.values()]
+        where = "" if name == _HERE else f" on {name}"
+        for thing in found:
+            if thing.id not in left:
+                yield f"{'would remove' if dry_run else 'removed'} {thing.kind} {thing.name}{where}"
+    if faults:
+        raise HostsError(faults)
+
+
+class DockerHosts:
+    """See `launcher.transports.machines.LaunchHosts`. At the end no container is left, except with ``keep``.
+
+    Args:
+        launch: what begins; ``planned.details`` has a `Container` for each host.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch, self._notice = launch, launch.notice
+        self._docker: DockerOptions = launch.settings
+        self._containers: dict[str, Container] = {one.host: one for one in launch.planned.details}
+        self._labels = labels(launch.name, self._docker.keep)
+        self.agents: Sequence[tuple[int, int]] = ()
+        self.others = False
+        #: The hosts whose engines start the containers; ``None``: that of this machine does.
+        self._machines: Machines | None = None
+        self._engines = {_HERE: Engine(self._notice)}
+        #: The job's network here, once it is there.
+        self._network = ""
+        self._links: dict[str, ContainerLink] = {}
+        self._elsewhere: dict[str, _Elsewhere] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> DockerHosts:
+        launch = self._launch
+        with ExitStack() as stack:
+            if launch.request.named:
+                machines = self._machines = stack.enter_context(ssh.machines(launch, agents=False))
+                self.others = machines.others
+                hosts = launch.planned.placement.hosts()
+                self._engines = {host.name: Engine(self._notice, host, machines) for host in hosts}
+            _each_engine(self._engines, self._prepare, self._notice, "its Docker engine")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    def _prepare(self, name: str) -> None:
+        """See that an engine responds and has the image; remove what killed launches left there."""
+        engine, docker = self._engines[name], self._docker
+        rootless = engine.is_rootless()
+        engine.sweep()
+        engine.provide(docker.image, docker.pull)
+        # What a task writes to a mount belongs to the caller: root in the containers of a rootless engine.
+        user = docker.user or ("0:0" if rootless else "")
+        if name == _HERE:
+            user = user or f"{os.getuid()}:{os.getgid()}"
+        for host in list(self._containers) if name == _HERE else [name]:
+            self._containers[host] = self._containers[host]._replace(user=user)
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `LaunchHosts.run`: on the host, not in its container."""
+        if self._machines is None:
+            raise TransportError(f"{host}: it is a container of this machine")
+        return self._machines.run(host, entry, arguments)
+
+    def relay(self, socket: str) -> Mapping[str, int]:
+        """See `LaunchHosts.relay`."""
+        return {} if self._machines is None else self._machines.relay(socket)
+
+    def kept(self) -> Sequence[str]:
+        """See `LaunchHosts.kept`."""
+        if not self._docker.keep:
+            return ()
+        names = [
+            self._name(host) + ("" if self._machines is None else f" on {host}") for host in self._containers
+        ]
+        return [
+            f"kept, as --keep asks: {listed(names)} (docker ps -a --filter label={JOB}={self._launch.name})",
+            f"remove them:          launch clean{'' if self._machines is None else ' --hosts ...'}",
+        ]
+
+    def _name(self, host: str) -> str:
+        return container_name(self._launch.name, host)
+
+    # ------------------------------------------------------------------ containers
+
+    @contextmanager
+    def started(self, placement: Placement) -> Iterator[Placement]:
+        """See `LaunchHosts.started`: create all containers, and wait until each agent is up."""
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            if self._machines is None:
+                stack.callback(self._launch.ignore_signals)  # while they are removed
+            for host, container in self._containers.items():
+                self._containers[host] = with_output_mounts(container, placement)
+            if self._machines is None:
+                self._start_here()
+            else:
+                placement = self._start_there(self._machines.programs, placement)
+            yield placement
+
+    def _start_here(self) -> None:
+        network, engine = network_name(self._launch.name), self._engines[_HERE]
+        with ThreadPoolExecutor(1) as pool:  # a signal ends our wait, not the command that creates something
+            self._network = pool.submit(engine.make_network, network, self._labels).result()
+        for host, container in self._containers.items():
+            program = bootstrap.program(_RUN, {"host": host, "agent": new_agent_number()})
+            words = self._run_command(container, network)
+            self._links[host] = ContainerLink(container, self._name(host), words, engine, program)
+        _raise(await_agents(self._links, self._notice))
+
+    def _start_there(self, programs: Connections, placement: Placement) -> Placement:
+        """Returns the placement as the containers have it."""
+        folders: dict[str, list[str]] = {host: [] for host in self._containers}
+        for placed in placement.tasks:
+            folder = self._workdir(placed)
+            folders[placed.host.name] += [folder] if folder else []
+
+        def start(host: str) -> dict[str, str]:
+            container, found = self._with_mounts(host, folders[host])
+            words = self._run_command(container, HOST_NETWORK)
+            engine, lease = self._engines[host], self._launch.request.settings["ssh"].lease
+            self._elsewhere[host] = _Elsewhere(engine, programs, container, self._name(host), words, lease)
+            return found
+
+        found = _each_engine(self._engines, start, self._notice, "its engine")
+        first = {host: one.started for host, one in self._elsewhere.items() if one.started is not None}
+        _raise(await_agents(first, self._notice))
+        tasks = (self._settled(placed, found[placed.host.name]) for placed in placement.tasks)
+        return of_image(placement._replace(tasks=tuple(tasks)))
+
+    def _with_mounts(self, host: str, folders: Sequence[str]) -> tuple[Container, dict[str, str]]:
+        """The container of a host, and those folders of its tasks that are there, as full paths."""
+        container = self._containers[host]
+        sources = [mount.source for mount in container.mounts]
+        user, found = self._engines[host].paths([*sources, *folders])
+        missing = [source for source in sources if source not in found]
+        if missing:
+            raise TransportError(f"can't mount {listed(missing)}: no such file or folder")
+        mounts = (
+            Mount(found[source], found[source] if target == source else target, read_only)
+            for source, target, read_only in container.mounts
+        )
+        container = container._replace(mounts=tuple(mounts), user=container.user or user)
+        there = {folder: found[folder] for folder in folders if folder in found}
+        if not self._docker.no_mount:
+            container = with_folders(container, there.values(), self._docker.read_only)
+        return container, there
+
+    def _workdir(self, placed: Placed) -> str | None:
+        return placed.role.workdir or placed.host.workdir or self._launch.planned.job.workdir
+
+    def _settled(self, placed: Placed, found: Mapping[str, str]) -> Placed:
+        """A task in its folder, with the home that is the host's."""
+        workdir = self._workdir(placed)
+        folder = found.get(workdir or "")
+        if folder is None or folder == workdir:
+            return placed
+        role = placed.role._replace(workdir=None)
+        return placed._replace(role=role, host=placed.host._replace(workdir=folder))
+
+    def _run_command(self, container: Container, network: str) -> list[str]:
+        python = bootstrap.loader(container.python)
+        return run_command(container, self._name(container.host), network, self._labels, python)
+
+    def _end(self) -> None:
+        """End-of-file ends each agent, and so its container; what is left then is removed by force."""
+        for one in list(self._elsewhere.values()):  # a thread may still be starting one
+            if one.started is not None:
+                one.started.close()
+        if self._machines is not None:
+            return
+        for link in self._links.values():
+            link.hang_up()
+        until = time.monotonic() + END
+        ended = all(link.wait(until - time.monotonic()) is not None for link in self._links.values())
+        for link in self._links.values():
+            link.close()
+        if KEPT in self._labels:
+            return
+        engine = self._engines[_HERE]
+        removal = ["network", "rm", self._network]
+        if ended and self._network and engine.docker(*removal, seconds=_HURRY).code == 0:
+            return
+        try:
+            left = list(engine.remove(engine.things(self._launch.name, _HURRY), _HURRY).values())
+        except TransportError as error:
+            left = [str(error)]
+        if left:
+            self._notice(
+                f"not all of this job is removed ({'; '.join(left)}): `launch clean` does that later"
+            )
+
+    def open(self, host: Host) -> Link:
+        """See `LaunchHosts.open`: the agent is up already."""
+        if host.name in self._links:
+            return self._links[host.name]
+        one = self._elsewhere[host.name]
+        return ReconnectingLink(host.name, one, one.arguments, self._notice, grace=_RECONNECT)
+
+
+class _Elsewhere:
+    """The container of a host, started; see `launcher.transports.base.Connections`.
+
+    Args:
+        engine: the host's.
+        programs: run programs on the host.
+        container: what it is.
+        name: its name at the engine.
+        words: the arguments of ``docker`` that start it.
+        lease: seconds that its tasks outlive a lost connection.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        programs: Connections,
+        container: Container,
+        name: str,
+        words: Sequence[str],
+        lease: float,
+    ) -> None:
+        self._engine, self._programs, self._container, self._name = engine, programs, container, name
+        own = {"host": container.host, "agent": new_agent_number(), "token": os.urandom(16).hex()}
+        #: Of the link to its agent.
+        self.arguments: dict[str, Any] = {**own, "lease": lease}
+        program = bootstrap.program(_SERVE, {**own, "lease": lease_there(lease)})
+        #: The first connection to its agent, until that is taken.
+        self.started: ContainerCommand | None = ContainerCommand(
+            engine.start(programs, words), container, program
+        )
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `launcher.transports.base.Hosts.run`: start the agent, connect to it, or end it."""
+        if entry == KILL:
+            return self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
+        if entry == START and self.started is not None:
+            started, self.started = self.started, None
+            return started
+        words = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
+        program = bootstrap.program(CONNECT, arguments)
+        return ContainerCommand(self._engine.start(self._programs, words), self._container, program, False)
+
+    def reconnect(self, host: str) -> None:
+        """See `launcher.transports.base.Connections.reconnect`."""
+        self._programs.reconnect(host)

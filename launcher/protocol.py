@@ -132,7 +132,7 @@ class CloseCommand(NamedTuple):
 
 
 class FileEntry(NamedTuple):
-    """A file, folder or symbolic link of a tree. A file's content follows: `FileData`, then `FileEnd`."""
+    """A file, folder or symbolic link of a tree. A file's content follows in `FileData`."""
 
     #: Relative to the tree, with ``/``.
     path: str
@@ -152,12 +152,6 @@ class FileData(NamedTuple):
     """Bytes of the file that was announced last."""
 
     data: bytes
-
-
-class FileEnd(NamedTuple):
-    """All announced bytes of the file were sent; ``torn``: it changed while it was read."""
-
-    torn: bool
 
 
 class FilesListed(NamedTuple):
@@ -235,7 +229,6 @@ _FROM_LAUNCHER = (
 FILES = (
     FileEntry,
     FileData,
-    FileEnd,
     FilesFollow,
     FilesListed,
     FileRemark,

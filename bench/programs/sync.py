@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from launcher.files.copying import Copying
 from launcher.files.requests import parse_syncs
-from launcher.files.session import Progress
 from launcher.files.sync import finish, sync
 from launcher.files.walk import look
 from launcher.job import Host
@@ -21,17 +21,17 @@ from launcher.transports.ssh.hosts import SshHosts
 
 def bring(job: str, text: str, *hosts: str) -> None:
     """Bring a folder to hosts."""
-    packed = look(parse_syncs([text]), os.getcwd())
+    trees, _ = look(parse_syncs([text]), os.getcwd())
     with _connected(hosts) as fleet:
         fleet.connect()
-        sync(fleet, hosts, packed, job, Progress("syncing", print), 32)
+        sync(Copying(fleet, 32, "syncing", print), hosts, trees, job)
 
 
 def end(job: str, *hosts: str) -> None:
     """The run is over."""
     with _connected(hosts) as fleet:
         fleet.connect()
-        finish(fleet, hosts, job, 32)
+        finish(Copying(fleet, 32), hosts, job)
 
 
 def _connected(hosts: Sequence[str]) -> SshHosts:

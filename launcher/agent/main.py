@@ -31,6 +31,7 @@ from typing import Any, Callable, Mapping, NoReturn, Optional
 from launcher.agent import processes, sweep
 from launcher.agent.connection import Connection, connect_to, listen
 from launcher.agent.watchdog import Deadline, watch
+from launcher.errors import LaunchError
 from launcher.protocol import Refused, encode
 
 #: Seconds to kill what earlier runs left, and what this agent left that was killed with its watchdog.
@@ -140,11 +141,11 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
     """No launcher saw the end: remove the files that were brought here."""
     if "job" not in arguments:
         return
-    from launcher.agent.files import Failed, discard
+    from launcher.agent.files import discard
 
     try:
         discard(str(arguments["job"]))
-    except (OSError, Failed):  # the next sync there tries again
+    except (OSError, LaunchError):  # the next sync there tries again
         return
 
 

@@ -6,37 +6,210 @@ strings in which bytes that are not UTF-8 are lone surrogates (PEP 383).
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 from collections import deque
-from contextlib import suppress
-from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Tuple
+from contextlib import contextmanager, suppress
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Tuple
 
-from launcher.errors import ProtocolError
-from launcher.protocol import FILES, Decoder, FileData, FileEnd, FileEntry, encode
+from launcher.errors import ProtocolError, TransportError
+from launcher.protocol import FILES, Decoder, FileData, FileEntry, FilesFailed, FilesFollow, encode
+from launcher.text import byte_size
 
 FILE, FOLDER, LINK = "f", "d", "l"
 #: Entries that a tree may have.
 MAX_ENTRIES = 500_000
-#: The file in a synced folder that lists what was copied there.
+#: The file in a synced folder that lists what was copied there. It is never copied.
 SYNC_MARK = ".tf-launcher-sync"
 #: The folder beside the trees of a run where its tasks have a folder each.
 OUTPUTS = ".tf-launcher-output"
+#: Why a socket, pipe or device is not copied.
+SPECIAL = "neither file, folder nor link: left out"
+#: Bytes that files may have grown since they were announced, all together.
+_MOST_GROWTH = 1024**3
 #: Bytes of messages that are sent together, and of a file that are read at once.
 _BATCH, _PIECE = 256 * 1024, 128 * 1024
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def entry_at(source: str, path: str, status: os.stat_result) -> Optional[FileEntry]:
-    """The entry for what is at ``source``; ``None`` for a socket, pipe or device."""
+def entry_of(path: str, status: os.stat_result, source: str) -> FileEntry:
+    """The entry of a file, folder or link. A folder's owner may always write to it.
+
+    Args:
+        path: its path in the tree.
+        status, source: of the file; where it is.
+
+    Raises:
+        OSError: it is a socket, pipe or device (`SPECIAL`), or a link that can't be read.
+    """
     mode = stat.S_IMODE(status.st_mode) & 0o777
     if stat.S_ISREG(status.st_mode):
         return FileEntry(path, FILE, mode, status.st_size, status.st_mtime_ns)
     if stat.S_ISDIR(status.st_mode):
-        return FileEntry(path, FOLDER, mode)
+        return FileEntry(path, FOLDER, mode | 0o700)
     if stat.S_ISLNK(status.st_mode):
         return FileEntry(path, LINK, target=os.readlink(source))
-    return None
+    raise OSError(0, SPECIAL)
+
+
+def walk(
+    top: str,
+    name: str,
+    problem: Callable[[str, str], None],
+    left_out: Callable[[str, bool], bool] = lambda path, is_folder: False,
+) -> Iterator[Tuple[str, FileEntry]]:
+    """What is at ``top`` and below, folders before their content: where it is, and its entry.
+
+    Args:
+        top: a file or folder, or a link to one; links below it are entries of their own.
+        name: its path in the tree; empty: only its content is meant.
+        problem: called with the place of what can't be copied, and the reason.
+        left_out: called with the path in the tree, and whether it is a folder.
+    """
+    ahead = deque([(top, name)])
+    while ahead:
+        source, path = ahead.popleft()
+        try:
+            follow = source == top and os.path.exists(top)
+            status = os.stat(source) if follow else os.lstat(source)
+            if path and left_out(path, stat.S_ISDIR(status.st_mode)):
+                continue
+            entry = entry_of(path, status, source)
+            names = sorted(os.listdir(source)) if entry.kind == FOLDER else []
+        except FileNotFoundError:  # removed in this moment
+            continue
+        except OSError as error:
+            problem(source, error.strerror or str(error))
+            continue
+        if path:
+            yield source, entry
+        prefix = f"{path}/" if path else ""
+        ahead.extend((f"{source}/{item}", prefix + item) for item in names if item != SYNC_MARK)
+
+
+def existing(path: str) -> str:
+    """The nearest folder above a path that exists, or the path itself."""
+    while not os.path.lexists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
+class FileStream:
+    """Sends and receives messages about files. A subclass has `_write` and `_read`.
+
+    Args:
+        host: name of the host at the other end; empty: the launcher is there.
+    """
+
+    def __init__(self, host: str = "") -> None:
+        self._host = host
+        self._decoder = Decoder(bool(host), host, only=FILES)
+        self._received: Deque[Any] = deque()
+        self._out = bytearray()
+
+    def _write(self, data: bytes) -> None:
+        """Send all of it."""
+        raise NotImplementedError
+
+    def _read(self) -> bytes:
+        """Wait for more bytes; may return none."""
+        raise NotImplementedError
+
+    def moved(self, size: int) -> None:
+        """So many bytes of files were sent, or have arrived."""
+
+    def put(self, message: Any) -> None:
+        """Send a message, together with later ones; `flush` and `get` send it now."""
+        for buffer in encode(message):
+            self._out += buffer
+        if len(self._out) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was put."""
+        data, self._out = bytes(self._out), bytearray()
+        self._write(data)
+
+    def get(self, *kinds: Any) -> Any:
+        """The next message.
+
+        Args:
+            kinds: the records that it may be; without one: any.
+
+        Raises:
+            ProtocolError: the other end sent something else.
+            TransportError: the command there can't go on.
+        """
+        if self._out:
+            self.flush()
+        while not self._received:
+            self._received += self._decoder.feed(self._read())
+        message = self._received.popleft()
+        if isinstance(message, FilesFailed):
+            raise TransportError(f"{self._host}: {message.why}")
+        if kinds and not isinstance(message, kinds):
+            raise ProtocolError(f"{type(message).__name__} at the wrong moment")
+        return message
+
+
+def send_entries(
+    stream: FileStream,
+    entries: Iterable[Tuple[str, FileEntry]],
+    problem: Callable[[str, str], None],
+) -> None:
+    """Send entries, each with the path it is read from. Files that changed meanwhile are sent once more.
+
+    Args:
+        stream, entries: what goes where.
+        problem: called with the path and the reason where a file could not be sent as it is.
+    """
+    changed: List[Tuple[str, FileEntry]] = []
+    for again, pairs in ((False, entries), (True, changed)):
+        for source, entry in pairs:
+            if entry.kind != FILE:
+                stream.put(entry)
+                continue
+            try:
+                torn = _send_file(stream, source, entry.path)
+            except OSError as error:
+                missing = isinstance(error, FileNotFoundError)
+                problem(source, "vanished: left out" if missing else error.strerror or str(error))
+                continue
+            if torn and again:
+                problem(source, "changed while it was read: the copy may mix old and new content")
+            elif torn:
+                changed.append((source, entry))
+
+
+def _send_file(stream: FileStream, source: str, path: str) -> bool:
+    """Send exactly as many bytes as announced; zeros stand for what is missing.
+
+    Returns:
+        Whether the file changed meanwhile.
+
+    Raises:
+        OSError: it can't be opened, or is not a file any more.
+    """
+    with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+        before = os.fstat(file.fileno())
+        entry = entry_of(path, before, source)
+        if entry.kind != FILE:
+            raise OSError(0, SPECIAL)
+        stream.put(entry)
+        left, torn = entry.size, False
+        while left:
+            data = b""
+            with suppress(OSError):
+                data = b"" if torn else file.read(min(left, _PIECE))
+            torn = not data
+            data = data or bytes(min(left, _PIECE))
+            stream.put(FileData(data))
+            stream.moved(len(data))
+            left -= len(data)
+        after = os.fstat(file.fileno())
+        return torn or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
 
 
 def check_entry(entry: FileEntry) -> None:
@@ -52,242 +225,108 @@ def check_entry(entry: FileEntry) -> None:
         raise ProtocolError(f"{entry.path[:200]!r} is neither file, folder nor link")
 
 
-class FileStream:
-    """Sends and receives messages about files. A subclass has `_write`, which sends all, and `_read`.
-
-    Args:
-        host: name of the host at the other end; empty: the launcher is there.
-    """
-
-    def __init__(self, host: str = "") -> None:
-        self._decoder = Decoder(bool(host), host, only=FILES)
-        self._received: Deque[Any] = deque()
-        self._out = bytearray()
-
-    def _write(self, data: bytes) -> None:
-        """Send all of it."""
-        raise NotImplementedError
-
-    def _read(self) -> bytes:
-        """Wait for more bytes."""
-        raise NotImplementedError
-
-    def put(self, message: Any) -> None:
-        """Send a message, together with later ones; `flush` and `get` send it now."""
-        for buffer in encode(message):
-            self._out += buffer
-        if len(self._out) >= _BATCH:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what was put."""
-        data, self._out = bytes(self._out), bytearray()
-        self._write(data)
-
-    def get(self) -> Any:
-        """The next message.
-
-        Raises:
-            ProtocolError: the other end sent something else.
-        """
-        if self._out:
-            self.flush()
-        while not self._received:
-            self._received += self._decoder.feed(self._read())
-        return self._received.popleft()
-
-
-def send_entries(
-    stream: FileStream,
-    entries: Iterable[Tuple[str, FileEntry]],
-    problem: Callable[[str, str], None],
-    sent: Callable[[int], None] = lambda size: None,
-) -> None:
-    """Send entries, each with the path it is read from. Files that changed meanwhile are sent once more.
-
-    Args:
-        stream, entries: what goes where.
-        problem: called with the path and the reason where a file could not be sent as it is.
-        sent: called with the number of bytes of files that were sent.
-    """
-    changed: List[Tuple[str, FileEntry]] = []
-    for again, pairs in ((False, entries), (True, changed)):
-        for source, entry in pairs:
-            if entry.kind != FILE:
-                stream.put(entry)
-                continue
-            try:
-                torn = _send_file(stream, source, entry.path, sent)
-            except OSError as error:
-                missing = isinstance(error, FileNotFoundError)
-                problem(source, "vanished: left out" if missing else error.strerror or str(error))
-                continue
-            if torn and again:
-                problem(source, "changed while it was read: the copy may mix old and new content")
-            elif torn:
-                changed.append((source, entry))
-
-
-def _send_file(stream: FileStream, source: str, path: str, sent: Callable[[int], None]) -> bool:
-    """Send exactly as many bytes as announced; zeros stand for what is missing.
-
-    Returns:
-        Whether the file changed meanwhile.
-
-    Raises:
-        OSError: it can't be opened.
-    """
-    fd = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        before = os.fstat(fd)
-        entry = entry_at(source, path, before)
-        if entry is None or entry.kind != FILE:
-            raise OSError(0, "is not a file any more: left out")
-        stream.put(entry)
-        left, torn = entry.size, False
-        while left:
-            data = b""
-            with suppress(OSError):
-                data = b"" if torn else os.read(fd, min(left, _PIECE))
-            torn = not data
-            data = data or bytes(min(left, _PIECE))
-            stream.put(FileData(data))
-            sent(len(data))
-            left -= len(data)
-        after = os.fstat(fd)
-        torn = torn or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
-        stream.put(FileEnd(torn))
-        return torn
-    finally:
-        os.close(fd)
-
-
 class Landing:
     """A folder in which entries arrive: each complete or not at all, none outside it.
 
     Paths come from another machine. They are walked folder by folder without following links.
 
     Args:
-        top: its path; made when the first entry arrives.
+        stream: from the other end.
+        top: the folder; made when the first entry arrives.
     """
 
-    def __init__(self, top: str) -> None:
-        self._top = top
-        #: Modes of the folders that arrived; `finish` sets them.
-        self.folders: Dict[str, int] = {}
-        #: The file that is arriving, and its bytes to come.
-        self._file: Optional[FileEntry] = None
-        self._left = 0
-        #: Its descriptor (-1: it is skipped), temporary name and folder.
-        self._fd, self._new, self._folder = -1, "", -1
+    def __init__(self, stream: FileStream, top: str) -> None:
+        self._stream, self._top = stream, top
+        #: What has arrived, by path.
+        self.entries: Dict[str, FileEntry] = {}
+        #: Entries and bytes that may still come.
+        self._count, self._size = 2 * MAX_ENTRIES, 0
 
-    def take(self, message: Any) -> Optional[FileEntry]:
-        """Take an entry, bytes of a file, or its end.
+    def expect(self, follow: FilesFollow) -> None:
+        """Entries of so many bytes follow.
 
-        Returns:
-            The file that this message completes, but ``None`` if it is skipped or torn.
+        Raises:
+            ProtocolError: the other end may not announce this.
+            OSError: the disk has no room for it.
+        """
+        free = shutil.disk_usage(existing(self._top)).free
+        if follow.size < 0 or self._size:
+            raise ProtocolError("FilesFollow at the wrong moment")
+        if follow.size > free:
+            text = f"{byte_size(follow.size)} are needed at {self._top}, and {byte_size(free)} are free"
+            raise OSError(errno.ENOSPC, text)
+        self._size = 2 * follow.size + _MOST_GROWTH
+
+    def land(self, entry: FileEntry) -> None:
+        """Make an entry; the bytes of a file are read from the stream.
+
+        A file that changed while it was read has another time here, so that the next sync sends it again.
 
         Raises:
             ProtocolError: the other end sent something else.
             OSError: this entry can't be made; later ones may come.
         """
-        try:
-            if isinstance(message, FileEntry):
-                self._begin(message)
-            elif isinstance(message, FileData):
-                self._write(message.data)
-            elif isinstance(message, FileEnd):
-                return self._end(message.torn)
-            else:
-                raise ProtocolError(f"{type(message).__name__} at the wrong moment")
-        except OSError:
-            self._drop()
-            raise
-        return None
-
-    def _begin(self, entry: FileEntry) -> None:
         check_entry(entry)
-        if self._file is not None:
-            raise ProtocolError(f"{entry.path!r} begins before {self._file.path!r} has ended")
-        if entry.kind == FOLDER:
-            self.folders[entry.path] = entry.mode
-            os.close(self._open(entry.path))
-            return
-        if entry.kind == FILE:
-            self._file, self._left = entry, entry.size
+        self._count -= 1
+        self._size -= entry.size
+        if self._count < 0 or self._size < 0:
+            raise ProtocolError("more entries or bytes than announced")
         above, _, name = entry.path.rpartition("/")
-        folder, new = self._open(above), f".tf-launcher-{os.urandom(8).hex()}"
+        pieces = self._pieces(entry) if entry.kind == FILE else iter(())
         try:
-            if entry.kind == FILE:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                self._fd = os.open(new, flags, 0o600, dir_fd=folder)
-                self._new, self._folder, folder = new, folder, -1
-                return
-            os.symlink(entry.target, new, dir_fd=folder)
-            try:
-                os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError:
-                os.unlink(new, dir_fd=folder)
-                raise
+            with self._folder(entry.path if entry.kind == FOLDER else above) as folder:
+                if entry.kind == FOLDER:
+                    os.fchmod(folder, entry.mode)
+                else:
+                    self._make(entry, folder, name, pieces)
+        except OSError:
+            for _ in pieces:  # the next entry comes after them
+                pass
+            raise
+        self.entries[entry.path] = entry
+
+    def _pieces(self, entry: FileEntry) -> Iterator[bytes]:
+        """The content of a file as it arrives."""
+        left = entry.size
+        while left:
+            data = self._stream.get(FileData).data
+            if not 0 < len(data) <= left:
+                raise ProtocolError(f"{len(data)} bytes of {entry.path!r}, which has {left} more")
+            left -= len(data)
+            self._stream.moved(len(data))
+            yield data
+
+    def _make(self, entry: FileEntry, folder: int, name: str, pieces: Iterable[bytes]) -> None:
+        """Make a file or link under another name, then give it its own."""
+        new, flags = (
+            f".tf-launcher-{os.urandom(8).hex()}",
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+        )
+        try:
+            if entry.kind == LINK:
+                os.symlink(entry.target, new, dir_fd=folder)
+            else:
+                with open(os.open(new, flags, 0o600, dir_fd=folder), "wb") as file:
+                    file.writelines(pieces)
+                    file.flush()
+                    os.fchmod(file.fileno(), entry.mode)
+                    os.utime(file.fileno(), ns=(entry.mtime_ns, entry.mtime_ns))
+            os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
-            if folder >= 0:
-                os.close(folder)
-
-    def _write(self, data: bytes) -> None:
-        if self._file is None or len(data) > self._left:
-            raise ProtocolError("more bytes than announced")
-        self._left -= len(data)
-        view = memoryview(data)
-        while view and self._fd >= 0:
-            view = view[os.write(self._fd, view) :]
-
-    def _end(self, torn: bool) -> Optional[FileEntry]:
-        """Give the file its name. A torn one gets another time, so that the next sync sends it again."""
-        if self._file is None or self._left:
-            raise ProtocolError("fewer bytes than announced")
-        entry, self._file = self._file, None
-        if self._fd < 0:
-            return None
-        os.fchmod(self._fd, entry.mode)
-        os.utime(self._fd, ns=(entry.mtime_ns, entry.mtime_ns - torn))
-        name = entry.path.rpartition("/")[2]
-        os.rename(self._new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        self._drop()
-        return None if torn else entry
-
-    def _drop(self) -> None:
-        """Close the file that is arriving, and remove it if it does not have its name yet."""
-        if self._fd >= 0:
             with suppress(OSError):
-                os.unlink(self._new, dir_fd=self._folder)
-            os.close(self._fd)
-            os.close(self._folder)
-            self._fd = -1
+                os.unlink(new, dir_fd=folder)
 
-    def _open(self, path: str) -> int:
+    @contextmanager
+    def _folder(self, path: str) -> Iterator[int]:
         """A descriptor of a folder below the top, which is made where it is missing."""
         os.makedirs(self._top, exist_ok=True)
-        fd = os.open(self._top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for part in filter(None, path.split("/")):
-            above = fd
-            try:
+        fd = os.open(self._top, _FOLDER_FLAGS)
+        try:
+            for part in filter(None, path.split("/")):
                 with suppress(FileExistsError):
-                    os.mkdir(part, 0o777, dir_fd=above)
-                fd = os.open(part, _FOLDER_FLAGS, dir_fd=above)
-            finally:
+                    os.mkdir(part, dir_fd=fd)
+                above, fd = fd, os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
                 os.close(above)
-        return fd
-
-    def finish(self) -> None:
-        """Set the modes of the folders that arrived, the deepest first."""
-        for path, mode in sorted(self.folders.items(), reverse=True):
-            fd = self._open(path)
-            try:
-                os.fchmod(fd, mode)
-            finally:
-                os.close(fd)
-
-    def close(self) -> None:
-        """Remove what is half here."""
-        self._drop()
-        self._file = None
+            yield fd
+        finally:
+            os.close(fd)

@@ -9,20 +9,21 @@ newline in a name.
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from launcher.agent.transfer import FILE, FOLDER, MAX_ENTRIES, SYNC_MARK, entry_at
+from launcher.agent.transfer import FILE, FOLDER, MAX_ENTRIES, SPECIAL, walk
 from launcher.errors import Fault, JobError
 from launcher.files.requests import SyncRequest
 from launcher.protocol import FileEntry
 from launcher.text import listed, printable
 
+#: Lines of rules, and their patterns of pathspec.
+Patterns = list[tuple[str, Any]]
+
 #: The later wins.
 RULE_FILES = (".gitignore", ".launchignore")
-#: Belongs to git, and never travels.
-_GIT = b".git"
 #: Paths that a message names, and levels of a folder whose ignored entries are mentioned.
 _MOST_NAMED, _LEVELS = 20, 2
 
@@ -33,7 +34,7 @@ class Tree(NamedTuple):
     request: SyncRequest
     entries: dict[str, FileEntry]
     #: Paths of sockets, pipes and devices, which can't travel.
-    left_out: list[str]
+    special: list[str]
     #: What the ignore rules leave out at the top levels: path (folders with a slash), rule file.
     ignored: list[tuple[str, str]]
 
@@ -48,72 +49,52 @@ class Tree(NamedTuple):
         return sum(entry.size for entry in self.entries.values())
 
 
-class Packed(NamedTuple):
-    """Folders that were looked at."""
-
-    trees: Sequence[Tree]
-    #: Where in the first folder the tasks run.
-    subfolder: str
-
-    @property
-    def remarks(self) -> list[str]:
-        """What the user should know: entries that can't travel."""
-        return [
-            f"--sync: sockets, pipes and devices are left out: {listed(tree.left_out)} in {tree.request.text}"
-            for tree in self.trees
-            if tree.left_out
-        ]
-
-
-def look(requests: Sequence[SyncRequest], cwd: str, without: Sequence[str] = ()) -> Packed:
+def look(requests: Sequence[SyncRequest], cwd: str, without: str | None = None) -> tuple[list[Tree], str]:
     """Look at the folders: nothing travels yet.
 
     Args:
-        requests: at least one; tasks run in the first.
+        requests: tasks run in the first folder.
         cwd: the launcher's folder; tasks run in the same one on the hosts, if it travels.
-        without: paths that do not travel, whatever the rules say: the run's own folder.
+        without: a path that does not travel, whatever the rules say: the run's own folder.
+
+    Returns:
+        The folders, and where in the first one the tasks run.
 
     Raises:
         JobError: something can't be read; or the launcher's folder does not travel.
     """
-    real = frozenset(os.fsencode(os.path.realpath(path)) for path in without)
-    trees = [_walk(request, real) for request in requests]
+    trees = [_tree(request, without and os.path.realpath(without)) for request in requests]
     subfolder = requests[0].inside(cwd) or ""
     entry = trees[0].entries.get(subfolder)
     if subfolder and (entry is None or entry.kind != FOLDER):
         text = f"the current folder {subfolder!r} of {requests[0].text!r} is left out by its ignore rules"
         raise JobError([Fault("--sync", text, "start it from a folder that travels: tasks run there")])
-    return Packed(trees, subfolder)
+    return trees, subfolder
 
 
-def _walk(request: SyncRequest, without: frozenset[bytes]) -> Tree:
-    root = os.fsencode(request.folder)
-    tree = Tree(request, {}, [], [])
-    unreadable: list[str] = []
-    rules, start = _rules_above(root)
-    ahead: list[tuple[bytes, _Rules]] = [(b"", rules)]
-    while ahead:
-        folder, rules = ahead.pop()
-        try:
-            items = list(os.scandir(root + b"/" + folder))
-        except FileNotFoundError:  # it went in this moment
-            tree.entries.pop(os.fsdecode(folder), None)
-            continue
-        except OSError as error:
-            unreadable.append(f"{os.fsdecode(root + b'/' + folder)!r} can't be read: {error.strerror}")
-            continue
-        rules = rules.inside((start + folder).rstrip(b"/"))
-        for item in items:
-            path = folder + b"/" + item.name if folder else item.name
-            if item.name in (_GIT, SYNC_MARK.encode()) or item.path in without:
-                continue
-            is_folder = item.is_dir(follow_symlinks=False)
-            by = rules.ignored_by(start + path, is_folder)
-            if not by:
-                _add(tree, item, os.fsdecode(path), unreadable)
-                ahead += [(path, rules)] if is_folder else []
-            elif path.count(b"/") < _LEVELS and item.name != b"__pycache__":
-                tree.ignored.append((os.fsdecode(path) + "/" * is_folder, by))
+def _tree(request: SyncRequest, without: str | None) -> Tree:
+    tree, rules, unreadable = Tree(request, {}, [], []), _Rules(request.folder), []
+
+    def problem(source: str, why: str) -> None:
+        if why == SPECIAL:
+            tree.special.append(os.path.relpath(source, request.folder))
+        else:
+            unreadable.append(f"{source!r} can't be read: {why}")
+
+    def left_out(path: str, is_folder: bool) -> bool:
+        source, name = f"{request.folder}/{path}", os.path.basename(path)
+        if name == ".git" or source == without:
+            return True
+        by = rules.ignored_by(source, is_folder)
+        if by and path.count("/") < _LEVELS and name != "__pycache__":
+            tree.ignored.append((path + "/" * is_folder, by))
+        return bool(by)
+
+    for source, entry in walk(request.folder, "", problem, left_out):
+        if entry.kind == FILE and not os.access(source, os.R_OK):
+            problem(source, "Permission denied")
+        else:
+            tree.entries[entry.path] = entry
         if len(tree.entries) > MAX_ENTRIES:
             advice = f"expected a smaller folder, or lines in {request.folder}/{RULE_FILES[-1]}"
             text = f"{request.folder!r} holds more than {MAX_ENTRIES} files"
@@ -127,128 +108,91 @@ def _walk(request: SyncRequest, without: frozenset[bytes]) -> Tree:
     return tree
 
 
-def _add(tree: Tree, item: os.DirEntry[bytes], path: str, unreadable: list[str]) -> None:
-    source = os.fsdecode(item.path)
-    try:
-        entry = entry_at(source, path, item.stat(follow_symlinks=False))
-    except FileNotFoundError:  # it went in this moment
-        return
-    if entry is None:
-        tree.left_out.append(path)
-    elif entry.kind == FILE and not os.access(source, os.R_OK):
-        unreadable.append(f"{source!r} can't be read: Permission denied")
-    else:
-        tree.entries[path] = entry
+def special(trees: Sequence[Tree]) -> list[str]:
+    """A line for each folder with sockets, pipes and devices, which can't travel."""
+    text = "--sync: sockets, pipes and devices are left out"
+    return [f"{text}: {listed(tree.special)} in {tree.request.text}" for tree in trees if tree.special]
 
 
-def left_out(packed: Packed) -> list[str]:
+def left_out(trees: Sequence[Tree]) -> list[str]:
     """What the ignore rules left out, a line a folder: ``left out by .gitignore: data/, venv/``."""
     lines = []
-    for tree in packed.trees:
+    for tree in trees:
         ignored = sorted(tree.ignored, key=lambda pair: (pair[0].rstrip("/").count("/"), pair))
         kinds = []
         for rule_file in RULE_FILES:
             names = [printable(path) for path, by in ignored if by == rule_file]
             kinds += [f"by {rule_file}: {listed(names)}"] if names else []
         if kinds:
-            of = f" of {tree.request.name}" if len(packed.trees) > 1 else ""
+            of = f" of {tree.request.name}" if len(trees) > 1 else ""
             lines.append(f"left out{of} {'; '.join(kinds)}; a line in .launchignore (!NAME) brings it back")
     return lines
 
 
-# ---------------------------------------------------------------------- ignore rules
+class _Rules:
+    """The ignore rules for what is in a folder: those in it, and those above it in its git repository.
 
+    A folder that is ignored by rules above it has only its own.
 
-class _RuleFile(NamedTuple):
-    """The rules of one file: they count for paths that begin with its folder."""
+    Args:
+        root: the folder; absolute, links resolved.
+    """
 
-    #: Bytes of the path that lead to the file's folder, with the slash.
-    start: int
-    #: Each with its line; the last one first, since that is the one that decides.
-    patterns: Sequence[tuple[str, Any]]
+    def __init__(self, root: str) -> None:
+        self._files: dict[str, Patterns] = {}
+        self._top = root
+        while self._top != "/" and not os.path.lexists(f"{self._top}/.git"):
+            self._top = os.path.dirname(self._top)
+        folder = root
+        while folder != self._top:
+            if self._top == "/" or self.ignored_by(folder, True):
+                self._top = root
+                break
+            folder = os.path.dirname(folder)
 
-    def verdict(self, path: bytes, is_folder: bool) -> bool | None:
-        """Whether the path is ignored; ``None``: no rule matches.
-
-        A pattern of pathspec also matches all that is in a folder it matches. For git, and here, the folder
-        was looked up before, and what is in it is looked up by itself.
-        """
-        text = os.fsdecode(path[self.start :]) + ("/" if is_folder else "")
-        for line, pattern in self.patterns:
-            found = pattern.match_file(text)
-            if found is not None:
-                whole = found.match.end() == len(text)
-                if line.lstrip("!/") == "**" or whole != line.endswith("/**"):
-                    return bool(pattern.include)
-        return None
-
-
-class _Rules(NamedTuple):
-    """The rules that count in one folder."""
-
-    #: The folder that paths are relative to.
-    top: bytes
-    #: For each of `RULE_FILES`, the rule files of this folder and of those above, the deepest first.
-    kinds: tuple[tuple[_RuleFile, ...], ...] = ((), ())
-
-    def inside(self, folder: bytes) -> _Rules:
-        """The rules in a folder below; ``folder`` is its path, empty for the top itself."""
-        files = [_read(self.top, folder, name) for name in RULE_FILES]
-        both = zip(files, self.kinds, strict=True)
-        return _Rules(self.top, tuple(above if file is None else (file, *above) for file, above in both))
-
-    def ignored_by(self, path: bytes, is_folder: bool) -> str:
+    def ignored_by(self, path: str, is_folder: bool) -> str:
         """The name of the rule file that leaves a path out; empty: none does."""
-        for name, files in reversed([*zip(RULE_FILES, self.kinds, strict=True)]):
-            for file in files:
-                verdict = file.verdict(path, is_folder)
-                if verdict is not None:
-                    return name if verdict else ""
+        for name in reversed(RULE_FILES):
+            folder = path
+            while folder != self._top:
+                folder = os.path.dirname(folder)
+                ignored = _verdict(
+                    self._patterns(f"{folder}/{name}"), path[len(folder) + 1 :] + "/" * is_folder
+                )
+                if ignored is not None:
+                    return name if ignored else ""
         return ""
 
-
-def _rules_above(root: bytes) -> tuple[_Rules, bytes]:
-    """The rules in the folders above, up to the top of the git repository that a folder is in.
-
-    Returns:
-        The rules, and what leads from their top to the folder, with a slash at its end. Without a repository,
-        and where the folder is ignored itself: no rules, and nothing.
-    """
-    top = root
-    while top != b"/" and not os.path.lexists(top + b"/" + _GIT):
-        top = os.path.dirname(top)
-    rules, folder = _Rules(top), b""
-    for part in root[len(top) + 1 :].split(b"/") if top not in (b"/", root) else ():
-        rules = rules.inside(folder)
-        folder = folder + b"/" + part if folder else part
-        if rules.ignored_by(folder, True):
-            return _Rules(root), b""
-    return (rules, folder + b"/") if folder else (_Rules(root), b"")
+    def _patterns(self, path: str) -> Patterns:
+        """The lines of a rule file and their patterns, the last one first; as in git, a link has none."""
+        if path not in self._files:
+            read = os.path.isfile(path) and not os.path.islink(path)
+            self._files[path] = _read(path) if read else []
+        return self._files[path]
 
 
-def _read(top: bytes, folder: bytes, name: str) -> _RuleFile | None:
-    """A folder's own rule file; a link does not count, as in git."""
-    path = b"/".join(filter(None, (top, folder, name.encode())))
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with open(fd, "rb") as file:
-        text = file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    patterns = list(_patterns(os.fsdecode(text.removeprefix(b"\xef\xbb\xbf"))))
-    return _RuleFile(len(folder) + 1 if folder else 0, patterns[::-1])
-
-
-def _patterns(text: str) -> Iterator[tuple[str, Any]]:
-    """The lines that git would not pass over, and their patterns."""
+def _read(path: str) -> Patterns:
     from pathspec import GitIgnoreSpec, RegexPattern  # takes tens of milliseconds
 
-    for line in text.split("\n"):
-        rule = line.removesuffix("\r").partition("\0")[0]
-        if not rule.strip("!/ ") or rule.startswith("#"):
-            continue
-        try:
-            found = GitIgnoreSpec.from_lines([rule]).patterns
-        except ValueError:
-            continue
-        yield from ((rule, pattern) for pattern in found if isinstance(pattern, RegexPattern))
+    patterns: Patterns = []
+    with suppress(OSError), open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+        for line in file.read().split("\n"):
+            with suppress(ValueError):  # git passes over it, too
+                found = GitIgnoreSpec.from_lines([line]).patterns
+                patterns += [(line, pattern) for pattern in found if isinstance(pattern, RegexPattern)]
+    return patterns[::-1]
+
+
+def _verdict(patterns: Patterns, path: str) -> bool | None:
+    """Whether a path is ignored; ``None``: no rule matches.
+
+    A pattern of pathspec also matches all that is in a folder it matches. For git, and here, the folder was
+    looked up before, and what is in it is looked up by itself.
+    """
+    for line, pattern in patterns:
+        found = pattern.match_file(path)
+        if found is not None:
+            whole = found.match.end() == len(path)
+            if line.lstrip("!/") == "**" or whole != line.endswith("/**"):
+                return bool(pattern.include)
+    return None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from launcher.agent.transfer import OUTPUTS
 from launcher.errors import LaunchError
 from launcher.files.collect import collect
+from launcher.files.copying import Copying
 from launcher.files.requests import Item, items_of, parse_collects, parse_syncs, with_tilde
-from launcher.files.session import Progress
-from launcher.files.sync import finish, make_outputs, sync
-from launcher.files.walk import Packed, left_out, look
+from launcher.files.sync import finish, sync
+from launcher.files.walk import Tree, left_out, look, special
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
@@ -28,40 +27,31 @@ _JOB = "JOB"
 _LEAST_COLLECT = 60.0
 
 
-def _with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
-    return placement.with_env({task: {OUTPUT_DIR: folder} for task, folder in folders.items()})
-
-
 class Staging:
     """The files of one launch, as far as they travel.
 
     It is made before a host is connected to: all faults of what the user asks for are known then.
 
     Args:
-        options, placement: the launch.
+        options, planned: the launch.
 
     Raises:
         JobError: a file or folder is not there, or can't be read.
     """
 
     def __init__(self, options: Options, planned: Planned) -> None:
-        placement = planned.placement
-        self._other_user = planned.other_user
-        self._options = options
-        self._placement = placement
-        self._remote = [host.name for host in placement.hosts() if host.name not in planned.local]
+        self._options, self._placement, self._other_user = options, planned.placement, planned.other_user
+        self._remote = [host.name for host in self._placement.hosts() if host.name not in planned.local]
         self._notify = None if options.quiet or options.json else print_notice
         self._syncs = parse_syncs(options.sync, options.sources.sync)
         counts = {role.name: role.count for role in options.job.roles}
         self._collects = parse_collects(options.collect, counts, options.sources.collect)
-        self._packed: Packed | None = None
+        self._trees: list[Tree] = []
+        self._subfolder = ""
         if self._syncs and self._remote:
-            self._packed = look(self._syncs, os.getcwd(), [options.run_dir] if options.run_dir else [])
-        #: Hosts whose tasks have their output folders there, not in the run's folder: other machines, and
-        #: containers on named hosts, which have their mounts before the run has a folder.
-        self._output_hosts: list[str] = []
-        if options.job.output_dirs:
-            self._output_hosts = self._remote
+            self._trees, self._subfolder = look(self._syncs, os.getcwd(), options.run_dir)
+        #: Hosts whose tasks have their output folders there, not in the run's folder.
+        self._output_hosts = self._remote if options.job.output_dirs else []
         #: Hosts with files that could not be collected.
         self._incomplete: Sequence[str] = ()
         self._sent = False
@@ -69,16 +59,15 @@ class Staging:
     @property
     def notes(self) -> list[str]:
         """Remarks for the user."""
-        if self._packed is not None:
-            return self._packed.remarks
-        text = "--sync: nothing is copied: all tasks run on this machine"
-        return [text] if self._syncs else []
+        if self._syncs and not self._remote:
+            return ["--sync: nothing is copied: all tasks run on this machine"]
+        return special(self._trees)
 
-    @property
-    def _deadline(self) -> float | None:
-        """When a copy that begins now has to end: ``--timeout`` counts for it alone."""
-        timeout = self._options.job.policy.timeout
-        return None if timeout is None else time.monotonic() + timeout
+    def _copying(self, verb: str = "", least: float = 0.0) -> Copying:
+        """``--timeout`` counts for each copy alone."""
+        seconds = self._options.job.policy.timeout
+        limit = None if seconds is None or not verb else max(seconds, least)
+        return Copying(self._commands, self._options.ssh.fanout, verb, self._notify, limit)
 
     # ------------------------------------------------------------------ before the job
 
@@ -99,7 +88,7 @@ class Staging:
                 self._remove()
 
     def send(self) -> Placement:
-        """Copy the code to all other machines.
+        """Copy the code to all other machines, and make folders for what their tasks make.
 
         Returns:
             The placement with the folders in which its tasks run there.
@@ -107,48 +96,52 @@ class Staging:
         Raises:
             TransportError: a host has no room for it, or is lost; ``--timeout`` is over.
         """
-        placement, fanout = self._placement, self._options.ssh.fanout
-        if self._packed is not None:
-            progress = Progress("syncing", self._notify)
-            deadline = self._deadline
-            folders = sync(self._commands, self._remote, self._packed, self._job, progress, fanout, deadline)
-            placement = self._in(self._packed, folders)
-        if self._output_hosts:
-            # A user that only the container knows must be able to write; no folder above is visible there.
-            tasks: dict[str, list[TaskId]] = {host: [] for host in self._output_hosts}
-            for placed in placement.tasks:
-                if placed.host.name in tasks:
-                    tasks[placed.host.name].append(placed.task)
-            names = {host: [task.file_stem for task in of_host] for host, of_host in tasks.items()}
-            made = make_outputs(self._commands, names, self._job, fanout, self._other_user)
-            outputs = {
-                task: path for host in tasks for task, path in zip(tasks[host], made[host], strict=True)
-            }
-            placement = _with_output_dirs(placement, outputs)
+        tasks = {
+            host: [p.task for p in self._placement.tasks if p.host.name == host] for host in self._remote
+        }
+        names = {host: [task.file_stem for task in tasks[host]] for host in self._output_hosts}
+        paths: Mapping[str, Sequence[str]] = {}
+        if self._trees or names:
+            # A user that only the container knows must be able to write to the folders for results.
+            copying = self._copying("syncing")
+            paths = sync(copying, self._remote, self._trees, self._job, names, self._other_user)
+        outputs = {
+            task: path
+            for host in names
+            for task, path in zip(tasks[host], paths[host][len(self._trees) :], strict=True)
+        }
         self._sent = True
-        return placement
+        return self._settled({host: found[0] for host, found in paths.items() if self._trees}, outputs)
 
-    def _in(self, packed: Packed, workdirs: Mapping[str, str]) -> Placement:
-        tasks = (self._settled(placed, packed, workdirs) for placed in self._placement.tasks)
-        return self._placement._replace(tasks=tuple(tasks))
+    def _settled(self, tops: Mapping[str, str], outputs: Mapping[TaskId, str]) -> Placement:
+        """The placement with the folders of its tasks.
 
-    def _settled(self, placed: Placed, packed: Packed, workdirs: Mapping[str, str]) -> Placed:
+        Args:
+            tops: where the first folder is, by host.
+            outputs: where the folders for results are.
+        """
+        tasks = []
+        for placed in self._placement.tasks:
+            if placed.host.name in tops:
+                placed = self._in(placed, tops[placed.host.name])
+            tasks.append(placed)
+        return _with_output_dirs(self._placement._replace(tasks=tuple(tasks)), outputs)
+
+    def _in(self, placed: Placed, top: str) -> Placed:
         """A task in the folder that was synced, or in the folder within it that it asks for."""
-        folder = workdirs.get(placed.host.name)
-        if folder is None:
-            return placed
-        role, first = placed.role, packed.trees[0].request
+        role, first = placed.role, self._trees[0].request
         asked = role.workdir or (self._options.job.workdir if self._options.sources.workdir else None)
+        inside: str | None = self._subfolder
         if asked:
             inside = None if asked.startswith("~") else first.inside(asked)
-            top = folder.removesuffix(packed.subfolder).rstrip("/") if packed.subfolder else folder
-            folder = asked if inside is None else os.path.join(top, inside).rstrip("/")
         name = role.program.name
         if os.path.isabs(name) and first.inside(name) is not None:
             name = os.path.relpath(os.path.realpath(name), os.path.realpath(os.getcwd()))
         return placed._replace(
             role=role._replace(workdir=None, program=role.program._replace(name=name)),
-            host=placed.host._replace(workdir=folder),
+            host=placed.host._replace(
+                workdir=asked if inside is None else os.path.join(top, inside).rstrip("/")
+            ),
         )
 
     def make_output_dirs(self, placement: Placement, paths: RunPaths) -> Placement:
@@ -184,10 +177,8 @@ class Staging:
             if folder and task.host in self._output_hosts:
                 items.append(Item(task.task, task.host, folder, ".", paths.output(task.task)))
         self._incomplete = [item.host for item in items]  # until they are here: Ctrl-C may come
-        deadline = self._deadline and max(self._deadline, time.monotonic() + _LEAST_COLLECT)
         with self._interrupts.limited("fetching what the job has left"):
-            progress = Progress("collecting", self._notify)
-            done = collect(self._commands, items, progress, self._options.ssh.fanout, deadline)
+            done = collect(self._copying("collecting", _LEAST_COLLECT), items)
         option = "--collect" if self._collects else "--output-dirs"
         for text in (*done.remarks, *done.failures):
             print_notice(f"{option}: {text}")
@@ -196,13 +187,12 @@ class Staging:
 
     def _remove(self) -> None:
         """Remove the folders of this run from the hosts, but where not everything could be collected."""
-        synced = self._remote if self._packed is not None else []
-        hosts = list(dict.fromkeys([*synced, *self._output_hosts]))
+        hosts = self._remote if self._trees or self._output_hosts else []
         kept = [host for host in hosts if host in self._incomplete]
         if kept:
             print_notice(f"what was not fetched is still in {_work_folder(self._job)} on {listed(kept)}")
         hosts = [host for host in hosts if host not in kept]
-        failed = finish(self._commands, hosts, self._job, self._options.ssh.fanout) if hosts else {}
+        failed = finish(self._copying(), hosts, self._job) if hosts else {}
         for text in failed.values() if self._sent else ():
             print_notice(f"the folder of this run could not be removed: {text}")
 
@@ -210,28 +200,21 @@ class Staging:
 
     def expected(self) -> Placement:
         """The placement as `send` would return it, as far as this machine knows it."""
-        placement = self._placement
-        if self._packed is not None:
-            folder = os.path.join(self._place(0), self._packed.subfolder).rstrip("/")
-            placement = self._in(self._packed, dict.fromkeys(self._remote, folder))
-        if not self._options.job.output_dirs:
-            return placement
-        folders = {}
-        for placed in placement.tasks:
+        outputs = {}
+        for placed in self._placement.tasks if self._options.job.output_dirs else ():
             there = placed.host.name in self._output_hosts
             top = f"{_work_folder(_JOB)}/{OUTPUTS}" if there else f"{self._run_folder}/output"
-            folders[placed.task] = f"{top}/{placed.task.file_stem}"
-        return _with_output_dirs(placement, folders)
+            outputs[placed.task] = f"{top}/{placed.task.file_stem}"
+        return self._settled(dict.fromkeys(self._remote, self._place(0)) if self._trees else {}, outputs)
 
     def described(self) -> Iterator[str]:
         """What would travel where, line by line."""
-        if self._packed is not None:
-            for number, tree in enumerate(self._packed.trees):
-                folder = with_tilde(tree.request.folder)
-                text = f"{folder}, {counted(tree.files, 'file')} ({byte_size(tree.size)})"
-                stays = "removed when the job is over" if tree.request.remote is None else "it stays there"
-                yield f"--sync: {text}, goes to {self._place(number)} on {listed(self._remote)}; {stays}"
-            yield from left_out(self._packed)
+        for number, tree in enumerate(self._trees):
+            folder = with_tilde(tree.request.folder)
+            text = f"{folder}, {counted(tree.files, 'file')} ({byte_size(tree.size)})"
+            stays = "removed when the job is over" if tree.request.remote is None else "it stays there"
+            yield f"--sync: {text}, goes to {self._place(number)} on {listed(self._remote)}; {stays}"
+        yield from left_out(self._trees)
         for request in self._collects:
             tasks = [placed.task for placed in self._placement.tasks if request.concerns(placed.task)]
             into = f"{self._run_folder}/collected"
@@ -265,3 +248,7 @@ def _work_folder(job: str) -> str:
 def _filled(path: str, task: TaskId) -> str:
     """A path with the placeholders of a task."""
     return path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
+
+
+def _with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:
+    return placement.with_env({task: {OUTPUT_DIR: folder} for task, folder in folders.items()})

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from launcher.files.copying import Copying
 from launcher.files.requests import parse_syncs
-from launcher.files.session import Progress
 from launcher.files.sync import sync
 from launcher.files.walk import look
 from tests.local.seeing import soon
 from tests.unit.files.hosts import LocalHosts
 
-Sync = Callable[..., tuple[dict[str, str], Progress]]
+Sync = Callable[..., tuple[Path, Copying]]
 
 
 @pytest.fixture
@@ -58,25 +58,20 @@ def folder(tmp_path: Path) -> Path:
     os.symlink("/nowhere/at all", root / "dangling")
     os.symlink("src", root / "link to folder")
     os.symlink(b"\xff", odd + b"/link\n")
-    (root / "closed").mkdir()
-    (root / "closed/file").write_text("in a folder that can't be written to")
-    (root / "closed").chmod(0o555)
     return root
 
 
 @pytest.fixture
 def bring(hosts: LocalHosts, tmp_path: Path) -> Sync:
-    """``bring("DIR:REMOTE", ..., to=("a", "b"), job="job1")``: the folders of the tasks, and the progress."""
+    """``bring("DIR:REMOTE", ..., job="job1")``: the folder of the tasks, and the copying."""
 
     def bring(
-        *texts: str | os.PathLike[str],
-        to: Sequence[str] = ("a",),
-        job: str = "job1",
-        cwd: str | None = None,
-        without: Sequence[str] = (),
-    ) -> tuple[dict[str, str], Progress]:
-        packed = look(parse_syncs([os.fspath(text) for text in texts]), cwd or str(tmp_path), without)
-        progress = Progress("syncing")
-        return sync(hosts, to, packed, job, progress, 8), progress
+        *texts: str | os.PathLike[str], job: str = "job1", cwd: str | None = None, without: str | None = None
+    ) -> tuple[Path, Copying]:
+        trees, subfolder = look(
+            parse_syncs([os.fspath(text) for text in texts]), cwd or str(tmp_path), without
+        )
+        copying = Copying(hosts, 8)
+        return Path(sync(copying, ("a",), trees, job)["a"][0], subfolder), copying
 
     return bring

@@ -15,12 +15,12 @@ import pytest
 from launcher.agent import files
 from launcher.agent.transfer import SYNC_MARK
 from launcher.errors import JobError, OutOfTime, TransportError
-from launcher.files import session
+from launcher.files import copying as copying_module
 from launcher.files.collect import collect
+from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_syncs
-from launcher.files.session import Progress
 from launcher.files.sync import finish, sync
-from launcher.files.walk import look
+from launcher.files.walk import Tree, look
 from tests.unit.files.conftest import Sync
 from tests.unit.files.hosts import LocalCommand, LocalHosts, snapshot
 
@@ -32,6 +32,10 @@ def synced(folder: Path) -> dict[bytes, tuple[str, int, object]]:
     return found
 
 
+def trees_of(*texts: str | Path) -> list[Tree]:
+    return look(parse_syncs(map(str, texts)), "/")[0]
+
+
 @pytest.fixture
 def there(hosts: LocalHosts) -> Path:
     return hosts.home("a") / "some/where"
@@ -39,21 +43,21 @@ def there(hosts: LocalHosts) -> Path:
 
 def test_only_what_changed_is_sent(bring: Sync, hosts: LocalHosts, folder: Path):
     for number, sent in enumerate((None, 15, 30, 15)):
-        paths, progress = bring(folder, job=f"job{number}")
-        assert snapshot(Path(paths["a"])) == snapshot(folder)
-        assert (Path(paths["a"]) / "run.sh").stat().st_mtime_ns == (folder / "run.sh").stat().st_mtime_ns
-        assert progress.moved == (progress.size if sent is None else sent)
-        finish(hosts, ("a",), f"job{number}", 1)
+        tree, copying = bring(folder, job=f"job{number}")
+        assert synced(tree) == snapshot(folder)
+        assert (tree / "run.sh").stat().st_mtime_ns == (folder / "run.sh").stat().st_mtime_ns
+        assert copying.moved == (copying.size if sent is None else sent)
+        finish(Copying(hosts, 1), ("a",), f"job{number}")
         (folder / "train.py").write_text(f"print('hell{number}')\n")  # of the same size
         if number == 1:
             (folder / "src/copy of train.py").rename(folder / "renamed.py")
     assert not os.listdir(hosts.cache("a") / "work")
-    assert finish(hosts, ("a", "never synced"), "job1", 8) == {}
+    assert finish(Copying(hosts, 8), ("a", "never synced"), "job1") == {}
     assert not hosts.cache("never synced").exists()
 
 
 def test_what_tasks_do_in_their_folder_does_not_come_back(bring: Sync, hosts: LocalHosts, folder: Path):
-    tree = Path(bring(folder)[0]["a"])
+    tree, _ = bring(folder)
     (tree / "train.py").write_text("print('HELLO')\n")
     (tree / "results/deep").mkdir(parents=True)
     (tree / "results/deep/model").write_text("x")
@@ -61,18 +65,18 @@ def test_what_tasks_do_in_their_folder_does_not_come_back(bring: Sync, hosts: Lo
     (tree / "run.sh").symlink_to("/etc/passwd")
     shutil.rmtree(tree / "src")
     (tree / "src").symlink_to(hosts.home("a"))
-    finish(hosts, ("a",), "job1", 1)
+    finish(Copying(hosts, 1), ("a",), "job1")
     assert not list((hosts.cache("a") / "trees").rglob("model"))
-    paths, _ = bring(folder, job="job2")
-    assert snapshot(Path(paths["a"])) == snapshot(folder)
+    tree, _ = bring(folder, job="job2")
+    assert synced(tree) == snapshot(folder)
     assert not (hosts.home("a") / "big").exists()
 
 
 def test_folders_become_files_and_files_folders(bring: Sync, hosts: LocalHosts, folder: Path, there: Path):
     for number in range(3):
-        paths, _ = bring(folder, f"{folder}:some/where", job=f"job{number}")
-        assert snapshot(Path(paths["a"])) == synced(there) == snapshot(folder)
-        finish(hosts, ("a",), f"job{number}", 1)
+        tree, _ = bring(folder, f"{folder}:some/where", job=f"job{number}")
+        assert synced(tree) == synced(there) == snapshot(folder)
+        finish(Copying(hosts, 1), ("a",), f"job{number}")
         if number == 0:
             shutil.rmtree(folder / "src")
             (folder / "src").write_text("a file")
@@ -87,25 +91,24 @@ def test_folders_become_files_and_files_folders(bring: Sync, hosts: LocalHosts, 
 
 
 def test_tasks_run_where_the_launcher_is(bring: Sync, folder: Path):
-    paths, _ = bring(folder, cwd=str(folder / "src/deep"))
-    assert paths["a"].endswith("/project/src/deep")
-    assert os.path.isdir(paths["a"])
+    tree, _ = bring(folder, cwd=str(folder / "src/deep"))
+    assert tree.match("project/src/deep") and tree.is_dir()
     (folder / ".launchignore").write_text("src/\n")
     with pytest.raises(JobError, match=r"current folder 'src/deep' of .* is left out by its ignore rules"):
         bring(folder, cwd=str(folder / "src/deep"))
 
 
 def test_several_launches_and_hosts_of_one_home_at_once(hosts: LocalHosts, folder: Path, tmp_path: Path):
-    packed = look(parse_syncs([str(folder), f"{folder}:{tmp_path}/shared"]), str(tmp_path))
+    trees = trees_of(folder, f"{folder}:{tmp_path}/shared")
     names = [f"n{number}" for number in range(6)]
     hosts.environments = {name: {"HOME": str(hosts.home("a"))} for name in names}
     failures: list[BaseException] = []
 
     def launch(job: str, *names: str) -> None:
         try:
-            paths = sync(hosts, names, packed, job, Progress("syncing"), 9).values()
-            assert all(snapshot(Path(path)) == snapshot(folder) for path in paths)
-            finish(hosts, names, job, 9)
+            for paths in sync(Copying(hosts, 9), names, trees, job).values():
+                assert all(synced(Path(path)) == snapshot(folder) for path in paths)
+            assert finish(Copying(hosts, 9), names, job) == {}
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001
             failures.append(error)
 
@@ -120,29 +123,10 @@ def test_several_launches_and_hosts_of_one_home_at_once(hosts: LocalHosts, folde
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
-class Meddler(LocalHosts):
-    """Calls a function each time before something is sent."""
-
-    def __init__(self, folder: Path, meddle: Callable[[LocalCommand], object]) -> None:
-        super().__init__(folder)
-        self.meddle = meddle
-
-    def run(self, host: str, entry: str, arguments: object) -> LocalCommand:
-        command = super().run(host, entry, arguments)
-        send = command.send
-
-        def meddle(data: bytes | memoryview) -> int:
-            self.meddle(command)
-            return send(data)
-
-        command.send = meddle  # type: ignore[method-assign]
-        return command
-
-
 def test_a_run_that_was_never_finished_goes_when_nothing_uses_it(
     bring: Sync, hosts: LocalHosts, folder: Path
 ):
-    trees = [Path(bring(folder, job=f"job{number}")[0]["a"]) for number in range(4)]
+    trees = [bring(folder, job=f"job{number}")[0] for number in range(4)]
     for run in {tree.parent for tree in trees[:3]}:
         (mark,) = run.glob(".used-*")
         os.utime(mark, (time.time() - 7200,) * 2)
@@ -163,7 +147,7 @@ def test_the_trees_of_earlier_runs_are_bounded(
         (tmp_path / f"f{number}/x").write_bytes(os.urandom(10_000))
         bring(tmp_path / f"f{number}", job=f"job{number}")
         files.discard(f"job{number}")
-    kept = [path.read_bytes() for path in hosts.cache("a").glob("trees/*/tree/x")]
+    kept = [path.read_bytes() for path in hosts.cache("a").glob("trees/*/x")]
     assert sorted(kept) == sorted((tmp_path / f"f{number}/x").read_bytes() for number in (2, 3))
 
 
@@ -175,13 +159,32 @@ def test_a_big_file_goes_through_little_memory(bring: Sync, folder: Path):
         file.seek(150_000_000)
         file.write(b"here")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    paths, _ = bring(folder)
+    tree, _ = bring(folder)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert after - before < 30_000, "kB of memory"
-    with open(f"{paths['a']}/sparse", "rb") as file:
+    with open(tree / "sparse", "rb") as file:
         assert file.seek(0, os.SEEK_END) == 200_000_000
         file.seek(150_000_000)
         assert file.read(4) == b"here"
+
+
+class Meddler(LocalHosts):
+    """Calls a function each time before something is sent."""
+
+    def __init__(self, folder: Path, meddle: Callable[[], object]) -> None:
+        super().__init__(folder)
+        self.meddle = meddle
+
+    def run(self, host: str, entry: str, arguments: object) -> LocalCommand:
+        command = super().run(host, entry, arguments)
+        send = command.send
+
+        def meddle(data: bytes | memoryview) -> int:
+            self.meddle()
+            return send(data)
+
+        command.send = meddle  # type: ignore[method-assign]
+        return command
 
 
 @pytest.mark.parametrize("how", ["grow", "shrink", "rewrite", "rewrite once"])
@@ -190,27 +193,26 @@ def test_a_file_that_changes_while_it_is_sent_is_named(folder: Path, tmp_path: P
     restless = folder / "src/big"
     sends = iter(range(10_000))
 
-    def meddle(_: LocalCommand) -> None:
+    def meddle() -> None:
         size = restless.stat().st_size
         if how == "rewrite" or next(sends) == 4:
             restless.write_bytes(os.urandom(size))
         elif how != "rewrite once":
             os.truncate(restless, size + 10 if how == "grow" else max(0, size - 5_000))
 
-    packed = look(parse_syncs([str(folder)]), str(tmp_path))
+    trees = trees_of(folder)
     (folder / "run.sh").unlink()
     lines: list[str] = []
     hosts = Meddler(tmp_path / "h", meddle)
-    paths = sync(hosts, ("a",), packed, "job1", Progress("syncing", lines.append), 8)
+    paths = sync(Copying(hosts, 8, "syncing", lines.append), ("a",), trees, "job1")
     assert f"--sync: {folder}/run.sh vanished: left out" in lines
     text = f"--sync: {folder}/src/big changed while it was read: the copy may mix old and new content"
     assert (text in lines) == (how != "rewrite once")
-    assert snapshot(Path(paths["a"])).keys() == snapshot(folder).keys()
-    hosts.meddle = lambda _: None
-    finish(hosts, ("a",), "job1", 1)
-    packed = look(parse_syncs([str(folder)]), str(tmp_path))
-    paths = sync(hosts, ("a",), packed, "job2", Progress("syncing"), 8)
-    assert snapshot(Path(paths["a"])) == snapshot(folder)
+    assert synced(Path(paths["a"][0])).keys() == snapshot(folder).keys()
+    hosts.meddle = lambda: None
+    finish(Copying(hosts, 1), ("a",), "job1")
+    paths = sync(Copying(hosts, 8), ("a",), trees_of(folder), "job2")
+    assert synced(Path(paths["a"][0])) == snapshot(folder)
 
 
 def test_several_folders_and_the_runs_own_stays(bring: Sync, hosts: LocalHosts, folder: Path, tmp_path: Path):
@@ -219,23 +221,30 @@ def test_several_folders_and_the_runs_own_stays(bring: Sync, hosts: LocalHosts, 
     (data / "set").write_text("1 2 3")
     (folder / "run1").mkdir()
     (folder / "run1/events.jsonl").write_text("{}")
-    paths, _ = bring(folder, f"{data}:sets/one", data, without=[str(folder / "run1")])
+    tree, _ = bring(folder, f"{data}:sets/one", data, without=str(folder / "run1"))
     assert (hosts.home("a") / "sets/one/set").read_text() == "1 2 3"
     assert (hosts.cache("a") / "work/job1" / data.name / "set").read_text() == "1 2 3"
-    assert finish(hosts, ("a",), "job1", 1) == {}
+    assert finish(Copying(hosts, 1), ("a",), "job1") == {}
     assert bring(data, job="job2")[1].moved == 0
-    assert paths["a"].endswith("/job1/project")
-    assert not os.path.exists(f"{paths['a']}/run1")
+    assert tree.match("job1/project") and not (tree / "run1").exists()
 
 
-def test_a_host_whose_user_is_not_root(open_hosts: LocalHosts, folder: Path, tmp_path: Path):
-    packed = look(parse_syncs([str(folder), f"{folder}/closed:kept"]), str(tmp_path))
+def test_a_host_whose_user_is_not_root(open_hosts: LocalHosts, folder: Path):
+    """A folder that can't be written to can be on the hosts; a task may have closed one."""
+    (folder / "closed").mkdir()
+    (folder / "closed/file").write_text("x")
+    (folder / "closed").chmod(0o555)
+    trees = trees_of(folder, f"{folder}/closed:kept")
     for number in range(3):
-        progress = Progress("syncing")
-        paths = sync(open_hosts, ("a",), packed, f"job{number}", progress, 8)
-        assert snapshot(Path(paths["a"])) == snapshot(folder)
-        assert (progress.moved == 0) == (number > 0)
-        assert finish(open_hosts, ("a",), f"job{number}", 8) == {}
+        copying = Copying(open_hosts, 8)
+        tree = Path(sync(copying, ("a",), trees, f"job{number}")["a"][0])
+        assert synced(tree) == {**snapshot(folder), b"closed": ("folder", 0o755, None)}
+        assert (copying.moved == 0) == (number > 0)
+        for made in (tree / "made", tree / "made/closed"):
+            made.mkdir()
+            os.chown(made, open_hosts.uid or -1, -1)
+            made.chmod(0o555)
+        assert finish(Copying(open_hosts, 8), ("a",), f"job{number}") == {}
 
 
 def test_the_oldest_python_will_do(hosts: LocalHosts, bring: Sync, folder: Path, tmp_path: Path):
@@ -246,11 +255,11 @@ def test_the_oldest_python_will_do(hosts: LocalHosts, bring: Sync, folder: Path,
     hosts.python = python
     bring(folder, f"{folder}:there")
     (folder / "train.py").write_text("new")
-    paths, _ = bring(folder, f"{folder}:there")
-    assert snapshot(Path(paths["a"])) == snapshot(folder)
-    items = [Item("worker/0", "a", paths["a"], "src", str(tmp_path / "out"))]
-    assert collect(hosts, items, Progress("collecting"), 1).files == 3
-    assert finish(hosts, ("a",), "job1", 8) == {}
+    tree, _ = bring(folder, f"{folder}:there")
+    assert synced(tree) == snapshot(folder)
+    items = [Item("worker/0", "a", str(tree), "s*c", str(tmp_path / "out"))]
+    assert collect(Copying(hosts, 1), items).files == 3
+    assert finish(Copying(hosts, 8), ("a",), "job1") == {}
 
 
 # ---------------------------------------------------------------------- DIR:PLACE
@@ -295,7 +304,7 @@ def test_nothing_of_others_is_replaced(bring: Sync, hosts: LocalHosts, folder: P
     (hosts.home("a") / "file").write_text("x")
     with pytest.raises(TransportError, match=r"a: .*/file is in the way: it is a file"):
         bring(f"{folder}:file")
-    with pytest.raises(TransportError, match=r"a: .*/file is in the way: it is not a folder"):
+    with pytest.raises(TransportError, match=r"a: .*/file is in the way: Not a directory"):
         bring(f"{folder}:file/below")
     for place in (".cache", ".cache/tf-launcher", ".."):
         path = os.path.realpath(hosts.home("a") / place)
@@ -308,7 +317,7 @@ def test_nothing_of_others_is_replaced(bring: Sync, hosts: LocalHosts, folder: P
     (there / "out").mkdir()
     (there / "out/result").write_text("mine")
     (folder / "out").write_text("a file now")
-    with pytest.raises(TransportError, match=r"where/out is a folder with files that no sync brought"):
+    with pytest.raises(TransportError, match=r"where/out is in the way: Is a directory"):
         bring(f"{folder}:some/where")
     assert (there / "out/result").read_text() == "mine"
 
@@ -330,23 +339,22 @@ def test_a_task_that_runs_there_is_not_disturbed(bring: Sync, folder: Path, ther
 
 
 def test_cancelling_ends_at_once_and_shows_no_success(
-    hosts: LocalHosts, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: LocalHosts, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with open(folder / "big", "wb") as file:
         file.truncate(400_000_000)
-    packed = look(parse_syncs([str(folder)]), str(tmp_path))
+    trees = trees_of(folder)
     lines: list[str] = []
     with pytest.raises(OutOfTime) as caught:
-        progress = Progress("syncing", lines.append)
-        sync(hosts, ("a", "b", "c"), packed, "job1", progress, 2, time.monotonic() + 0.3)
+        sync(Copying(hosts, 2, "syncing", lines.append, 0.3), ("a", "b", "c"), trees, "job1")
     assert list(caught.value.faults) == [f"{h}: the time limit (--timeout) ended the copying" for h in "abc"]
 
-    def interrupt(waiting: object) -> None:
+    def interrupt(text: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(progress, "show", interrupt)
+    monkeypatch.setattr(copying_module, "_LINE_AFTER", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        sync(hosts, ("a", "b", "c"), packed, "job1", progress, 2)
+        sync(Copying(hosts, 2, "syncing", interrupt), ("a", "b", "c"), trees, "job1")
     assert not lines
     assert not any((hosts.cache(host) / "work/job1/project").exists() for host in "abc")
 
@@ -363,8 +371,7 @@ def test_cancelling_ends_at_once_and_shows_no_success(
 def test_hosts_that_do_something_else(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, text: str
 ):
-    monkeypatch.setattr(session, "_STALL", 0.4 if "stdin" in code else 20.0)
+    monkeypatch.setattr(copying_module, "_STALL", 0.4 if "stdin" in code else 20.0)
     hosts = LocalHosts(tmp_path / "h", f"import sys; {code}")
     with pytest.raises(TransportError, match=text):
-        packed = look(parse_syncs([str(folder)]), str(tmp_path))
-        sync(hosts, ("a",), packed, "job1", Progress("syncing"), 1)
+        sync(Copying(hosts, 1), ("a",), trees_of(folder), "job1")

@@ -15,19 +15,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.files.requests import parse_syncs
-from launcher.files.walk import Packed, left_out, look
+from launcher.files.walk import Tree, left_out, look, special
 from tests.unit.files.hosts import ROOT
 
 _GIT = shutil.which("git")
 
 
-def looked(*roots: Path | str) -> Packed:
-    return look(parse_syncs(map(str, roots)), "/")
+def looked(*roots: Path | str) -> list[Tree]:
+    return look(parse_syncs(map(str, roots)), "/")[0]
 
 
 def files(root: Path | str) -> set[str]:
     """What travels, but folders."""
-    return {path for path, entry in looked(root).trees[0].entries.items() if entry.kind != "d"}
+    return {path for path, entry in looked(root)[0].entries.items() if entry.kind != "d"}
 
 
 def make(root: Path, *paths: str) -> None:
@@ -174,11 +174,11 @@ def test_sockets_pipes_and_devices_stay_with_one_remark(tmp_path: Path):
     (tmp_path / ".tf-launcher-sync").write_text("x")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
-        packed = looked(tmp_path)
-    (remark,) = packed.remarks
+        trees = looked(tmp_path)
+    (remark,) = special(trees)
     assert remark.startswith("--sync: sockets, pipes and devices are left out: ")
     assert {"pipe", "socket"} < set(remark.replace(",", "").split())
-    assert not packed.trees[0].entries
+    assert not trees[0].entries
 
 
 _AS_NOBODY = """\

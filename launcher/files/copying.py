@@ -1,0 +1,196 @@
+"""What sync and collect share: a remote command on each host, its messages, the progress, the time limit."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from launcher.agent.transfer import FileStream
+from launcher.errors import ProtocolError, TransportError
+from launcher.text import byte_size, listed
+from launcher.transports.base import Hosts, RemoteCommand, for_each
+
+T = TypeVar("T")
+
+#: Seconds without a byte to or from a host until it is given up; a host may wait for another launch.
+_STALL = 600.0
+#: Seconds between two looks at whether the time is over.
+_LOOK = 0.05
+#: Seconds until a line, or a bar, shows the progress.
+_LINE_AFTER, _BAR_AFTER = 2.0, 0.3
+#: Moves a terminal's cursor to the beginning of the line, and clears it.
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Copying:
+    """Remote commands on several hosts at once, and what the user sees of them.
+
+    Args:
+        commands: run programs of ours on the hosts.
+        fanout: how many hosts at once.
+        verb: what is done: ``syncing``, ``collecting``.
+        notify: prints a line; ``None``: nothing is shown.
+        seconds: the time limit; ``None``: there is none.
+    """
+
+    def __init__(
+        self,
+        commands: Hosts,
+        fanout: int,
+        verb: str = "",
+        notify: Callable[[str], None] | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        self._commands, self._fanout, self._verb, self._notify = commands, fanout, verb, notify
+        self._is_terminal = notify is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._began = time.monotonic()
+        self._deadline = float("inf") if seconds is None else self._began + seconds
+        self._show_at = self._began + (_BAR_AFTER if self._is_terminal else _LINE_AFTER)
+        self._cancelled = threading.Event()
+        self._lock = threading.Lock()
+        #: Bytes of files, of all hosts together: those to be copied, and those that were.
+        self.size = self.moved = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self._deadline
+
+    def add(self, size: int = 0, moved: int = 0) -> None:
+        """Count bytes that are to be copied, and that were copied."""
+        with self._lock:
+            self.size += size
+            self.moved += moved
+
+    def on_all(self, hosts: Sequence[str], work: Callable[[str], T]) -> tuple[dict[str, T], dict[str, str]]:
+        """Do ``work`` for each host, in a thread.
+
+        Args:
+            hosts: their names, each once.
+            work: called with the host; raises TransportError.
+
+        Returns:
+            The results, and the error of each host that failed, which begins with its name.
+        """
+        try:
+            done, failed = for_each(hosts, work, print, "", self._fanout, self._look)
+        finally:
+            self._cancelled.set()
+            self._show("")
+        return done, {host: f"{host}: {text}" for host, text in failed.items()}
+
+    def _look(self, waiting: Sequence[str]) -> None:
+        if self.is_late:
+            self._cancelled.set()
+        if self._notify is None or time.monotonic() < self._show_at:
+            return
+        so_far = f"{byte_size(self.moved)} of {byte_size(self.size)} so far, " if self.size else ""
+        text = f"{self._verb}: {so_far}waiting for {listed(waiting)}"
+        if self._is_terminal:
+            self._show(f"launch: {text}")
+        else:
+            self._show_at = float("inf")
+            self._notify(text)
+
+    def _show(self, text: str) -> None:
+        """Show a line in place of the one before, on a terminal."""
+        if self._is_terminal:
+            sys.stderr.write(_CLEAR_LINE + text[: shutil.get_terminal_size().columns - 1])
+            sys.stderr.flush()
+
+    def report(self, text: str) -> None:
+        """Print a line."""
+        if self._notify is not None:
+            self._notify(text)
+
+    @contextmanager
+    def command(self, host: str, entry: str, arguments: object) -> Iterator[Conversation]:
+        """Run a command of `launcher.agent.files` on a host.
+
+        Raises:
+            TransportError: the host failed, does nothing, or the time is over; names the host.
+        """
+        self.check(host)
+        command = self._commands.run(host, f"launcher.agent.files:{entry}", arguments)
+        try:
+            yield Conversation(self, host, command)
+        except ProtocolError as error:
+            raise TransportError(f"{host}: the two ends do not understand each other: {error}") from error
+        finally:
+            command.close()
+
+    def check(self, host: str) -> None:
+        """Pass while there is time."""
+        if self._cancelled.is_set():
+            raise TransportError(f"{host}: the time limit (--timeout) ended the copying")
+
+
+class Conversation(FileStream):
+    """Messages to and from one remote command.
+
+    Raises, in each method:
+        TransportError: the host failed, does nothing, or the time is over; names the host.
+        ProtocolError: the host does not keep to the protocol.
+
+    Args:
+        copying: that it is part of.
+        host, command: the command, where.
+    """
+
+    def __init__(self, copying: Copying, host: str, command: RemoteCommand) -> None:
+        super().__init__(host)
+        self._copying, self._host, self._command = copying, host, command
+        self._moved_at = time.monotonic()
+
+    def moved(self, size: int) -> None:
+        """See `FileStream.moved`."""
+        self._copying.add(moved=size)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                count = self._command.send(view)
+            except TransportError:
+                self.get()  # the host may have reported why it ended
+                raise
+            view = view[count:]
+            if count:
+                self._moved_at = time.monotonic()
+                self._copying.check(self._host)
+            elif early := self._read():
+                self._received += self._decoder.feed(early)
+                self.get()
+                raise ProtocolError("it sends and does not read")
+
+    def _read(self) -> bytes:
+        """Wait a moment for what comes, or until more can be sent; nothing may have come."""
+        self._copying.check(self._host)
+        if time.monotonic() > self._moved_at + _STALL:
+            raise TransportError(f"{self._host}: no file data for {_STALL:.0f} s")
+        poll = select.poll()
+        poll.register(self._command.fileno(), select.POLLIN)
+        poll.poll(_LOOK * 1000)
+        data = self._command.recv(256 * 1024)
+        if data is None:
+            return b""
+        if not data:
+            status = self._command.wait(2.0)
+            lines = self._command.stderr().strip().splitlines()
+            how = "was killed" if status is None else f"ended with {status}"
+            last = f"; its last line: {lines[-1]}" if lines else ""
+            raise TransportError(f"{self._host}: the copying there {how}{last}")
+        self._moved_at = time.monotonic()
+        return data

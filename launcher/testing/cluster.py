@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from launcher.api.run import Arguments, Options, Path_, option_environ, program_driver
 from launcher.errors import TransportError
+from launcher.runs.orphans import sweep_died
+from launcher.runs.run import load
 from launcher.testing.job import LOOK, ClusterError, Job
 from launcher.transports.docker.container import KEPT
 from launcher.transports.docker.engine import FIXED_ADDRESSES, Engine
@@ -21,16 +19,10 @@ from launcher.transports.docker.engine import FIXED_ADDRESSES, Engine
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: A variable that everything a cluster starts inherits.
-MARK = "TF_LAUNCHER_TESTING"
-
 #: Seconds that a job may take by default, also after its ``timeout`` and ``grace``; and the default grace.
 _BOUND, _GRACE = 60.0, 10.0
-#: Seconds in which agents end the tasks of a launcher that was killed; in which processes without an agent
-#: may end; and in which SIGKILL works.
-_AGENTS, _ALONE, _KILL = 10.0, 0.5, 10.0
-#: Names of processes that end tasks.
-_KEEPERS = ("launch-agent", "launch-watchdog")
+#: Seconds in which agents end the tasks of a launcher that was killed.
+_AGENTS = 10.0
 
 
 class Cluster:
@@ -47,7 +39,6 @@ class Cluster:
     def __init__(self, folder: Path, backend: str = "local") -> None:
         self._folder = folder
         self._image = _image(backend)
-        self._mark = uuid.uuid4().hex
         #: Those that were started.
         self.jobs: list[Job] = []
         #: Whether the test function has passed.
@@ -91,12 +82,13 @@ class Cluster:
         image = self._image if backend is None else _image(backend)
         folder = self._folder / f"job-{len(self.jobs)}"
         folder.mkdir()
-        environ = {MARK: self._mark, FIXED_ADDRESSES: "1"}
         counts = {"chief": chief or None, "worker": workers, "ps": ps, "evaluator": evaluator or None}
         options = {**options, "run_dir": folder / "run", "docker": image}
         output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         try:
-            driver = program_driver("cluster.start", program, counts, roles, options, environ, output)
+            driver = program_driver(
+                "cluster.start", program, counts, roles, options, {FIXED_ADDRESSES: "1"}, output
+            )
             driver.start()
         finally:
             os.close(output)
@@ -120,35 +112,14 @@ class Cluster:
         ]
         for job in self.jobs:
             job.driver.end()
-        behind = self._end_orphans()
+        runs = [run for job in self.jobs if (run := load(job.paths.root)) is not None]
+        swept = sweep_died(runs, _AGENTS).text
+        left += [swept] if swept else []
         for job in self.jobs:
             if job.environ is not None and (job.exit_code or 0) > 128 and job.report() is None:
-                behind += _end_containers(job.name, job.environ)
-        return left + [f"{name} was left behind by a launch that has ended" for name in behind]
-
-    def _end_orphans(self) -> list[str]:
-        """End processes that outlived their launcher; agents have time to do it."""
-        since = time.monotonic()
-        while orphans := list(self._orphans()) if self.jobs else []:
-            agents = any(name in _KEEPERS for _, name, _ in orphans)
-            if time.monotonic() - since > (_AGENTS if agents else _ALONE):
-                break
-            time.sleep(LOOK)
-        processes = [process for process, _, _ in orphans]
-        for process in processes:
-            with suppress(psutil.Error):
-                process.kill()  # psutil compares the time of its start
-        psutil.wait_procs(processes, _KILL)
-        return [f"process {process.pid} ({command})" for process, _, command in orphans]
-
-    def _orphans(self) -> Iterator[tuple[psutil.Process, str, str]]:
-        """Processes with our mark, their names and commands."""
-        for process in psutil.process_iter():
-            try:
-                if process.pid != os.getpid() and process.environ().get(MARK) == self._mark:
-                    yield process, process.name(), " ".join(process.cmdline()) or process.name()
-            except psutil.Error:  # it has just ended, or is another user's
-                continue
+                behind = _end_containers(job.name, job.environ)
+                left += [f"{name} was left behind by a launch that has ended" for name in behind]
+        return left
 
     def tails(self) -> list[tuple[str, str]]:
         """For the report of a failed test: a title and the ends of the logs, for each job."""

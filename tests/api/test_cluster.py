@@ -85,13 +85,6 @@ def test_an_empty_job_is_quick():
     assert min(seconds) < 2
 
 
-def test_output_is_shown_and_kept(capfd: pytest.CaptureFixture[str]):
-    with TFCluster.run(lambda args, ctx: print("printed by", args, flush=True), "a node", 1) as cluster:
-        pass
-    assert "worker/0 | printed by a node" in capfd.readouterr().out
-    assert (Path(cluster.run_dir) / "logs" / "worker-0.log").read_text() == "printed by a node\n"
-
-
 # ---------------------------------------------------------------------- what travels
 
 

@@ -112,16 +112,6 @@ def test_nodes_that_do_not_end_are_ended_after_the_timeout():
         cluster.shutdown(timeout=0.2)
 
 
-def test_an_exception_of_the_program_ends_the_cluster():
-    since = time.monotonic()
-    with (
-        pytest.raises(KeyError, match="of the program"),
-        TFCluster.run(lambda args, ctx: time.sleep(300), None, 1, quiet=True),
-    ):
-        raise KeyError("of the program")
-    assert time.monotonic() - since < 100
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

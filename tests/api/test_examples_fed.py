@@ -51,7 +51,7 @@ def test_click_through_rate(run: Run):
     assert number(r"AUC ([\d.]+) on 441 lines", out) > 0.7
     ends = re.findall(r"worker/\d \| done: (\d+) steps here, loss ([\d.]+) -> ([\d.]+)", out)
     assert len(ends) == 2 and sum(int(steps) for steps, _, _ in ends) >= 1766 * 12 // 64
-    # Of whoever began first: a late one begins with what the others have learnt already.
+    # Of the worker that began first: a late worker begins with what the others have learnt already.
     assert max(float(before) - float(after) for _, before, after in ends) > 0.05
 
 
@@ -100,7 +100,7 @@ def test_text_search(run: Run, tmp_path: Path):
 def test_the_migrated_program(run: Run):
     out = run("tfos_migration/after.py", "--images", "12000")
     steps = {int(step) for step in re.findall(r"done at step (\d+): ", out)}
-    assert max(steps) >= 118  # of 120: the step is read beside one's own last one, and the other's
+    assert max(steps) >= 118  # of 120: both workers have a step in progress when the step is read
     assert number(r"accuracy of the last batch ([\d.]+)", out) > 0.7
     assert out.count("done at step") == 2
 

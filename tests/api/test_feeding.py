@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -92,29 +91,6 @@ def test_nodes_that_have_returned_before_they_are_fed():
         with pytest.raises(FeedError, match="no task is left"):
             list(cluster.inference(range(100), feed_timeout=50))
         assert time.monotonic() - since < 50
-
-
-def test_rows_and_results_of_classes_of_a_module_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "mine_in_rows.py").write_text(
-        "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    x: int\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import mine_in_rows  # type: ignore[import-not-found]
-
-    row = mine_in_rows.Row
-
-    def fun(args: Any, ctx: Any) -> None:
-        feed = ctx.get_data_feed(train_mode=False)
-        while not feed.should_stop():
-            rows = feed.next_batch(10)
-            feed.batch_results([row(one.x if isinstance(one, row) else -1) for one in rows])
-
-    try:
-        with TFCluster.run(fun, None, 1, **FED) as cluster:
-            found = list(cluster.inference([row(number) for number in range(50)]))
-    finally:
-        del sys.modules["mine_in_rows"]
-    assert found == [row(number) for number in range(50)]
 
 
 @pytest.mark.parametrize("quiet", [True, False])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,6 @@ import pytest
 
 import launcher
 from launcher import InputError, JobFailed, Reason, Report, TaskFailed, TaskState
-from tests.local.seeing import soon
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -108,19 +104,6 @@ roles: {worker: 1, reader: 1}
     assert len(list(tmp_path.glob("reader-*"))) == 3 and len(list(tmp_path.glob("worker-*"))) == 1
 
 
-def test_it_works_in_threads():
-    reports: list[Report] = []
-    threads = [
-        threading.Thread(target=lambda: reports.append(launcher.run("true", quiet=True))) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert [report.exit_code for report in reports] == [0, 0, 0]
-    assert len({report.job for report in reports}) == 3
-
-
 PROGRAM = """
 import launcher
 launcher.run(["sh", "-c", "echo up; exec sleep 300"], workers=2, env={"KEY": "the-secret"}, grace=5)
@@ -134,32 +117,3 @@ def test_ctrl_c_stops_the_job_in_order(tmp_path: Path, launch: Any):
     started.send(signal.SIGINT)
     ended = started.wait()
     assert ended.err.rstrip().endswith("KeyboardInterrupt") and ended.out.count("stopped") >= 2
-
-
-def test_no_value_of_the_environment_is_on_a_command_line(tmp_path: Path, launch: Any):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
-    started.until(lambda it: it.out.count("| up") == 2)
-    lines = [Path("/proc", pid, "cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
-    texts = [_text(path) for path in lines]
-    assert any(b"-x\0KEY\0" in text for text in texts)
-    assert not any(b"the-secret" in text for text in texts)
-    started.kill()
-
-
-def _text(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:  # it has just ended
-        return b""
-
-
-def test_a_driver_that_is_killed_with_all_its_children_but_the_launcher(tmp_path: Path, launch: Any):
-    """Only the pipe shows the launcher that its driver is gone."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    started = launch.start(str(tmp_path / "program.py"), command=[sys.executable])
-    started.until(lambda it: it.out.count("| up") == 2)
-    since = time.monotonic()
-    started.kill()
-    assert soon(lambda: list(launch.state.glob("*/report.json")), 20)
-    assert time.monotonic() - since < 60

@@ -88,31 +88,12 @@ def test_everything_a_launch_takes(cluster: Cluster, tmp_path: Path):
     assert {task.role for task in job.tasks} == {"ps", "worker", "chief", "evaluator"}
 
 
-def test_roles_of_any_name(cluster: Cluster):
-    roles: dict[str, int | dict[str, Any]] = {
-        "reader": 2,
-        "keeper": {"count": 1, "service": True, "command": SLEEPS},
-    }
-    job = cluster.start(["sh", "-c", "echo $JOB_NAME"], workers=1, roles=roles, timeout=60)
-    assert job.wait().exit_code == 0
-    assert job.task("reader/1").lines == ["reader"]
-    assert job.task("keeper/0").state is TaskState.STOPPED
-
-
 def test_hosts_and_a_job_file(cluster: Cluster, tmp_path: Path):
     file = tmp_path / "job.yaml"
     file.write_text("command: [echo, hello]\nroles: {worker: 2}\n")
     job = cluster.start(str(file), hosts="localhost:1,127.0.0.1:1")
     assert job.wait().exit_code == 0
     assert [task.host for task in job.tasks] == ["localhost", "127.0.0.1"]
-
-
-def test_several_at_a_time(cluster: Cluster):
-    first, second = (cluster.start(SLEEPS, left_running=True) for _ in range(2))
-    assert first.name != second.name
-    first.stop()
-    assert first.wait().exit_code == 130
-    assert second.running
 
 
 # ---------------------------------------------------------------------- errors
@@ -201,31 +182,6 @@ def test_a_task_is_killed(cluster: Cluster):
     assert ended.failure is not None and ended.failure.task == "ps/0"
 
 
-@pytest.mark.parametrize("victim", ["worker/2", "ps/0"])
-def test_the_killed_task_is_the_first_failure_and_the_others_are_stopped(cluster: Cluster, victim: str):
-    job = cluster.start(COUNTS, ps=1, workers=3)
-    for task in job.tasks:
-        task.until_prints("step 1")
-    job.task(victim).kill()
-    ended = job.wait()
-    assert ended.exit_code == 128 + signal.SIGKILL
-    assert ended.failure is not None
-    assert (ended.failure.task, ended.failure.reason) == (victim, Reason.SIGNAL)
-    states = {task.name: task.state for task in job.tasks}
-    assert states.pop(job.task(victim).name) is TaskState.FAILED
-    assert set(states.values()) == {TaskState.STOPPED}
-
-
-def test_a_ps_that_hangs_does_not_keep_a_finished_job(cluster: Cluster, tmp_path: Path):
-    """Suspended, it can't act on SIGTERM: SIGKILL ends it after the grace."""
-    waits = "test $JOB_NAME = ps && exec sleep 600; echo up; while ! test -e done; do sleep 0.05; done"
-    job = cluster.start(["sh", "-c", waits], ps=1, workers=2, workdir=tmp_path, grace=0.5)
-    job.task("ps/0").stop()
-    (tmp_path / "done").touch()
-    assert job.wait().exit_code == 0
-    assert job.task("ps/0").state is TaskState.STOPPED
-
-
 def test_all_processes_of_a_task_are_killed(cluster: Cluster):
     """Also one that has a session of its own; nothing is left for the agent to end."""
     job = cluster.start(CHILD_COUNTS)
@@ -242,19 +198,19 @@ def test_all_processes_of_a_task_are_killed(cluster: Cluster):
 def test_a_task_is_suspended(cluster: Cluster, tmp_path: Path, command: list[str]):
     roles: dict[str, int | dict[str, Any]] = {"bell": {"count": 1, "command": RINGS}}
     job = cluster.start(command, workers=1, roles=roles, workdir=tmp_path, left_running=True)
-    one, bell = job.task("worker/0"), job.task("bell/0")
-    one.until_prints("step 2")
-    one.stop()
-    assert {state for state, _ in _family(one).values()} == {"T"}
+    task, bell = job.task("worker/0"), job.task("bell/0")
+    task.until_prints("step 2")
+    task.stop()
+    assert {state for state, _ in _family(task).values()} == {"T"}
     for ring in ("first", "second"):  # with the second, all is in the log that was printed before the first
         (tmp_path / ring).touch()
         bell.until_prints(ring)
-    before = one.raw
+    before = task.raw
     (tmp_path / "late").touch()
     bell.until_prints("late")
-    assert one.raw == before
-    one.resume()
-    one.until_prints(f"step {len(one.lines) + 2}")
+    assert task.raw == before
+    task.resume()
+    task.until_prints(f"step {len(task.lines) + 2}")
 
 
 def test_a_task_is_suspended_while_it_starts_a_process(cluster: Cluster):

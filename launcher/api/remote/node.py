@@ -97,7 +97,7 @@ class TFNodeContext:
 
     @classmethod
     def of_instance(cls, number: int, instances: int) -> TFNodeContext:
-        """That of one of so many instances of `launcher.TFParallel`: each is a cluster of its own."""
+        """That of instance ``number`` of `launcher.TFParallel`, which is in no cluster."""
         output = os.environ.get("OUTPUT_DIR", "")
         if output:
             output = os.path.join(output, str(number))

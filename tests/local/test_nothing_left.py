@@ -245,19 +245,3 @@ def test_a_debugger_that_does_not_let_go_of_a_dead_task(launch: Launch, family: 
     assert ended.code == 130
     assert "worker/0" in ended.err and str(task) in ended.err
     family.gone(1.0)
-
-
-def test_one_of_two_hosts_is_lost(launch: Launch, family: Family):
-    words = ["--hosts", "hostfiles/two-local.yaml", "--workers", "4", "--grace", "5"]
-    started = launch.start(*words, "--", *stub("family", "child", "sleep"))
-    started.until(lambda _: family.ready() == 4)
-    agents = named(family.alive(), "launch-agent")
-    assert len(agents) == 2
-    os.kill(max(agents), signal.SIGKILL)
-    ended = started.wait()
-    assert ended.code == 125
-    states = last_run(launch).states()
-    assert sorted(states.values()) == ["lost", "lost", "stopped", "stopped"]
-    lost = {task["host"] for task in last_run(launch).report["tasks"] if task["state"] == "lost"}
-    assert len(lost) == 1 and lost.pop() in ended.err
-    family.gone(0.2)

@@ -111,16 +111,6 @@ def test_a_signal_does_not_wait_for_a_slow_reader(
         assert any(event["event"] == "TaskOutput" for event in events)
 
 
-def test_the_time_limit_does_not_wait_for_a_slow_reader(launch: Launch, reader: Callable[[float], Reader]):
-    slow = reader(2000)
-    started = _into(launch, slow, "--timeout", "2", "--grace", "1", "--", *ENDLESS)
-    ended = started.wait(2 + SOON)
-    assert ended.code == 124
-    report = last_run(launch).report
-    assert 1.9 < report["failure"]["at"] - report["started_at"] < SOON
-    slow.finish()
-
-
 def test_a_failure_does_not_wait_for_a_slow_reader(
     launch: Launch, reader: Callable[[float], Reader], tmp_path: Path
 ):

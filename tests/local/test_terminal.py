@@ -86,13 +86,6 @@ def test_a_closed_window_ends_the_job(terminal: Open, launch: Launch, family: Fa
     family.gone(0.5)
 
 
-def test_a_table_in_colour_shows_what_failed(terminal: Open):
-    it = terminal("--workers", "3", "--", "sh", "-c", "test $TASK_INDEX != 1 || exit 7; sleep 60")
-    assert it.wait() == 7
-    assert b"\x1b[1;31mfailed" in it.raw and b"\x1b[33mstopped" in it.raw
-    assert "first to fail" in it.text
-
-
 def test_in_the_background_of_a_terminal_with_tostop(terminal: Open, launch: Launch):
     shell = ["sh", "-c", 'stty tostop; set -m; "$@" & wait $!', "sh", sys.executable, "-m", "launcher"]
     it = terminal("--workers", "2", "--", "sh", "-c", "echo up; exec sleep 60", command=shell)

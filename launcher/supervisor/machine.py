@@ -24,7 +24,7 @@ from launcher.supervisor import host_events, task_events
 from launcher.supervisor.state import (
     AT_ONCE,
     CLOSE_LIMIT,
-    PATIENCE_TIMER,
+    NOTICE_TIMER,
     REPEAT,
     SIGINT,
     SIGTERM,
@@ -73,7 +73,7 @@ class Machine(JobState):
     def begin(self) -> list[Command]:
         """The first commands; agents are being started meanwhile."""
         if self.agents:
-            self.do(PATIENCE_TIMER, events.SetTimer("ready", READY_LIMIT))
+            self.do(NOTICE_TIMER, events.SetTimer("ready", READY_LIMIT))
             if self.policy.timeout is not None:
                 self.do(events.SetTimer("job", self.policy.timeout))
         self.finish_if_closed()
@@ -188,11 +188,11 @@ def _what_stops(job: JobState) -> str:
 
 def _time_up(job: JobState, event: events.TimeUp) -> None:
     """A timer has run out."""
-    if event.timer == "patience":
+    if event.timer == "notice":
         text = _waiting_for(job)
         if text:
             job.notify(text)
-            job.do(events.SetTimer("patience", REPEAT))
+            job.do(events.SetTimer("notice", REPEAT))
     elif event.timer == "job":
         _job_took_too_long(job, event)
     elif event.timer == "drain":

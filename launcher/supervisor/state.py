@@ -18,8 +18,8 @@ from launcher.text import counted, listed
 #: Exit codes of a job that took too long, and of one with a fault of the launcher or of a host.
 TIMED_OUT, HOST_FAULT = 124, 125
 #: Seconds of waiting before the first message, then between two messages; for agents to close.
-PATIENCE, REPEAT, CLOSE_LIMIT = 2.0, 10.0, 15.0
-PATIENCE_TIMER = events.SetTimer("patience", PATIENCE)
+NOTICE_AFTER, REPEAT, CLOSE_LIMIT = 2.0, 10.0, 15.0
+NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER)
 #: Timers of the phases before the stop, and of the stop.
 _BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain")
 _BEFORE_CLOSE = ("end", "answer")
@@ -235,7 +235,7 @@ class JobState:
             self.done = self.done or now_done
             if now_done and self.draining():
                 self.phase = Phase.DRAINING
-                self.do(PATIENCE_TIMER)
+                self.do(NOTICE_TIMER)
                 self._drain()
             else:
                 self.stop()
@@ -263,7 +263,7 @@ class JobState:
                 record.reason = Reason.NEVER_STARTED
                 self.over(record.task)
         if self.open:
-            self.do(PATIENCE_TIMER, events.SetTimer("end", longest(self.stop_steps)))
+            self.do(NOTICE_TIMER, events.SetTimer("end", longest(self.stop_steps)))
         self._stop_tasks()
         self._close_if_empty()
 
@@ -304,7 +304,7 @@ class JobState:
         self.phase = Phase.CLOSING
         self.do(*map(events.CancelTimer, _BEFORE_CLOSE))
         if self.agents:
-            self.do(PATIENCE_TIMER, events.SetTimer("close", CLOSE_LIMIT))
+            self.do(NOTICE_TIMER, events.SetTimer("close", CLOSE_LIMIT))
             self.do(*map(events.CloseAgent, self.agents))
         self.finish_if_closed()
 

@@ -111,7 +111,7 @@ def _start_answered(job: JobState, task: TaskId) -> None:
         return
     job.do(events.CancelTimer("start"))
     if job.phase is Phase.RUNNING:
-        job.do(events.CancelTimer("patience"))
+        job.do(events.CancelTimer("notice"))
 
 
 def _exited_by_itself(job: JobState, record: TaskRecord, event: events.TaskExited) -> None:

@@ -104,9 +104,9 @@ def test_a_job_that_is_done_is_a_success(roles: tuple[str, ...], history: str, n
 
 
 def test_the_time_that_is_left():
-    replay = Script(job(*DRAINING)).play(DONE + "time up patience")
+    replay = Script(job(*DRAINING)).play(DONE + "time up notice")
     begun = Script(job(*DRAINING)).play("up; worker/0 exits 0")
-    assert timers(*after(begun)) == {"patience": 2.0, "drain": 60.0}
+    assert timers(*after(begun)) == {"notice": 2.0, "drain": 60.0}
     assert replay.notices == ("waiting for evaluator/0 to finish (at most 60 s after the job's end)",)
     assert Script(job(*APART)).play(DONE + "time up drain").timers["drain"] == 40.0
     assert Script(job(*PS_STAYS)).play(CHIEF_DONE + "time up drain").timers["drain"] == 40.0

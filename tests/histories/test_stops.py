@@ -7,7 +7,7 @@ import pytest
 from launcher import events
 from launcher.report import Failure, Reason
 from launcher.supervisor.machine import READY_LIMIT, START_LIMIT
-from launcher.supervisor.state import CLOSE_LIMIT, PATIENCE, REPEAT
+from launcher.supervisor.state import CLOSE_LIMIT, NOTICE_AFTER, REPEAT
 from tests.histories.script import Case, Replay, Script, after, cases, check, hosts, job, states
 
 TERM = ((15, 10.0), (6, 2.0), (9, 5.0))
@@ -178,9 +178,9 @@ def test_peers_that_ended_before_the_failure(history: str, ended: str):
 )
 def test_each_wait_has_a_name_and_an_end(history: str, timer: dict[str, float], notice: str):
     replay = Script(job("worker 3"), hosts(2)).play(history)
-    assert dict(replay.timers) == {**timer, "patience": PATIENCE}
-    replay = Script(job("worker 3"), hosts(2)).play(f"{history}; time up patience; time up patience")
-    assert after(replay) == (events.Tell(notice), events.SetTimer("patience", REPEAT))
+    assert dict(replay.timers) == {**timer, "notice": NOTICE_AFTER}
+    replay = Script(job("worker 3"), hosts(2)).play(f"{history}; time up notice; time up notice")
+    assert after(replay) == (events.Tell(notice), events.SetTimer("notice", REPEAT))
 
 
 def test_a_job_that_runs_is_not_waited_for():

@@ -253,7 +253,7 @@ class World:
                 yield agent._execute
 
     def settle(self) -> None:
-        """No more surprises: everybody does what is asked, and only what can't go on runs into its timer."""
+        """No more surprises: every agent does what it must, and only what can't go on runs into its timer."""
         for _ in range(10_000):
             if self.simulated.exit_code is not None:
                 return
@@ -261,7 +261,7 @@ class World:
             if ready:
                 ready[0]()
                 continue
-            bounds = [timer for timer in self.simulated.timers if timer not in ("patience", "job")]
+            bounds = [timer for timer in self.simulated.timers if timer not in ("notice", "job")]
             assert bounds, f"stuck in {self.simulated.machine.phase}"
             self.time_up(bounds[0])
         raise AssertionError("it never ends")

@@ -40,7 +40,8 @@ def main() -> NoReturn:
     gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the ends of our children from us
     _open_standard_streams()
-    _print_anything()
+    # A name that the terminal's encoding has no letters for is shown with escapes. The stream may be closed.
+    getattr(sys.stdout, "reconfigure", dict)(errors="backslashreplace")
     try:
         code = _flushed(_run(sys.argv[1:]))
     except KeyboardInterrupt:
@@ -58,13 +59,6 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _print_anything() -> None:
-    """A name that the terminal's encoding has no letters for is shown with escapes."""
-    reconfigure = getattr(sys.stdout, "reconfigure", None)  # it may be closed
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
-
-
 def _run(argv: list[str]) -> int:
     """The exit code of a command line; argparse's way of ending and faults of ours included."""
     try:
@@ -77,18 +71,11 @@ def _run(argv: list[str]) -> int:
         return 0
     except Exception as error:  # noqa: BLE001 - a fault of ours: shown whole, and with its own exit code
         if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
-            return _not_written(error)
+            _complain(error)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere
+            return _OURS
         sys.excepthook(*sys.exc_info())
         return _OURS
-
-
-def _not_written(error: Exception) -> int:
-    """Say so, once: what is still buffered goes nowhere."""
-    _complain(error)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
-    os.close(nothing)
-    return _OURS
 
 
 def _complain(error: Exception) -> None:

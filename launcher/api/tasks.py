@@ -106,7 +106,7 @@ class Tasks:
         on_failure = options.get("on_failure") or file.settings.get("on_failure", "stop")
         self._goes_on = on_failure == OnFailure.CONTINUE.value
         hosts = options.get("hosts")
-        given = (file.hosts or ()) if hosts is None else os.fspath(hosts)
+        given = file.settings.get("hosts", ()) if hosts is None else os.fspath(hosts)
         found = read_hosts(given) if isinstance(given, str) else given
         #: Tasks may run on other machines.
         self._elsewhere = not all(

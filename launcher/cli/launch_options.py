@@ -7,12 +7,11 @@ import json
 import os
 import stat
 import sys
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher import transports
-from launcher.config.options import carried, drained
+from launcher.config.options import JobFile, carried, drained
 from launcher.config.values import duration
 from launcher.errors import Fault, InputError, JobError
 from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Policy, Program, Role
@@ -20,13 +19,10 @@ from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.scheduler.plan import check_program_args
 from launcher.transports.machines import this_machine
 
-if TYPE_CHECKING:  # only a launch with a job file needs its reader
-    from launcher.config.jobfile import JobFile
-
 #: Options that a job file has, too: it is overridden by the command line.
 _OF_FILES = (
-    "collect", "flags", "grace", "on_failure", "output_dirs", "python", "run_dir", "sync", "timeout",
-    "workdir",
+    "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "python", "run_dir", "sync",
+    "timeout", "workdir",
 )  # fmt: skip
 #: Options that need no check.
 _AS_GIVEN = ("commands_fd", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show", "tmux")
@@ -55,34 +51,33 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
         raise JobError([Fault("", "the current folder is gone", expected)]) from error
     faults: list[Fault] = []
     notes: list[str] = []
-    file: JobFile | None = None
+    file = JobFile()
     if job_file or args.roles_fd is not None:
         file = _job_file(job_file, args)
         faults += file.faults
         notes += file.notes
-        roles = () if file.faults else file.roles
+        roles = file.roles
     else:
         roles = _roles(args, words, faults)
         notes += _misplaced(args, words)
     if args.gpus is not None:
         without = {"ps", *(role.name for role in roles if role.sidecar)}
         roles = tuple(r if r.name in without else r._replace(gpus=args.gpus) for r in roles)
-    sources = {} if file is None else file.sources
     given = {name: getattr(args, name) for name in _OF_FILES if getattr(args, name) not in (None, False, [])}
-    settings = ChainMap(given, {} if file is None else dict(file.settings))
+    where = {**file.sources, **{name: f"--{name.replace('_', '-')}" for name in given}}
+    settings = {**file.settings, **given}
     job = _job(args, roles, settings, faults, notes)
-    hosts_given = args.hosts if file is None or args.hosts is not None else file.hosts
-    named = hosts_given is not None
-    hosts = _hosts(hosts_given, "--hosts" if args.hosts is not None else sources.get("hosts", ""), faults)
+    named = settings.get("hosts") is not None
+    hosts = _hosts(settings.get("hosts"), where.get("hosts", ""), faults)
     try:
         check_program_args(job)
     except InputError as error:
         faults += error.faults
     faults += _path_faults(args)
-    faults += _conflicts(args, named or bool(file and file.faults))
+    faults += _conflicts(args, named or bool(file.faults))
     chosen = {}
     for name, transport in transports.transports().items():
-        section = None if file is None else file.sections.get(name)
+        section = file.sections.get(name)
         chosen[name] = transport.settings(args, section, os.path.dirname(os.path.abspath(job_file)))
         faults += transport.faults(args, chosen[name])
     name = transports.selected(chosen)
@@ -91,10 +86,9 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
         what = "this is about other machines, and none is named"
         faults.append(Fault("--collect", what, "expected --hosts, or --output-dirs"))
     if "sync" in settings and "sync" not in given and not named:
-        notes.append(f"{sources['sync']}: sync: is not used: all tasks run on this machine, in its folders")
+        notes.append(f"{where['sync']}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
         raise JobError(faults)
-    where = {**sources, **{name: f"--{name.replace('_', '-')}" for name in given}}
     return Options(
         job,
         hosts,
@@ -149,7 +143,7 @@ def _counts(args: argparse.Namespace) -> dict[str, int]:
 
 def _job_file(path: str, args: argparse.Namespace) -> JobFile:
     """The job file with other numbers of tasks; an empty path: there are only the roles of ``--roles-fd``."""
-    from launcher.config.jobfile import JobFile, parse_job, read_job_file
+    from launcher.config.jobfile import parse_job, read_job_file
 
     roles: dict[str, Any] = {name: {"count": count} for name, count in _counts(args).items()}
     if args.roles_fd is not None:

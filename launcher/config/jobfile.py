@@ -6,19 +6,19 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.config import hostfile, schema, values
 from launcher.config.hostfile import ENV, LABELS, PYTHON, WORKDIR
+from launcher.config.options import JobFile as JobFile
 from launcher.config.schema import Faults, Key, Node, Section, Values, one, quoted, several, table, text_of
-from launcher.errors import Fault, JobError
+from launcher.errors import JobError
 from launcher.job import (
     CHIEF_ROLES,
     MOST_TASKS,
     SERVICE_ROLES,
     SINGLE_ROLES,
     TENSORFLOW_ROLES,
-    Host,
     Program,
     ProgramKind,
     Role,
@@ -110,24 +110,6 @@ JOB = table(
 # ---------------------------------------------------------------------- the file
 
 
-class JobFile(NamedTuple):
-    """The content of a job file."""
-
-    roles: tuple[Role, ...] = ()
-    #: Other keys that are written, by the names of options; durations as they are written.
-    settings: Mapping[str, Any] = {}
-    #: The hosts, if they are written out; or the text for ``--hosts``; ``None``: it says nothing of hosts.
-    hosts: tuple[Host, ...] | str | None = None
-    #: Key of a transport -> what its `Section` made of it.
-    sections: Mapping[str, Any] = {}
-    #: Key -> ``file:line`` where it is written, for messages.
-    sources: Mapping[str, str] = {}
-    #: Notes for the user.
-    notes: tuple[str, ...] = ()
-    #: What is wrong; with any of them the rest is not to be used.
-    faults: tuple[Fault, ...] = ()
-
-
 def read_job_file(path: str, roles: Mapping[str, Any] = {}, sections: Mapping[str, Section] = {}) -> JobFile:
     """Read a job file; its paths are then absolute. See `parse_job`.
 
@@ -164,7 +146,7 @@ def parse_job(
         faults.add_kind(node, "the file", "expected a mapping, with roles:")
     elif node is not None:
         found = _Reader(_overlaid(node, roles) if roles else node, faults, sections, folder).job_file()
-        return found._replace(faults=faults.all())
+        return found._replace(roles=(), sections={}, faults=faults.all()) if faults else found
     return JobFile(faults=faults.all())
 
 
@@ -190,21 +172,20 @@ class _Reader:
             settings["run_dir"] = self._here(settings["run_dir"])
         if "sync" in settings:
             settings["sync"] = tuple(map(self._here, settings["sync"]))
+        hosts = top.get("hosts")
+        if hosts is not None and isinstance(hosts.value, str):
+            path = self._here(hosts.value)
+            found = path if os.path.exists(path) else hosts.value
+            settings["hosts"] = self.faults.check(hosts.line, "hosts", found, values.one_line)
+        elif hosts is not None:
+            settings["hosts"] = hostfile.read_host_list(hosts, self.faults)
         roles = self._roles()
         names = tuple(top["roles"].value) if roles else ()
         for name in self.sections.keys() & top.keys():
             sections[name] = self.sections[name].read(top[name], names, self.faults)
         sources = {key: self.faults.where(top.line_of(key)) for key in top.nodes}
         notes = tuple(dict.fromkeys(self.notes))
-        return JobFile(roles, settings, self._hosts(), sections, sources, notes)
-
-    def _hosts(self) -> tuple[Host, ...] | str | None:
-        node = self.top.get("hosts")
-        if node is None or not isinstance(node.value, str):
-            return None if node is None else hostfile.read_host_list(node, self.faults)
-        path = self._here(node.value)
-        found = path if os.path.exists(path) else node.value
-        return self.faults.check(node.line, "hosts", found, values.one_line)
+        return JobFile(roles, settings, sections, sources, notes)
 
     def _below(self, path: str) -> str:
         """A path that may be another machine's: there ``~`` is another home."""

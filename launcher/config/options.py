@@ -1,12 +1,30 @@
-"""Values of command line options: ``-x`` (environment variables) and ``--drain`` (time to end)."""
+"""The content of a job file; ``-x`` (environment variables) and ``--drain`` (time to end)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from launcher.config.values import duration, env_name
 from launcher.errors import Fault
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role
+
+
+class JobFile(NamedTuple):
+    """The content of a job file."""
+
+    roles: tuple[Role, ...] = ()
+    #: Other keys that are written, by the names of options; durations as they are written. The hosts are a
+    #: tuple of `launcher.job.Host`, or the text for ``--hosts``.
+    settings: Mapping[str, Any] = {}
+    #: Key of a transport -> what its reader made of it, see `launcher.transports.sections`.
+    sections: Mapping[str, Any] = {}
+    #: Key -> ``file:line`` where it is written, for messages.
+    sources: Mapping[str, str] = {}
+    #: Notes for the user.
+    notes: tuple[str, ...] = ()
+    #: What is wrong; with any of them there are no roles.
+    faults: tuple[Fault, ...] = ()
 
 
 def carried(

@@ -98,8 +98,8 @@ def test_everything():
             "env": (("A", "010"),), "flags": True, "workdir": "x", "python": "bin/python3.11",
             "on_failure": "continue", "grace": "1.5m", "timeout": "2h", "run_dir": "out",
             "sync": (".", "lib:/opt/lib"), "collect": ("model",),
+            "hosts": (Host("h1", slots=2, source="j:21"), Host("h2", gpus=("0",), source="j:22")),
         },
-        (Host("h1", slots=2, source="j:21"), Host("h2", gpus=("0",), source="j:22")),
         {"docker": docker},
         found.sources,
     )  # fmt: skip
@@ -119,16 +119,16 @@ def test_paths_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch):
         "collect": ("model",),
     }
     assert [role.workdir for role in found.roles] == [None, None, "/w", None]
-    assert found.hosts == "lab.yaml", "there is no such file: it may be a host list"
+    assert found.settings["hosts"] == "lab.yaml", "there is no such file: it may be a host list"
 
 
 def test_short_forms():
     program = Program(ProgramKind.EXECUTABLE, "hostname")
     roles = (Role("worker", 1, program, source="j:2", program_source="j:1"),)
     found = parsed("\ufeffcommand: hostname\nroles: {worker: 1}")
-    assert (found.roles, found.sections, found.hosts, found.notes) == (roles, {}, None, ())
+    assert (found.roles, found.sections, found.settings, found.notes) == (roles, {}, {}, ())
     for written in ("lab.yaml", "h1:2,h2", "no"):
-        assert parsed(f"program: a\nroles: {{worker: 1}}\nhosts: {written}").hosts == written
+        assert parsed(f"program: a\nroles: {{worker: 1}}\nhosts: {written}").settings["hosts"] == written
     assert parsed("program: a\nroles: {worker: 1}\ndocker: tf").sections == {"docker": DockerOptions("tf")}
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -79,9 +80,9 @@ class Connection:
             reason = reason_of(error)
         return f"{self.host}: the connection broke ({reason})"
 
-    def close(self) -> None:
-        """End it without waiting; whatever runs over it sees that it broke."""
-        self._sock.close()
+    def abort(self) -> None:
+        """End it without waiting and without sending what waits; what runs over it sees that it broke."""
+        self._sock.abort()
         self.transport.close()
 
 
@@ -236,6 +237,16 @@ class ClosingSocket:
     def getpeername(self) -> object:
         """See `socket.socket.getpeername`."""
         return self._under.getpeername()
+
+    def abort(self) -> None:
+        """Close it, and drop what the kernel has not sent.
+
+        Sent when a broken network is back, it would look to the agent like a launcher that has just ended.
+        """
+        if isinstance(self._under, socket.socket):
+            with suppress(OSError):  # it is closed
+                self._under.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def close(self) -> None:
         """End the connection without waiting. The thread that reads it, if any, closes the descriptor."""

@@ -158,7 +158,7 @@ class SshHosts:
                 return
             old = self._connections.pop(host, None)
             if old is not None:
-                old.close()
+                old.abort()
             self._connections[host] = connection = self._dial(host, attempts=1)
             if self._relay is not None:
                 self._relay.renew(connection)

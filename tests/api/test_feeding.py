@@ -147,17 +147,6 @@ def test_a_node_that_is_not_fed_fails_with_that_reason():
         cluster.shutdown()
 
 
-def test_a_function_that_wants_no_more_rows(tmp_path: Path):
-    def some(args: Any, ctx: Any) -> None:
-        feed = ctx.get_data_feed()
-        feed.next_batch(10)
-        feed.terminate()
-        assert feed.should_stop()
-
-    with TFCluster.run(some, None, 2, **FED) as cluster:
-        cluster.train(range(10_000))
-
-
 def test_what_can_not_be():
     cluster = TFCluster.run(lambda args, ctx: None, None, 1, **FED)
     with pytest.raises(InputError, match="num_epochs=0"):

@@ -6,7 +6,6 @@ import os
 import socket
 import struct
 import subprocess
-import sys
 import threading
 from collections import namedtuple
 from collections.abc import Iterator
@@ -15,13 +14,13 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import FeedError
 from launcher.feed import channel
 from launcher.feed.channel import CHUNK, MOST_ROWS, Chunker
-from launcher.feed.remote.codec import as_rows, decode, encode, is_own, join, part, size
+from launcher.feed.remote.codec import as_rows, decode, encode, is_own
 from launcher.feed.remote.frames import FeedBroken, ReadAhead, check_size, recv_frame, send_frame
 from launcher.feed.sources import pieces_of
 
@@ -95,6 +94,9 @@ PLAIN = st.recursive(
 
 
 @anything
+@example(["\ud800"])
+@example([(1, 2), Point(1, 2), {3}, Path("/x")])
+@example([[[[[1]]]], [[[Point(1, [2])]]]])
 @given(st.lists(PLAIN, max_size=12))
 def test_rows_arrive_as_they_were(rows: list[Any]):
     found = back(rows)
@@ -102,15 +104,6 @@ def test_rows_arrive_as_they_were(rows: list[Any]):
 
 
 A = numpy.arange(12)
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [["\ud800"], [(1, 2), Point(1, 2), {3}, Path("/x")], [[[[[1]]]], [[[Point(1, [2])]]]]],
-    ids=repr,
-)
-def test_odd_rows_arrive_as_they_were(rows: list[Any]):
-    assert back(rows) == rows
 
 
 @pytest.mark.parametrize(
@@ -165,18 +158,9 @@ def test_classes_of_the_program_travel_as_code(block: Any):
     assert code in b"".join(map(bytes, encode(block)))
     named = b"".join(map(bytes, encode(block, named=True)))
     assert code not in named and __name__.encode() in named
+    assert back([(1, lambda number: number + 1)])[0][1](1) == 2
     assert is_own("__main__") and is_own(__name__)
     assert not any(map(is_own, ("json", "numpy", "launcher.feed.remote.codec", "pytest")))
-
-
-def test_code_travels_in_rows(monkeypatch: pytest.MonkeyPatch):
-    space: dict[str, Any] = {"__name__": "__main__"}
-    exec("class Own:\n    def twice(self): return 2\n", space)
-    monkeypatch.setattr(sys.modules["__main__"], "Own", space["Own"], raising=False)
-    buffers = encode([space["Own"]()])
-    monkeypatch.delattr(sys.modules["__main__"], "Own")
-    assert decode(buffers)[0].twice() == 2
-    assert back([(1, lambda number: number + 1)])[0][1](1) == 2
 
 
 def test_rows_that_cannot_be_sent_or_read():
@@ -185,26 +169,6 @@ def test_rows_that_cannot_be_sent_or_read():
             encode([row])
     with pytest.raises(FeedError, match="no_such_module.*must be there too"):
         decode([b"cno_such_module\nRow\n."])
-
-
-@anything
-@given(
-    st.lists(st.integers(0, 20), min_size=1, max_size=5), st.sampled_from(["list", "array", "tuple", "dict"])
-)
-def test_blocks_are_joined_and_cut(sizes: list[int], form: str):
-    forms: dict[str, Any] = {
-        "list": list,
-        "array": lambda rows: numpy.array(rows, int),
-        "tuple": lambda rows: (numpy.array(rows, int), numpy.array(rows, int)),
-        "dict": lambda rows: {"a": numpy.array(rows, int)},
-    }
-    total = sum(sizes)
-    starts = [sum(sizes[:n]) for n in range(len(sizes))]
-    blocks = [forms[form](range(at, at + many)) for at, many in zip(starts, sizes, strict=True)]
-    joined = join(blocks)
-    assert size(joined) == total
-    assert as_rows(joined) == as_rows(forms[form](range(total)))
-    assert as_rows(part(joined, total // 3, total)) == as_rows(joined)[total // 3 :]
 
 
 @pytest.mark.parametrize(

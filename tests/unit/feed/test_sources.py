@@ -139,16 +139,6 @@ def test_data_are_split_evenly_and_in_order(many: int, workers: int, most: int, 
         assert all(np.shares_memory(block, data[form]) for piece in blocks for block in piece)
 
 
-def test_partitions_that_can_be_read_again():
-    for data in ([1, 2, 3], [range(3)], [partial(range, 3)], (list(range(3)) for _ in "a"), np.arange(3)):
-        for piece in pieces_of(data, 1):
-            first, second = (list(map(as_rows, piece.blocks(lambda: 2))) for _ in "ab")
-            assert piece.repeatable and first == second
-            assert (piece.remote is not None) == (isinstance(data, list) and callable(data[0]))
-    (once,) = pieces_of([iter([1, 2])], 1)
-    assert not once.repeatable
-
-
 def test_rows_that_come_one_by_one_are_grouped_by_their_size(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sources, "_SECONDS", 60.0)
 
@@ -225,7 +215,6 @@ def test_all_rows_come_in_whole_rounds(
 
 
 def test_rounds():
-    assert dealt(list(range(10)), 2, 2, "drop") == [([0, 1], [2, 3]), ([4, 5], [6, 7])]
     assert dealt([1, 2, 3], 1, 2, "drop", epochs=2) == [([1, 2],), ([3, 1],), ([2, 3],)]
     mixed = partitions([np.arange(2), [2, 3], (np.arange(2), np.arange(2))])
     assert dealt(mixed, 1, 6, "pad") == [([0, 1, 2, 3, (0, 0), (1, 1)],)]

@@ -117,23 +117,6 @@ def test_the_driver_must_prove_that_it_has_the_key(tmp_path: Path):
         thread.join(10)
 
 
-@pytest.mark.parametrize("data", ["random", "pickle", "nothing"])
-def test_other_data_is_rejected_unread(lab: Lab, data: str, tmp_path: Path):
-    bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
-    with lab.raw() as sock:
-        if data == "nothing":
-            sock.shutdown(socket.SHUT_WR)
-        else:
-            sock.sendall(bomb * 100 if data == "pickle" else os.urandom(10_000))
-        assert sock.recv(1000).startswith(GREETING)
-        try:
-            assert sock.recv(1000) == b""
-        except ConnectionResetError:
-            pass
-    assert data == "nothing" or soon(lambda: lab.notices)  # a task that has another route sends nothing
-    assert not lab.peers and not (tmp_path / "exploded").exists()
-
-
 def test_a_long_hello_is_not_read(lab: Lab):
     with lab.connector(more="x" * 5000).connect("member", timeout=0.0) as sock:
         sock.settimeout(10)

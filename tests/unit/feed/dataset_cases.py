@@ -56,12 +56,6 @@ def test_batches(batches: Any, signature: Any, expected: Any):
     assert [plain(batch) for batch in found] == expected
 
 
-def test_arrays_are_taken_as_they_are():
-    images, labels = np.ones((3, 2), np.float32), np.arange(3)
-    assert columns((images, labels), (PAIR, NUMBER))[0] is images
-    assert columns(images, (NUMBER, NUMBER))[0].tolist() == [1, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [

@@ -34,16 +34,6 @@ class TaskState(enum.Enum):
     LOST = "lost"
     CANCELLED = "cancelled"
 
-    @property
-    def over(self) -> bool:
-        """Whether nothing more can happen to the task."""
-        return self in _OVER
-
-
-_OVER = frozenset(
-    (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST, TaskState.CANCELLED)
-)
-
 
 class Reason(enum.Enum):
     """Why a task, or the job, ended as it did."""

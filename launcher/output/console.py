@@ -223,8 +223,9 @@ class _StatusLine:
             columns = os.get_terminal_size(self._fd).columns or 80
         except OSError:
             columns = 80
-        text = shortened(f"  {counts} · {duration(now - self._began)}", columns - 1)
-        if text != self._drawn and not self._writer.waiting(self._fd):
+        elapsed = duration(int(now - self._began)).replace(".0s", "s")
+        text = shortened(f"  {counts} · {elapsed}", columns - 1)
+        if text != self._drawn and not self._writer.blocked():
             self._writer.write(self._fd, _ERASE + text.encode())
             self._drawn, self._drawn_at = text, now
         return max(_PAUSE, 1.0 - (now - self._began) % 1.0) if self._drawn else _PAUSE

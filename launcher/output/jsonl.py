@@ -138,7 +138,7 @@ class EventPipe(Jsonl):
     def tick(self, now: float) -> float | None:
         """Write what waits for the reader."""
         self._writer.flush()
-        return _RETRY if self._writer.waiting(self._fd) else None
+        return _RETRY if self._writer.blocked() else None
 
     def close(self, report: Report) -> None:
         """Write the report; wait for the reader as long as it reads."""

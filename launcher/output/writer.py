@@ -76,11 +76,6 @@ class Writer:
         """Descriptors whose reader is slow: call `flush` when one of them is writable."""
         return [file.fd for file in self._files.values() if file.blocked]
 
-    def waiting(self, fd: int) -> bool:
-        """Whether bytes wait for this descriptor's reader."""
-        file = self._of_fd.get(fd)
-        return file is not None and file.size > 0
-
     def broken(self, fd: int) -> OSError | None:
         """Why this descriptor can't be written to any more; ``BrokenPipeError``: its reader is gone."""
         file = self._of_fd.get(fd)

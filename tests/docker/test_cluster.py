@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -119,29 +118,6 @@ def _step(worker: Task, times: int) -> int:
         return found if len(found) == times else []
 
     return int(soon(answers, 40)[-1].split()[-1])
-
-
-def test_networks_are_mended_in_any_order(start: Callable[..., Job], docker: Engine):
-    job = start(SLEEPS, workers=3, left_running=True)
-    before = _networks(docker, job)
-    for task in job.tasks:
-        task.cut_network()
-    assert {addresses for addresses, _ in _networks(docker, job).values()} == {""}
-    for name in ("worker/2", "worker/0", "worker/1"):
-        job.task(name).mend_network()
-        job.task(name).mend_network()  # it is mended already
-    assert _networks(docker, job) == before
-
-
-def _networks(engine: Engine, job: Job) -> dict[str, tuple[str, frozenset[str]]]:
-    """The address of each container, and the names that lead to it."""
-    found = {}
-    for task in job.tasks:
-        name = f"tf-launcher-{job.name}-{task.host}"
-        joined = json.loads(engine.docker("inspect", "-f", "{{json .NetworkSettings.Networks}}", name))
-        its = joined.get(f"tf-launcher-{job.name}", {"IPAddress": "", "Aliases": []})
-        found[task.host] = (its["IPAddress"], frozenset(its["Aliases"]))
-    return found
 
 
 def test_a_launcher_that_was_killed(start: Callable[..., Job], cluster: Cluster, docker: Engine):

@@ -98,11 +98,7 @@ def test_a_launcher_that_is_killed(hosts: list[DockerHost], over_ssh: dict[str, 
     assert cleaned.code == 0, cleaned.err
 
 
-def test_over_tls(over_tls: dict[str, str], launch: Launch):
-    check(launch, over_tls)
-
-
-def test_a_context(over_tls: dict[str, str], launch: Launch):
+def test_a_context_with_tls(over_tls: dict[str, str], launch: Launch):
     folder = over_tls["DOCKER_CERT_PATH"]
     there = f"host={over_tls['DOCKER_HOST']},ca={folder}/ca.pem,cert={folder}/cert.pem,key={folder}/key.pem"
     made = {"HOME": str(launch.home), "PATH": os.environ["PATH"]}

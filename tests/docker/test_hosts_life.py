@@ -33,7 +33,7 @@ def test_a_launcher_that_is_killed(hosts: list[DockerHost], hostfile: str, launc
     print(f"over after {time.monotonic() - since:.1f} s")
 
 
-@pytest.mark.parametrize("seconds", [0.7, 1.1, 1.5, 1.9, 2.3])
+@pytest.mark.parametrize("seconds", [0.7, 1.3, 2.0])
 def test_a_launcher_that_is_killed_early(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path, seconds: float
 ):

@@ -10,7 +10,7 @@ from tests.docker.conftest import alive, jobs
 from tests.docker.engine import BASE, Engine
 
 JOB = f"""\
-command: [sh, -c, 'cat /data/it; touch x || echo refused; echo up; exec sleep 600']
+command: [sh, -c, 'cat /data/it; touch x || echo refused; echo up $TOKEN; exec sleep 600']
 roles: {{worker: 1, ps: 1}}
 docker:
   image: {BASE}
@@ -39,10 +39,13 @@ def test_everything_reaches_the_engine(docker: Engine, image: str, launch: Launc
     (tmp_path / "data/it").write_text("seen\n")
     (tmp_path / "work").mkdir(mode=0o777)
     args: list[str | Path] = [tmp_path / "job.yaml", "--memory", "ps=128m", "--workdir", tmp_path / "work"]
+    args[1:1] = ["-x", "TOKEN=abracadabra"]
     started = launch.start(*args, cwd=tmp_path / "work")
-    started.until(lambda it: it.out.count("| up") == 2, 40)
+    started.until(lambda it: it.out.count("| up abracadabra") == 2, 40)
     assert started.out.count("| seen") == started.out.count("| refused") == 2
-    found = json.loads(docker.docker("inspect", *alive(docker, jobs(launch)[0])))
+    text = docker.docker("inspect", *alive(docker, jobs(launch)[0]))
+    found = json.loads(text)
+    assert "abracadabra" not in text and "sleep" not in text
     started.send(2)
     assert started.wait(40).code == 130
     host = {it["Config"]["Hostname"]: it["HostConfig"] for it in found}

@@ -47,31 +47,12 @@ def listed(of: list[HostReport], pairs: tuple[Pair, ...] = ()) -> list[tuple[str
     return [(each.severity, each.kind, each.hosts, each.seen) for each in found]
 
 
-def seen(*found: str) -> dict[str, Any]:
-    return {"found": list(found), "why": "" if found else "Name or service not known"}
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ([{}, {}, {}], []),
         ([{}, {"clock": 45.0}, {}], ["problem clock node2: its clock is 45s ahead of the others"]),
         ([{"clock": 3.0}], ["warning clock node1: its clock is 3.0s ahead of this machine's"]),
-        (
-            [{}, {"python": {"version": "3.8.1"}}, {}],
-            ["warning python-differs node2: Python 3.8, the others have 3.11"],
-        ),
-        (
-            [{}, {"python": {"tensorflow": "2.15.0"}}, {}],
-            [
-                "problem tensorflow-differs node2: TensorFlow 2.15.0, the others have 2.21.0: "
-                "they may not understand each other's graphs and messages"
-            ],
-        ),
-        (
-            [{}, {"python": {"tensorflow": None}}],
-            ["warning tensorflow-missing node2: /usr/bin/python3 does not have TensorFlow (others have it)"],
-        ),
         (
             [{"python": {"state": "failed", "output": "a\nlibc is missing"}}],
             ["problem python node1: python3 can't be run: libc is missing"],
@@ -82,10 +63,6 @@ def seen(*found: str) -> dict[str, Any]:
                 "problem keras node1: TF_USE_LEGACY_KERAS is set, and tf_keras is not installed: "
                 "`tf.keras` can't be imported"
             ],
-        ),
-        (
-            [{"folders": {"home": {"path": "/home/me", "free": 10, "why": "No space left on device"}}}],
-            ["problem disk node1: its home /home/me can't be written: No space left on device"],
         ),
         (
             [{"folders": {"tmp": {"path": "/tmp", "free": 5_000_000, "why": ""}}}],
@@ -126,23 +103,8 @@ def test_gpus_of_the_hostfile():
     assert text == "the hostfile says 2 GPUs, and 1 is not among the 1 there"
 
 
-@pytest.mark.parametrize(
-    ("found", "text"),
-    [
-        (seen("10.0.0.2"), ""),
-        (seen("127.0.1.1"), "node2 means 127.0.1.1 there, the host itself"),
-        (seen("10.0.0.3"), "node2 means 10.0.0.3 there, which is node3"),
-        (seen(), "node2 can't be resolved: Name or service not known"),
-    ],
-)
-def test_names(found: dict[str, Any], text: str):
-    result = listed(reports({"names": {"node2": found}}, {}, {}))
-    assert [text for _, _, _, text in result] == ([text] if text else [])
-    assert all(hosts == ("node1",) for _, _, hosts, _ in result)
-
-
 def test_connections():
-    names = {"node3": seen()}
+    names = {"node3": {"found": [], "why": "Name or service not known"}}
     pairs = (
         Pair("node1", "node2", "refused", "Connection refused"),
         Pair("node1", "node3", "unknown name", "not known"),  # the finding of the name says it

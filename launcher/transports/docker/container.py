@@ -136,7 +136,7 @@ def containers(
     roles = {role.name for role in job.roles}
     for option, limits in (("memory", docker.memory), ("cpus", docker.cpus)):
         for role, _ in limits:
-            # A role of the job file may have no task this time.
+            # A role of the job file may have no task in this launch.
             if role and role not in roles and role not in docker.limited_roles:
                 expected = f"expected one of {', '.join(sorted(roles))}"
                 faults.append(Fault(f"--{option} {role}=", f"there is no role {role!r}", expected))
@@ -178,20 +178,11 @@ def with_output_mounts(container: Container, placement: Placement) -> Container:
 
 def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:
     """The mounts of job file and command line, and what is wrong with them."""
-    found: dict[str, Mount] = {}
-    faults: list[Fault] = []
-    for texts in (docker.file_mounts, docker.mounts):
-        seen: dict[str, Mount] = {}
-        for text in texts:
-            mount = _mount(text, here)
-            if mount is None:
-                expected = "expected SRC, SRC:/DST or SRC:/DST:ro"
-                faults.append(Fault(f"--mount {text}", "this is not a mount", expected))
-            elif seen.setdefault(mount.target, mount) != mount:
-                what = f"{seen[mount.target].source} is mounted there already"
-                faults.append(Fault(f"--mount {text}", what, "expected a place for each"))
-        found.update(seen)
-    return list(found.values()), faults
+    found = [(text, _mount(text, here)) for text in docker.mounts]
+    expected = "expected SRC, SRC:/DST or SRC:/DST:ro"
+    faults = [Fault(f"--mount {text}", "this is not a mount", expected) for text, mount in found if not mount]
+    by_target = {mount.target: mount for _, mount in found if mount}
+    return list(by_target.values()), faults
 
 
 def _mount(text: str, here: bool) -> Mount | None:

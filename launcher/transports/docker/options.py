@@ -28,8 +28,7 @@ class DockerOptions(NamedTuple):
     """What the command line and the job file say of containers."""
 
     image: str = ""
-    #: ``SRC[:DST][:ro]`` each; those of the command line replace those of the job file with the same target.
-    file_mounts: tuple[str, ...] = ()
+    #: ``SRC[:DST][:ro]`` each; of two with the same target the last one counts.
     mounts: tuple[str, ...] = ()
     no_mount: bool = False
     read_only: bool = False
@@ -97,11 +96,11 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOpti
         if name.replace("-", "_") in _RESERVED:
             found.add("options", f"option {quoted(name)}", "expected another: launch sets this one")
     names = table(*(Key(name, "", several(values.one_line)) for name in options.value))
+    plain = ("image", "mounts", "no_mount", "read_only", "memory", "cpus", "user", "pull", "gpus", "keep")
     return DockerOptions(
-        file_mounts=found.get("mounts", ()),
         engine_options=tuple(read_mapping(options, names, faults).items()),
         limited_roles=tuple(role for _, role in limited),
-        **found.some("image", "no_mount", "read_only", "memory", "cpus", "user", "pull", "gpus", "keep"),
+        **found.some(*plain),
     )
 
 
@@ -139,8 +138,8 @@ def _of_role(read: Callable[[str], _N]) -> Callable[[str], tuple[str, _N]]:
     """The type of an option: ``worker=2g``, or ``2g`` for every role (an empty name)."""
 
     def role_and_limit(text: str) -> tuple[str, _N]:
-        role, _, word = text.rpartition("=")
-        return role, read(word)
+        role, _, limit = text.rpartition("=")
+        return role, read(limit)
 
     return values.argument(role_and_limit)
 
@@ -159,11 +158,10 @@ def settings(args: argparse.Namespace, file: DockerOptions | None, folder: str) 
     if args.docker is None and file is None:
         return None
     file = file or DockerOptions()
-    mounts = [word if word[:1] in ("~", ":") else os.path.join(folder, word) for word in file.file_mounts]
+    mounts = [text if text[:1] in ("~", ":") else os.path.join(folder, text) for text in file.mounts]
     return file._replace(
         image=file.image if args.docker is None else args.docker,
-        file_mounts=tuple(mounts),
-        mounts=tuple(args.mount),
+        mounts=(*mounts, *args.mount),
         no_mount=args.no_mount or (file.no_mount and not args.read_only),
         read_only=args.read_only or (file.read_only and not args.no_mount),
         memory=_with_limits(file.memory, args.memory),
@@ -192,10 +190,10 @@ def faults(args: argparse.Namespace, docker: DockerOptions | None) -> Iterator[F
         for name in ("mount", "no_mount", "read_only", "memory", "cpus", "user", "pull", "keep"):
             if getattr(args, name):
                 option = f"--{name.replace('_', '-')}"
-                yield Fault(option, "there is no container to use it for", "expected --docker IMAGE")
+                yield Fault(option, "it is about containers", "expected --docker IMAGE, too")
         return
     if not docker.image or docker.image.startswith("-"):
-        yield Fault("--docker", f"{docker.image!r} is no name of an image")
+        yield Fault("--docker", f"{docker.image!r} can't be the name of an image")
     elif docker.image.endswith(_PROGRAMS):
         what = f"{docker.image!r} is a program, not an image"
         yield Fault("--docker", what, f"expected --docker IMAGE {docker.image}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from launcher.cli import completion
-from launcher.cli.parser import Parser
 from launcher.errors import HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.text import nearest, printable
 
@@ -26,6 +27,19 @@ COMMANDS = {
 }
 #: Commands of other programs that are options of this one.
 _OPTIONS = ("help", "version")
+
+#: How argparse begins its message about arguments that no option takes.
+_UNRECOGNIZED = "unrecognized arguments: "
+#: Names that other launchers give to options of ours.
+_ALIASES = {
+    "--container": "--docker",
+    "--image": "--docker",
+    "--np": "--workers",
+    "-np": "--workers",
+    "-n": "--workers",
+    "--env": "-x",
+    "-e": "-x",
+}
 
 _SYNOPSIS = """launch [OPTIONS] PROGRAM [ARGS...]
        launch [OPTIONS] -m MODULE [ARGS...]
@@ -78,6 +92,9 @@ def _meant_command(args: argparse.Namespace) -> str:
     return f"; did you mean launch {'--' if near in _OPTIONS else ''}{near}?" if near else ""
 
 
+# ---------------------------------------------------------------------- the parser of every command
+
+
 def _parser(name: str) -> argparse.ArgumentParser:
     """The parser of one command."""
     command = importlib.import_module(COMMANDS[name])
@@ -85,7 +102,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     if name == "run":
         names = ", ".join(other for other in COMMANDS if other != "run")
         epilog += f"\n\ncommands: {names}\n(launch COMMAND --help; a program of such a name: launch run NAME)"
-    parser = Parser(
+    parser = _Parser(
         prog="launch" if name == "run" else f"launch {name}",
         usage=_SYNOPSIS if name == "run" else None,
         description=command.SUMMARY[:1].upper() + command.SUMMARY[1:] + ".",
@@ -93,3 +110,45 @@ def _parser(name: str) -> argparse.ArgumentParser:
     )
     command.add_arguments(parser)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with an error of one line: the usage would hide it."""
+
+    def __init__(self, **settings: Any) -> None:
+        # Without a width, argparse imports shutil at every launch to ask for the size of the terminal.
+        formatter = functools.partial(argparse.RawDescriptionHelpFormatter, width=_columns() - 2)
+        super().__init__(formatter_class=formatter, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong; leave with exit code 2."""
+        faults = [message.removeprefix("argument ")]
+        if message.startswith(_UNRECOGNIZED):
+            faults = _unrecognized(message.removeprefix(_UNRECOGNIZED).split(), self._option_string_actions)
+        hint = f"({self.prog} --help shows all)"
+        self.exit(2, "".join(f"launch: {printable(fault)} {hint}\n" for fault in faults))
+
+
+def _columns() -> int:
+    """Columns of the terminal; at most what is easy to read."""
+    columns = os.environ.get("COLUMNS", "")
+    try:
+        found = int(columns) if columns.isdigit() and int(columns) else os.get_terminal_size(1).columns
+    except OSError:
+        found = 80
+    return min(found or 80, 112)
+
+
+def _unrecognized(words: list[str], known: Iterable[str]) -> list[str]:
+    """A fault for each unknown option; a word after one may be its value."""
+    options = [word.partition("=")[0] for word in words if word.startswith("-") and word != "--"]
+    if not options:
+        extra = " ".join(word for word in words if word != "--")
+        return [f"unexpected argument {extra!r}; only options may stand there"]
+    names = [name.lstrip("-") for name in known]
+    faults = []
+    for option in options:
+        guess = nearest(option.lstrip("-"), names, 0.75)
+        meant = _ALIASES.get(option) or (f"--{guess}" if guess else "")
+        faults.append(f"unrecognized option {option}{f'; did you mean {meant}?' if meant else ''}")
+    return faults

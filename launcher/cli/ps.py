@@ -112,9 +112,7 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
 def _command(plan: Mapping[str, Any]) -> list[str]:
     """The command line that started it; the path of our own program is left out."""
     found = plan.get("command")
-    words = [str(word) for word in found] if isinstance(found, list) else []
-    ours = words and os.path.basename(words[0]) in ("launch", "__main__.py", "-c")
-    return ["launch", *words[1:]] if ours else words
+    return ["launch", *map(str, found[1:])] if isinstance(found, list) else []
 
 
 def _usage(pid: int | None) -> dict[str, float]:

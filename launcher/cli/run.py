@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from launcher import __version__, transports
 from launcher.cli.launch_options import program_words, read_options
-from launcher.cli.parser import Once, Parser, descriptor
 from launcher.config.values import argument, whole
+from launcher.errors import Fault, JobError
 from launcher.job import MOST_TASKS
 from launcher.job_run.interrupts import stop_at_end_of_file
 from launcher.job_run.run import run_job
@@ -25,9 +26,34 @@ launch --workers 3 -- sh -c 'echo task $TASK_INDEX'
 launch job.yaml                                  all of it in a file"""
 
 
+class _Once(argparse.Action):
+    """An option that may be given once: the last of several would silently win."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: object,
+        option: object = None,
+    ) -> None:
+        if getattr(namespace, self.dest) not in (None, value):
+            raise argparse.ArgumentError(self, "expected once; several hosts are host,host,...")
+        setattr(namespace, self.dest, value)
+
+
+def _descriptor(text: str) -> int:
+    """The number of an open descriptor, inherited from the program that started this one."""
+    try:
+        os.fstat(int(text))
+    except (ValueError, OSError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected the number of an open descriptor") from None
+    return int(text)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options, then the program and all that follows it."""
-    add_options(parser)
+    parser.set_defaults(parse=parser.parse_args)
+    _add_options(parser)
     program = parser.add_argument_group("what to run")
     program.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE",
@@ -56,13 +82,13 @@ def run(args: argparse.Namespace) -> int:
     words = program_words(args)
     job_file = words[0] if words and words[0].endswith((".yaml", ".yml")) else ""
     if job_file and words[1:]:  # options may follow a job file: it has no arguments
-        parser = Parser(prog="launch JOB.yaml")
-        add_options(parser)
-        parser.parse_args(words[1:], namespace=args)
+        args.parse(words[1:], namespace=args)
+        if extra := program_words(args):
+            raise JobError([Fault("", f"unexpected argument {extra[0]!r}", "only options follow a job file")])
     return run_job(read_options(args, words, job_file))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a launch, without the program."""
     count = argument(whole(0, MOST_TASKS))
     tasks = parser.add_argument_group("tasks")
@@ -72,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--evaluator", action="store_true", help="an evaluator")
     tasks.add_argument("--gpus", type=count, metavar="N", help="GPUs per task (ps tasks get none)")
     tasks.add_argument(
-        "--hosts", action=Once, metavar="X", help="a hostfile, or host[:slots],... (default: this machine)"
+        "--hosts", action=_Once, metavar="X", help="a hostfile, or host[:slots],... (default: this machine)"
     )
 
     program = parser.add_argument_group("program")
@@ -147,7 +173,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--version", action="version", version=version)
     # For programs that start `launch`: launcher.output.eventpipe, launcher.config.jobfile,
     # launcher.job_run.interrupts.
-    output.add_argument("--events-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
-    output.add_argument("--commands-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
-    output.add_argument("--roles-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
-    output.add_argument("--until-eof-fd", type=descriptor, metavar="N", help=argparse.SUPPRESS)
+    output.add_argument("--events-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
+    output.add_argument("--commands-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
+    output.add_argument("--roles-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
+    output.add_argument("--until-eof-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)

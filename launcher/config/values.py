@@ -13,8 +13,6 @@ MOST_GPUS = 256
 MOST_SLOTS = 1_000_000
 #: The longest duration in days: timers of the system end at some 292 years.
 MOST_DAYS = 10_000
-#: The smallest memory limit that a container engine takes.
-LEAST_MEMORY = 6 << 20
 
 _T = TypeVar("_T")
 
@@ -148,10 +146,8 @@ def memory(text: str) -> int:
     if match is None:
         raise ValueError("expected a size such as 512m or 2g")
     size = int(float(match[1]) * (1 << _POWERS[match[2].lower()]))
-    if size < LEAST_MEMORY:
-        raise ValueError("expected 6m or more: container engines refuse less")
-    if size >= 1 << 63:
-        raise ValueError("expected a size below 8388608t, such as 512m or 2g")
+    if not 6 << 20 <= size < 1 << 63:
+        raise ValueError("expected from 6m to 8388607t: container engines take no other size")
     return size
 
 

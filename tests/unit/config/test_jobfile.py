@@ -245,7 +245,7 @@ FAULTS = [
     (START + "docker: [tf]", "j:3: docker is a list; expected an image, or a mapping with image:"),
     (START + "docker: true", 'j:3: docker is "true"; expected the name of an image'),
     (START + "docker: {}", "j:3: docker has no image; expected image:"),
-    (START + DOCKER + "memory: 1m}", 'j:3: memory is "1m"; expected 6m or more: container engines refuse less'),
+    (START + DOCKER + "memory: 1m}", 'j:3: memory is "1m"; expected from 6m to 8388607t: container engines take no other size'),
     (START + DOCKER + "memory: {wroker: 1g}}", "j:3: memory: there is no role 'wroker'; did you mean \"worker\"?"),
     (START + DOCKER + "cpus: none}", 'j:3: cpus is "none"; expected a number of CPUs such as 2 or 0.5'),
     (START + DOCKER + "read_only: true, no_mount: true}", 'j:3: "no_mount" and "read_only" both; expected one of them: the working folder is not mounted'),

@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import TYPE_CHECKING, Any
 
 from launcher.api.cluster import check_function
@@ -117,12 +118,10 @@ class _Instances(Tasks):
         self._arguments = arguments
         self._failures_are_results = goes_on
         self._lock = threading.Lock()
+        self._futures: list[Future[Any]] = [Future() for _ in arguments]
         self._waiting = deque(range(len(arguments)))
-        self._results: dict[int, Any] = {}
-        self._failure: LaunchError | None = None
         #: Of each slot the instance that it has reported last, and the next one, which it was given then.
         self._given: dict[str, tuple[int | None, int | None]] = {}
-        self._done = threading.Event()
 
     def results(self) -> list[Any]:
         """Run all of them; what they returned.
@@ -132,38 +131,35 @@ class _Instances(Tasks):
         """
         self.start()
         try:
-            self._done.wait()
-            if self._failure is None:
-                self.driver.wait(60.0)
+            for future in wait(self._futures, return_when=FIRST_EXCEPTION).done:
+                future.result()  # raises the failure
+            self.driver.wait(60.0)
         finally:
             self.close()
-        if self._failure is not None:
-            raise self._failure
-        return [self._results[number] for number in range(len(self._arguments))]
+        return [future.result() for future in self._futures]
 
     def job_ended(self) -> None:
         """See `Tasks`."""
-        self._fail(self.error or JobFailed("the job has ended before its instances", self.run_dir))
-
-    def _fail(self, error: LaunchError) -> None:
+        error = self.error or JobFailed("the job has ended before its instances", self.run_dir)
         with self._lock:
-            if not self._done.is_set():
-                self._failure = error
-                self._done.set()
+            for future in self._futures:
+                if not future.done():
+                    future.set_exception(error)
 
     def answer(self, task: TaskHandle, message: Message) -> Message:
         """A slot is free, at its start or because an instance has ended; the answer is the next instance."""
         number = message.fields["number"]
-        if number is not None and number not in self._results:
-            self._results[number] = result = self._result(task, number, message)
-            if isinstance(result, LaunchError) and not self._failures_are_results:
-                self._fail(result)
-            if len(self._results) == len(self._arguments):
-                self._done.set()
+        result = None if number is None else self._result(task, number, message)
         with self._lock:
+            if number is not None and not self._futures[number].done():
+                if isinstance(result, LaunchError) and not self._failures_are_results:
+                    self._waiting.clear()
+                    self._futures[number].set_exception(result)
+                else:
+                    self._futures[number].set_result(result)
             reported, following = self._given.get(task.name, (-1, None))
             if reported != number:  # else the same message has come again
-                following = self._waiting.popleft() if self._waiting and not self._done.is_set() else None
+                following = self._waiting.popleft() if self._waiting else None
                 self._given[task.name] = number, following
         return Message({"number": following}, [] if following is None else [self._arguments[following]])
 

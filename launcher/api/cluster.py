@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import weakref
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,9 @@ _OTHER_QUEUES = ("output", "error", "control")
 _EVALUATOR, _WORKERS, _WORKERS_WITH_PS = "10m", "10m", "5s"
 _BOARD = "tensorboard"
 
-#: Clusters that were not shut down yet.
-_running: weakref.WeakSet[TFCluster] = weakref.WeakSet()
+#: The clusters of this process that were not shut down yet; a fork of it has none.
+_open: set[TFCluster] = set()
+os.register_at_fork(after_in_child=_open.clear)
 
 
 class _Nodes(Tasks):
@@ -89,11 +90,10 @@ class TFCluster:
 
     def __init__(self, nodes: _Nodes) -> None:
         self._nodes = nodes
-        self._closed = False
-        _running.add(self)
+        _open.add(self)
 
     def __repr__(self) -> str:
-        ended = self._closed or self._nodes.driver.over.is_set()
+        ended = self not in _open or self._nodes.driver.over.is_set()
         state = "failed" if self._nodes.error is not None else "ended" if ended else "running"
         url = self.tensorboard_url()
         more = f"; TensorBoard: {url}" if url else ""
@@ -287,7 +287,7 @@ class TFCluster:
             TaskFailed: a node has failed; the first one.
             JobFailed: the job has failed in another way, or took too long.
         """
-        if self._closed or not self._nodes.driver.is_ours:
+        if self not in _open:
             return
         limit = None if timeout < 0 else timeout
         try:
@@ -312,10 +312,9 @@ class TFCluster:
             self._close()
 
     def _close(self, at_once: bool = False) -> None:
-        if self._closed or not self._nodes.driver.is_ours:
+        if self not in _open:
             return
-        self._closed = True
-        _running.discard(self)
+        _open.remove(self)
         try:
             self._nodes.close(at_once)
         finally:
@@ -323,11 +322,9 @@ class TFCluster:
 
     def _usable_feeder(self, caller: str) -> Feeder:
         self._nodes.check()
-        if not self._nodes.driver.is_ours:
-            text = "the cluster belongs to the process that started it, not to its forks"
+        if self not in _open:
+            text = "the cluster has been shut down, or belongs to the process that has forked this one"
             raise JobFailed(text, self.run_dir)
-        if self._closed:
-            raise JobFailed("the cluster has been shut down", self.run_dir)
         if not self._nodes.feeds:
             expected = "expected input_mode=InputMode.FEED in TFCluster.run"
             raise InputError([Fault(caller, "the cluster was started with InputMode.TENSORFLOW", expected)])
@@ -387,7 +384,6 @@ def _roles(
 @atexit.register
 def _end_forgotten() -> None:
     """End the clusters of a program that ends without having shut them down."""
-    for cluster in list(_running):
-        if cluster._nodes.driver.is_ours:
-            notice("the program ends without TFCluster.shutdown(): its nodes are stopped")
-            cluster._close(at_once=True)
+    for cluster in list(_open):
+        notice("the program ends without TFCluster.shutdown(): its nodes are stopped")
+        cluster._close(at_once=True)

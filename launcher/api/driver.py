@@ -86,8 +86,6 @@ class Driver:
     exit_code: int | None = field(default=None, init=False)
     #: This process has stopped the job: its end by a signal is not reported as a failure.
     asked: bool = field(default=False, init=False)
-    #: Whether this is the process that started it, and not a fork of that.
-    is_ours: bool = field(default=True, init=False)
     #: Set when the launcher has ended and its report is complete; also in a fork.
     over: threading.Event = field(default_factory=threading.Event, init=False)
     #: Set when the launcher's stderr need not be held back any more.
@@ -262,7 +260,7 @@ def _release_in_fork() -> None:
     """The job ends with the process that started it, whatever its forks do."""
     for driver in list(_drivers):
         driver._release()
-        driver.is_ours, driver.over = False, threading.Event()
+        driver.over = threading.Event()
         driver.over.set()
 
 

@@ -228,7 +228,7 @@ def test_a_cluster_belongs_to_the_process_that_made_it(tmp_path: Path):
         pid = os.fork()
         if pid == 0:
             try:
-                with pytest.raises(JobFailed, match="belongs to the process that started it"):
+                with pytest.raises(JobFailed, match="belongs to the process that has forked this one"):
                     cluster.train([1])
                 cluster.__exit__(None, None, None)
                 os._exit(0)

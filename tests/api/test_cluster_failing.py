@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcher import InputError, JobFailed, TaskFailed, TFCluster
+from launcher import InputError, InputMode, JobFailed, TaskFailed, TFCluster
 from launcher.runs.run import json_of
 from tests.local.seeing import quick, soon
 
@@ -151,3 +151,26 @@ def test_nodes_have_their_grace_when_the_program_fails(tmp_path: Path):
         assert soon(lambda: (tmp_path / "here").exists(), 20)
         raise KeyError("of the program")
     assert (tmp_path / "saved").exists()
+
+
+def fail_fed(how: str, ctx: Any) -> None:
+    print("the last line", flush=True)
+    if how == "raise":
+        raise ValueError("no such layer: 7")
+    ctx.get_data_feed().next_batch(1)
+    sys.exit(9)
+
+
+@pytest.mark.parametrize("how", ["raise", "exit"])
+@pytest.mark.parametrize("policy", ["stop", "continue"])
+def test_a_quiet_job_that_fails_is_an_exception_and_nothing_else(
+    how: str, policy: str, capfd: pytest.CaptureFixture[str]
+):
+    with (
+        pytest.raises(TaskFailed) as caught,
+        TFCluster.run(fail_fed, how, 1, on_failure=policy, input_mode=InputMode.FEED, quiet=True) as cluster,
+    ):
+        cluster.train([1])
+    assert capfd.readouterr() == ("", "")
+    assert ("no such layer" in str(caught.value)) is (how == "raise")
+    assert "the last line" in caught.value.last_lines

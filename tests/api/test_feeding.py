@@ -167,3 +167,14 @@ def test_a_cluster_that_is_not_fed_raises_at_once():
         TFCluster.run(lambda args, ctx: None, None, 1, quiet=True) as cluster,
     ):
         cluster.train([1])
+
+
+def test_rows_that_are_left_are_a_line_also_in_a_quiet_job(capfd: pytest.CaptureFixture[str]):
+    def first_only(args: Any, ctx: Any) -> None:
+        ctx.get_data_feed().next_batch(1)
+
+    with TFCluster.run(first_only, None, 1, input_mode=InputMode.FEED, quiet=True) as cluster:
+        cluster.train([1] * 1_000_000)
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith("launch: feed 'input': worker/0 returned before reading all rows")

@@ -72,9 +72,12 @@ def test_a_job_whose_time_is_up():
         ("true", {"options": ["--no-such-option"]}, "unrecognized option --no-such-option"),
     ],
 )
-def test_bad_input(program: Any, more: dict[str, Any], message: str, check: bool):
+def test_bad_input(
+    program: Any, more: dict[str, Any], message: str, check: bool, capfd: pytest.CaptureFixture[str]
+):
     with pytest.raises(InputError, match=message):
         launcher.run(program, **more, check=check)
+    assert capfd.readouterr() == ("", ""), "the exception has the text"
 
 
 def test_a_program_that_is_not_there():

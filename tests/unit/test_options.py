@@ -7,41 +7,12 @@ from typing import Any
 
 import pytest
 
-from launcher.api.run import Options, option_arguments, option_faults, with_roles
+from launcher.api.run import Options, option_arguments, option_faults
 from launcher.job import TaskId
 from launcher.output.jsonl import report_as_dict
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState, report_from_json
 
 W0 = TaskId("worker/0")
-
-
-@pytest.mark.parametrize(
-    ("program", "counts", "roles", "words", "overlay"),
-    [
-        (["true"], {}, None, [], {"worker": {"command": ["true"]}}),
-        (
-            ["-m", "package.train", "-v"],
-            {"chief": True, "worker": 0, "ps": None},
-            None,
-            [],
-            {
-                "chief": {"command": ["-m", "package.train", "-v"], "count": 1},
-                "worker": {"command": ["-m", "package.train", "-v"], "count": 0},
-            },
-        ),
-        (["job.yaml"], {"worker": 3}, None, ["--", "job.yaml"], {"worker": {"count": 3}}),
-        (["job.yaml"], {}, {"reader": 2}, ["--", "job.yaml"], {"reader": {"count": 2}}),
-        (
-            ["run"],
-            {"worker": 1},
-            {"reader": {"count": 2, "command": "read"}},
-            [],
-            {"worker": {"command": ["run"], "count": 1}, "reader": {"command": "read", "count": 2}},
-        ),
-    ],
-)
-def test_programs(program: list[str], counts: Any, roles: Any, words: list[str], overlay: dict[str, Any]):
-    assert with_roles(program, counts, roles) == (words, overlay)
 
 
 def test_options_on_the_command_line_have_no_value_of_the_environment():

@@ -175,7 +175,8 @@ class TimeUp(NamedTuple):
     timer: str
 
 
-Event = Union[
+#: What agents send.
+AgentEvent = Union[
     AgentReady,
     HostGpus,
     PortsHeld,
@@ -188,11 +189,9 @@ Event = Union[
     SignalSent,
     TaskExited,
     TaskGone,
-    AgentLost,
     AgentClosed,
-    StopAsked,
-    TimeUp,
 ]
+Event = Union[AgentEvent, AgentLost, StopAsked, TimeUp]
 
 
 #: A stop sequence: ``(signal, seconds)`` steps. Each signal goes to every process of the task. A process
@@ -324,7 +323,8 @@ class Finish(NamedTuple):
     exit_code: int
 
 
-Command = Union[
+#: What agents take.
+AgentCommand = Union[
     HoldPorts,
     TryPeers,
     SetCluster,
@@ -334,10 +334,5 @@ Command = Union[
     ReleasePorts,
     HoldOutput,
     CloseAgent,
-    HangUp,
-    MakePlan,
-    SetTimer,
-    CancelTimer,
-    Tell,
-    Finish,
 ]
+Command = Union[AgentCommand, HangUp, MakePlan, SetTimer, CancelTimer, Tell, Finish]

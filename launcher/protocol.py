@@ -20,6 +20,7 @@ import this module.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections import deque
 from functools import lru_cache
@@ -36,6 +37,7 @@ from typing import (
     Tuple,
     Type,
     Union,
+    get_args,
     get_type_hints,
 )
 
@@ -192,39 +194,8 @@ class FilesFailed(NamedTuple):
 
 
 _CONTROL = (Hello, Refused, Ack, Ping)
-_FROM_AGENT = (
-    events.AgentReady,
-    events.HostGpus,
-    events.PortsHeld,
-    events.PortsRefused,
-    events.PeersTried,
-    events.TaskStarted,
-    events.TaskNotStarted,
-    events.TaskOutput,
-    events.TaskSignalled,
-    events.SignalSent,
-    events.TaskExited,
-    events.TaskGone,
-    events.AgentClosed,
-    CommandData,
-    CommandCredit,
-    CommandEnded,
-)
-_FROM_LAUNCHER = (
-    events.HoldPorts,
-    events.ReleasePorts,
-    events.TryPeers,
-    events.SetCluster,
-    events.StartTask,
-    events.StopTasks,
-    events.SignalTask,
-    events.HoldOutput,
-    events.CloseAgent,
-    RunCommand,
-    CommandData,
-    CommandCredit,
-    CloseCommand,
-)
+_FROM_AGENT = (*get_args(events.AgentEvent), CommandData, CommandCredit, CommandEnded)
+_FROM_LAUNCHER = (*get_args(events.AgentCommand), RunCommand, CommandData, CommandCredit, CloseCommand)
 #: Between the launcher and a remote command that copies files, within the pipe of the command.
 FILES = (
     FileEntry,
@@ -432,7 +403,7 @@ def _shallow(value: Any, depth: int = 0) -> Any:
 
 
 class Channel:
-    """One end: messages in an order, whatever becomes of the connections under it. No input or output here.
+    """One end: messages in an order, whatever becomes of the connections under it.
 
     Args:
         decoder: makes the decoder of a new connection.
@@ -577,6 +548,19 @@ class Channel:
         del self._wire[:done]
         if count:
             self._wire[0] = memoryview(self._wire[0])[count:]
+
+    def write(self, fd: int, now: float) -> bool:
+        """Write `output` to a descriptor that does not block; whether it took all of it.
+
+        Raises:
+            OSError: its other end is closed.
+        """
+        try:
+            while buffers := self.output(now):
+                self.sent(os.writev(fd, buffers))
+        except BlockingIOError:
+            return False
+        return True
 
     @property
     def has_output(self) -> bool:

@@ -26,7 +26,6 @@ from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
 CLOSED_GRACE = 1.0
 ALIVE = 4.5
 _READ = 128 * 1024
-_MANY_BUFFERS = 512
 #: Connections that the kernel may keep until the agent accepts them.
 _BACKLOG = 8
 _CREDENTIALS = struct.Struct("3i")
@@ -171,12 +170,10 @@ class Connection:
 
     def _flush(self) -> None:
         """Send what the connection takes now."""
+        if self._writing < 0:
+            return
         try:
-            while self._writing >= 0 and (buffers := self.channel.output(time.monotonic())):
-                self.channel.sent(os.writev(self._writing, buffers[:_MANY_BUFFERS]))
-            self._wait_to_write(False)
-        except BlockingIOError:
-            self._wait_to_write(True)
+            self._wait_to_write(not self.channel.write(self._writing, time.monotonic()))
         except OSError:
             self._ended()
 

@@ -27,7 +27,6 @@ _PIPE_SIZE = 1024 * 1024
 _F_SETPIPE_SZ = 1031
 _READ = 128 * 1024
 _STDERR_LIMIT = 64 * 1024
-_MANY_BUFFERS = 512
 #: Seconds for a program to end after the end of its stdin; then it is killed.
 _CLOSING = 5.0
 
@@ -86,10 +85,8 @@ class PipeLink:
     def flush(self) -> None:
         """See `Link.flush`."""
         try:
-            while self._input >= 0 and (buffers := self._channel.output(0.0)):
-                self._channel.sent(os.writev(self._input, buffers[:_MANY_BUFFERS]))
-        except BlockingIOError:
-            return
+            if self._input >= 0:
+                self._channel.write(self._input, 0.0)
         except OSError:  # the agent has ended: reading shows it
             self.hang_up()
 
@@ -117,7 +114,6 @@ class LocalLink(PipeLink):
         self._stderr = stderr
         os.set_blocking(stderr, False)
         self._printed = b""
-        self._silent = False
         self._status: int | None = None
 
     def wait(self, seconds: float) -> str | None:
@@ -129,7 +125,7 @@ class LocalLink(PipeLink):
                 return None
             # Only watchdog and agent hold the other end of this pipe: its end wakes us. What remains then is
             # the moment until the kernel has made a zombie of the watchdog.
-            waiting = [] if self._silent else [self._stderr]
+            waiting = [self._stderr] if self._stderr >= 0 else []
             select.select(waiting, [], [], min(left, 0.05 if waiting else 0.0005))
         killed = os.WIFSIGNALED(self._status or 0)
         if killed and sweep.sweep(self.number, deadline - time.monotonic()):
@@ -156,26 +152,24 @@ class LocalLink(PipeLink):
         return self.wait(seconds)
 
     def _is_over(self) -> bool:
-        """Whether both watchdog (our child) and agent (not ours to reap) are gone."""
-        self._read_stderr()
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._status = status if pid else None
-        return self._silent and self._status is not None
-
-    def _read_stderr(self) -> None:
-        while not self._silent:
+        """Whether both watchdog (our child) and agent (not ours to reap) are gone: both hold this stderr."""
+        while self._stderr >= 0:
             try:
                 data = os.read(self._stderr, _STDERR_LIMIT)
             except BlockingIOError:
-                return
+                return False
             self._printed = (self._printed + data)[-_STDERR_LIMIT:]
-            self._silent = not data
+            if not data:
+                os.close(self._stderr)
+                self._stderr = -1
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._status is not None
 
     def close(self) -> None:
         """See `Link.close`."""
         self.hang_up()
-        self._silent = True
         for fd in (self._reading, self._stderr):
             if fd >= 0:
                 os.close(fd)

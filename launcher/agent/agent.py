@@ -134,15 +134,9 @@ class Agent:
 
     def _listen(self) -> None:
         """Listen to ended children, to SIGTERM and to the watchdog."""
-        waking, woken = os.pipe()
-        for fd in (waking, woken):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
-        self._wake = waking
+        self._wake = processes.wake_on(signal.SIGCHLD, signal.SIGTERM)
         for fd, callback in (
-            (waking, self._on_signal),
+            (self._wake, self._on_signal),
             (self._exits.fileno(), self._look_at_ended),
             (self._watchdog, self._on_watchdog),
         ):
@@ -226,7 +220,7 @@ class Agent:
     # ------------------------------------------------------------------ ended processes
 
     def _on_signal(self) -> None:
-        if signal.SIGTERM in _drain(self._wake):
+        if signal.SIGTERM in os.read(self._wake, 65536):
             self._cut("the agent ended: it was sent SIGTERM")
         self._look_at_ended()
 
@@ -345,11 +339,3 @@ class Agent:
         except OSError as error:
             why = f"no process to try it with: {error.strerror}"
             self._send(events.PeersTried("", events.now(), dict.fromkeys(command.addresses, why)))
-
-
-def _drain(fd: int) -> bytes:
-    """The numbers of the signals that woke us."""
-    try:
-        return os.read(fd, 65536)
-    except BlockingIOError:
-        return b""

@@ -66,18 +66,15 @@ def start(arguments: Mapping[str, Any]) -> int:
         if error.errno != errno.EADDRINUSE:
             raise
         return connect(arguments)
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
+    if os.fork():
         listener.close()
         return connect(arguments)
     try:
         os.setsid()
-        if os.fork() == 0:  # not the leader of its session: no terminal can become its own
-            processes.nothing_on(0, 1, 2)
-            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_IGN)
-            _listen_and_serve(arguments, listener)
+        processes.nothing_on(0, 1, 2)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        _listen_and_serve(arguments, listener)
     finally:
         os._exit(0)
 
@@ -153,13 +150,13 @@ def connect(arguments: Mapping[str, Any]) -> int:
     """Pump bytes between our stdin and stdout and the agent; ends when either side does.
 
     Args:
-        arguments: ``token``, ``agent``; ``age``: seconds since the agent was started.
+        arguments: ``token``, ``agent``.
     """
     number = int(arguments["agent"])
     agent = connect_to(str(arguments["token"]), _ACCEPTING)
     if agent is None:
         sweep.sweep(number, _KILLING)
-        _refuse(_no_agent(float(arguments.get("age", 0.0))))
+        _refuse("its agent ended while the connection was down")
         return 1
     closed = threading.Event()
     down = threading.Thread(target=_pump_down, args=(agent, number, closed), daemon=True)
@@ -203,16 +200,6 @@ def _write(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _no_agent(age: float) -> str:
-    try:
-        with open("/proc/uptime", "rb") as file:
-            up = float(file.read().split()[0])
-    except (OSError, ValueError, IndexError):
-        up = 0.0
-    restarted = f": the host was restarted {up:.0f} s ago" if 0 < up < age else ""
-    return f"its agent ended while the connection was down{restarted}"
 
 
 if __name__ == "__main__":

@@ -53,6 +53,17 @@ def show_as(command: str) -> None:
         return
 
 
+def wake_on(*numbers: int) -> int:
+    """A descriptor that does not block, and gives the numbers of these signals, a byte each, as they come."""
+    reading, writing = os.pipe()
+    for fd in (reading, writing):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    return reading
+
+
 def ended_child() -> Optional[int]:
     """The pid of a child of ours that is over and was not reaped yet; 0: none is over; ``None``: no child.
 

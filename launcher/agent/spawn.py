@@ -251,7 +251,9 @@ def entered(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
     Raises:
         FileNotFoundError: there is none.
     """
-    folder = _folder(venv)
+    folder = next((path for path in _folders(venv) if os.path.exists(f"{path}/bin/python")), None)
+    if folder is None:
+        raise FileNotFoundError(errno.ENOENT, "no such environment", venv)
     own = {"PATH": os.path.join(folder, "bin") + os.pathsep + environment.get("PATH", os.defpath)}
     if os.path.isdir(os.path.join(folder, "conda-meta")):
         own.update(CONDA_PREFIX=folder, CONDA_DEFAULT_ENV=os.path.basename(folder))
@@ -260,24 +262,15 @@ def entered(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
     return own
 
 
-def _folder(venv: str) -> str:
-    folders = [os.path.expanduser(venv)] if "/" in venv else _called(venv)
-    for folder in folders:
-        if os.path.exists(os.path.join(folder, "bin", "python")):
-            return os.path.abspath(folder)
-    raise FileNotFoundError(2, "no such environment", venv)
-
-
-def _called(name: str) -> List[str]:
-    """Folders of conda environments of this name, the listed ones first."""
-    listed = [folder for folder in _listed() if os.path.basename(folder) == name]
-    homes = [os.environ.get("CONDA_PREFIX", ""), *map(os.path.expanduser, _CONDA_HOMES)]
-    return listed + [os.path.join(home, "envs", name) for home in homes if home]
-
-
-def _listed() -> List[str]:
+def _folders(venv: str) -> List[str]:
+    """Where the environment may be; of a name: folders of conda environments, the listed ones first."""
+    if "/" in venv:
+        return [os.path.abspath(os.path.expanduser(venv))]
     try:
         with open(os.path.expanduser(_CONDA_LIST), encoding="utf-8", errors="surrogateescape") as file:
-            return [line.strip() for line in file]
+            listed = [line.strip() for line in file]
     except OSError:
-        return []
+        listed = []
+    homes = [os.environ.get("CONDA_PREFIX", ""), *map(os.path.expanduser, _CONDA_HOMES)]
+    named = [folder for folder in listed if os.path.basename(folder) == venv]
+    return named + [os.path.join(home, "envs", venv) for home in homes if home]

@@ -116,11 +116,7 @@ def _await(agent: int, launcher: int, deadline: Optional[Deadline]) -> int:
         launcher: our end of the pipe; -1: none.
         deadline: see `watch`.
     """
-    waking, woken = os.pipe()
-    for fd in (waking, woken):
-        os.set_blocking(fd, False)
-    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    waking = processes.wake_on(signal.SIGCHLD)
     poll = select.poll()
     poll.register(waking, select.POLLIN)
     if launcher >= 0:

@@ -12,7 +12,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from launcher.agent.processes import new_agent_number
@@ -240,19 +240,12 @@ class ReconnectingLink(threading.Thread):
         self.hang_up()
         if self._is_hopeless():
             return None
-        try:
-            program = self._hosts.run(self._host, KILL, {"agent": self._arguments["agent"]})
-        except TransportError:
-            return None
-        try:
+        agent = {"agent": self._arguments["agent"]}
+        with suppress(TransportError), closing(self._hosts.run(self._host, KILL, agent)) as program:
             while (left := until - time.monotonic()) > 0:
                 if program.recv(1) == b"":
                     return "it was killed" if program.wait(left) == 0 else None
                 select.select([program], [], [], left)
-        except TransportError:
-            pass
-        finally:
-            program.close()
         return None
 
     def close(self) -> None:
@@ -418,11 +411,10 @@ class ReconnectingLink(threading.Thread):
     def _connect(self) -> None:
         """Start the agent, or connect to it again; blocks for the time of a login."""
         self._attempts += 1
-        arguments = {**self._arguments, "age": time.monotonic() - self._began}
         try:
             if self._attempts > 1:
                 self._hosts.reconnect(self._host)
-            program = self._hosts.run(self._host, CONNECT if self._met else START, arguments)
+            program = self._hosts.run(self._host, CONNECT if self._met else START, self._arguments)
         except TransportError as error:
             if self._attempts == 1:
                 self._broke(error)

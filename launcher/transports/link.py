@@ -41,7 +41,7 @@ START, CONNECT, KILL = "launcher.agent.main:start", "launcher.agent.main:connect
 #: first.
 SILENCE, FIRST_ANSWER = 5.0, 15.0
 #: Seconds between two attempts to connect.
-_PAUSE = 0.5
+_PAUSE = 0.2
 #: Seconds for the last acknowledgement to be sent; for an agent to end after `ReconnectingLink.close`.
 _LAST_ACK, _CLOSING = 1.0, 10.0
 #: Seconds in which a connection that was lost may well be back.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 
@@ -20,9 +19,6 @@ _LISTED = 10
 _LONGEST = 2000
 #: What Python writes before the stack of a thread when it gets SIGABRT.
 _STACKS = b" (most recent call first):\n"
-
-_NOT_STARTED = (Reason.NOT_FOUND, Reason.NOT_RUNNABLE)
-_BY_ITSELF = (Reason.EXIT, Reason.SIGNAL, Reason.OUT_OF_MEMORY, *_NOT_STARTED)
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = (
@@ -80,18 +76,12 @@ def failure_report(report: Report, paths: RunPaths, last_lines: bool = True) -> 
         paths: of the run; its logs have the last lines of the tasks.
         last_lines: whether to show the last lines of the task, or only where its log is.
     """
-    lines: list[str] = []
     failure = report.failure
-    if failure is not None:
-        first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
-        lines.append(f"launch: {first}{failure.text}")
-        lines += _about_task(report, failure, paths, last_lines)
-        lines += _also_failed(report, failure, paths)
-    for task in report.tasks:
-        if task.unkillable:
-            pids = ", ".join(map(str, task.unkillable))
-            lines.append(f"launch: {task.task} on {task.host}: pid {pids} survived SIGKILL")
-    return "".join(f"{line}\n" for line in lines)
+    if failure is None:
+        return ""
+    first = "first to fail: " if failure.task and len(report.tasks) > 1 else ""
+    lines = [f"launch: {first}{failure.text}", *_about_task(report, failure, paths, last_lines)]
+    return "".join(f"{line}\n" for line in (*lines, *_also_failed(report, failure, paths)))
 
 
 def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: bool) -> list[str]:
@@ -108,10 +98,9 @@ def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: b
     last = [*lines[-_LAST:], *(lines[block.stop - 1 : block.stop] if block else [])]
     tips = [f"  hint: {hint}" for hint in [*hints(last), hint] if hint]
     started = any(task.task == failure.task and task.started_at is not None for task in report.tasks)
-    log = paths.log(failure.task)
-    if not lines and (not started or failure.reason in _NOT_STARTED or not os.path.exists(log)):
+    if not lines and not started:
         return tips
-    tips.append(f"  log: {printable(log)}")
+    tips.append(f"  log: {printable(paths.log(failure.task))}")
     if not last_lines:
         return tips
     if not lines:
@@ -144,8 +133,7 @@ def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]
     others = [
         task
         for task in report.tasks
-        if task.task != failure.task and task.state is TaskState.FAILED and task.reason in _BY_ITSELF
-        if not task.sidecar
+        if task.task != failure.task and task.state is TaskState.FAILED and not task.sidecar
     ]
     if not others:
         return []
@@ -159,10 +147,8 @@ def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]
 def _other(task: TaskReport, exception: str, paths: RunPaths) -> str:
     """``worker/1 on node1 (exit code 1, the same exception)``."""
     host = "" if task.task.names(task.host) else f" on {task.host}"
-    code, signal = task.status
-    why = task.detail or (f"signal {signal}" if code is None else f"exit code {code}")
     same = ", the same exception" if exception and _exception(paths.log(task.task)) == exception else ""
-    return f"{task.task}{host} ({why}{same})"
+    return f"{task.task}{host} ({task.detail}{same})"
 
 
 def _exception(log: str) -> str:

@@ -52,7 +52,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
     if run_dir is not None and not run_dir:
         raise JobError([Fault("--run-dir", "the name is empty", "expected a folder")])
     paths = RunPaths(f"{runs_folder()}/{job}" if run_dir is None else os.path.abspath(run_dir))
-    made = _make(paths.root, new=run_dir is None)
+    made = _make(paths.root)
     try:
         os.mkdir(paths.logs, 0o700)
         record = {"schema": 1, "job": job, "started_at": time.time(), **this_process()._asdict()}
@@ -82,14 +82,14 @@ def unfinished(job: str) -> list[Run]:
     return [run for run in runs if run is not None and run.agents]
 
 
-def _make(root: str, new: bool) -> bool:
+def _make(root: str) -> bool:
     """Make the folder, unless it is there and empty. Returns whether it was made."""
     try:
         os.makedirs(os.path.dirname(root), mode=0o700, exist_ok=True)
         os.mkdir(root, 0o700)
         return True
     except OSError as error:
-        if new or not isinstance(error, FileExistsError) or error.filename != root:
+        if not isinstance(error, FileExistsError) or error.filename != root:
             raise _cannot_make(root, error) from error
     try:
         found = sorted(os.listdir(root))

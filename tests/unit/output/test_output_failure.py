@@ -48,8 +48,7 @@ def logged(tmp_path: Path) -> Logged:
 def test_the_whole_report(logged: Logged):
     others = [failed("worker/2", 3), failed("board/0", 1, sidecar=True)]
     others += [task_report("ps/0", state=TaskState.STOPPED, reason=Reason.STOPPED)]
-    stuck = task_report("worker/0", state=TaskState.STOPPED, reason=Reason.STOPPED, unkillable=(77, 78))
-    ended = report(stuck, failed("worker/1", host="node2"), *others, failure=FAILURE, exit_code=7)
+    ended = report(failed("worker/1", host="node2"), *others, failure=FAILURE, exit_code=7)
     assert logged.text(ended, b"step 1\rstep 2\n\x1b[31mbad\x1b[0m\n\n") == (
         "launch: first to fail: worker/1 failed on node2: exit code 7\n"
         "  its last lines:\n"
@@ -58,7 +57,6 @@ def test_the_whole_report(logged: Logged):
         "  hint: look at its log\n"
         "  log: /runs/1/logs/worker-1.log\n"
         "  also failed: worker/2 on node1 (exit code 3)\n"
-        "launch: worker/0 on node1: pid 77, 78 survived SIGKILL\n"
     )
 
 

@@ -358,9 +358,14 @@ class FeedCall:
         alive, wanting = self.feed.alive, self._wanting()
         connected = {name for name, channel in self.feed.channels.items() if channel.connected}
         missing = [name for name in wanting if name not in connected]
-        if missing and (self._in_step or missing == alive or not self._gathered()):
-            self._explain(missing)
         feed, ended = f"feed {self.feed.name!r}", self.feed.ended
+        rows_wait = missing and (self._in_step or missing == alive or not self._gathered())
+        if rows_wait and (begun := self._waiting.due()):
+            lines = self.feed.last_lines(missing[0])
+            hint = (
+                f"last line of {missing[0]}: {lines[-1]}" if lines else "importing TensorFlow takes seconds"
+            )
+            self.feed.notice(f"{begun} {listed(missing)} to ask for rows of the {feed} ({hint})")
         if not alive and now - max([end.at for end in ended.values()], default=0.0) > LONELY:
             endings = listed([f"{name} {end.reason}" for name, end in ended.items()])
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
@@ -372,25 +377,11 @@ class FeedCall:
         if not late:  # only the source of the rows is awaited
             self._moved = now
         elif now - self._moved > self.timeout:
-            raise self._too_late(late)
-
-    def _explain(self, missing: Sequence[str]) -> None:
-        """Name the tasks that have not opened the feed, while rows wait for them."""
-        if not (begun := self._waiting.due()):
-            return
-        lines = self.feed.last_lines(missing[0])
-        hint = f"last line of {missing[0]}: {lines[-1]}" if lines else "importing TensorFlow takes seconds"
-        self.feed.notice(f"{begun} {listed(missing)} to ask for rows of the feed {self.feed.name!r} ({hint})")
-
-    def _too_late(self, late: Sequence[str]) -> FeedError:
-        channels = self.feed.channels
-        stuck = [name for name in late if name not in channels or not channels[name].hungry]
-        if self.inference and not stuck:
-            missing = sum([channels[name].missing for name in late])
-            return FeedError(
-                f"{', '.join(late)}: {missing:,} {'result is' if missing == 1 else 'results are'} missing in "
-                f"the feed {self.feed.name!r}, for {self.timeout:g} s, and more rows are asked for: "
-                "batch_results() must be given one result for each row"
+            stuck = [name for name in late if name in missing or not self.feed.channels[name].hungry]
+            if stuck or not self.inference:
+                lines = [line for task in stuck for line in self.feed.last_lines(task)]
+                raise FeedTimeout(", ".join(stuck or late), self.timeout, lines)
+            raise FeedError(
+                f"{feed}: {', '.join(late)} asked for more rows, and for {self.timeout:g} s results are "
+                "missing: batch_results() must be given one result for each row"
             )
-        lines = [line for task in stuck for line in self.feed.last_lines(task)]
-        return FeedTimeout(", ".join(stuck or late), self.timeout, lines)

@@ -2,8 +2,8 @@
 `Partition`: what it sends.
 
 The sending thread takes partitions of the present call, makes their chunks, which runs the user's code, and
-sends them, which takes as long as the task does; both without the lock. When the connection ends, it gives
-the partitions that are not finished back to their call.
+sends them, which takes as long as the task does; both without the lock. When the connection has ended, the
+partitions that are not finished go back to their call.
 """
 
 from __future__ import annotations
@@ -261,12 +261,7 @@ class WorkerChannel:
     def late(self) -> bool:
         """Whether the task has rows, or owes results."""
         waits = self._sent > self._consumed and not self.hungry
-        return not self.terminated and (waits or self.missing > 0)
-
-    @property
-    def missing(self) -> int:
-        """Results that are missing, at least."""
-        return sum([partition.missing for partition in self._unanswered])
+        return not self.terminated and (waits or any(it.missing > 0 for it in self._unanswered))
 
     def close(self, reason: str = "", ended: bool = False) -> None:
         """End the connection. Frames that the task has sent are still received.
@@ -310,14 +305,13 @@ class WorkerChannel:
                 partition = partitions.popleft()
                 partition.call.finished(partition)
 
-    def _give_back(self, reason: str) -> None:
-        """Give the partitions that are not finished back; those of a function that takes no more are done."""
-        partitions = [*self._unconsumed, *self._unanswered]
-        self._unconsumed.clear()
-        self._unanswered.clear()
-        self._sending, self.window = None, 0
-        for partition in partitions:
-            partition.call.given_back(partition, "" if self.terminated else f"{self.task} is lost ({reason})")
+    def _give_back(self) -> None:
+        """Give the partitions that are not finished back, but the one that is being sent."""
+        loss = f"{self.task} is lost ({self._reason or 'its connection broke'})"
+        for partition in [*self._unconsumed, *self._unanswered]:
+            if partition is not self._sending:
+                (self._unanswered if partition.call.inference else self._unconsumed).remove(partition)
+                partition.call.given_back(partition, "" if self.terminated else loss)
 
     # The thread that receives.
 
@@ -341,6 +335,8 @@ class WorkerChannel:
                 if self.feed.call is not None:
                     self.feed.call.fail(failed)
             self._changed()
+            self.wake.wait_for(lambda: self._reason is not None, _BROKEN)
+            self._give_back()
 
     def _received(self, kind: int, buffers: list[memoryview]) -> None:
         # This takes long: without the lock.
@@ -391,8 +387,8 @@ class WorkerChannel:
             hang_up(self._sock)
             self._receiver.join()  # what has come before the end counts
             with self.wake:
-                self.wake.wait_for(lambda: self._reason is not None, _BROKEN)
-                self._give_back(self._reason or "its connection broke")
+                self._sending = None
+                self._give_back()
                 self._changed()
             self._sock.close()
 
@@ -410,7 +406,7 @@ class WorkerChannel:
             while not self.over:
                 call = self.feed.call
                 if self.terminated:
-                    self._give_back("")
+                    self._give_back()
                 elif call is not None and self._opened:
                     if call.offers(self):
                         return call

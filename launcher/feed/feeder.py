@@ -63,8 +63,6 @@ class Feeder:
         }
         self._error: BaseException | None = None
         self._closed = False
-        #: Channels whose threads may run, also of connections that were replaced.
-        self._channels: list[WorkerChannel] = []
 
     # Events of the tasks.
 
@@ -78,7 +76,6 @@ class Feeder:
                 if (old := feed.channels.pop(peer.task, None)) is not None:
                     old.close("the feed was opened again")
                 channel = feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.sock)
-                self._channels = [*(old for old in self._channels if old.connected), channel]
                 channel.start()
                 return
         with peer.sock as sock, suppress(OSError):  # the task may have ended
@@ -225,7 +222,7 @@ class Feeder:
                     feed.call.fail(FeedError("the feeder was closed"))
                 for channel in feed.channels.values():
                     channel.close("" if orderly else _OVER)
-            channels = self._channels
+            channels = [channel for feed in self._feeds.values() for channel in feed.channels.values()]
         for channel in channels:
             channel.join(_THREAD)
 

@@ -69,13 +69,6 @@ def is_array(value: object) -> bool:
     return ndarray is not None and isinstance(value, ndarray) and value.ndim > 0
 
 
-def is_columns(value: object) -> bool:
-    """Whether this is a tuple of arrays, or a dict of arrays; they may differ in length."""
-    if isinstance(value, Mapping):
-        return bool(value) and all(map(is_array, value.values()))
-    return isinstance(value, tuple) and bool(value) and all(map(is_array, value))
-
-
 def columnar(data: Any) -> Block | None:
     """Arrays in one of their forms, pandas frames and series as arrays; ``None``: it is neither.
 
@@ -84,8 +77,8 @@ def columnar(data: Any) -> Block | None:
     """
     if is_array(data):
         return data
-    if is_columns(data):
-        columns = list(data.values() if isinstance(data, Mapping) else data)
+    columns = data if isinstance(data, tuple) else tuple(data.values()) if isinstance(data, Mapping) else ()
+    if columns and all(map(is_array, columns)):
         lengths = [len(column) for column in columns]
         if len(set(lengths)) > 1:
             raise refused(f"columns of {', '.join(map(str, lengths))} rows", "one length")

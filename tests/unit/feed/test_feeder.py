@@ -97,6 +97,26 @@ def test_partitions_of_a_lost_task_are_fed_again_whole(tmp_path: Path, repeatabl
         assert not fed.is_alive() and sorted(flat([got])) == list(range(3000))
 
 
+def test_rows_of_a_lost_task_do_not_wait_for_the_source(tmp_path: Path):
+    more = threading.Event()
+
+    def live() -> Iterator[range]:
+        yield range(10)
+        more.wait(40)
+
+    with Lab(tmp_path) as lab:
+        first, second = lab.feed(0), lab.feed(1)
+        fed = lab.run(lab.feeder.train, live())
+        assert first.next_batch(5) == list(range(5))
+        lab.run(first.next_batch, 10)
+        lab.feeder.lost("worker/0", 1, "killed")
+        assert second.next_batch(10) == list(range(10)) and not more.is_set()
+        second.terminate()
+        more.set()
+        fed.join(20)
+        lab.errors.clear()  # of the task that was lost
+
+
 def test_exactly_once_raises_instead(tmp_path: Path):
     with Lab(tmp_path, exactly_once=True) as lab:
         feed = lab.feed(0)
@@ -281,7 +301,7 @@ def test_too_many_results_or_none(tmp_path: Path):
         assert len(feed.next_batch(10)) == 6
         lab.run(feed.next_batch, 10)
         soon(lambda: lab.errors)
-        assert "worker/0: 10 results are missing" in str(lab.errors[0])
+        assert "worker/0 asked for more rows, and for 0.5 s results are missing" in str(lab.errors[0])
 
 
 # ---------------------------------------------------------------------------------------- batches

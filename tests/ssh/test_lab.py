@@ -7,13 +7,11 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.local.seeing import alive
 from tests.ssh.host import TIME_LIMIT, LabHost, until
 from tests.ssh.lab import Lab
 
@@ -102,20 +100,6 @@ def test_cut_is_silence_and_restore_brings_all_of_it(echo: subprocess.Popen[byte
     until(hosts[0].answers, TIME_LIMIT, "it answers again")
 
 
-def test_delay(echo: subprocess.Popen[bytes], hosts: list[LabHost]):
-    hosts[0].netem("delay 300ms")
-    since = time.monotonic()
-    assert answer(echo, b"two\n", TIME_LIMIT) == b"two\n"
-    assert time.monotonic() - since >= 0.3
-    hosts[0].netem_off()
-
-    def soon() -> bool:
-        since = time.monotonic()
-        return answer(echo, b"three\n", TIME_LIMIT) == b"three\n" and time.monotonic() - since < 0.3
-
-    assert any(soon() for _ in range(20))
-
-
 def test_healing_undoes_everything_at_once(lab: Lab, hosts: list[LabHost]):
     host = hosts[0]
     ssh(lab, host, "mkdir -p deep/er && touch deep/er/x; ln -s / link; setsid sleep 600 >/dev/null 2>&1 &")
@@ -158,39 +142,3 @@ def test_nothing_stays_when_its_owner_is_killed():
         TIME_LIMIT,
         "its processes are gone",
     )
-
-
-def test_a_warden_that_is_killed_takes_all_but_the_folder_which_the_next_lab_removes():
-    with Lab(2, numbers=ASIDE) as lab:
-        warden = _parent(_parent(lab.hosts[0].pid))
-        os.kill(warden, signal.SIGKILL)
-        pids = [host.pid for host in lab.hosts]
-        until(lambda: not any(map(alive, (warden, *pids))), TIME_LIMIT, "the hosts are gone")
-        assert lab.folder.exists()
-        until(lambda: lab.subnet + "." not in _addresses(), TIME_LIMIT, "its cable is gone")
-        (lab.folder / "stale").touch()
-        with Lab(1, numbers=[lab.number]) as other:
-            assert other.folder == lab.folder
-            assert not (other.folder / "stale").exists()
-            assert ssh(other, other.hosts[0], "exit 7").returncode == 7
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def _addresses() -> str:
-    return subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True, timeout=60).stdout
-
-
-def test_a_lab_that_can_not_be_built_leaves_nothing_and_says_why():
-    asked: list[int] = []
-
-    def numbers() -> Iterator[int]:
-        for number in ASIDE:
-            asked.append(number)
-            yield number
-
-    with pytest.raises(RuntimeError, match="no lab: a host did not come up: .*no-such-folder"):
-        Lab(2, show=["/tmp/no-such-folder"], numbers=numbers())
-    assert not Path(f"/var/tmp/tf-launcher-lab-{os.getuid()}-{asked[-1]}").exists()

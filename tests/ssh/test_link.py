@@ -213,17 +213,6 @@ def test_an_agent_that_goes_on_in_time_is_left_alone(opened: Callable[..., Reach
     here.counted(500)
 
 
-def test_a_launcher_that_is_gone_is_noticed_in_seconds(here: Reach):
-    """Its connection is closed, and nobody comes back."""
-    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & sleep 600"])
-    since = time.monotonic()
-    here.fleet.cut(reachable=False)
-    here.gone(within=20)
-    assert time.monotonic() - since > 0.9
-    here.fleet.reachable = True
-    assert here.agent.to_the_end(TIME_LIMIT) == "its agent ended while the connection was down"
-
-
 def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
     """The task, the agent, everything is over while there is no connection."""
     here.agent.started("worker/0", ["sh", "-c", "sleep 0.5; echo done; exit 9"])
@@ -255,40 +244,6 @@ def _cpu(pid: int) -> tuple[int, int]:
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
     return int(fields[11]), int(fields[12])
-
-
-def test_a_link_that_hung_up_ends_without_a_reader(here: Reach):
-    here.agent.start("worker/0", ["python3", "-c", FLOOD])
-    here.agent.wait(events.TaskStarted, "worker/0")
-    here.link.hang_up()
-    assert here.link.wait(TIME_LIMIT) == ""
-    here.gone()
-
-
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        (0, "its watchdog was killed"),
-        (1, "the agent ended: it was killed"),
-    ],
-)
-def test_watchdog_or_agent_is_killed(here: Reach, index: int, message: str):
-    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
-    here.agent.prints("worker/0", b"up")
-    os.kill(here.keepers()[index], 9)
-    assert here.agent.to_the_end(TIME_LIMIT) == message
-    here.gone()
-
-
-def test_all_of_it_is_killed_on_demand(here: Reach):
-    here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; sleep 600"])
-    here.agent.prints("worker/0", b"up")
-    os.kill(here.keepers()[1], 19)
-    here.link.hang_up()
-    assert here.link.wait(0.2) is None
-    # That it was is known in a second, or a little later.
-    assert (here.link.kill(TIME_LIMIT) or here.link.wait(TIME_LIMIT)) == "it was killed"
-    assert here.alive() == []
 
 
 def test_it_can_not_be_killed_where_it_can_not_be_reached(here: Reach):

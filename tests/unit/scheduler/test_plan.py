@@ -143,11 +143,12 @@ def test_classic_flags_by_role():
 
 
 def test_every_placeholder():
-    words = (
+    names = (
         "job_name task_index rank world_size task_address task_host task_port cluster_spec tf_config ps_hosts"
         " worker_hosts chief_hosts evaluator_hosts my_own_hosts num_ps num_workers num_worker num_chief"
         " num_evaluator num_my_own"
-    ).split()
+    )
+    words = names.split()
     program = Program.of(["run", *(f"{{{word}}}" for word in words)])
     board = Role("my-own", 1, program, sidecar=True)
     task = plan(

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(records, indent=2))
     elif records:
-        print_table(_HEADERS, [_row(record) for record in records], crop="command")
+        print_table(_HEADERS, [_row(record) for record in records], crop=True)
     else:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
         print(f"nothing is running{hint}", file=sys.stderr)

@@ -1,57 +1,32 @@
-"""Prints a table as wide as its cells; one column may be cut at the edge of a terminal."""
+"""Prints a table as wide as its cells."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 
-from launcher.text import printable
+from launcher.text import printable, shortened
 
 #: Columns of numbers.
 _RIGHT = frozenset({"slots", "max slots", "port", "pid", "processes", "CPU", "memory", "time"})
-#: The narrowest that a column is cut to.
-_NARROWEST = 12
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: str = "") -> None:
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: bool = False) -> None:
     """Print rows under their headers; columns that are empty in every row are left out.
 
     Args:
         headers: a name for each column.
         rows: the cells.
-        crop: the header of the last column, if it may be cut to the width of a terminal.
+        crop: cut lines at the edge of a terminal.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
-    used = [n for n in range(len(headers)) if any(row[n] for row in cells)]
-    widths = {n: max(map(_width, (headers[n], *(row[n] for row in cells)))) for n in used}
-    if crop and sys.stdout.isatty():
-        last = headers.index(crop)
-        others = sum(widths[n] + 2 for n in used if n != last)
-        room = max(_NARROWEST, shutil.get_terminal_size().columns - others)
-        for row in cells:
-            row[last] = _cropped(row[last], room)
-    for line in (list(headers), *cells):
-        padded = (_padded(line[n], widths[n], headers[n] in _RIGHT) for n in used)
-        print("  ".join(padded).rstrip())
-
-
-def _padded(text: str, width: int, right: bool) -> str:
-    space = " " * (width - _width(text))
-    return space + text if right else text + space
-
-
-def _cropped(text: str, width: int) -> str:
-    if _width(text) <= width:
-        return text
-    while _width(text) >= width:
-        text = text[:-1]
-    return text + "…"
-
-
-def _width(text: str) -> int:
-    """Columns of a terminal."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+    widths = {
+        n: max(len(header), *(len(row[n]) for row in cells))
+        for n, header in enumerate(headers)
+        if any(row[n] for row in cells)
+    }
+    columns = shutil.get_terminal_size().columns if crop and sys.stdout.isatty() else sys.maxsize
+    for line in (headers, *cells):
+        padded = (line[n].rjust(w) if headers[n] in _RIGHT else line[n].ljust(w) for n, w in widths.items())
+        print(shortened("  ".join(padded).rstrip(), columns))

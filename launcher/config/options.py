@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from launcher.config.values import duration, env_name
 from launcher.errors import Fault
 from launcher.job import CHIEF_ROLES, RESERVED_VARIABLES, Role
+from launcher.text import listed
 
 
 class JobFile(NamedTuple):
@@ -75,35 +76,30 @@ def drained(
         words: ``60s``, ``evaluator=5m``: what follows ``--drain``.
         faults, notes: new ones go there.
     """
-    never = {role.name: "it is a sidecar, which is stopped with the job" for role in roles if role.sidecar}
-    never.update(dict.fromkeys(CHIEF_ROLES, "the job is done when the chief is"))
-    names = sorted({role.name for role in roles} - never.keys())
+    fixed = {*CHIEF_ROLES, *(role.name for role in roles if role.sidecar)}
+    names = sorted({role.name for role in roles} - fixed)
     # Roles that may end by themselves without the job being done; a ps and most other services never end.
-    may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - never.keys()
-    of_files = {role.name: role.drain for role in roles if role.drain is not None}
+    may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - fixed
+    of_files = {role.name for role in roles if role.drain is not None}
     times: dict[str, float] = {}
     general: float | None = None
     for word in words:
         name, named, text = word.rpartition("=")
         option = f"--drain {name}=" if name else "--drain"
-        fit = f"one of {', '.join(names)}" if names else "workers, or an evaluator, beside it"
         try:
             seconds = duration(text)
         except ValueError as error:
             faults.append(Fault(option, f"{text!r} is not a duration", str(error)))
             continue
-        if named and not name:
-            faults.append(Fault(option, f"{word!r} names no role", "expected 60s, or ROLE=60s"))
-        elif name in never and any(role.name == name for role in roles):
-            faults.append(Fault(option, never[name], f"expected {fit}"))
-        elif name and roles and name not in names:
-            faults.append(Fault(option, f"there is no role {name!r}", f"expected {fit}"))
-        elif name:
+        if named and name not in names and (roles or not name):
+            expected = f"expected ROLE=S with {listed(names) or 'a worker, or an evaluator'}"
+            faults.append(Fault(option, f"{name!r} can't go on when the job is done", expected))
+        elif named:
             times[name] = seconds
         else:
             general = seconds
     if general is not None:
-        times = {**dict.fromkeys(may_end - of_files.keys(), general), **times}
+        times = {**dict.fromkeys(may_end - of_files, general), **times}
     chief = any(role.name in CHIEF_ROLES for role in roles)
     if not faults and not any(role.name in times and (chief or role.service) for role in roles):
         notes.append("--drain changes nothing here: it is for workers beside a chief, and for an evaluator")

@@ -65,10 +65,10 @@ def test_drain(words: str, roles: tuple[Role, ...], times: dict[str, float], not
     [
         ("soon", "--drain: 'soon' is not a duration; expected seconds, or a number and s, m, h or d, as in 90 or 5m"),
         ("ps=soon", "--drain ps=: 'soon' is not a duration; expected seconds, or a number and s, m, h or d, as in 90 or 5m"),
-        ("=5", "--drain: '=5' names no role; expected 60s, or ROLE=60s"),
-        ("evaluator=5", "--drain evaluator=: there is no role 'evaluator'; expected one of ps, worker"),
-        ("chief=5", "--drain chief=: the job is done when the chief is; expected one of ps, worker"),
-        ("board=5", "--drain board=: it is a sidecar, which is stopped with the job; expected one of ps, worker"),
+        ("=5", "--drain: '' can't go on when the job is done; expected ROLE=S with ps, worker"),
+        ("evaluator=5", "--drain evaluator=: 'evaluator' can't go on when the job is done; expected ROLE=S with ps, worker"),
+        ("chief=5", "--drain chief=: 'chief' can't go on when the job is done; expected ROLE=S with ps, worker"),
+        ("board=5", "--drain board=: 'board' can't go on when the job is done; expected ROLE=S with ps, worker"),
     ],
 )  # fmt: skip
 def test_faults_of_drain(word: str, fault: str):

@@ -6,15 +6,14 @@ import argparse
 import os
 from collections.abc import Callable
 
+from launcher.runs.run import RunState, all_runs, tasks
+
 SUMMARY = "print the completion script of a shell"
 
 EXAMPLES = """\
 launch completion bash > ~/.local/share/bash-completion/completions/launch
 launch completion zsh > ~/.zfunc/_launch      with fpath+=(~/.zfunc) before compinit in ~/.zshrc
 eval "$(launch completion bash)"              for this shell only"""
-
-#: Set by the script when a shell asks for the completions of a command line.
-ASKED = "_ARGCOMPLETE"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +43,7 @@ def complete(parser_of: Callable[[str], argparse.ArgumentParser], commands: list
     words = [word for word in before[:-1] if word]
     if len(words) > 1 and words[1] in commands:
         # argcomplete drops the words before this number: the command.
-        os.environ[ASKED] = "2"
+        os.environ["_ARGCOMPLETE"] = "2"
         argcomplete.autocomplete(parser_of(words[1]), always_complete_options=False)
         return
 
@@ -53,7 +52,8 @@ def complete(parser_of: Callable[[str], argparse.ArgumentParser], commands: list
         return [*names, *FilesCompleter()(prefix)]
 
     parser = parser_of("run")
-    _action(parser, "program").completer = commands_and_files  # type: ignore[attr-defined]
+    program = next(action for action in parser._actions if action.dest == "program")
+    program.completer = commands_and_files  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 
@@ -64,23 +64,10 @@ def completes(action: argparse.Action, names: Callable[[], list[str]]) -> None:
 
 def unfinished_runs() -> list[str]:
     """The names of runs that have no report."""
-    return [name for name, folder in _runs() if not os.path.exists(f"{folder}/report.json")]
+    return [run.job for run in all_runs() if run.state is not RunState.ENDED]
 
 
 def runs_and_tasks() -> list[str]:
     """The names of all runs, and of the tasks of the newest."""
-    runs = _runs()
-    logs = sorted(os.listdir(f"{runs[-1][1]}/logs")) if runs else []
-    stems = (name.removesuffix(".log").rpartition("-") for name in logs)
-    return [*(name for name, _ in runs), *(f"{role}/{index}" for role, _, index in stems if role)]
-
-
-def _runs() -> list[tuple[str, str]]:
-    from launcher.runs.run import runs_folder
-
-    folder = runs_folder()
-    return [(name, f"{folder}/{name}") for name in sorted(os.listdir(folder))]
-
-
-def _action(parser: argparse.ArgumentParser, dest: str) -> argparse.Action:
-    return next(action for action in parser._actions if action.dest == dest)
+    runs = all_runs()
+    return [*(run.job for run in runs), *(tasks(runs[-1]) if runs else ())]

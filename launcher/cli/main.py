@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from launcher.cli import completion
 from launcher.errors import HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.text import nearest, printable
 
@@ -57,8 +56,10 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit code; every error of ours is printed by then.
     """
-    if completion.ASKED in os.environ:
-        completion.complete(_parser, list(COMMANDS))
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
+        from launcher.cli.completion import complete
+
+        complete(_parser, list(COMMANDS))
     name = argv[0] if argv and argv[0] in COMMANDS else "run"
     rest = argv[1:] if argv and argv[0] == name else argv
     command = importlib.import_module(COMMANDS[name])

@@ -267,11 +267,11 @@ def _script_and_runs(launch: Launch, tmp_path: Path) -> tuple[str, dict[str, str
     script = tmp_path / "launch.bash"
     script.write_bytes(launch("completion", "bash").stdout)
     runs = tmp_path / "state" / "tf-launcher" / "runs"
+    plan = {"tasks": [{"task": task} for task in ("worker/0", "worker/1", "ps/0", "my-role/0")]}
     for name in ("20261121-070000-aaaaa", "20261121-080000-bbbbb"):
-        (runs / name / "logs").mkdir(parents=True)
+        (runs / name).mkdir(parents=True)
+        (runs / name / "plan.json").write_text(json.dumps(plan))
     (runs / "20261121-070000-aaaaa" / "report.json").touch()
-    for log in ("worker-0", "worker-1", "ps-0", "my-role-0"):
-        (runs / "20261121-080000-bbbbb" / "logs" / f"{log}.log").touch()
     (tmp_path / "here").mkdir()
     for name in ("steps.py", "lab.yaml"):
         (tmp_path / "here" / name).touch()

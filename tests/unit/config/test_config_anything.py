@@ -1,4 +1,4 @@
-"""Whatever is given, there are hosts or a ``HostfileError``: no other exception, and no blow-up."""
+"""Whatever is given, there are hosts, a job or faults: no other exception, and no blow-up."""
 
 # A line of a table is one case.
 # ruff: noqa: E501
@@ -12,7 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.config.hostfile import parse_hostfile, parse_list
+from launcher.config.jobfile import parse_job
 from launcher.errors import HostfileError
+from launcher.transports import sections
 
 #: Examples of each property; some thousands for a long search.
 EXAMPLES = 200
@@ -24,7 +26,7 @@ PIECES = [
     "\ufeff", "é", "port=99999", "user=", "127.0.0.1",
 ]  # fmt: skip
 YAML_PIECES = [
-    "hosts:", "defaults:", "name:", "name: ", "slots: ", "gpus: ", "env: ", "labels: ", "roles: ", "address: ",
+    "hosts:", "defaults:", "roles:", "worker: ", "count: ", "env: ", "command: ", "docker: ", "options: ", "drain: ", "name:", "name: ", "slots: ", "gpus: ", "env: ", "labels: ", "roles: ", "address: ",
     "\n", "\n  ", "\n- ", "\n  - ", "- ", "{", "}", "[", "]", ", ", ": ", "? ", "&a ", "*a", "<<: ", "!!str ", "!x ",
     "|\n", ">\n ", "'", '"', "#", "---\n", "...\n", "%YAML 1.1\n", "\t", "null", "~", "2", "n[1-3]", "x", "A",
     '"\\ud800"', '"\\UFFFFFFFF"', "\x85", "\u2028", "@", "`",
@@ -65,6 +67,16 @@ def test_hosts_or_faults(text: str, source: str) -> None:
         assert host.name.isascii()
         assert not set(host.name) & set(" []@,/'\"\\")
         assert host.slots is None or host.slots >= 1
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    yamlish, st.sampled_from(["", "command: a\nroles:\n  worker: 1\n", "command: a\nroles:\n  worker:\n    "])
+)
+def test_a_job_or_faults(text: str, start: str) -> None:
+    found = parse_job(start + text, "j", {}, sections())
+    assert "\n".join(map(str, found.faults)).encode() or found.roles
+    assert all(role.count > 0 and role.program.name for role in found.roles)
 
 
 def _table(entry: str, count: int) -> str:

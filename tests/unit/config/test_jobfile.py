@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from launcher.config import values
 from launcher.config.jobfile import JobFile, parse_job
@@ -290,29 +288,3 @@ def test_single_values():
         for text in texts:
             with pytest.raises(ValueError, match="^expected "):
                 read(text)
-
-
-PIECES = [
-    "program: ", "command: ", "roles:", "roles: ", "worker: ", "ps: ", "chief: ", "count: ", "gpus: ", "resources: ",
-    "hosts: ", "labels: ", "env: ", "timeout: ", "grace: ", "flags: ", "on_failure: ", "workdir: ", "service: ",
-    "docker: ", "image: ", "memory: ", "options: ", "drain: ", "sidecar: ",
-    "\n", "\n  ", "\n    ", "\n- ", "- ", "{", "}", "[", "]", ", ", ": ", "&a ", "*a", "<<: ", "!!str ", "|\n ", "'",
-    '"', "#", "---\n", "a.py", "-m", "2", "1", "0", "5m", "n[1-3]", "fe80::1", "null", "yes", "\\", "\t", '"\\ud800"',
-]  # fmt: skip
-pieces = st.lists(st.sampled_from(PIECES), max_size=16).map("".join)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.one_of(
-        st.text(max_size=60),
-        pieces.map(lambda text: "program: a\nroles:\n  worker: 1\n" + text),
-        pieces.map(lambda text: "program: a\nroles:\n  worker:\n    " + text),
-    )
-)
-def test_any_text_is_a_job_or_has_faults(text: str):
-    found = parse_job(text, "j", {}, sections())
-    "\n".join(map(str, found.faults)).encode()
-    if not found.faults:
-        assert found.roles
-        assert all(role.count > 0 and role.program.name for role in found.roles)

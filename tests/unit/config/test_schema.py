@@ -44,19 +44,6 @@ def read(text: str) -> tuple[dict[str, Any], list[str]]:
     return given, [str(fault) for fault in faults.all()]
 
 
-@pytest.mark.parametrize(
-    ("text", "given"),
-    [
-        ("one: 010\nlist: [1e3, no]\npairs: {X: yes, Y: ''}", {"one": "010", "list": ("1e3", "no"), "pairs": (("X", "yes"), ("Y", ""))}),
-        ("one: 'null'\nlist: x y\nlimit: 5", {"one": "null", "list": ("x", "y"), "limit": (("", 5),)}),
-        ("one: !!str null\nlimit: {w: 5}", {"one": "null", "limit": (("w", 5),)}),
-        ("pairs: &b {x: 1, y: 2}\nlist: []", {"pairs": (("x", "1"), ("y", "2")), "list": ()}),
-    ],
-)  # fmt: skip
-def test_values_are_the_text_as_written(text: str, given: dict[str, Any]):
-    assert read(text) == (given, [])
-
-
 def test_every_fault_is_at_its_line():
     text = "one: [1]\nlist: [1, [2], null]\npairs: {X: [], Y:}\nlimit: {v: x}\nones: 1\nzzz: 1"
     given, faults = read(text)
@@ -75,7 +62,6 @@ def test_every_fault_is_at_its_line():
 
 
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 20))
-LONG_BOMB = f"a: &a {'x,' * 100_000}\nb: [{', '.join(['*a'] * 1000)}]\n"
 ALIAS = "an alias (*NAME) stands for this value; expected it written out at each place"
 QUOTES = 'expected quotes around text with brackets, as in "[fe80::1]:2"'
 
@@ -84,11 +70,9 @@ QUOTES = 'expected quotes around text with brackets, as in "[fe80::1]:2"'
     ("text", "fault"),
     [
         ("one: 1\nlimit: 2\none: 3", 'f:3: key "one" was already written at line 1; expected each key once'),
-        ("one: a\n---\nb", "f:1: \"one: a\" is not YAML: but found another document"),
         ("one: b: c", 'f:1: "one: b: c" is not YAML: mapping values are not allowed here'),
         ("x: 1\na: 'b\n\n", 'f:2: "a: \'b" is not YAML: found unexpected end of stream'),
         ("a:\n\t- b", 'f:2: "\\t- b" is not YAML: found character \'\\t\' that cannot start any token'),
-        ("a: b\nc\nd: e", 'f:2: "c" is not YAML: could not find expected \':\''),
         ("a: [b\nc: d\ne: f", f"f:1: \"a: [b\" is not YAML: expected ',' or ']', but got ':'; {QUOTES}"),
         ("a:\n  b: 1\n  c: 2\n - d", "f:4: \"- d\" is not YAML: expected <block end>, but found '<block sequence start>'"),
         ("- ok\n- [fe80::1]:2", f"f:2: \"- [fe80::1]:2\" is not YAML: expected <block end>, but found '<scalar>'; {QUOTES}"),
@@ -101,9 +85,7 @@ QUOTES = 'expected quotes around text with brackets, as in "[fe80::1]:2"'
         ("a: &a [*a]", f"f:1: {ALIAS}"),
         ("? [a]\n: b", "f:1: a key is a list or a mapping; expected a word"),
         ("[" * 100_000, "f: nested too deep; expected a few levels"),
-        ("{a: " * 10_000, "f: nested too deep; expected a few levels"),
         (BOMB, f"f:1: {ALIAS}"),
-        (LONG_BOMB, f"f:1: {ALIAS}"),
         ("one: a\n<<: {one: b}", 'f:2: unknown key "<<"; expected one of one, list, pairs, limit'),
     ],
     ids=lambda value: value[:30],

@@ -2,7 +2,7 @@
 
 It adopts what an agent leaves that was killed, and kills it. It kills an agent that is late: stopped or
 stuck, so that it does not end its tasks itself. An agent with a pipe is late some time after the other end
-of the pipe is gone. An agent with sockets renews a deadline in memory that
+of the pipe, or the process that started it, is gone. An agent with sockets renews a deadline in memory that
 both share. While all is well the watchdog does nothing.
 """
 
@@ -15,7 +15,8 @@ import signal
 import struct
 import sys
 import time
-from typing import Callable, NoReturn, Optional
+from contextlib import suppress
+from typing import Callable, Dict, Mapping, NoReturn, Optional
 
 from launcher.agent import processes
 
@@ -75,10 +76,12 @@ def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> N
         _run(agent, reading)
     os.close(reading)
     processes.become_subreaper("launch-watchdog")
-    launcher = -1
-    if deadline is None:  # let go of the pipe, but for a descriptor that shows when its other end is gone
-        launcher = os.dup(0)
+    launcher: Dict[int, int] = {}  # descriptors that show when it is gone
+    if deadline is None:
+        launcher[os.dup(0)] = 0  # the pipe: POLLHUP is reported anyway
         processes.nothing_on(0, 1)
+        with suppress(OSError, AttributeError):  # Python 3.8; or the parent is outside of our container
+            launcher[os.pidfd_open(os.getppid())] = select.POLLIN
     if os.getpid() == 1:
         _pass_on_sigterm(pid)
     status = _await(pid, launcher, deadline)
@@ -108,19 +111,19 @@ def _pass_on_sigterm(agent: int) -> None:
     signal.signal(signal.SIGTERM, passed_on)
 
 
-def _await(agent: int, launcher: int, deadline: Optional[Deadline]) -> int:
+def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]) -> int:
     """Wait for the agent's end; its status. Adopted orphans are reaped on the way.
 
     Args:
         agent: its pid.
-        launcher: our end of the pipe; -1: none.
+        launcher: descriptors that show when it is gone, and for what to poll them.
         deadline: see `watch`.
     """
     waking = processes.wake_on(signal.SIGCHLD)
     poll = select.poll()
     poll.register(waking, select.POLLIN)
-    if launcher >= 0:
-        poll.register(launcher, 0)  # POLLHUP is reported anyway
+    for fd, event in launcher.items():
+        poll.register(fd, event)
     kill_at: Optional[float] = None
     give_up: Optional[float] = None
     while (status := _reap(agent)) is None:
@@ -135,8 +138,9 @@ def _await(agent: int, launcher: int, deadline: Optional[Deadline]) -> int:
             kill_at = now + _LOOK
         due = kill_at if kill_at is not None else deadline.next_look(now) if deadline else None
         came = [fd for fd, _ in poll.poll(None if due is None else max(0.0, due - now) * 1000 + 1)]
-        if launcher in came:
-            poll.unregister(launcher)
+        if kill_at is None and any(fd in came for fd in launcher):
+            for fd in launcher:
+                poll.unregister(fd)
             kill_at = time.monotonic() + ALONE
         if waking in came:
             os.read(waking, 4096)

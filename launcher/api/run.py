@@ -146,24 +146,17 @@ def program_driver(
         faults.append(Fault(caller, "program is empty", "expected a file, or a list: ['train.py', ...]"))
     if faults:
         raise InputError(faults)
-    argv, overlay = with_roles([os.fspath(word) for word in argv], counts, roles)
-    environ = {**option_environ(options), **(environ or {})}
-    quiet = bool(options.get("quiet"))
-    return Driver([*option_arguments(options), *argv], environ, roles=overlay, quiet=quiet, output=output)
-
-
-def with_roles(
-    argv: list[str], counts: Mapping[str, int | None], roles: Mapping[str, int | Mapping[str, Any]] | None
-) -> tuple[list[str], dict[str, Any]]:
-    """The end of a command line of ``launch``, and the roles for its ``--roles-fd``."""
-    found: dict[str, Any] = {
-        name: {"count": int(count)} for name, count in counts.items() if count is not None
-    }
+    words = [os.fspath(word) for word in argv]
+    overlay: dict[str, Any] = {name: {"count": int(n)} for name, n in counts.items() if n is not None}
     for name, role in (roles or {}).items():
-        found[name] = dict(role) if isinstance(role, Mapping) else {"count": role}
-    if argv[0].endswith((".yaml", ".yml")):
-        return ["--", *argv], found
-    return [], {name: {"command": argv, **role} for name, role in (found or {"worker": {}}).items()}
+        overlay[name] = role if isinstance(role, Mapping) else {"count": role}
+    argv = option_arguments(options)
+    if words[0].endswith((".yaml", ".yml")):
+        argv += ["--", *words]
+    else:
+        overlay = {name: {"command": words, **role} for name, role in (overlay or {"worker": {}}).items()}
+    environ = {**option_environ(options), **(environ or {})}
+    return Driver(argv, environ, overlay, bool(options.get("quiet")), output)
 
 
 def option_environ(options: Options) -> dict[str, str]:

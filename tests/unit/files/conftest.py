@@ -13,17 +13,14 @@ from launcher.files.copying import Copying
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import sync
 from launcher.files.walk import look
-from tests.local.seeing import soon
 from tests.unit.files.hosts import LocalHosts
 
 Sync = Callable[..., tuple[Path, Copying]]
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[LocalHosts]:
-    made = LocalHosts(tmp_path / "homes")
-    yield made
-    soon(lambda: all(command.process.poll() is not None for command in made.commands), 10)
+def hosts(tmp_path: Path) -> LocalHosts:
+    return LocalHosts(tmp_path / "homes")
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, look
+from launcher.transports.command import CommandPipe
 from tests.unit.files.conftest import Sync
-from tests.unit.files.hosts import LocalCommand, LocalHosts, snapshot
+from tests.unit.files.hosts import LocalHosts, snapshot
 
 
 def synced(folder: Path) -> dict[bytes, tuple[str, int, object]]:
@@ -175,7 +176,7 @@ class Meddler(LocalHosts):
         super().__init__(folder)
         self.meddle = meddle
 
-    def run(self, host: str, entry: str, arguments: object) -> LocalCommand:
+    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
         command = super().run(host, entry, arguments)
         send = command.send
 
@@ -372,6 +373,6 @@ def test_hosts_that_do_something_else(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, text: str
 ):
     monkeypatch.setattr(copying_module, "_STALL", 0.4 if "stdin" in code else 20.0)
-    hosts = LocalHosts(tmp_path / "h", f"import sys; {code}")
+    hosts = LocalHosts(tmp_path / "h", a=code)
     with pytest.raises(TransportError, match=text):
         sync(Copying(hosts, 1), ("a",), trees_of(folder), "job1")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from launcher.files.requests import parse_syncs
 from launcher.files.walk import Tree, left_out, look, special
-from tests.unit.files.hosts import ROOT
+from tests.unit.files.hosts import as_user
 
 _GIT = shutil.which("git")
 
@@ -181,36 +181,20 @@ def test_sockets_pipes_and_devices_stay_with_one_remark(tmp_path: Path):
     assert not trees[0].entries
 
 
-_AS_NOBODY = """\
-import os, sys
-sys.path.insert(0, sys.argv[1])
-from launcher.errors import JobError
-from launcher.files.requests import parse_syncs
-from launcher.files.walk import look
-if os.getuid() == 0:
-    os.setgroups([]); os.setgid(65534); os.setuid(65534)
-try:
-    look(parse_syncs([sys.argv[2]]), "/")
-except JobError as error:
-    print(error)
-"""
-
-
 def test_all_that_can_not_be_read_is_named_at_once():
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         root = Path(folder)
-        (root / "closed folder").mkdir()
-        (root / "closed folder").chmod(0)
+        (root / "closed folder").mkdir(mode=0)
         for number in range(25):
-            (root / f"secret{number:02}").write_text("x")
-            (root / f"secret{number:02}").chmod(0)
+            (root / f"secret{number:02}").touch(mode=0)
+        launch = [*as_user(0 if os.getuid() else 65534), sys.executable, "-m", "launcher"]
         ended = subprocess.run(
-            [sys.executable, "-I", "-B", "-c", _AS_NOBODY, str(ROOT), folder],
-            capture_output=True, text=True, timeout=50, check=True, env={"HOME": "/"},
+            [*launch, "--dry-run", "--hosts", "node1", "--sync", folder, "true"],
+            capture_output=True, text=True, timeout=50, check=False, env={"HOME": "/"}, cwd="/",
         )  # fmt: skip
-    lines = ended.stdout.splitlines()
-    assert lines[0] == f"--sync: '{root}/closed folder' can't be read: Permission denied"
-    assert lines[1] == f"--sync: '{root}/secret00' can't be read: Permission denied"
-    assert len(lines) == 21
-    assert lines[-1].startswith("--sync: and 6 more; make them readable, or leave them out with a line in")
+    lines = ended.stderr.splitlines()
+    assert (ended.returncode, len(lines)) == (2, 21), ended.stderr
+    assert lines[0].endswith(f"--sync: '{root}/closed folder' can't be read: Permission denied")
+    assert lines[1].endswith(f"--sync: '{root}/secret00' can't be read: Permission denied")
+    assert "--sync: and 6 more; make them readable, or leave them out with a line in" in lines[-1]

@@ -32,7 +32,6 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple
 
 from launcher.agent.transfer import (
     FOLDER,
-    MAX_ENTRIES,
     OUTPUTS,
     SYNC_MARK,
     FileStream,
@@ -48,8 +47,6 @@ from launcher.job import TASK_MARK
 from launcher.protocol import FileEntry, FileRemark, FilesDone, FilesFailed, FilesFollow, FilesListed
 from launcher.text import byte_size
 
-#: Remarks about one thing that was asked for.
-_MOST_REMARKS = 20
 #: Bytes of the trees of earlier runs, at most.
 _MOST_KEPT = 2 * 1024**3
 #: Seconds after its last use for which the folder of a run stays.
@@ -242,7 +239,7 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
             "outputs": [NAME], "mode": 448}``.
 
     Returns:
-        The paths of the trees and of the folders.
+        The paths of the trees, and of the folder that those of tasks are in.
     """
     _sweep()
     run = _run_folder(str(arguments["job"]))
@@ -268,11 +265,9 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
                 _update(pipe, path, f"{os.path.dirname(path)}/.tf-launcher-new-{digest}", key)
         paths.append(path)
     for name in arguments["outputs"]:
-        path = f"{run}/{OUTPUTS}/{name}"
-        os.makedirs(path, exist_ok=True)
-        os.chmod(path, int(arguments["mode"]) & 0o777)
-        paths.append(path)
-    return paths
+        os.makedirs(f"{run}/{OUTPUTS}/{name}", exist_ok=True)
+        os.chmod(f"{run}/{OUTPUTS}/{name}", int(arguments["mode"]) & 0o777)
+    return [*paths, f"{run}/{OUTPUTS}"]
 
 
 def _place(remote: str) -> str:
@@ -400,26 +395,14 @@ def give(pipe: _Pipe, arguments: Any) -> List[str]:
 
 
 def _give_one(pipe: _Pipe, base: str, path: str) -> None:
-    count = itertools.count(1)
-
-    def remark(text: str) -> None:
-        number = next(count)
-        if number <= _MOST_REMARKS:
-            pipe.put(FileRemark(text))
-        elif number == _MOST_REMARKS + 1:
-            pipe.put(FileRemark("there is more of this kind"))
-
     def problem(source: str, why: str) -> None:
-        remark(f"{source}: {why}")
+        pipe.put(FileRemark(f"{source}: {why}"))
 
     found = _find(base, path)
     if not found:
         looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
-        remark(f"{path!r} is not there{looked}")
-    pairs = itertools.chain.from_iterable(walk(source, name, problem) for source, name in found)
-    entries = list(itertools.islice(pairs, MAX_ENTRIES))
-    if len(entries) == MAX_ENTRIES:
-        remark(f"{path!r} holds more than {MAX_ENTRIES} files: the others are left out")
+        pipe.put(FileRemark(f"{path!r} is not there{looked}"))
+    entries = [pair for source, name in found for pair in walk(source, name, problem)]
     pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
     send_entries(pipe, entries, problem)
 

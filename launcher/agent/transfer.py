@@ -68,7 +68,7 @@ def walk(
         problem: called with the place of what can't be copied, and the reason.
         left_out: called with the path in the tree, and whether it is a folder.
     """
-    ahead = deque([(top, name)])
+    ahead, count = deque([(top, name)]), 0
     while ahead:
         source, path = ahead.popleft()
         try:
@@ -83,6 +83,10 @@ def walk(
         except OSError as error:
             problem(source, error.strerror or str(error))
             continue
+        count += 1
+        if count > MAX_ENTRIES:
+            problem(top, f"holds more than {MAX_ENTRIES} files: the others are left out")
+            return
         if path:
             yield source, entry
         prefix = f"{path}/" if path else ""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from launcher.agent.transfer import FILE, Landing
+from launcher.agent.transfer import FILE, MAX_ENTRIES, Landing
 from launcher.errors import ProtocolError, TransportError
 from launcher.files.copying import Conversation, Copying
 from launcher.files.requests import Item, with_tilde
@@ -14,7 +14,7 @@ from launcher.protocol import FileEntry, FileRemark, FilesDone, FilesFollow
 from launcher.text import byte_size, counted, listed
 
 #: Remarks of a host about one thing, and failures here, and how long each may be.
-_MOST_REMARKS, _LONGEST_REMARK = 25, 2000
+_MOST_NOTES, _LONGEST_NOTE = 20, 2000
 
 
 @dataclass
@@ -78,12 +78,19 @@ def _take(copying: Copying, talk: Conversation, item: Item, result: Collected) -
         ProtocolError: the host sent what it may not send.
     """
     landing, remarks, failures = Landing(talk, item.into), 0, 0
+
+    def note(texts: list[str], count: int, text: str) -> None:
+        """Keep the first remarks or failures."""
+        if count <= _MOST_NOTES:
+            more = "; there is more of this kind" if count == _MOST_NOTES else ""
+            texts.append(f"{item.host}: {text[:_LONGEST_NOTE]}{more}")
+
     while not isinstance(message := talk.get(FileRemark, FilesFollow, FileEntry, FilesDone), FilesDone):
         if isinstance(message, FileRemark):
             remarks += 1
-            if remarks > _MOST_REMARKS:
+            if remarks > MAX_ENTRIES:
                 raise ProtocolError("too many remarks")
-            result.remarks.append(f"{item.host}: {item.task}: {message.text[:_LONGEST_REMARK]}")
+            note(result.remarks, remarks, f"{item.task}: {message.text}")
         elif isinstance(message, FilesFollow):
             try:
                 landing.expect(message)
@@ -95,9 +102,8 @@ def _take(copying: Copying, talk: Conversation, item: Item, result: Collected) -
                 landing.land(message)
             except OSError as error:
                 failures += 1
-                if failures <= _MOST_REMARKS:
-                    text = f"{message.path!r} can't be put into {item.into}: {error.strerror}"
-                    result.failures.append(f"{item.host}: {text}")
+                text = f"{message.path!r} can't be put into {item.into}: {error.strerror}"
+                note(result.failures, failures, text)
                 continue
             if message.kind == FILE:
                 result.files += 1

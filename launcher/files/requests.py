@@ -60,8 +60,8 @@ def parse_syncs(texts: Iterable[str], where: str = "--sync") -> tuple[SyncReques
             faults.append(request)
             continue
         for other in requests:
-            place = _common_place(other, request)
-            if place:
+            if (other.remote, other.remote or other.name) == (request.remote, request.remote or request.name):
+                place = f"{request.remote!r}" if request.remote else f"a folder {request.name!r}"
                 expected = "expected DIR:REMOTE for one of them"
                 faults.append(Fault(where, f"{other.text!r} and {text!r} both go to {place}", expected))
         requests.append(request)
@@ -87,16 +87,6 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
         return Fault(where, f"{remote!r} can't be a place on the hosts", expected)
     one_spelling = "/" * place.startswith("/") + "/".join(parts)
     return SyncRequest(text, os.path.realpath(folder), name, one_spelling if colon else None)
-
-
-def _common_place(first: SyncRequest, second: SyncRequest) -> str:
-    """The place on the hosts to which both go, for a message; empty: there is none."""
-    if first.remote is None or second.remote is None:
-        return f"a folder {first.name!r}" if first[2:] == second[2:] else ""
-    outer, inner = sorted((first.remote + "/", second.remote + "/"))
-    if not inner.startswith(outer):
-        return ""
-    return f"{first.remote!r}" if outer == inner else f"{outer!r}, one into the other"
 
 
 class Item(NamedTuple):

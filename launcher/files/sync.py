@@ -37,7 +37,7 @@ def sync(
         for_all: whether tasks run as any user.
 
     Returns:
-        The paths of the trees, and of the folders for tasks, by host.
+        The paths of the trees, and of the folder that those for tasks are in, by host.
 
     Raises:
         HostsError: hosts that failed, a line each; on each of them nothing of it is visible.
@@ -53,7 +53,7 @@ def sync(
             for tree in trees:
                 _send(copying, talk, tree, lambda path, why: problems.add((path, why)))
             paths: Sequence[str] = talk.get(FilesDone).paths
-            if len(paths) != len(asked) + len(names):
+            if len(paths) != len(asked) + 1:
                 raise ProtocolError(f"{len(paths)} paths")
             return paths
 

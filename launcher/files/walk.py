@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from launcher.agent.transfer import FILE, FOLDER, MAX_ENTRIES, SPECIAL, walk
+from launcher.agent.transfer import FILE, FOLDER, SPECIAL, walk
 from launcher.errors import Fault, JobError
 from launcher.files.requests import SyncRequest
 from launcher.protocol import FileEntry
@@ -79,7 +79,7 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
         if why == SPECIAL:
             tree.special.append(os.path.relpath(source, request.folder))
         else:
-            unreadable.append(f"{source!r} can't be read: {why}")
+            unreadable.append(f"{source!r} ({why})")
 
     def left_out(path: str, is_folder: bool) -> bool:
         source, name = f"{request.folder}/{path}", os.path.basename(path)
@@ -95,16 +95,10 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
             problem(source, "Permission denied")
         else:
             tree.entries[entry.path] = entry
-        if len(tree.entries) > MAX_ENTRIES:
-            advice = f"expected a smaller folder, or lines in {request.folder}/{RULE_FILES[-1]}"
-            text = f"{request.folder!r} holds more than {MAX_ENTRIES} files"
-            raise JobError([Fault("--sync", text, advice)])
     if unreadable:
+        text = f"can't be copied: {listed(sorted(unreadable), _MOST_NAMED)}"
         advice = f"make them readable, or leave them out with a line in {request.folder}/{RULE_FILES[-1]}"
-        more = len(unreadable) - _MOST_NAMED
-        last = f"and {more} more" if more > 0 else f"nothing of {request.folder!r} travels"
-        named = [Fault("--sync", text) for text in sorted(unreadable)[:_MOST_NAMED]]
-        raise JobError([*named, Fault("--sync", last, advice)])
+        raise JobError([Fault("--sync", text, advice)])
     return tree
 
 

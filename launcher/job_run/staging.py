@@ -96,20 +96,16 @@ class Staging:
         Raises:
             TransportError: a host has no room for it, or is lost; ``--timeout`` is over.
         """
-        tasks = {
-            host: [p.task for p in self._placement.tasks if p.host.name == host] for host in self._remote
-        }
-        names = {host: [task.file_stem for task in tasks[host]] for host in self._output_hosts}
+        there = [placed for placed in self._placement.tasks if placed.host.name in self._output_hosts]
+        names: dict[str, list[str]] = {host: [] for host in self._output_hosts}
+        for placed in there:
+            names[placed.host.name].append(placed.task.file_stem)
         paths: Mapping[str, Sequence[str]] = {}
         if self._trees or names:
             # A user that only the container knows must be able to write to the folders for results.
             copying = self._copying("syncing")
             paths = sync(copying, self._remote, self._trees, self._job, names, self._other_user)
-        outputs = {
-            task: path
-            for host in names
-            for task, path in zip(tasks[host], paths[host][len(self._trees) :], strict=True)
-        }
+        outputs = {p.task: f"{paths[p.host.name][-1]}/{p.task.file_stem}" for p in there}
         self._sent = True
         return self._settled({host: found[0] for host, found in paths.items() if self._trees}, outputs)
 
@@ -120,16 +116,15 @@ class Staging:
             tops: where the first folder is, by host.
             outputs: where the folders for results are.
         """
-        tasks = []
-        for placed in self._placement.tasks:
-            if placed.host.name in tops:
-                placed = self._in(placed, tops[placed.host.name])
-            tasks.append(placed)
+        tasks = (
+            self._in(placed, tops[placed.host.name]) if placed.host.name in tops else placed
+            for placed in self._placement.tasks
+        )
         return _with_output_dirs(self._placement._replace(tasks=tuple(tasks)), outputs)
 
     def _in(self, placed: Placed, top: str) -> Placed:
         """A task in the folder that was synced, or in the folder within it that it asks for."""
-        role, first = placed.role, self._trees[0].request
+        role, first = placed.role, self._syncs[0]
         asked = role.workdir or (self._options.job.workdir if self._options.sources.workdir else None)
         inside: str | None = self._subfolder
         if asked:

@@ -13,6 +13,7 @@ import pytest
 from launcher.agent import transfer
 from launcher.agent.transfer import FILE, FOLDER, LINK, check_entry
 from launcher.errors import ProtocolError
+from launcher.files import collect as collecting
 from launcher.files.collect import Collected, collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item
@@ -201,7 +202,7 @@ sys.stdin.read()
         ("send(FileEntry('x', 'f', 0o644, 5))", "more entries or bytes than announced"),
         ("send(FilesFollow(-1))", "FilesFollow at the wrong moment"),
         ("send(FOLLOW, FOLLOW)", "FilesFollow at the wrong moment"),
-        ("send(FOLLOW)\nwhile True: send(FileRemark('x' * 100_000))", "too many"),
+        ("send(FOLLOW)\nwhile True: send(FileRemark('x' * 100_000))", "too many remarks"),
         ("send(FOLLOW)\nfor n in range(10**7): send(FileEntry(f'f{n}', 'd', 0o755))", "more entries or"),
         ("send(FilesFollow(10**15))", "disk full here: 1000 TB are needed at .*, and .*B are free"),
         ("os.write(1, b'\\xff' * 1000)", "a message of type 255"),
@@ -211,6 +212,7 @@ sys.stdin.read()
 def test_a_host_that_lies_harms_nothing_here(
     out: Path, tmp_path: Path, code: str, text: str, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(collecting, "MAX_ENTRIES", 200)
     monkeypatch.setattr(transfer, "MAX_ENTRIES", 200)
 
     before = len(os.listdir("/proc/self/fd"))

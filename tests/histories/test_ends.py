@@ -77,6 +77,18 @@ chief 1, worker 1, continue: up; chief/0 finishes 7; worker/0 ends; closed
 # continue: what crashes after the end has not failed
 worker 1, ps 1, continue: up; worker/0 exits 7; ps/0 dies 6; worker/0,ps/0 gone; closed
     -> 7 | failed, stopped | worker/0 failed on node1 after 0.0s: exit code 7
+# events of two hosts may cross: whichever end is known first, the exit code of the worker counts
+chief 1, worker 1 drain 60, hosts 2: up; worker/0 exits 0 @ 5.2; chief/0 exits 0 @ 5.1;
+    worker/0,chief/0 gone; closed
+    -> 0 | succeeded, succeeded
+chief 1, worker 1 drain 60, hosts 2: up; chief/0 exits 0 @ 5.1; worker/0 exits 3 @ 5.2;
+    worker/0,chief/0 gone; closed
+    -> 3 | succeeded, failed
+# a failure while the job drains is the job's
+worker 1, evaluator 1 drain 60, ps 1: up; worker/0 finishes 0; ps/0 ends; evaluator/0 finishes 3; closed
+    -> 3 | succeeded, stopped, failed
+chief 1, worker 1 drain 60, continue: up; chief/0 finishes 3; worker/0 finishes 0; closed
+    -> 3 | failed, succeeded | chief/0 failed on node1 after 0.0s: exit code 3; 1 task left
 # continue: a ps fails, the workers finish
 worker 1, ps 1, continue: up; ps/0 finishes 2; worker/0 finishes 0; closed
     -> 2 | succeeded, failed | ps/0 failed on node1 after 0.0s: exit code 2

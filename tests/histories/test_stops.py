@@ -16,7 +16,6 @@ ONE, TWO = job("worker 1"), job("worker 2")
 LIMITED = job("worker 2", timeout=60)
 CONTINUE = job("worker 2", on_failure="continue", timeout=5)
 STUBBORN = " did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
-SILENT = "host node2 is lost: its agent did not answer in "
 
 
 def failure(replay: Replay) -> Failure:
@@ -34,6 +33,16 @@ worker 2: up; Ctrl-C @ 5; Ctrl-C @ 5.5; Ctrl-C @ 6
     -> 130 | TERM KILL | Ctrl-C again: they were killed; waiting for worker/0, worker/1 to end
 worker 1: up; SIGTERM @ 5.0; SIGTERM @ 5.001; SIGTERM @ 5.01
     -> 143 | TERM
+worker 2: up; SIGTERM; worker/0,worker/1 ends; closed
+    -> 143 | stopped, stopped | SIGTERM: stopping 2 tasks, up to 10 s; once more kills them at once |
+       stopped by SIGTERM
+worker 1: up; SIGHUP; worker/0 ends; closed
+    -> 129 | stopped | SIGHUP: stopping 1 task, up to 10 s; Ctrl-C kills them at once
+# The reachable host has its grace; the lease of the other one is not waited for.
+worker 2, hosts 2: up; Ctrl-C @ 5.0; worker/0 ends; time up answer @ 18.0; closed node1
+    -> 130 | stopped, lost | host node2 is lost: its agent did not answer in 13 s
+worker 2, hosts 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.3; worker/0 ends; time up answer @ 6.3; closed node1
+    -> 130 | stopped, lost | host node2 is lost: its agent did not answer in 1 s
 # A failure before it is the cause.
 worker 2: up; worker/0 exits 7; Ctrl-C; worker/0 gone; worker/1 dies 9
     -> 7 | TERM KILL | Ctrl-C: killing what is left of 2 tasks at once
@@ -77,39 +86,11 @@ def test_stops(case: Case):
 # ---------------------------------------------------------------------- the user
 
 
-@pytest.mark.parametrize(("signal", "code"), [("Ctrl-C", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_one_signal_ends_the_job_in_order(signal: str, code: int):
-    replay = Script(TWO).play(f"up; {signal}; worker/0,worker/1 ends; closed")
-    assert replay.exit_code == code
-    assert [stop.steps for stop in replay.all(events.StopTasks)] == [TERM]
-    assert states(replay) == {"worker/0": "stopped: stopped", "worker/1": "stopped: stopped"}
-    assert failure(replay)[:2] == (Reason.INTERRUPTED, None)
-    assert failure(replay).text == f"stopped by {signal}"
-    again = "Ctrl-C" if signal == "SIGHUP" else "once more"  # a terminal is closed only once
-    assert replay.notices == (f"{signal}: stopping 2 tasks, up to 10 s; {again} kills them at once",)
-
-
 def test_a_second_signal_kills_also_what_ended_tasks_left_behind():
     replay = Script(TWO).play("up; worker/0 exits 0; Ctrl-C @ 5.0; Ctrl-C @ 5.3")
     tasks = [stop.tasks for stop in replay.all(events.StopTasks)]
     assert tasks == [("worker/1",), ("worker/0", "worker/1")]
     assert replay.timers["end"] == 15.0
-
-
-@pytest.mark.parametrize(
-    ("history", "notice"),
-    [
-        ("up; Ctrl-C @ 5.0; Ctrl-C @ 5.3; worker/0 ends; time up answer @ 6.3", SILENT + "1 s"),
-        # The reachable host has its grace; the lease of the other one is not waited for.
-        ("up; Ctrl-C @ 5.0; worker/0 ends; time up answer @ 18.0", SILENT + "13 s"),
-    ],
-)
-def test_a_silent_host_is_lost(history: str, notice: str):
-    replay = Script(TWO, hosts(2)).play(history)
-    assert [command.host for command in after(replay) if isinstance(command, events.HangUp)] == ["node2"]
-    assert states(replay) == {"worker/0": "stopped: stopped", "worker/1": "lost: host lost"}
-    assert replay.notices[-1].startswith(SILENT)
-    assert replay.report.exit_code == 130
 
 
 def test_an_agent_that_comes_up_after_the_end_is_closed():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.api.cluster import check_function
 from launcher.api.remote.worker import Message
-from launcher.api.run import Options, Path_, count_faults, option_faults
+from launcher.api.run import Options, count_faults, option_faults
 from launcher.api.tasks import TaskHandle, Tasks, dumps, ending_text, with_outcome
 from launcher.config.hostfile import read_hosts
 from launcher.errors import Fault, JobFailed, LaunchError, TaskFailed
@@ -75,7 +75,9 @@ class TFParallel:
         every = list(tf_args) if num_executors is None else [tf_args] * num_executors
         if not every:
             return []
-        slots = _slots(options.get("hosts")) if at_once is None else int(at_once)
+        slots, hosts = at_once or len(os.sched_getaffinity(0)), options.get("hosts")
+        if at_once is None and hosts is not None:  # a host without a number of slots has one
+            slots = sum(host.slots or 1 for host in read_hosts(os.fspath(hosts)))
         function = dumps(_RUN, "map_fun", map_fun)
         with by_value():  # once for all of them
             arguments = [
@@ -84,17 +86,6 @@ class TFParallel:
             ]
         instances = _Instances(function, arguments, options, min(slots, len(every)), return_exceptions)
         return instances.results()
-
-
-def _slots(hosts: Path_ | None) -> int:
-    """Number of instances for which there are slots; a host without a number of slots has one.
-
-    Raises:
-        HostfileError: the hosts are wrong; all faults at once.
-    """
-    if hosts is None:
-        return len(os.sched_getaffinity(0))
-    return sum(host.slots or 1 for host in read_hosts(os.fspath(hosts)))
 
 
 class _Instances(Tasks):

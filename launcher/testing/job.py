@@ -116,9 +116,13 @@ class Job(_Waits):
         self.driver = driver
         self._output = folder / "output"
         self._bound = bound
+        #: The run's folder: ``plan.json``, ``events.jsonl``, ``report.json``, ``logs/``.
+        self.run_dir = folder / "run"
+        self.paths = RunPaths(str(self.run_dir))
         #: The content of ``plan.json`` (docs/report.md).
         self.plan: Mapping[str, Any] = {}
-        self.paths = RunPaths(str(folder / "run"))
+        #: The ClusterSpec: ``host:port`` of each task, by role.
+        self.addresses: Mapping[str, Sequence[str]] = {}
         self.environ = environ
         self.left_running = left_running
         #: Its tasks in the order of the plan.
@@ -142,7 +146,8 @@ class Job(_Waits):
     def _has_begun(self) -> bool | None:
         over, kinds = not self.running, [event["event"] for event in self.events]
         if not self.tasks and (plan := json_of(self.paths.plan)) is not None:
-            self.plan, self.tasks = plan, tuple(Task(self, planned) for planned in plan["tasks"])
+            self.plan, self.addresses = plan, plan["cluster"]
+            self.tasks = tuple(Task(self, planned) for planned in plan["tasks"])
         if "TaskNotStarted" in kinds and "TaskStarted" not in kinds:
             return over or None  # it ends
         started = 0 < len(self.tasks) == kinds.count("TaskStarted")
@@ -154,17 +159,6 @@ class Job(_Waits):
     def name(self) -> str:
         """The run's name, as ``launch ps`` lists it."""
         return self.driver.job
-
-    @property
-    def run_dir(self) -> Path:
-        """The run's folder: ``plan.json``, ``events.jsonl``, ``report.json``, ``logs/``."""
-        return Path(self.paths.root)
-
-    @property
-    def addresses(self) -> Mapping[str, Sequence[str]]:
-        """The ClusterSpec: ``host:port`` of each task, by role."""
-        found: Mapping[str, Sequence[str]] = self.plan["cluster"]
-        return found
 
     def task(self, name: str) -> Task:
         """The task of this name, ``worker/0``.

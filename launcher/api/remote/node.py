@@ -155,7 +155,7 @@ class TFNodeContext:
         train_mode: bool = True,
         qname_in: str = "input",
         qname_out: str = "output",
-        input_mapping: Mapping[str, str] | None = None,
+        input_mapping: Any = None,
     ) -> DataFeed:
         """The rows that the driver feeds.
 
@@ -169,7 +169,19 @@ class TFNodeContext:
             InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
                 is not a dict.
         """
-        return TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
+        from launcher.feed.remote.data_feed import DataFeed
+
+        mgr = self.mgr
+        if mgr is None:
+            expected = "start the cluster with input_mode=InputMode.FEED"
+            raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
+        if input_mapping is not None and not isinstance(input_mapping, Mapping):
+            text = f"input_mapping is a {type(input_mapping).__name__}"
+            expected = "expected a dict: the columns of the rows, in their order, and their names"
+            raise InputError([Fault("DataFeed", text, expected)])
+        return DataFeed(
+            lambda feed: mgr.connect("feed", feed=feed), train_mode, qname_in, qname_out, input_mapping
+        )
 
     def get_dataset(self, output_signature: Any, batch_size: int, qname: str = "input") -> Any:
         """The rows that the driver feeds, as a ``tf.data.Dataset`` of batches.
@@ -236,34 +248,17 @@ class TFNode:
             tf.saved_model.save(model, export_dir, signatures=signatures)
 
     @staticmethod
-    def DataFeed(  # noqa: N802 - TensorFlowOnSpark's name
-        mgr: Any,
-        train_mode: bool = True,
-        qname_in: str = "input",
-        qname_out: str = "output",
-        input_mapping: Any = None,
-    ) -> DataFeed:
-        """The rows that the driver feeds: see `TFNodeContext.get_data_feed`.
+    def DataFeed(mgr: Any, *args: Any, **kwargs: Any) -> DataFeed:  # noqa: N802 - TensorFlowOnSpark's name
+        """The rows that the driver feeds.
 
         Args:
             mgr: ``ctx.mgr``.
-            train_mode, qname_in, qname_out, input_mapping: as there.
+            args, kwargs: those of `TFNodeContext.get_data_feed`.
 
         Raises:
-            InputError: the cluster is not fed, or ``input_mapping`` is not a dict.
+            InputError: see there.
         """
-        from launcher.feed.remote.data_feed import DataFeed
-
-        if mgr is None:
-            expected = "start the cluster with input_mode=InputMode.FEED"
-            raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
-        if input_mapping is not None and not isinstance(input_mapping, Mapping):
-            text = f"input_mapping is a {type(input_mapping).__name__}"
-            expected = "expected a dict: the columns of the rows, in their order, and their names"
-            raise InputError([Fault("DataFeed", text, expected)])
-        return DataFeed(
-            lambda feed: mgr.connect("feed", feed=feed), train_mode, qname_in, qname_out, input_mapping
-        )
+        return TFNodeContext(mgr=mgr).get_data_feed(*args, **kwargs)
 
 
 class compat:  # noqa: N801 - stands for a module of this name

@@ -128,10 +128,13 @@ def _files() -> Iterator[str]:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Choose which tests share a process when several run side by side (pytest-xdist).
 
-    All that use the Docker engine do, and the tests of one file that share hosts.
+    All that use the Docker engine do, all that have engines on hosts, and the tests of one file otherwise.
     """
     folder = item.path.relative_to(TESTS).parts[0]
-    if folder == "docker" or "[docker" in item.name or "in_containers" in item.name:
+    on_hosts = any(part in item.nodeid for part in ("hosts", "elsewhere", "test_api", "over ssh"))
+    if folder == "docker" and on_hosts:
+        item.add_marker(pytest.mark.xdist_group("docker hosts"))
+    elif folder == "docker" or "[docker" in item.name or "in_containers" in item.name:
         item.add_marker(pytest.mark.xdist_group("docker"))
     elif folder not in ("unit", "histories", "local"):
         item.add_marker(pytest.mark.xdist_group(str(item.path)))

@@ -37,14 +37,6 @@ _PERMISSION = re.compile(r"permission denied", re.I)
 _NOT_RUNNING = re.compile(r"cannot connect to the docker daemon|failed to connect|is the docker daemon", re.I)
 _GONE = re.compile(r"no such|not found", re.I)
 _BUSY = re.compile(r"active endpoints|removal of container .* is already in progress", re.I)
-#: The login user's numbers, then each path with ``~`` filled in; an empty line for one that is not there.
-_PATHS = """\
-echo "$(id -u):$(id -g)"
-for path do
-    case $path in "~") path=$HOME;; "~/"*) path=$HOME/${path#"~/"};; esac
-    if [ -e "$path" ]; then printf '%s\\n' "$path"; else echo; fi
-done
-"""
 
 
 class Result(NamedTuple):
@@ -172,17 +164,17 @@ class Engine:
             raise TransportError(explain(result._replace(code=result.code or 1, err=text)))
         return "name=rootless" in (found.get("SecurityOptions") or ())
 
-    def paths(self, paths: Sequence[str]) -> tuple[str, dict[str, str]]:
-        """``UID:GID`` of the host's login user, and of these paths those that are there, with full names.
+    def login(self) -> tuple[str, str]:
+        """``UID:GID`` and the home of the host's login user.
 
         Raises:
             TransportError: the host does not say.
         """
-        result = self._run(["sh", "-c", _PATHS, "sh", *paths], ANSWER)
+        result = self._run(["sh", "-c", 'echo "$(id -u):$(id -g)"; echo "$HOME"'], ANSWER)
         if result.code:
-            raise TransportError(f"the folders of the tasks can't be looked for: {result.fault}")
-        user, *lines = result.out.splitlines()
-        return user, {path: line for path, line in zip(paths, lines, strict=False) if line}
+            raise TransportError(f"the host can't be asked for its login user: {result.fault}")
+        user, home = result.out.splitlines()
+        return user, home
 
     # ------------------------------------------------------------------ images and networks
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from launcher.agent.processes import new_agent_number
 from launcher.errors import HostsError, TransportError
-from launcher.job import Host, Placed, Placement
+from launcher.job import Host, Placed, Placement, TaskId
 from launcher.text import listed
 from launcher.transports import bootstrap, ssh
 from launcher.transports.base import Connections, Hosts, Link, RemoteCommand, for_each
@@ -20,7 +20,6 @@ from launcher.transports.docker.container import (
     JOB,
     KEPT,
     Container,
-    Mount,
     container_name,
     labels,
     network_name,
@@ -198,54 +197,39 @@ class DockerHosts:
         _raise(await_agents(self._links, self._notice))
 
     def _start_there(self, programs: Connections, placement: Placement) -> Placement:
-        """Returns the placement as the containers have it."""
-        folders: dict[str, list[str]] = {host: [] for host in self._containers}
-        for placed in placement.tasks:
-            folder = self._workdir(placed)
-            folders[placed.host.name] += [folder] if folder else []
+        """Returns the placement as the containers have it: ``~`` is the home on the host."""
+        settled = of_image(placement)
 
-        def start(host: str) -> dict[str, str]:
-            container, found = self._with_mounts(host, folders[host])
+        def start(host: str) -> dict[TaskId, Placed]:
+            user, home = self._engines[host].login()
+            container = self._containers[host]
+            mounts = (
+                mount._replace(source=_at(home, mount.source), target=_at(home, mount.target))
+                for mount in container.mounts
+            )
+            container = container._replace(mounts=tuple(mounts), user=container.user or user)
+            tasks = [self._in_folder(placed, home) for placed in settled.tasks if placed.host.name == host]
+            if not self._docker.no_mount:
+                folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
+                container = with_folders(container, folders, self._docker.read_only)
             words = self._run_command(container, HOST_NETWORK)
             engine, lease = self._engines[host], self._launch.request.settings["ssh"].lease
             self._elsewhere[host] = _Elsewhere(engine, programs, container, self._name(host), words, lease)
-            return found
+            return {placed.task: placed for placed in tasks}
 
         found = _each_engine(self._engines, start, self._notice, "its engine")
         first = {host: one.started for host, one in self._elsewhere.items() if one.started is not None}
         _raise(await_agents(first, self._notice))
-        tasks = (self._settled(placed, found[placed.host.name]) for placed in placement.tasks)
-        return of_image(placement._replace(tasks=tuple(tasks)))
+        tasks = (found[placed.host.name][placed.task] for placed in settled.tasks)
+        return settled._replace(tasks=tuple(tasks))
 
-    def _with_mounts(self, host: str, folders: Sequence[str]) -> tuple[Container, dict[str, str]]:
-        """The container of a host, and those folders of its tasks that are there, as full paths."""
-        container = self._containers[host]
-        sources = [mount.source for mount in container.mounts]
-        user, found = self._engines[host].paths([*sources, *folders])
-        missing = [source for source in sources if source not in found]
-        if missing:
-            raise TransportError(f"can't mount {listed(missing)}: no such file or folder")
-        mounts = (
-            Mount(found[source], found[source] if target == source else target, read_only)
-            for source, target, read_only in container.mounts
-        )
-        container = container._replace(mounts=tuple(mounts), user=container.user or user)
-        there = {folder: found[folder] for folder in folders if folder in found}
-        if not self._docker.no_mount:
-            container = with_folders(container, there.values(), self._docker.read_only)
-        return container, there
-
-    def _workdir(self, placed: Placed) -> str | None:
-        return placed.role.workdir or placed.host.workdir or self._launch.planned.job.workdir
-
-    def _settled(self, placed: Placed, found: Mapping[str, str]) -> Placed:
-        """A task in its folder, with the home that is the host's."""
-        workdir = self._workdir(placed)
-        folder = found.get(workdir or "")
-        if folder is None or folder == workdir:
+    def _in_folder(self, placed: Placed, home: str) -> Placed:
+        """A task whose host names its folder, in full."""
+        folder = placed.role.workdir or placed.host.workdir or self._launch.planned.job.workdir
+        if folder is None:
             return placed
         role = placed.role._replace(workdir=None)
-        return placed._replace(role=role, host=placed.host._replace(workdir=folder))
+        return placed._replace(role=role, host=placed.host._replace(workdir=_at(home, folder)))
 
     def _run_command(self, container: Container, network: str) -> list[str]:
         python = bootstrap.loader(container.python)
@@ -285,6 +269,11 @@ class DockerHosts:
             return self._links[host.name]
         one = self._elsewhere[host.name]
         return ReconnectingLink(host.name, one, one.arguments, self._notice, grace=_RECONNECT)
+
+
+def _at(home: str, path: str) -> str:
+    """A path on a host, in full: relative to the home of the login user."""
+    return os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path)
 
 
 class _Elsewhere:

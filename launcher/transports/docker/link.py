@@ -316,7 +316,7 @@ def _start_fault(refusal: str, container: Container) -> str:
         )
     if "bind source path does not exist" in refusal:
         path = refusal.rpartition("does not exist:")[2].strip()
-        return f"the engine's machine has no {path} to mount"
+        return f"the engine's machine has no {path} to mount (--no-mount leaves out the working folder)"
     if "could not select device driver" in refusal:
         return "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there"
     if container.python in refusal and _NO_SUCH_PROGRAM.search(refusal):

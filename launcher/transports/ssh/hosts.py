@@ -23,6 +23,8 @@ _PAUSES = (0.3, 1.0, 2.0)
 _MOST_GATEWAYS = 8
 #: Seconds for the threads of closed connections to end.
 _LAST_WAIT = 2.0
+#: Seconds for which a connection is new: less than until a silent one counts as lost.
+_NEW = 4.0
 #: What runs our programs where the hostfile names no Python.
 _PYTHON = "python3"
 
@@ -45,6 +47,8 @@ class SshHosts:
         self._lock = threading.Lock()
         #: Hosts that others are reached through, by the way to them: connected to once, for all.
         self._gateways: dict[tuple[str, ...], Future[Connection]] = {}
+        #: When the present connection of a host was made, if it is not the first one.
+        self._made_at: dict[str, float] = {}
         self._reconnecting = {name: threading.Lock() for name in self._hosts}
         self._relay: Relay | None = None
 
@@ -145,21 +149,21 @@ class SshHosts:
         return future.result()
 
     def reconnect(self, host: str) -> None:
-        """Connect again, once; the old connection is closed. Any thread may.
+        """Connect again; the old connection is closed. Any thread may.
 
-        Two threads that miss the same connection get the same new one.
+        A connection that lives and was made a moment ago stays: another link to the host has made it.
 
         Raises:
             TransportError: it can't be connected to now.
         """
-        missed = self._connections.get(host)
         with self._reconnecting[host]:
-            if self._connections.get(host) is not missed and self.is_alive(host):
+            if self.is_alive(host) and time.monotonic() < self._made_at.get(host, 0.0) + _NEW:
                 return
             old = self._connections.pop(host, None)
             if old is not None:
                 old.abort()
             self._connections[host] = connection = self._dial(host, attempts=1)
+            self._made_at[host] = time.monotonic()
             if self._relay is not None:
                 self._relay.renew(connection)
 

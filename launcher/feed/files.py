@@ -7,6 +7,7 @@ it: for file systems that all hosts share.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
 from collections.abc import Iterator, Sequence
@@ -54,7 +55,7 @@ class TextFiles(DataFiles):
     def __init__(
         self, names: Names, *, beside: bool = False, encoding: str = "utf-8", read_on_worker: bool = False
     ) -> None:
-        super().__init__(names, TextReader(cuttable(encoding)), beside or read_on_worker)
+        super().__init__(names, TextReader(_known(encoding)), beside or read_on_worker)
 
 
 class CsvFiles(DataFiles):
@@ -86,7 +87,7 @@ class CsvFiles(DataFiles):
         encoding: str = "utf-8",
         read_on_worker: bool = False,
     ) -> None:
-        reader = CsvReader(cuttable(encoding), delimiter, header, tuple(columns))
+        reader = CsvReader(_known(encoding), delimiter, header, tuple(columns))
         super().__init__(names, reader, beside or read_on_worker)
         faults = []
         for path in self.paths if columns else ():
@@ -146,15 +147,11 @@ def found(names: Names) -> list[str]:
     return list(paths)
 
 
-def cuttable(encoding: str) -> str:
-    """The same encoding, if the bytes of line ends and quotes have only that meaning in it.
-
-    Raises:
-        InputError: they have others, or there is no such encoding.
-    """
+def _known(encoding: str) -> str:
+    """The same encoding; `InputError`: there is no such one."""
     try:
-        if '\n"'.encode(encoding) == b'\n"':
-            return encoding
-    except LookupError:
-        pass
-    raise InputError([Fault("data", f"encoding={encoding!r}", "expected one such as utf-8 or latin-1")])
+        codecs.lookup(encoding)
+    except LookupError as error:
+        text = f"encoding={encoding!r}"
+        raise InputError([Fault("data", text, "expected one such as utf-8 or latin-1")]) from error
+    return encoding

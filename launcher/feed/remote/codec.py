@@ -49,10 +49,6 @@ class _OwnCodeError(Exception):
     """A class or function of the program's own modules, which only cloudpickle can carry."""
 
 
-#: Errors of `pickle` about things that cloudpickle may be able to pickle.
-_NOT_PLAIN = (_OwnCodeError, ValueError, RecursionError, pickle.PicklingError, AttributeError, TypeError)
-
-
 def refused(what: str, expected: str) -> InputError:
     """The error about data that can't be fed."""
     return InputError([Fault("data", what, f"expected {expected}")])
@@ -207,9 +203,9 @@ def encode(block: Block, named: bool = False) -> list[Buffer]:
     try:
         pickler.dump(block)
         head: Buffer = file.getvalue()
-    except _NOT_PLAIN as error:
+    except Exception:  # noqa: BLE001 - cloudpickle may take it
         buffers.clear()
-        head = encode_code(block, error, named, callback)
+        head = encode_code(block, named, callback)
     return [head, *buffers]
 
 
@@ -229,32 +225,25 @@ def decode(buffers: Sequence[Buffer], unreadable: str = _UNREADABLE) -> Block:
 
 
 def encode_code(
-    content: Any,
-    reason: Exception | None = None,
-    named: bool = False,
-    keep: Callable[[pickle.PickleBuffer], Any] | None = None,
+    content: Any, named: bool = False, keep: Callable[[pickle.PickleBuffer], Any] | None = None
 ) -> Buffer:
     """A pickle that has the code of the program's own functions and classes in it.
 
     Args:
-        reason: the error of `pickle`, if it was tried.
         named: see `encode`.
         keep: takes the arrays, which are not part of the pickle then.
 
     Raises:
         FeedError: cloudpickle cannot pickle it either.
     """
-    try:
-        import cloudpickle
+    import cloudpickle
 
+    try:
         with nullcontext() if named else by_value():
             data: bytes = cloudpickle.dumps(content, _PROTOCOL, keep)
-    except ImportError as error:
-        raise FeedError(f"cloudpickle is missing, and {reason or 'these rows need it'}") from error
-    except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError) as error:
+    except Exception as error:
         shown = f"rows such as {content[0]!r:.200}" if isinstance(content, list) else f"{content!r:.200}"
-        cause = error if isinstance(reason, _OwnCodeError) else reason or error
-        raise FeedError(f"{shown} can't be sent to a task: {error}") from cause
+        raise FeedError(f"{shown} can't be sent to a task: {error}") from error
     return data
 
 

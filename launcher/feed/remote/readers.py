@@ -7,11 +7,13 @@ lengths are always compared, those of records if google-crc32c is installed.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
+import io
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from itertools import chain
 from typing import IO, Any, NamedTuple
@@ -20,7 +22,6 @@ from launcher.errors import LaunchError
 
 #: Bytes read at once.
 _READ = 1 << 20
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LENGTH, _SUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEAD = _LENGTH.size + _SUM.size
 #: Bytes of a record; TensorFlow's own writer stays far below.
@@ -47,16 +48,9 @@ class TextReader(NamedTuple):
         return chain.from_iterable(self._lines())
 
     def _lines(self) -> Iterator[list[str]]:
-        with _text(self.path) as file:
-            while piece := file.read(_READ) + file.readline():
-                lines = _decoded(piece, self.encoding, self.path).split("\n")
-                if not lines[-1]:
-                    del lines[-1]
-                yield (
-                    [line[:-1] if line.endswith("\r") else line for line in lines]
-                    if b"\r" in piece
-                    else lines
-                )
+        with _text(self.path, self.encoding) as file:
+            while lines := file.readlines(_READ):
+                yield [line.rstrip("\n") for line in lines]
 
 
 class CsvReader(NamedTuple):
@@ -96,10 +90,9 @@ class CsvReader(NamedTuple):
         return next(self._records(), [])
 
     def _records(self) -> Generator[list[str], None, None]:
-        with _text(self.path) as file:
-            lines = (_decoded(line, self.encoding, self.path) for line in file)
+        with _text(self.path, self.encoding, newline="") as file:
             try:
-                yield from filter(None, csv.reader(lines, delimiter=self.delimiter, strict=True))
+                yield from filter(None, csv.reader(file, delimiter=self.delimiter, strict=True))
             except csv.Error as error:
                 raise BrokenFile(f"{self.path}: not CSV: {error}") from error
 
@@ -199,17 +192,13 @@ def _opened(path: str, mode: str = "rb") -> IO[bytes]:
     return file  # type: ignore[no-any-return]
 
 
-def _text(path: str) -> IO[bytes]:
+@contextmanager
+def _text(path: str, encoding: str, newline: str | None = None) -> Iterator[IO[str]]:
     """A text file, after its byte order mark."""
-    file = _opened(path)
-    if file.read(len(_BYTE_ORDER_MARK)) != _BYTE_ORDER_MARK:
-        file.seek(0)
-    return file
-
-
-def _decoded(data: bytes, encoding: str, path: str) -> str:
+    form = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     try:
-        return data.decode(encoding)
+        with _opened(path) as file, io.TextIOWrapper(file, form, newline=newline) as text:
+            yield text
     except UnicodeDecodeError as error:
-        bad = data[error.start : error.start + 4]
+        bad = error.object[error.start : error.start + 4]
         raise BrokenFile(f"{path}: {bad!r} is not {encoding}; set encoding=...") from error

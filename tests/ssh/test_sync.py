@@ -79,23 +79,6 @@ def test_to_four_hosts_and_again(ssh_launch: Launch, hosts: list[LabHost], proje
         (project / "run.sh").chmod(0o755)
 
 
-def test_to_a_place_that_stays(ssh_launch: Launch, hosts: list[LabHost], project: Path):
-    for host in hosts:
-        host.expected.append("code")
-    options = [*ALL, "--sync", ".:code/mine", "true"]
-    assert ssh_launch(*options, cwd=project, timeout=100).code == 0
-    place = hosts[0].there(hosts[0].home) / "code/mine"
-    (place / "checkpoint").write_text("precious")
-    (project / "run.sh").write_text("#!/bin/bash\n")
-    (project / "new\nline").unlink()
-    ended = ssh_launch(*options, cwd=project, timeout=100)
-    assert " to 4 hosts, 48 B sent, in " in ended.err, ended.err
-    assert (place / "checkpoint").read_text() == "precious"
-    assert (place / "run.sh").read_text() == "#!/bin/bash\n"
-    others = snapshot(place).keys() - snapshot(project).keys()
-    assert others == {b"checkpoint", b".tf-launcher-sync"}
-
-
 def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """All faults are reported at once, and nothing is started."""
     full, closed, well, blocked = hosts
@@ -182,18 +165,3 @@ def test_a_time_limit_ends_the_copy(ssh_launch: Launch, hosts: list[LabHost], tm
     work = hosts[0].there(hosts[0].home) / CACHE / "work"
     # Hidden names may stay after a bad connection: the next launch removes them.
     assert not [path for path in work.glob("*/*") if not path.name.startswith(".")]
-
-
-def test_several_launches_at_once(ssh_launch: Launch, hosts: list[LabHost], project: Path):
-    """The end of one removes nothing that another needs."""
-    hosts[0].expected.append("copies")
-    copy = "mkdir -p ~/copies && cp -a . ~/copies/$COPY && sleep $COPY && cat run.sh"
-    started = [
-        ssh_launch.start(*ONE, "--sync", ".", "-x", f"COPY={number}", "--", "sh", "-c", copy, cwd=project)
-        for number in range(3)
-    ]
-    for number, launch in enumerate(started):
-        ended = launch.wait(100)
-        assert ended.code == 0, ended.err
-        assert "#!/bin/sh" in ended.out
-        assert synced(hosts[0].there(hosts[0].home) / f"copies/{number}") == snapshot(project)

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -169,48 +168,33 @@ def test_a_big_file_goes_through_little_memory(bring: Sync, folder: Path):
         assert file.read(4) == b"here"
 
 
-class Meddler(LocalHosts):
-    """Calls a function each time before something is sent."""
-
-    def __init__(self, folder: Path, meddle: Callable[[], object]) -> None:
-        super().__init__(folder)
-        self.meddle = meddle
-
-    def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
-        command = super().run(host, entry, arguments)
-        send = command.send
-
-        def meddle(data: bytes | memoryview) -> int:
-            self.meddle()
-            return send(data)
-
-        command.send = meddle  # type: ignore[method-assign]
-        return command
-
-
 @pytest.mark.parametrize("how", ["grow", "shrink", "rewrite", "rewrite once"])
-def test_a_file_that_changes_while_it_is_sent_is_named(folder: Path, tmp_path: Path, how: str):
+def test_a_file_that_changes_while_it_is_sent_is_named(
+    hosts: LocalHosts, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
+):
     """Exactly what was announced is sent; the next sync brings the file again."""
     restless = folder / "src/big"
     sends = iter(range(10_000))
+    send = CommandPipe.send
 
-    def meddle() -> None:
+    def meddling_send(command: CommandPipe, data: bytes | memoryview) -> int:
         size = restless.stat().st_size
         if how == "rewrite" or next(sends) == 4:
             restless.write_bytes(os.urandom(size))
         elif how != "rewrite once":
             os.truncate(restless, size + 10 if how == "grow" else max(0, size - 5_000))
+        return send(command, data)
 
     trees = trees_of(folder)
     (folder / "run.sh").unlink()
     lines: list[str] = []
-    hosts = Meddler(tmp_path / "h", meddle)
+    monkeypatch.setattr(CommandPipe, "send", meddling_send)
     paths = sync(Copying(hosts, 8, "syncing", lines.append), ("a",), trees, "job1")
     assert f"--sync: {folder}/run.sh vanished: left out" in lines
     text = f"--sync: {folder}/src/big changed while it was read: the copy may mix old and new content"
     assert (text in lines) == (how != "rewrite once")
     assert synced(Path(paths["a"][0])).keys() == snapshot(folder).keys()
-    hosts.meddle = lambda: None
+    monkeypatch.setattr(CommandPipe, "send", send)
     finish(Copying(hosts, 1), ("a",), "job1")
     paths = sync(Copying(hosts, 8), ("a",), trees_of(folder), "job2")
     assert synced(Path(paths["a"][0])) == snapshot(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple, Type, TypeVar
 
 from launcher.job import TaskId
 
@@ -145,32 +145,27 @@ class Report(NamedTuple):
     schema: int = REPORT_SCHEMA
 
 
+_Record = TypeVar("_Record", Report, TaskReport, Failure)
+
+
 def report_from_json(fields: Mapping[str, Any]) -> Report:
     """The record that ``report.json``, or the last line of ``--events-fd``, was made from."""
-    failure = fields["failure"]
-    special = {
-        "tasks": tuple(_task_from_json(task) for task in fields["tasks"]),
-        "failure": None if failure is None else _failure_from_json(failure),
-    }
-    return Report(**{**_known(Report, fields), **special})
+    return _record(Report, fields, tasks=lambda tasks: tuple(map(_task, tasks)), failure=_failure)
 
 
-def _task_from_json(fields: Mapping[str, Any]) -> TaskReport:
-    reason = fields["reason"]
-    special = {
-        "task": TaskId(fields["task"]),
-        "state": TaskState(fields["state"]),
-        "reason": None if reason is None else Reason(reason),
-        "status": ExitStatus(fields["status"]["code"], fields["status"]["signal"]),
-        "unkillable": tuple(fields["unkillable"]),
-    }
-    return TaskReport(**{**_known(TaskReport, fields), **special})
+def _task(fields: Mapping[str, Any]) -> TaskReport:
+    convert = {"task": TaskId, "state": TaskState, "reason": Reason, "unkillable": tuple}
+    return _record(TaskReport, fields, **convert, status=lambda status: ExitStatus(**status))
 
 
-def _failure_from_json(fields: Mapping[str, Any]) -> Failure:
-    task = None if fields["task"] is None else TaskId(fields["task"])
-    return Failure(**{**_known(Failure, fields), "task": task, "reason": Reason(fields["reason"])})
+def _failure(fields: Mapping[str, Any]) -> Failure:
+    return _record(Failure, fields, task=TaskId, reason=Reason)
 
 
-def _known(record: Any, fields: Mapping[str, Any]) -> "dict[str, Any]":
-    return {name: value for name, value in fields.items() if name in record._fields}
+def _record(kind: Type[_Record], fields: Mapping[str, Any], **convert: Callable[[Any], Any]) -> _Record:
+    """A record of this kind; fields that it does not know are left out."""
+    known = {name: value for name, value in fields.items() if name in kind._fields}
+    for name in convert:
+        if known[name] is not None:
+            known[name] = convert[name](known[name])
+    return kind(**known)

@@ -105,7 +105,6 @@ class JobState:
         self._decided_at = 0.0
         #: Seconds since then: that have passed, and when the drain timer fires next.
         self._drained = self._next_drain = 0.0
-        self._name_hosts = _is_host_news(placement)
         self._commands: list[Command] = []
 
     # ------------------------------------------------------------------ commands
@@ -126,8 +125,9 @@ class JobState:
     # ------------------------------------------------------------------ questions
 
     def on(self, host: str) -> str:
-        """`` on node1``; empty where the user knows the host."""
-        return f" on {host}" if self._name_hosts else ""
+        """`` on node1``; empty for this machine, and for a container that is named after its task."""
+        known = is_loopback(host) or any(record.task.names(host) for record in self.by_host[host])
+        return "" if known else f" on {host}"
 
     def open_on(self, host: str) -> list[TaskRecord]:
         """The tasks of this host that are not over."""
@@ -307,11 +307,3 @@ class JobState:
             self.do(NOTICE_TIMER, events.SetTimer("close", CLOSE_LIMIT))
             self.do(*map(events.CloseAgent, self.agents))
         self.finish_if_closed()
-
-
-def _is_host_news(placement: Placement) -> bool:
-    """Whether a host is worth naming: not this machine, nor a container that is named after its task."""
-    if all(placed.task.names(placed.host.name) for placed in placement.tasks):
-        return False
-    hosts = placement.hosts()
-    return len(hosts) > 1 or not all(is_loopback(host.name) for host in hosts)

@@ -178,10 +178,8 @@ def last_traceback(lines: Sequence[str]) -> range | None:
 
 def _traceback_end(lines: Sequence[str], start: int) -> int:
     """The line after the exception: the first that is not indented and looks like one; 0 if there is none."""
-    prefix = lines[start][: lines[start].index(_TRACEBACK)].removesuffix("+ Exception Group ")
     foreign = 0
-    for at in range(start + 1, len(lines)):
-        line = lines[at].removeprefix(prefix)
+    for at, line in enumerate(lines[start + 1 :], start + 1):
         if line.startswith((" ", "\t")):
             continue
         if re.match(r"[A-Za-z_][\w.]*(?::|$)", line):

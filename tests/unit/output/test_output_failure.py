@@ -163,8 +163,6 @@ def test_tracebacks():
     assert block("Traceback (most recent call last):\n  File") == []
     log = one.replace("    x", "    x\n2024-05-01 12:00:00 E external/xla: bad")
     assert block(log) == log.splitlines()
-    torch = "\n".join(f"[rank0]: {line}" for line in one.splitlines())
-    assert block(f"{torch}\n[rank0]: more") == torch.splitlines()
     assert block("Traceback (most recent call last):\n  x\nKeyboardInterrupt\n")[-1] == "KeyboardInterrupt"
     syntax = (
         'Traceback (most recent call last):\n  File "a.py", line 1\n    x x\n      ^\nSyntaxError: invalid'

@@ -148,25 +148,25 @@ class Program(NamedTuple):
     args: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> Program:
+    def of(cls, command: Sequence[str]) -> Program:
         """The program that these words of a command line mean.
 
         Args:
-            words: ``["train.py", ...]``, ``["-m", "MODULE", ...]``, ``["-c", "CODE", ...]`` or
+            command: ``["train.py", ...]``, ``["-m", "MODULE", ...]``, ``["-c", "CODE", ...]`` or
                 ``["EXECUTABLE", ...]``.
 
         Raises:
             ValueError: no program is named; the message says what was expected.
         """
-        if not words or not words[0]:
+        if not command or not command[0]:
             raise ValueError("expected a program: FILE.py, -m MODULE, -c CODE or an executable")
-        if words[0] not in _OF_PYTHON:
-            kind = ProgramKind.SCRIPT if words[0].endswith(".py") else ProgramKind.EXECUTABLE
-            return cls(kind, words[0], tuple(words[1:]))
-        kind, expected = _OF_PYTHON[words[0]]
-        if len(words) < 2 or not words[1].strip():
-            raise ValueError(f"{words[0]}: expected {expected}")
-        return cls(kind, words[1], tuple(words[2:]))
+        if command[0] not in _OF_PYTHON:
+            kind = ProgramKind.SCRIPT if command[0].endswith(".py") else ProgramKind.EXECUTABLE
+            return cls(kind, command[0], tuple(command[1:]))
+        kind, expected = _OF_PYTHON[command[0]]
+        if len(command) < 2 or not command[1].strip():
+            raise ValueError(f"{command[0]}: expected {expected}")
+        return cls(kind, command[1], tuple(command[2:]))
 
 
 class Role(NamedTuple):
@@ -249,7 +249,7 @@ class Placed(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """All tasks in the order of the table (chief, worker, ps, evaluator, others), and remarks."""
+    """All tasks in the order of the table (chief, worker, ps, evaluator, others), and notes."""
 
     tasks: tuple[Placed, ...]
     notes: tuple[str, ...] = ()
@@ -311,7 +311,7 @@ class RunPaths(NamedTuple):
 
     @property
     def events(self) -> str:
-        """One JSON object a line: every fact but output, every remark, in the order they came."""
+        """One JSON object a line: every event but output, every note, in the order they came."""
         return f"{self.root}/events.jsonl"
 
     @property

@@ -56,28 +56,28 @@ def byte_size(size: Optional[float], binary: bool = False) -> str:
     return f"{round(size, 1 if size < 9.95 else None):g} {units[index]}"
 
 
-def nearest(word: str, known: Iterable[str], ratio: float = 0.7) -> str:
-    """The known word that ``word`` was probably meant to be; empty if none is near.
+def nearest(written: str, known: Iterable[str], ratio: float = 0.7) -> str:
+    """The known word that ``written`` was probably meant to be; empty if none is near.
 
     Args:
-        word: what was written; only its first 80 characters are compared.
+        written: what was written; only its first 80 characters are compared.
         known: what could have been meant.
         ratio: how near it must be, from 0 to 1 (`difflib.SequenceMatcher.ratio`).
     """
     import difflib  # 3 ms that only a fault costs
 
-    return next(iter(difflib.get_close_matches(word[:80], list(known), 1, ratio)), "")
+    return next(iter(difflib.get_close_matches(written[:80], list(known), 1, ratio)), "")
 
 
-def did_you_mean(word: str, known: Sequence[str], otherwise: Optional[str] = None) -> str:
+def did_you_mean(written: str, known: Sequence[str], otherwise: Optional[str] = None) -> str:
     """``did you mean "count"?``, or what else to say where no known word is near.
 
     Args:
-        word: what was written.
+        written: what was written.
         known: what could have been meant.
         otherwise: ``None``: name all that are known.
     """
-    guess = nearest(word, known)
+    guess = nearest(written, known)
     if guess:
         return f'did you mean "{guess}"?'
     return f"expected one of {', '.join(known)}" if otherwise is None else otherwise

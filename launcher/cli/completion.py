@@ -40,15 +40,15 @@ def complete(parser_of: Callable[[str], argparse.ArgumentParser], commands: list
     from argcomplete.completers import FilesCompleter
 
     before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
-    words = [word for word in before[:-1] if word]
-    if len(words) > 1 and words[1] in commands:
+    typed = [part for part in before[:-1] if part]
+    if len(typed) > 1 and typed[1] in commands:
         # argcomplete drops the words before this number: the command.
         os.environ["_ARGCOMPLETE"] = "2"
-        argcomplete.autocomplete(parser_of(words[1]), always_complete_options=False)
+        argcomplete.autocomplete(parser_of(typed[1]), always_complete_options=False)
         return
 
     def commands_and_files(prefix: str, **_: object) -> list[str]:
-        names = commands if len(words) == 1 else []
+        names = commands if len(typed) == 1 else []
         return [*names, *FilesCompleter()(prefix)]
 
     parser = parser_of("run")

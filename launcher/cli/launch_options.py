@@ -33,12 +33,12 @@ _SHAPING = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker"
 _OF_HOSTS = ("sync", "lease", "fanout", "connect_timeout", "accept_new_host_keys", "no_check")
 
 
-def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) -> Options:
+def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str) -> Options:
     """Make the options of a launch.
 
     Args:
         args: the parsed command line.
-        words: the program and its arguments; or the job file and options, which ``args`` has.
+        command: the program and its arguments; or the job file and options, which ``args`` has.
         job_file: the path of the job file; empty: there is none.
 
     Raises:
@@ -58,8 +58,8 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
         notes += file.notes
         roles = file.roles
     else:
-        roles = _roles(args, words, faults)
-        notes += _misplaced(args, words)
+        roles = _roles(args, command, faults)
+        notes += _misplaced(args, command)
     if args.gpus is not None:
         without = {"ps", *(role.name for role in roles if role.sidecar)}
         roles = tuple(r if r.name in without else r._replace(gpus=args.gpus) for r in roles)
@@ -83,8 +83,8 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
     name = transports.selected(chosen)
     transport = transports.transports()[name]
     if transport.in_containers and not named and "collect" in settings:
-        what = "this is about other machines, and none is named"
-        faults.append(Fault("--collect", what, "expected --hosts, or --output-dirs"))
+        problem = "this is about other machines, and none is named"
+        faults.append(Fault("--collect", problem, "expected --hosts, or --output-dirs"))
     if "sync" in settings and "sync" not in given and not named:
         notes.append(f"{where['sync']}: sync: is not used: all tasks run on this machine, in its folders")
     if faults:
@@ -108,27 +108,27 @@ def read_options(args: argparse.Namespace, words: Sequence[str], job_file: str) 
     )
 
 
-def program_words(args: argparse.Namespace) -> list[str]:
+def program_command(args: argparse.Namespace) -> list[str]:
     """The program and its arguments."""
     if args.module is not None:
         return ["-m", *args.module, *args.program]  # argparse ends the former at a "--"
     if args.code is not None:
         return ["-c", *args.code, *args.program]
-    words: list[str] = args.program
-    return words[1:] if words[:1] == ["--"] else words
+    command: list[str] = args.program
+    return command[1:] if command[:1] == ["--"] else command
 
 
-def _misplaced(args: argparse.Namespace, words: Sequence[str]) -> Iterator[str]:
-    """Remarks on words after the program that would be options of ours before it.
+def _misplaced(args: argparse.Namespace, command: Sequence[str]) -> Iterator[str]:
+    """Notes on arguments of the program that would be options of launch before it.
 
     A program may have options of these names: ``--`` before the program says so.
     """
     if args.program[:1] == ["--"]:
         return
-    for word in words[1:]:
-        option = word.partition("=")[0]
+    for argument in command[1:]:
+        option = argument.partition("=")[0]
         if option in _SHAPING and not getattr(args, option[2:]):
-            yield f"{option} is given to {words[0]}: the options of launch go before the program"
+            yield f"{option} is given to {command[0]}: the options of launch go before the program"
 
 
 # ---------------------------------------------------------------------- the job
@@ -156,10 +156,10 @@ def _job_file(path: str, args: argparse.Namespace) -> JobFile:
         return JobFile(faults=error.faults)
 
 
-def _roles(args: argparse.Namespace, words: Sequence[str], faults: list[Fault]) -> tuple[Role, ...]:
+def _roles(args: argparse.Namespace, command: Sequence[str], faults: list[Fault]) -> tuple[Role, ...]:
     """The roles that the command line asks for."""
     try:
-        program = Program.of(words)
+        program = Program.of(command)
     except ValueError as error:
         faults.append(Fault("", str(error), "launch --help shows how"))
         return ()

@@ -32,11 +32,11 @@ _CHUNK = 1 << 18
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch logs``."""
-    words = parser.add_argument(
-        "words", metavar="RUN | TASK", nargs="*",
+    selected = parser.add_argument(
+        "selected", metavar="RUN | TASK", nargs="*",
         help="the run (default: the newest), then tasks such as worker/0, or roles",
     )  # fmt: skip
-    completes(words, runs_and_tasks)
+    completes(selected, runs_and_tasks)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
     lines = argument(whole(0, 10**12))
     parser.add_argument("-n", "--lines", metavar="N", type=lines, help="only the last N lines of each task")
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         InputError: no such run, or no such task in it.
         LaunchError: a log can't be read.
     """
-    found, names = _run_and_tasks(args.words)
+    found, names = _run_and_tasks(args.selected)
     logs = _logs(found, names, args.lines)
     out = sys.stdout.buffer
     try:
@@ -77,33 +77,35 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_and_tasks(words: Sequence[str]) -> tuple[Run, Sequence[str]]:
+def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
     """The run, and the words for tasks; the first word may be either."""
-    if not words:
+    if not selected:
         return find(None), ()
     try:
-        return find(words[0]), words[1:]
+        return find(selected[0]), selected[1:]
     except InputError:
         newest = all_runs()[-1:]
-        if not newest or ("/" not in words[0] and all(words[0] != task.role for task in tasks(newest[0]))):
+        if not newest or (
+            "/" not in selected[0] and all(selected[0] != task.role for task in tasks(newest[0]))
+        ):
             raise
-        return newest[0], words
+        return newest[0], selected
 
 
 def _logs(run: Run, names: Sequence[str], lines: int | None) -> list[_Log]:
     """The logs that are meant, in the order of the plan; none while there is no plan.
 
     Raises:
-        InputError: a word means no task.
+        InputError: a name is not that of a task.
     """
     if os.path.islink(run.paths.logs):
         raise LaunchError(f"can't read {run.paths.logs!r}: it is a link")
     hosts = tasks(run)
-    unknown = [word for word in names if hosts and not any(word in (task, task.role) for task in hosts)]
+    unknown = [name for name in names if hosts and not any(name in (task, task.role) for task in hosts)]
     if unknown:
         roles = ", ".join(dict.fromkeys(task.role for task in hosts))
         expected = f"expected ROLE or ROLE/INDEX of {roles}"
-        raise InputError(Fault("", f"run {run.job} has no task {word!r}", expected) for word in unknown)
+        raise InputError(Fault("", f"run {run.job} has no task {name!r}", expected) for name in unknown)
     chosen = [task for task in hosts if not names or task in names or task.role in names]
     shown = labels(hosts, chosen) if len(chosen) > 1 else {}
     return [_Log(run.paths.log(task), shown.get(task, ""), lines) for task in chosen]

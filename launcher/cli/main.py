@@ -86,10 +86,10 @@ def print_error(error: LaunchError, hint: str = "") -> None:
 
 def _meant_command(args: argparse.Namespace) -> str:
     """For a program that does not exist: the command of ours that its name resembles."""
-    words = [word for word in args.program if word != "--"]
-    if args.module is not None or args.code is not None or not words or "/" in words[0]:
+    arguments = [argument for argument in args.program if argument != "--"]
+    if args.module is not None or args.code is not None or not arguments or "/" in arguments[0]:
         return ""
-    near = nearest(words[0], (*COMMANDS, *_OPTIONS))
+    near = nearest(arguments[0], (*COMMANDS, *_OPTIONS))
     return f"; did you mean launch {'--' if near in _OPTIONS else ''}{near}?" if near else ""
 
 
@@ -140,11 +140,13 @@ def _columns() -> int:
     return min(found or 80, 112)
 
 
-def _unrecognized(words: list[str], known: Iterable[str]) -> list[str]:
+def _unrecognized(arguments: list[str], known: Iterable[str]) -> list[str]:
     """A fault for each unknown option; a word after one may be its value."""
-    options = [word.partition("=")[0] for word in words if word.startswith("-") and word != "--"]
+    options = [
+        argument.partition("=")[0] for argument in arguments if argument.startswith("-") and argument != "--"
+    ]
     if not options:
-        extra = " ".join(word for word in words if word != "--")
+        extra = " ".join(argument for argument in arguments if argument != "--")
         return [f"unexpected argument {extra!r}; only options may stand there"]
     names = [name.lstrip("-") for name in known]
     faults = []

@@ -7,7 +7,7 @@ import os
 import sys
 
 from launcher import __version__, transports
-from launcher.cli.launch_options import program_words, read_options
+from launcher.cli.launch_options import program_command, read_options
 from launcher.config.values import argument, whole
 from launcher.errors import Fault, JobError
 from launcher.job import MOST_TASKS
@@ -79,13 +79,13 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.until_eof_fd is not None:
         stop_at_end_of_file(args.until_eof_fd)
-    words = program_words(args)
-    job_file = words[0] if words and words[0].endswith((".yaml", ".yml")) else ""
-    if job_file and words[1:]:  # options may follow a job file: it has no arguments
-        args.parse(words[1:], namespace=args)
-        if extra := program_words(args):
+    command = program_command(args)
+    job_file = command[0] if command and command[0].endswith((".yaml", ".yml")) else ""
+    if job_file and command[1:]:  # options may follow a job file: it has no arguments
+        args.parse(command[1:], namespace=args)
+        if extra := program_command(args):
             raise JobError([Fault("", f"unexpected argument {extra[0]!r}", "only options follow a job file")])
-    return run_job(read_options(args, words, job_file))
+    return run_job(read_options(args, command, job_file))
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     """Stop the run and say how it ended.
 
     Raises:
-        InputError: there is no such run, or the word may mean several.
+        InputError: there is no such run, or the name fits several.
         LaunchError: it is another machine's, or another user's.
     """
     found = find(args.run_id) if args.run_id else _only_one()
@@ -91,7 +91,7 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
         LaunchError: something is still there.
     """
     if run.state is RunState.DIED and run.agents and not run.is_ours:
-        text = f"its record belongs to user {run.written_by}, who can end what it may have left"
+        text = f"its record belongs to user {run.written_by}, that user can end what is left"
         raise LaunchError(f"the launcher of {run.job} died; {text}")
     swept = sweep_died([run], 0.0 if args.now else min(_ALONE, args.timeout))
     if swept.left:

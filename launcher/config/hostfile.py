@@ -11,7 +11,7 @@ A plain line is a host and its settings::
     fe80::1%eth0 slots = 2
 
 Quotes, single or double, hold anything but themselves; there are no escapes. ``#`` begins a comment where a
-word could begin. A line with a name alone may come again: one slot more each time, as in PBS node files.
+setting could begin. A line with a name alone may come again: one slot more each time, as in PBS node files.
 
 Names end up on ssh's command line and in folder names, so no name begins with ``-`` or holds a slash.
 """
@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config import schema, values
-from launcher.config.schema import Faults, Key, Node, Values, one, quoted, several, table, text_of
+from launcher.config.schema import Faults, Key, Node, Values, quoted, several, single, table, text_of
 from launcher.config.values import comma_separated
 from launcher.errors import Fault, HostfileError
 from launcher.job import Host
@@ -40,8 +40,8 @@ _FILE_ENDINGS = (*_YAML_ENDINGS, ".txt", ".hosts")
 _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", re.DOTALL)
 
 #: A word of a plain line, and a setting: an empty value does not take the next setting for itself.
-_WORD = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
-_SETTING = re.compile(rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_WORD})?)(?=\s|$)")
+_TOKEN = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
+_SETTING = re.compile(rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_TOKEN})?)(?=\s|$)")
 #: Other programs' names for our keys, in plain lines.
 _ALIASES = {
     "cpu": "slots", "count": "slots", "max-slots": "max_slots", "slots_max": "max_slots",
@@ -168,20 +168,20 @@ def _is_ipv6(text: str) -> bool:
 # ---------------------------------------------------------------------- keys
 
 ENV = Key("env", "Environment variables of the tasks.", schema.named(values.env_name))
-WORKDIR = Key("workdir", "The folder that the tasks run in.", one(values.one_line))
-PYTHON = Key("python", "The Python that runs .py files and modules.", one(values.program_path))
+WORKDIR = Key("workdir", "The folder that the tasks run in.", single(values.one_line))
+PYTHON = Key("python", "The Python that runs .py files and modules.", single(values.program_path))
 LABELS = Key("labels", "Words to select hosts by.", several(values.label, comma_separated, pairs=True))
 _ROLES = Key("roles", "Only tasks of these roles run here.", several(values.role_name, comma_separated))
-_GPUS = Key("gpus", "How many GPUs the host has, or their ids.", several(values.gpu_id, values.gpu_words))
+_GPUS = Key("gpus", "How many GPUs the host has, or their ids.", several(values.gpu_id, values.gpu_ids))
 
 #: One host of a hostfile. Plain lines have all but ``name`` and ``env``.
 HOST = table(
-    Key("name", "The name or address that ssh connects to, perhaps with ranges: node[01-16].", one(str)),
-    Key("address", "The address for other tasks. Default: the name.", one(parse_address)),
-    Key("user", "The login user. Default: as ssh has it.", one(values.user_name)),
-    Key("port", "The port of the ssh server. Default: as ssh has it.", one(values.whole(1, 65535))),
-    Key("slots", "The number of tasks. Default: 1, and more if all hosts are full.", one(values.slots)),
-    Key("max_slots", "The number of tasks if all slots are taken. Default: slots.", one(values.slots)),
+    Key("name", "The name or address that ssh connects to, perhaps with ranges: node[01-16].", single(str)),
+    Key("address", "The address for other tasks. Default: the name.", single(parse_address)),
+    Key("user", "The login user. Default: as ssh has it.", single(values.user_name)),
+    Key("port", "The port of the ssh server. Default: as ssh has it.", single(values.whole(1, 65535))),
+    Key("slots", "The number of tasks. Default: 1, and more if all hosts are full.", single(values.slots)),
+    Key("max_slots", "The number of tasks if all slots are taken. Default: slots.", single(values.slots)),
     PYTHON,
     Key("venv", "A virtual environment's folder, or a conda environment's name or folder.", WORKDIR.read),
     WORKDIR,
@@ -222,8 +222,8 @@ def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
     if not like_a_path and (os.path.isdir(text) or not os.path.exists(text)):
         return parse_list(text, source)
     if not os.path.exists(text):
-        what = f"{schema.shown_path(text)}: no such hostfile"
-        raise HostfileError([Fault(source, what, "expected a file, or host[:slots],...")])
+        problem = f"{schema.shown_path(text)}: no such hostfile"
+        raise HostfileError([Fault(source, problem, "expected a file, or host[:slots],...")])
     content = schema.read_text(text, "hostfile", HostfileError)
     try:
         return parse_hostfile(content, text)
@@ -239,7 +239,7 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
 
     Args:
         text: what the file holds.
-        source: its name: for messages, and because its ending may tell the form.
+        source: its name: for messages, and because its ending may decide the form.
 
     Raises:
         HostfileError: with every fault of the file.
@@ -314,7 +314,7 @@ def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
 def _read_line(line: str, number: int, inventory: Inventory) -> None:
     """A plain line: a host, then ``KEY=VALUE`` settings, blanks around ``=`` allowed, up to a comment."""
     faults, written = inventory.faults, dict[str, Node]()
-    first = re.match(_WORD, line)
+    first = re.match(_TOKEN, line)
     name = first[0] if first else line
     if name.startswith(("//", "/*")):
         faults.add(number, quoted(name), 'expected "#" before a comment')
@@ -381,18 +381,18 @@ class Inventory:
             return
         names, own = entry
         for key in own.keys() & nodes.keys():
-            what = f"{key} is written twice, as {quoted(str(own[key]))} with the name"
-            faults.add(nodes[key].key_line, what, "expected it once")
+            problem = f"{key} is written twice, as {quoted(str(own[key]))} with the name"
+            faults.add(nodes[key].key_line, problem, "expected it once")
         fields = {**defaults, **(settings or {}), **own}
         fields["env"] = tuple({**dict(defaults.get("env", ())), **dict(fields.get("env", ()))}.items())
         addresses = fields.pop("address", None) or (None,) * len(names)
         if len(addresses) != len(names):
-            what = f"{quoted(written)} makes {len(names)} hosts, its address {len(addresses)}"
-            faults.add(line, what, "expected as many of both")
+            problem = f"{quoted(written)} makes {len(names)} hosts, its address {len(addresses)}"
+            faults.add(line, problem, "expected as many of both")
         slots, most = fields.get("slots"), fields.get("max_slots")
         if slots and most and most < slots:
-            what = f'max_slots is "{most}", slots "{slots}"'
-            faults.add(line, what, "expected at least as many max_slots")
+            problem = f'max_slots is "{most}", slots "{slots}"'
+            faults.add(line, problem, "expected at least as many max_slots")
         if len(faults) > before:
             return
         bare = bare and not nodes and "slots" not in own and len(names) == 1
@@ -401,12 +401,12 @@ class Inventory:
             if first is not None and bare and name in self._bare and first.user == own.get("user"):
                 self._hosts[name] = first._replace(slots=(first.slots or 1) + 1)
             elif first is not None:
-                what = f"host {quoted(name)} was already written" + (f" at {first.source}" if line else "")
-                faults.add(line, what, "expected each host once")
+                problem = f"host {quoted(name)} was already written" + (f" at {first.source}" if line else "")
+                faults.add(line, problem, "expected each host once")
                 return
             elif len(self._hosts) == MOST_HOSTS:
-                what = f"too many hosts with {quoted(name)}"
-                faults.add(line, what, f"expected at most {MOST_HOSTS}")
+                problem = f"too many hosts with {quoted(name)}"
+                faults.add(line, problem, f"expected at most {MOST_HOSTS}")
                 return
             else:
                 self._hosts[name] = Host(name, address, **fields, source=faults.where(line))

@@ -11,7 +11,7 @@ from typing import Any
 from launcher.config import hostfile, schema, values
 from launcher.config.hostfile import ENV, LABELS, PYTHON, WORKDIR
 from launcher.config.options import JobFile as JobFile
-from launcher.config.schema import Faults, Key, Node, Section, Values, one, quoted, several, table, text_of
+from launcher.config.schema import Faults, Key, Node, Section, Values, quoted, several, single, table, text_of
 from launcher.errors import JobError
 from launcher.job import (
     CHIEF_ROLES,
@@ -35,20 +35,20 @@ _NO_PROGRAM = Program(ProgramKind.EXECUTABLE, "")
 def _program(node: Node, label: str, faults: Faults) -> Program | None:
     """A program: a list of words, or a text that is split as a shell does, but nothing is expanded."""
     if isinstance(node.value, list):
-        words = [text for word in node.value if (text := text_of(word, label, faults)) is not None]
-        if len(words) < len(node.value):
+        command = [text for item in node.value if (text := text_of(item, label, faults)) is not None]
+        if len(command) < len(node.value):
             return None
-        return faults.check(node.line, label, " ".join(words), lambda _: Program.of(words))
+        return faults.check(node.line, label, " ".join(command), lambda _: Program.of(command))
     text = text_of(node, label, faults)
     return None if text is None else faults.check(node.line, label, text, _split_program)
 
 
 def _split_program(text: str) -> Program:
     try:
-        words = shlex.split(text)
+        command = shlex.split(text)
     except ValueError:
         raise ValueError("expected quotes in pairs, as in a shell") from None
-    return Program.of(words)
+    return Program.of(command)
 
 
 def _duration(text: str) -> str:
@@ -56,17 +56,17 @@ def _duration(text: str) -> str:
     return text
 
 
-_FLAG, _DURATION, _PATH = one(values.flag), one(_duration), one(values.one_line)
+_FLAG, _DURATION, _PATH = single(values.flag), single(_duration), single(values.one_line)
 _COMMAND_HELP = "What tasks run: a list of words, or a text that is split as a shell does."
 _COMMAND = Key("command", _COMMAND_HELP, _program)
 _PROGRAM = Key("program", "The same as command.", _program, "command")
-_WHOLE_GPUS = one(values.whole(0, values.MOST_GPUS))
+_WHOLE_GPUS = single(values.whole(0, values.MOST_GPUS))
 _GPUS = Key("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
 _HOSTS = several(hostfile.parse_address, hostfile.split_entries)
 _RESOURCES = schema.mapping(table(_GPUS), "expected gpus: and a count")
 
 ROLE = table(
-    Key("count", "The number of tasks. Default: 1.", one(values.whole(0, MOST_TASKS))),
+    Key("count", "The number of tasks. Default: 1.", single(values.whole(0, MOST_TASKS))),
     _COMMAND,
     _PROGRAM,
     ENV,
@@ -75,13 +75,13 @@ ROLE = table(
     Key("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
     LABELS._replace(help="Only hosts with all of these labels run the tasks."),
     Key("service", "The tasks never end by themselves. Default: true for ps and evaluator.", _FLAG),
-    Key("drain", "How long the tasks may go on when the job is done. Default: 0.", one(values.duration)),
+    Key("drain", "How long the tasks may go on when the job is done. Default: 0.", single(values.duration)),
     Key("sidecar", "The tasks serve the job (TensorBoard): their end is not the job's.", _FLAG),
     Key("flags", "Append the classic flags. Default: as the job says; false for a sidecar.", _FLAG),
     WORKDIR,
 )
 
-_ON_FAILURE = one(values.one_of("stop", "continue"))
+_ON_FAILURE = single(values.choice("stop", "continue"))
 _FLAGS_HELP = "Append --ps_hosts, --worker_hosts, --job_name and --task_index to arguments."
 _SYNC_HELP = "Folders of this machine that the hosts get before the job starts."
 #: Settings of the launch, which options of the same names override.
@@ -264,26 +264,26 @@ class _Reader:
 
     def _note_name(self, name: str, line: int) -> None:
         """Note a name that is nearly one of TensorFlow's."""
-        word = name.lower()
-        meant = "" if name in TENSORFLOW_ROLES else nearest(word, TENSORFLOW_ROLES, 0.8)
-        if meant and (word in (meant, f"{meant}s") or meant not in word):
-            what = f'role {quoted(name)}: did you mean "{meant}"?'
+        lower = name.lower()
+        meant = "" if name in TENSORFLOW_ROLES else nearest(lower, TENSORFLOW_ROLES, 0.8)
+        if meant and (lower in (meant, f"{meant}s") or meant not in lower):
+            problem = f'role {quoted(name)}: did you mean "{meant}"?'
             why = "TensorFlow does not know it: it is not in TF_CONFIG's cluster"
-            self.notes.append(f"{self.faults.where(line)}: {what} {why}")
+            self.notes.append(f"{self.faults.where(line)}: {problem} {why}")
 
     def _note_variables(self, line: int, program: Program) -> None:
         """Note a ``$NAME`` in arguments, which a shell would expand."""
         match = re.search(r"\$(\w+|\{\w+\})", " ".join(program.args), re.ASCII)
         if match and program.kind is not ProgramKind.CODE and "-c" not in program.args:
-            what = f"{match[0]} reaches the program as it is written: no shell expands it"
+            problem = f"{match[0]} reaches the program as it is written: no shell expands it"
             advice = f"[sh, -c, 'exec {program.name} ...'] does, with the task's environment"
-            self.notes.append(f"{self.faults.where(line)}: {what}; {advice}")
+            self.notes.append(f"{self.faults.where(line)}: {problem}; {advice}")
 
 
 def _below_roles(key: str) -> str:
     """Where a key belongs that a job file does not have, but a role, or the mapping of roles."""
-    word = key.lower()
-    role = next((role for role in TENSORFLOW_ROLES if word in (role, f"{role}s")), "")
+    lower = key.lower()
+    role = next((role for role in TENSORFLOW_ROLES if lower in (role, f"{role}s")), "")
     if role:
         return f"expected it below roles:, as in {role}: 1"
     return "expected it in a role, below roles:" if key in ROLE else ""

@@ -29,7 +29,7 @@ class JobFile(NamedTuple):
 
 
 def carried(
-    words: Sequence[str],
+    settings: Sequence[str],
     environ: Mapping[str, str],
     taken: Collection[str],
     faults: list[Fault],
@@ -38,14 +38,14 @@ def carried(
     """The variables that ``-x`` options set, as Open MPI's ``-x`` does.
 
     Args:
-        words: ``NAME``, ``NAME=VALUE`` and ``PRE*``.
+        settings: ``NAME``, ``NAME=VALUE`` and ``PRE*``.
         environ: the launcher's environment.
         taken: names that other options give a value to.
         faults, notes: new ones go there; they never hold a value, which may be secret.
     """
     found: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
+    for setting in settings:
+        name, equals, value = setting.partition("=")
         if name.endswith("*") and not equals:
             matching = {key: environ[key] for key in environ if key.startswith(name[:-1])}
             if not matching:
@@ -67,13 +67,13 @@ def carried(
 
 
 def drained(
-    roles: Sequence[Role], words: Sequence[str], faults: list[Fault], notes: list[str]
+    roles: Sequence[Role], settings: Sequence[str], faults: list[Fault], notes: list[str]
 ) -> tuple[Role, ...]:
     """The roles with the time that ``--drain`` options give them.
 
     Args:
         roles: those of the job; none: they have faults of their own.
-        words: ``60s``, ``evaluator=5m``: what follows ``--drain``.
+        settings: ``60s``, ``evaluator=5m``: what follows ``--drain``.
         faults, notes: new ones go there.
     """
     fixed = {*CHIEF_ROLES, *(role.name for role in roles if role.sidecar)}
@@ -83,8 +83,8 @@ def drained(
     of_files = {role.name for role in roles if role.drain is not None}
     times: dict[str, float] = {}
     general: float | None = None
-    for word in words:
-        name, named, text = word.rpartition("=")
+    for setting in settings:
+        name, named, text = setting.rpartition("=")
         option = f"--drain {name}=" if name else "--drain"
         try:
             seconds = duration(text)

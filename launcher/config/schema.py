@@ -61,9 +61,9 @@ class Faults:
         """``file:line``; just the source for line 0, which means that the input has no lines."""
         return f"{self.source}:{line}" if line else self.source
 
-    def add(self, line: int, what: str, expected: str = "") -> None:
+    def add(self, line: int, problem: str, expected: str = "") -> None:
         """Add one fault: what is wrong, with the text quoted, and what was expected."""
-        self._found.append((line, Fault(self.where(line), what, expected)))
+        self._found.append((line, Fault(self.where(line), problem, expected)))
 
     def add_kind(self, node: Node, label: str, expected: str) -> None:
         """Add the fault that a node is of the wrong kind."""
@@ -149,9 +149,9 @@ class Values(dict[str, Any]):
         """The line of a key; the line of the mapping if it is not written."""
         return self.nodes[key].key_line if key in self.nodes else self.line
 
-    def add(self, key: str, what: str, expected: str) -> None:
+    def add(self, key: str, problem: str, expected: str) -> None:
         """Add a fault at the line of a key."""
-        self.faults.add(self.line_of(key), what, expected)
+        self.faults.add(self.line_of(key), problem, expected)
 
 
 def read_mapping(
@@ -194,7 +194,7 @@ def text_of(node: Node, label: str, faults: Faults) -> str | None:
     return None
 
 
-def one(read: Callable[[str], Any]) -> Read:
+def single(read: Callable[[str], Any]) -> Read:
     """One value; ``read`` makes it of its text, or raises ``ValueError`` with what it expected."""
 
     def value(node: Node, label: str, faults: Faults) -> Any:
@@ -215,7 +215,7 @@ def several(
     """A list of values, each once.
 
     Args:
-        read: as for `one`.
+        read: as for `single`.
         split: what one text in the place of a list stands for.
         pairs: a mapping may stand there, too: ``zone: a`` is ``zone=a``.
     """
@@ -227,11 +227,11 @@ def several(
             items = [Node(f"{name}={text}", node.line) for name, text in named if text is not None]
         elif not isinstance(items, list):
             text = text_of(node, label, faults)
-            words = None if text is None else faults.check(node.line, label, text, split)
-            if words is None:
+            parts = None if text is None else faults.check(node.line, label, text, split)
+            if parts is None:
                 return None
-            items = [Node(word, node.line) for word in words]
-        found = [one(read)(item, label, faults) for item in items]
+            items = [Node(part, node.line) for part in parts]
+        found = [single(read)(item, label, faults) for item in items]
         texts = [item.value for item in items]
         if None not in found and len(set(texts)) < len(texts):
             again = next(text for text in texts if texts.count(text) > 1)
@@ -261,16 +261,18 @@ def by_role(read: Callable[[str], Any]) -> Read:
 
     def limits(node: Node, label: str, faults: Faults) -> Any:
         if not isinstance(node.value, dict):
-            found = one(read)(node, label, faults)
+            found = single(read)(node, label, faults)
             return None if found is None else (("", found),)
-        pairs = [(name, one(read)(value, f"{label} of {name}", faults)) for name, value in node.value.items()]
+        pairs = [
+            (name, single(read)(value, f"{label} of {name}", faults)) for name, value in node.value.items()
+        ]
         return tuple((name, value) for name, value in pairs if value is not None)
 
     return limits
 
 
 def mapping(keys: Keys, expected: str) -> Read:
-    """A mapping with a table of its own; ``expected`` is said of anything else."""
+    """A mapping with a table of its own; anything else is a fault with ``expected``."""
 
     def values(node: Node, label: str, faults: Faults) -> Any:
         if not isinstance(node.value, dict):
@@ -312,8 +314,8 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
     except OSError as cause:
         fault = Fault(shown, f"can't read the {kind}: {cause.strerror}")
     except UnicodeDecodeError as cause:
-        what = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
-        fault = Fault(f"{shown}:{data.count(10, 0, cause.start) + 1}", what, "expected a text file")
+        problem = f"not UTF-8 text: byte 0x{data[cause.start]:02x}"
+        fault = Fault(f"{shown}:{data.count(10, 0, cause.start) + 1}", problem, "expected a text file")
     raise error([fault])
 
 
@@ -359,8 +361,8 @@ def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
         if key.id != "scalar":
             faults.add(at, "a key is a list or a mapping", "expected a word")
         elif key.value in found:
-            what = f"key {quoted(key.value)} was already written at line {found[key.value].key_line}"
-            faults.add(at, what, "expected each key once")
+            problem = f"key {quoted(key.value)} was already written at line {found[key.value].key_line}"
+            faults.add(at, problem, "expected each key once")
         else:
             found[key.value] = _node(value, at, faults, seen)
     return made._replace(value=found)

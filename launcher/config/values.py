@@ -55,10 +55,10 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def choice(*choices: str) -> Callable[[str], str]:
     """A reader of one of some words."""
-    *first, last = words
-    return matching("|".join(words), f"expected {', '.join(first)} or {last}")
+    *first, last = choices
+    return matching("|".join(choices), f"expected {', '.join(first)} or {last}")
 
 
 label = matching(
@@ -164,10 +164,10 @@ def cpus(text: str) -> float:
 
 def comma_separated(text: str) -> Sequence[str]:
     """``a,b`` -> ``["a", "b"]``, without the blanks around the commas."""
-    return [word.strip() for word in text.split(",")]
+    return [part.strip() for part in text.split(",")]
 
 
-def gpu_words(text: str) -> Sequence[str]:
+def gpu_ids(text: str) -> Sequence[str]:
     """A count (``4``: ids 0 to 3) or the ids themselves (``0,2``, ``GPU-8f3a``)."""
     if not text.isdecimal():
         return comma_separated(text)

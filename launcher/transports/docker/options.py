@@ -49,13 +49,16 @@ class DockerOptions(NamedTuple):
 
 def keys() -> Keys:
     """The keys of ``docker:`` in a job file."""
-    from launcher.config.schema import Key, by_role, one, several, table
+    from launcher.config.schema import Key, by_role, several, single, table
 
-    flag, text = one(values.flag), one(values.one_line)
-    pull, gpus = one(values.one_of("missing", "always", "never")), one(values.whole(0, values.MOST_GPUS))
+    flag, text = single(values.flag), single(values.one_line)
+    pull, gpus = (
+        single(values.choice("missing", "always", "never")),
+        single(values.whole(0, values.MOST_GPUS)),
+    )
     mounts = several(values.one_line)
     return table(
-        Key("image", "The image of the containers.", one(values.image)),
+        Key("image", "The image of the containers.", single(values.image)),
         Key("mounts", "Folders of the host in the container, SRC:DST or SRC:DST:ro.", mounts),
         Key("no_mount", "Do not mount the working folder.", flag),
         Key("read_only", "Mount the working folder read-only.", flag),

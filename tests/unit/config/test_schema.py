@@ -18,11 +18,11 @@ from launcher.config.schema import (
     Key,
     by_role,
     named,
-    one,
     parse_yaml,
     quoted,
     read_mapping,
     several,
+    single,
     table,
 )
 from launcher.errors import JobError
@@ -30,7 +30,7 @@ from launcher.transports import sections
 from launcher.transports.docker.options import keys
 
 KEYS = table(
-    Key("one", "", one(str)),
+    Key("one", "", single(str)),
     Key("list", "", several(str, str.split)),
     Key("pairs", "", named(str)),
     Key("limit", "", by_role(int)),

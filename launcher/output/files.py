@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import resource
-import select
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,14 +16,13 @@ from launcher.events import TaskOutput, Tell
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
 from launcher.output.jsonl import event_as_dict, report_as_dict
+from launcher.output.writer import Writer
 from launcher.report import Report
 from launcher.text import listed
 
 #: Files that are open at a time, and as a part of the limit for all descriptors; of more the one opened first
 #: is closed until it is needed again.
 _MOST_OPEN, _PART = 256, 4
-#: Seconds that a report waits for the reader of a pipe.
-_READER_LIMIT = 5.0
 # A run's folder may lie in another user's folder, who could put a link or a pipe in the place of our files.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -150,15 +148,16 @@ def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
 def _write_to_pipe(path: str, data: bytes) -> None:
     """Write to a pipe or device that may have no reader, or one that does not read."""
     fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    writer = Writer()
     try:
-        poll = select.poll()
-        poll.register(fd, select.POLLOUT)
-        while data:
-            if not poll.poll(_READER_LIMIT * 1000):
-                raise TimeoutError(errno.ETIMEDOUT, f"its reader took nothing for {_READER_LIMIT:.0f} s")
-            data = data[os.write(fd, data) :]
+        writer.write(fd, data, urgent=True)
+        if not writer.close():
+            raise TimeoutError(errno.ETIMEDOUT, "its reader is too slow")
     finally:
         os.close(fd)
+    error = writer.broken(fd)
+    if error is not None:
+        raise error
 
 
 def _json(value: Mapping[str, Any]) -> Iterator[str]:

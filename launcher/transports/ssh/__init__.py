@@ -24,17 +24,23 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from launcher.config import values
 from launcher.errors import HostsError
 from launcher.job import Host
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
-from launcher.transports.machines import Launch, Machines, Planned, Programs, Request, Transport, is_here
-
-if TYPE_CHECKING:
-    from launcher.transports.ssh.hosts import SshHosts as SshHosts
+from launcher.transports.machines import (
+    Connecting,
+    Launch,
+    Machines,
+    Planned,
+    Programs,
+    Request,
+    Transport,
+    is_here,
+)
 
 #: Seconds: hosts are pinged every two, and a lost connection is noticed after five.
 _LEAST_LEASE = 6
@@ -94,13 +100,27 @@ TRANSPORT = SshTransport()
 def machines(launch: Launch, agents: bool = True) -> Machines:
     """The machines of a launch, others than this one by SSH; see `Machines`."""
     settings: SshSettings = launch.request.settings["ssh"]
+    return Machines(
+        launch, lambda remote: _connections(remote, settings, launch.notice), settings.lease, agents
+    )
 
-    def connections(remote: Sequence[Host]) -> SshHosts:
-        from launcher.transports.ssh import SshHosts
 
-        return SshHosts(remote, settings, launch.notice)
+def _connections(hosts: Sequence[Host], settings: SshSettings, notice: Callable[[str], None]) -> Connecting:
+    """Connections to make by `SshHosts`.
 
-    return Machines(launch, connections, settings.lease, agents)
+    paramiko imports invoke, with asyncio and unittest, for the commands of ``Match exec``: a third of the
+    time that its import takes. ``ssh -G`` runs these commands.
+    """
+    modules: dict[str, Any] = sys.modules
+    hidden = not modules.keys() & {"invoke", "paramiko"}
+    if hidden:
+        modules["invoke"] = None
+    try:
+        from launcher.transports.ssh.hosts import SshHosts
+    finally:
+        if hidden:
+            del modules["invoke"]
+    return SshHosts(hosts, settings, notice)
 
 
 @contextmanager
@@ -116,10 +136,8 @@ def commands(
     if not remote:
         yield Programs(hosts, None), {}
         return
-    from launcher.transports.ssh import SshHosts
-
     unreached = {}
-    with SshHosts(remote, settings, notice) as connections:
+    with _connections(remote, settings, notice) as connections:
         try:
             connections.connect()
         except HostsError as error:
@@ -155,23 +173,3 @@ def _lease(text: str) -> float:
     if seconds < _LEAST_LEASE:
         raise ValueError(f"expected {_LEAST_LEASE} seconds or more")
     return seconds
-
-
-def __getattr__(name: str) -> Any:
-    """Import `SshHosts` when it is needed.
-
-    paramiko imports invoke, with asyncio and unittest, for the commands of ``Match exec``: a third of the
-    time that its import takes. ``ssh -G`` runs these commands.
-    """
-    if name != "SshHosts":
-        raise AttributeError(name)
-    modules: dict[str, Any] = sys.modules
-    hidden = not modules.keys() & {"invoke", "paramiko"}
-    if hidden:
-        modules["invoke"] = None
-    try:
-        from launcher.transports.ssh.hosts import SshHosts
-    finally:
-        if hidden:
-            del modules["invoke"]
-    return SshHosts

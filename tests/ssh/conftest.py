@@ -52,15 +52,15 @@ def ssh_launch(lab: Lab, launch: Launch) -> Launch:
 
 
 @pytest.fixture
-def caller(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of whoever launches, with the keys of the lab."""
-    path = tmp_path / "caller"
-    path.mkdir()
-    lab.move_in(path)
-    monkeypatch.setenv("HOME", str(path))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return path
+def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """The home of the launching user, with the keys of the lab."""
+    return Home(tmp_path / "home", lab, monkeypatch)
+
+
+@pytest.fixture
+def caller(home: Home) -> Path:
+    """Its path."""
+    return home.path
 
 
 @pytest.fixture
@@ -69,9 +69,3 @@ def fleet(lab: Lab, caller: Path) -> Iterator[SshHosts]:
     with SshHosts([Host(host.name) for host in lab.hosts], SshSettings(), print) as fleet:
         fleet.connect()
         yield fleet
-
-
-@pytest.fixture
-def home(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """Where we connect from."""
-    return Home(tmp_path / "home", lab, monkeypatch)

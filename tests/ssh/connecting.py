@@ -36,7 +36,8 @@ class Home:
         path.mkdir()
         lab.move_in(path)
         monkeypatch.setenv("HOME", str(path))
-        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+        for name in ("SSH_AUTH_SOCK", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
         self.path = path
         self.known = path / ".ssh/known_hosts"
         self.key = path / ".ssh/id_ed25519"

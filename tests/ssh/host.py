@@ -160,11 +160,6 @@ class LabHost:
             self.run(["kill", "-KILL", str(pid)])
         until(lambda: not self.sshd(), TIME_LIMIT, f"sshd of {self.name} ended")
 
-    def freeze_sshd(self) -> None:
-        """From now on it accepts connections and says nothing; `stop_sshd` and `start_sshd` mend it."""
-        for pid in self.sshd():
-            self.run(["kill", "-STOP", str(pid)])
-
     def kill_sshd_sessions(self) -> int:
         """Kill the sshd of each connection, not the one that listens: how many processes that were."""
         listening = self.sshd()
@@ -178,15 +173,10 @@ class LabHost:
         """Where sshd writes what it thinks."""
         return self.folder / "sshd.log"
 
-    @property
-    def pid_file(self) -> Path:
-        """Where it writes its pid."""
-        return self.there("/run/sshd.pid")
-
     def sshd(self) -> list[int]:
         """The sshd that listens: at most one."""
         try:
-            pid = int(self.pid_file.read_text())
+            pid = int(self.there("/run/sshd.pid").read_text())
         except (OSError, ValueError):
             return []
         return [pid] if _name(self.there("/proc") / str(pid)) == "sshd" else []
@@ -257,12 +247,12 @@ class LabHost:
         argv = [*enter, "ip", "link", "set", f"port{self.number}", state]
         subprocess.run(argv, check=True, capture_output=True, timeout=10)
 
-    def netem(self, spec: str, both_ways: bool = False) -> None:
-        """Spoil what it sends, or also what it is sent: ``delay 200ms loss 20%``, as ``tc netem`` has it."""
-        self.netem_off()
-        self._cable = Cable(self.number, self.pid, self.switch, spec, both_ways)
+    def slow(self, delay: int = 0, loss: int = 0) -> None:
+        """Delay what it sends and gets, each by so many milliseconds, and lose so many per cent."""
+        self.mend()
+        self._cable = Cable(self.number, self.switch, delay, loss)
 
-    def netem_off(self) -> None:
+    def mend(self) -> None:
         """A good cable again."""
         if self._cable is not None:
             self._cable.mend()
@@ -313,7 +303,7 @@ class LabHost:
 
     def heal(self) -> None:
         """Undo whatever a test did: plugged in, an empty home, the first host key, sshd running."""
-        self.netem_off()
+        self.mend()
         self.restore()
         layers = [f"/run/{name}" for name in os.listdir(self.there("/run")) if name.startswith("layer-")]
         for path in (str(self.home), *_BINS, *layers):

@@ -24,7 +24,7 @@ from tests.ssh.host import SSHD, LabHost, make_key, until
 
 #: Its programs and the Debian package each is in.
 _NEEDS = {
-    SSHD: "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "tc": "iproute2",
+    SSHD: "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2",
     "nsenter": "util-linux", "unshare": "util-linux", "setpriv": "util-linux", "mount": "mount",
     "hostname": "hostname",
 }  # fmt: skip

@@ -171,11 +171,6 @@ class PretendFleet:
         self.reachable = reachable
         self.line.is_cut = True
 
-    def freeze(self) -> None:
-        """From now on nothing arrives anywhere, and nothing reports it; no other connection can be had."""
-        self.reachable = False
-        self.line.frozen.set()
-
     def thaw(self) -> None:
         """What was on its way goes on."""
         self.reachable = True

@@ -70,7 +70,7 @@ def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[La
     furnish(hosts)
     node = hosts[0]
     (node.there(node.home) / "results/ckpt-7/zz").write_bytes(os.urandom(50_000_000))
-    node.netem("delay 100ms")
+    node.slow(delay=50)
     out = tmp_path / "out"
     started = ssh_launch.start(*ALL, *collects(f"~/results:{out}"), "true", cwd="/")
     parts = out / "worker-0/results/ckpt-7"
@@ -82,7 +82,7 @@ def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[La
     for host in hosts:
         host.kill_sshd_sessions()
     ended = started.wait(90)
-    node.netem_off()
+    node.mend()
     assert ended.code == 0, ended.err
     assert "collected 17 files (62 MB) from 4 hosts into " in ended.err
     assert f"launch: {node.name}: connection lost (" in ended.err
@@ -97,7 +97,7 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
     gone, out = hosts[1], tmp_path / "out"
     big = gone.there(gone.home) / "results/ckpt-7/zz"
     big.write_bytes(os.urandom(50_000_000))
-    gone.netem("delay 100ms")
+    gone.slow(delay=50)
     options = ["--lease", "6", *ALL, *collects(f"~/results/latest:{out}"), "true"]
     started = ssh_launch.start(*options, cwd="/")
     until(lambda: (out / "worker-1/latest").exists(), TIME_LIMIT, "some of it has come")
@@ -105,7 +105,7 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
     gone.kill_sshd_sessions()
     ended = started.wait(60)
     gone.start_sshd()
-    gone.netem_off()
+    gone.mend()
     assert ended.code == 125
     message = rf"launch: --collect: {gone.name}: no answer for 6 s: .*; not fetched: '~/results/latest' of"
     assert re.search(message, ended.err), ended.err
@@ -117,14 +117,14 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
 
 def test_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     (tmp_path / "code").mkdir()
-    hosts[0].netem("delay 300ms", both_ways=True)
+    hosts[0].slow(delay=300)
     options = ["--hosts", "node1", "--workers", "1", "--sync", ".", "--collect", f"big:{tmp_path}/out"]
     make = ["sh", "-c", "head -c 60000000 /dev/urandom >big"]
     started = ssh_launch.start(*options, "--", *make, cwd=tmp_path / "code")
     until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), TIME_LIMIT, "some of it has come")
     started.process.send_signal(signal.SIGINT)
     ended = started.wait(15)
-    hosts[0].netem_off()
+    hosts[0].mend()
     assert ended.code == 130
     assert "launch: what was not fetched is still in ~/.cache/tf-launcher/work/" in ended.err, ended.err
     assert not os.listdir(tmp_path / "out/worker-0")

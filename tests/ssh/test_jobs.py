@@ -96,16 +96,6 @@ def test_a_launch_that_reaches_nobody_reports_so(ssh_launch: Launch, hosts: list
     assert f"launch: {message['failure']['text']}\n" in ended.err
 
 
-def test_a_missing_python_is_reported_for_each_host(ssh_launch: Launch, hosts: list[LabHost]):
-    for host in hosts[1:3]:
-        host.no_python()
-    ended = ssh_launch("--hosts", "node1,node2,node3", "--workers", "3", "true", cwd="/")
-    assert ended.code == 125
-    for name in ("node2", "node3"):
-        assert re.search(rf"{name}.*no python3", ended.err), ended.err
-    assert not re.search(r"node1.*python3", ended.err)
-
-
 def test_this_machine_and_another(ssh_launch: Launch, lab: Lab, tmp_path: Path):
     """Neither gets a ``localhost`` for the other."""
     refused = ssh_launch("--hosts", "localhost:1,node1:1", "--workers", "2", "true", cwd="/")
@@ -194,7 +184,7 @@ def test_a_link_that_is_cut_for_good(ssh_launch: Launch, hosts: list[LabHost]):
 
 
 def test_a_bad_network_is_only_slow(ssh_launch: Launch, hosts: list[LabHost]):
-    hosts[0].netem("delay 200ms loss 20%")
+    hosts[0].slow(delay=100, loss=10)
     ended = ssh_launch(
         "--hosts", "node1,node2", "--workers", "2", "--", "sh", "-c", "seq 1 2000", cwd="/", timeout=200
     )
@@ -259,26 +249,15 @@ def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost]
     assert soon(lambda: quiet(hosts), 40)
 
 
-def test_the_watchdog_is_killed(ssh_launch: Launch, hosts: list[LabHost]):
-    """Then the agent, which nobody listens to any more, ends everything."""
+@pytest.mark.parametrize("name", ["launch-watchdog", "launch-agent"])
+def test_watchdog_or_agent_is_killed(ssh_launch: Launch, hosts: list[LabHost], name: str):
     words = ["--workers", "2", "--", "sh", "-c", "(setsid sleep 300 &); echo up; exec sleep 300"]
     started = ssh_launch.start("--hosts", "node1,node2", *words, cwd="/")
     started.until(lambda it: it.out.count("| up") == 2)
-    look = "grep -l launch-watchdog /proc/[0-9]*/comm | cut -d/ -f3"
+    look = f"grep -l {name} /proc/[0-9]*/comm | cut -d/ -f3"
     pids = hosts[0].run(["sh", "-c", look]).stdout.decode().split()
     assert len(pids) == 1
-    # One may have ended by itself as the other died.
-    hosts[0].run(["sh", "-c", f"kill -KILL {' '.join(pids)} || true"])
-    assert started.wait(60).code == 125
-    assert soon(lambda: quiet(hosts), 30)
-
-
-def test_the_agent_is_killed(ssh_launch: Launch, hosts: list[LabHost]):
-    words = ["--workers", "2", "--", "sh", "-c", "echo up; exec sleep 300"]
-    started = ssh_launch.start("--hosts", "node1,node2", *words, cwd="/")
-    started.until(lambda it: it.out.count("| up") == 2)
-    agents = hosts[0].run(["sh", "-c", "grep -l launch-agent /proc/[0-9]*/comm | cut -d/ -f3"])
-    hosts[0].run(["kill", "-KILL", *agents.stdout.decode().split()])
+    hosts[0].run(["kill", "-KILL", *pids])
     ended = started.wait(60)
     assert ended.code == 125
     assert "host node1 is lost" in ended.err
@@ -304,13 +283,6 @@ def test_code_goes_along_and_results_come_back(ssh_launch: Launch, hosts: list[L
     for number in (0, 1):
         fetched = project / "results" / f"worker-{number}" / "out" / str(number)
         assert fetched.read_text() == f"node{number + 1}"
-
-
-def test_results_come_back_from_a_job_that_failed(ssh_launch: Launch, tmp_path: Path):
-    words = ["--sync", ".", "--collect", "half", "--", "sh", "-c", "echo half > half; exit 9"]
-    ended = ssh_launch("--hosts", "node1", "--workers", "1", *words, cwd=tmp_path)
-    assert ended.code == 9
-    assert (last_run(ssh_launch).path / "collected" / "worker-0" / "half").read_text() == "half\n"
 
 
 def test_a_virtual_environment_of_the_host(ssh_launch: Launch, tmp_path: Path, hosts: list[LabHost]):

@@ -270,16 +270,6 @@ def test_tasks_here_go_directly(launch: Launch, echo: Echo):
     assert f"--relay: '{echo.path}s' is not a socket; expected the path of a unix socket" in ended.err
 
 
-def test_it_is_back_with_the_connection(lab: Lab, fleet: SshHosts, echo: Echo):
-    """At the same port, though the old server process may still hold it."""
-    node = lab.hosts[0]
-    port = fleet.relay(echo.path, print)[node.name]
-    for _ in range(2):
-        fleet.reconnect(node.name)
-        # Who came to the old server process is never answered.
-        until(lambda: crowd_on(node, port, 1, 5.0) == "1 b'x'", 60, "it is led here again")
-
-
 def test_it_is_back_when_the_network_is(lab: Lab, ssh_launch: Launch, echo: Echo):
     node = lab.hosts[0]
     words = ["--hosts", "node1", "--workers", "1", "--relay", echo.path, "--lease", "30"]

@@ -79,13 +79,19 @@ def test_faults_of_all_hosts_at_once(lab: Lab, ssh_launch: Launch, hosts: list[L
     hosts[0].new_host_key()
     hosts[1].stop_sshd()
     ended = ssh_launch(
-        "--hosts", "node1,node2,nobody@node3,no-such-host.invalid", "--workers", "4", "--", "true", cwd="/"
+        "--hosts",
+        "node1,node2,no-such-user@node3,no-such-host.invalid",
+        "--workers",
+        "4",
+        "--",
+        "true",
+        cwd="/",
     )
     assert ended.code == 125
     for text in (
         "node1: the host key of ",
         "refused the connection; does an ssh server run there, on this port? (3 attempts)",
-        "refused the login as nobody (tried: ~/.ssh/id_ed25519)",
+        "refused the login as no-such-user (tried: ~/.ssh/id_ed25519)",
         "no-such-host.invalid: 'no-such-host.invalid' was not found (",
     ):
         assert text in ended.err

@@ -117,7 +117,7 @@ def test_a_link_that_breaks_in_the_middle(
     (project / "a big one").write_bytes(os.urandom(20_000_000))
     (project / "big").write_bytes(os.urandom(30_000_000))
     if not seconds:
-        slow.netem("delay 100ms", both_ways=True)
+        slow.slow(delay=100)
     slow.expected.append("copy")
     started = ssh_launch.start(*ONE, "--sync", ".", "--", "sh", "-c", "cp -a . ~/copy", cwd=project)
     until_halfway(started, slow, 26_000_000)
@@ -128,7 +128,7 @@ def test_a_link_that_breaks_in_the_middle(
         slow.kill_sshd_sessions()
     ended = started.wait(120)
     if not seconds:
-        slow.netem_off()
+        slow.mend()
     assert ended.code == 0, ended.err
     assert f"launch: {slow.name}: connection lost (" in ended.err
     assert f"launch: {slow.name}: connected again after " in ended.err
@@ -141,7 +141,7 @@ def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], projec
     """It is named, and nothing half done is seen there."""
     gone = hosts[0]
     (project / "big").write_bytes(os.urandom(30_000_000))
-    gone.netem("delay 100ms", both_ways=True)
+    gone.slow(delay=100)
     options = ["--lease", "6", *ONE, "--sync", ".", "true"]
     started = ssh_launch.start(*options, cwd=project)
     until_halfway(started, gone, 3_000_000)
@@ -149,7 +149,7 @@ def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], projec
     gone.kill_sshd_sessions()
     ended = started.wait(40)
     gone.start_sshd()
-    gone.netem_off()
+    gone.mend()
     assert ended.code == 125
     assert re.search(rf"launch: {gone.name}: no answer for 6 s: .* refused", ended.err), ended.err
     assert not list((gone.there(gone.home) / CACHE / "work").glob("*/project"))
@@ -157,9 +157,9 @@ def test_a_host_that_stays_away(ssh_launch: Launch, hosts: list[LabHost], projec
 
 def test_a_time_limit_ends_the_copy(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     (tmp_path / "big").write_bytes(os.urandom(60_000_000))
-    hosts[0].netem("delay 300ms", both_ways=True)
+    hosts[0].slow(delay=300)
     ended = ssh_launch("--timeout", "4", *ONE, "--sync", ".", "echo", "started", cwd=tmp_path, timeout=25)
-    hosts[0].netem_off()
+    hosts[0].mend()
     assert (ended.code, ended.out) == (124, "")
     assert f"{hosts[0].name}: the time limit (--timeout) ended the copying" in ended.err, ended.err
     work = hosts[0].there(hosts[0].home) / CACHE / "work"

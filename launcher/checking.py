@@ -200,12 +200,7 @@ def _pairs(pairs: Sequence[Pair], reports: Sequence[HostReport], hosts: Sequence
         if pair.result not in ("ok", "not tried") and not named:
             failed[pair.source, pair.result, pair.why].append(pair.target)
     for (source, result, why), targets in failed.items():
-        others = {pair.target for pair in pairs if pair.source == source} - {source}
-        text = listed(targets)
-        if targets == [source]:
-            text = f"itself at {addresses[source]}"
-        elif len(others) > 1 and others <= set(targets):
-            text = f"any of the {len(others)} others"
+        text = listed(["itself" if target == source else target for target in targets])
         seen = f"can't reach {text}: {result}{f' ({why})' if why else ''}"
         yield Finding(PROBLEM, "unreachable", (source,), seen, _ADVICE.get(result, ""))
 

@@ -21,7 +21,7 @@ from launcher.errors import Fault, JobError, TransportError
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.text import byte_size, counted, duration, listed, printable
+from launcher.text import byte_size, counted, listed, printable
 from launcher.transports import ssh
 from launcher.transports.base import Hosts, RemoteCommand, for_each
 from launcher.transports.machines import is_here, this_machine
@@ -36,7 +36,7 @@ launch check lab.yaml && launch --hosts lab.yaml train.py    (exit code: 0 no pr
                                      125 a host could not be checked, 2 bad input)"""
 
 _COLUMNS = (
-    "host", "address", "Python", "TensorFlow", "Keras", "CPUs", "memory free", "disk free", "GPUs", "clock",
+    "host", "address", "Python", "TensorFlow", "Keras", "CPUs", "memory free", "disk free", "GPUs",
     "not checked",
 )  # fmt: skip
 _TIMEOUT = 20.0
@@ -271,17 +271,8 @@ def _row(host: Host, report: HostReport | None, failed: str) -> list[str]:
         byte_size(facts["available"]),
         byte_size(min(free, default=None)),
         "?" if facts["gpus"]["state"] in ("failed", "slow") else gpus,
-        _clock(report.offset),
         failed,
     ]
-
-
-def _clock(offset: Offset) -> str:
-    """``+3 ms``; ``same`` where the difference is less than the doubt of the measurement."""
-    size = abs(offset.seconds)
-    if size <= offset.uncertainty:
-        return "same"
-    return ("+" if offset.seconds > 0 else "-") + (f"{size * 1000:.0f} ms" if size < 1 else duration(size))
 
 
 def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code: int) -> dict[str, Any]:

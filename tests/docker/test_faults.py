@@ -183,7 +183,7 @@ def test_bad_input(launch: Launch, args: str, why: str):
         ),
         (
             "roles:\n  a_b: {program: [echo, x]}\n  a-b: {program: [echo, x]}\n",
-            "the containers of 'a_b' and 'a-b' would have the same names",
+            "role 'a-b': its containers would have the same names as those of another role",
         ),
     ],
     ids=["limits", "same names"],

@@ -118,8 +118,8 @@ def test_connections():
     ]
     assert found == [
         "can't reach node2: refused (Connection refused)",
-        "can't reach any of the 2 others: timed out",
-        "can't reach itself at node3: no route",
+        "can't reach node1, node3: timed out",
+        "can't reach itself: no route",
     ]
 
 

@@ -37,19 +37,15 @@ def options(*args: str, file: DockerOptions | None = None) -> DockerOptions | No
 
 def test_the_command_line():
     container = Container(
-        "worker-0", "tf:1", "python3", (Mount("/a,b", "/c", True),), "1:2", 1 << 29, 1.5, ("0", "3"),
-        (("shm-size", ("1g",)), ("add-host", ("a:1.2.3.4", "b:1.2.3.5"))),
+        "worker-0", "tf:1", "python3", (Mount("/a,b", "/c", True),), "1:2", 1 << 29, ("--shm-size=1g",),
     )  # fmt: skip
     args = run_command(container, "name", "net", {"l": "v"}, ["python3", "-c", "1"])
     text = " ".join(args)
     assert text.startswith("run --interactive --name name --network net --log-driver none --sig-proxy=false ")
     assert "--hostname worker-0 --network-alias worker-0 --rm --label l=v --user 1:2" in text
-    assert "--memory 536870912 --memory-swap 536870912 --cpus 1.5" in text
-    assert args[args.index("--gpus") + 1] == '"device=0,3"'
+    assert "--memory 536870912 --memory-swap 536870912" in text
     assert args[args.index("--mount") + 1] == 'type=bind,"source=/a,b",target=/c,readonly'
-    assert text.endswith(
-        "--shm-size=1g --add-host=a:1.2.3.4 --add-host=b:1.2.3.5 --entrypoint python3 tf:1 -c 1"
-    )
+    assert text.endswith("--shm-size=1g --entrypoint python3 tf:1 -c 1")
     kept = run_command(container, "name", "host", {KEPT: "1"}, ["python3"])
     assert not {"--rm", "--hostname"} & set(kept)
     assert container_name("job", "fe80::1") == "tf-launcher-job-fe80--1"

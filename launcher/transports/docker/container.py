@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from launcher.errors import Fault, JobError, PlacementError
@@ -44,13 +44,10 @@ class Container(NamedTuple):
     mounts: tuple[Mount, ...] = ()
     #: ``UID:GID`` or names the image knows; empty: the image's own user.
     user: str = ""
-    #: Limits in bytes and CPUs; ``None``: no limit.
+    #: Its limit in bytes; ``None``: no limit.
     memory: int | None = None
-    cpus: float | None = None
-    #: Ids of the GPUs it sees, as ``nvidia-smi`` lists them.
-    gpus: tuple[str, ...] = ()
-    #: Further options of ``docker run``: name without dashes -> values; passed on as they are.
-    options: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    #: Further options of ``docker run``.
+    options: tuple[str, ...] = ()
 
 
 # ---------------------------------------------------------------------- hosts
@@ -67,15 +64,11 @@ def own_hosts(job: JobSpec, free: Sequence[str]) -> tuple[tuple[Host, ...], dict
         JobError: two roles would have containers of the same name.
         PlacementError: there are not enough GPUs.
     """
-    names: dict[str, str] = {}
-    twins = []
-    for role in job.roles:
-        other = names.setdefault(_host_name(role, 0), role.name)
-        if other != role.name:
-            what = f"the containers of {other!r} and {role.name!r} would have the same names"
-            twins.append(Fault(role.source, what))
+    names = [_host_name(role, 0) for role in job.roles]
+    what = "its containers would have the same names as those of another role"
+    twins = [role for role, name in zip(job.roles, names, strict=True) if names.count(name) > 1]
     if twins:
-        raise JobError(twins)
+        raise JobError(Fault(role.source, f"role {role.name!r}: {what}") for role in twins)
     left = list(free)
     asked = sum((role.gpus or 0) * role.count for role in job.roles)
     if asked > len(left):
@@ -148,18 +141,20 @@ def containers(
         faults.append(Fault("--workdir", "the root folder can't be mounted", expected))
     if faults:
         raise JobError(faults)
-    options = ((_ALIASES.get(name, name.replace("_", "-")), values) for name, values in docker.engine_options)
-    same = Container("", docker.image, job.python or "python3", tuple(mounts), options=tuple(options))
+    same = Container("", docker.image, job.python or "python3", tuple(mounts))
     same = with_folders(same, folders, docker.read_only)
-    return [
-        same._replace(
-            host=host.name,
-            memory=_limit(docker.memory, placement, host),
-            cpus=_limit(docker.cpus, placement, host),
-            gpus=tuple(gpus.get(host.name, ())),
-        )
-        for host in placement.hosts()
-    ]
+    made = []
+    for host in placement.hosts():
+        options = []
+        if (cpus := _limit(docker.cpus, placement, host)) is not None:
+            options.append(f"--cpus={cpus:g}")
+        if gpus.get(host.name):
+            options.append("--gpus=" + _csv(f"device={','.join(gpus[host.name])}"))
+        for name, values in docker.engine_options:
+            options += [f"--{_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]
+        memory = _limit(docker.memory, placement, host)
+        made.append(same._replace(host=host.name, memory=memory, options=tuple(options)))
+    return made
 
 
 def with_folders(container: Container, folders: Iterable[str], read_only: bool) -> Container:
@@ -267,23 +262,14 @@ def run_command(
         words += ["--hostname", container.host, "--network-alias", container.host]
     if KEPT not in its_labels:
         words += ["--rm"]
-    words += [*label_options(its_labels), *_limits(container)]
+    words += label_options(its_labels)
+    if container.user:
+        words += ["--user", container.user]
+    if container.memory is not None:
+        words += ["--memory", str(container.memory), "--memory-swap", str(container.memory)]
     for mount in container.mounts:
         words += ["--mount", _mount_option(mount)]
-    for option, values in container.options:
-        words += [f"--{option}={value}" for value in values]
-    return [*words, "--entrypoint", command[0], container.image, *command[1:]]
-
-
-def _limits(container: Container) -> Iterator[str]:
-    if container.user:
-        yield from ("--user", container.user)
-    if container.memory is not None:
-        yield from ("--memory", str(container.memory), "--memory-swap", str(container.memory))
-    if container.cpus is not None:
-        yield from ("--cpus", f"{container.cpus:g}")
-    if container.gpus:
-        yield from ("--gpus", _csv(f"device={','.join(container.gpus)}"))
+    return [*words, *container.options, "--entrypoint", command[0], container.image, *command[1:]]
 
 
 def _mount_option(mount: Mount) -> str:

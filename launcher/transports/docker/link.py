@@ -19,13 +19,12 @@ import select
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.errors import TransportError
 from launcher.protocol import Message, Refused, encode
-from launcher.text import byte_size, listed, printable, signal_name
+from launcher.text import Waiting, byte_size, listed, printable, signal_name
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
 from launcher.transports.command import CommandPipe
@@ -35,17 +34,16 @@ from launcher.transports.local import PipeLink
 
 #: Seconds for a container to end by itself, and for the exit status of a command that has closed its output.
 END, _STATUS = 10.0, 5.0
-#: Seconds for all containers to start; until the user sees which are late, and between two such lines.
-_START, _FIRST, _NEXT = 300.0, 2.0, 10.0
+#: Seconds for all containers to start.
+_START = 300.0
 #: Seconds until more of a program is sent: no event says that a container takes it now.
 _LOOK = 0.05
 #: What ``docker exec`` prints about a container that has ended.
 _GONE = re.compile(r"no such container|is not running", re.I)
 _NO_SUCH_PROGRAM = re.compile(r"executable file not found|stat .*: no such file or directory|no such file or")
 _WRONG_FORMAT = re.compile(r"exec format error", re.IGNORECASE)
-#: The error of ``docker run`` where the engine refused; and a line as the command logs it.
+#: The error of ``docker run`` where the engine refused.
 _REFUSED = re.compile(r"^docker: (?:Error response from daemon: )?(.*?)\.?$", re.MULTILINE)
-_LOGGED = re.compile(r'level=error msg="([^"]*)"')
 #: Exit statuses of ``docker run`` where no container started: refused; not runnable; not found.
 _REFUSAL, _NOT_STARTED = 125, (125, 126, 127)
 
@@ -246,9 +244,8 @@ def await_agents(
     Returns:
         Host -> why its agent is not.
     """
-    waiting, failed = dict(pipes), {}
-    until, remind = time.monotonic() + _START, time.monotonic() + _FIRST
-    while waiting and time.monotonic() < until:
+    waiting, failed, waited = dict(pipes), {}, Waiting()
+    while waiting and waited.seconds < _START:
         poll = select.poll()
         for pipe in waiting.values():
             poll.register(pipe, select.POLLIN)
@@ -260,9 +257,8 @@ def await_agents(
             except TransportError as error:
                 failed[host] = str(error)
                 del waiting[host]
-        if waiting and time.monotonic() > remind:
-            notice(f"waiting for {listed(sorted(waiting))}: its engine to start the container")
-            remind += _NEXT
+        if waiting and (begun := waited.due()):
+            notice(f"{begun} {listed(sorted(waiting))}: its engine to start the container")
     late = f"not started by the engine within {_START:.0f} s"
     return {**failed, **dict.fromkeys(waiting, late)}
 
@@ -285,8 +281,7 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
         return f"its `docker run` was killed by {signal_name(-code)}"
     if code in _NOT_STARTED:
         if began:
-            logged = _LOGGED.search(last)
-            return f"its Docker engine has gone: was it stopped? ({logged[1] if logged else last})"
+            return f"its Docker engine has gone: was it stopped? ({last})"
         refused = _REFUSED.search(stderr)
         if refused:
             return _start_fault(printable(refused[1]), container)

@@ -1,5 +1,5 @@
 """Text that users write -> records: hostfiles, host lists, job files, units.
 
-`keys` is the table of all keys, `schema` reads YAML by it, `hostfile` and `jobfile` make the records.
+`schema` reads YAML by tables of keys, `hostfile` and `jobfile` have the tables and make the records.
 All faults of an input are reported at once, as `file:line: problem; expected ...`.
 """

@@ -120,15 +120,6 @@ def test_gpus_that_are_hidden(launch: Launch):
     assert "CUDA_VISIBLE_DEVICES says which this machine has" in err
 
 
-@pytest.mark.parametrize("hosts", ["node1.invalid", "localhost:1,node1.invalid:2", "user@node1.invalid"])
-def test_other_machines_that_are_not_there(launch: Launch, hosts: str):
-    """It must not seem to run there, and must not run here instead."""
-    ended = launch("--hosts", hosts, "--workers", "2", "echo", "ran")
-    assert ended.code in (2, 125)
-    assert "node1.invalid" in ended.err or "tasks on other hosts can't reach it" in ended.err
-    assert "ran" not in ended.out
-
-
 def test_this_machine_by_its_own_name(launch: Launch):
     ended = launch("--hosts", f"{os.uname().nodename}:2", "--workers", "2", "true")
     assert ended.code == 0, ended.err
@@ -297,8 +288,8 @@ def test_a_missing_hostfile_is_reported_with_the_rest(launch: Launch, tmp_path: 
 
 
 def test_hosts_that_are_not_there(launch: Launch, tmp_path: Path):
-    ended = launch("--hosts", "nohost.invalid", "true")
-    assert ended.code == 125
+    ended = launch("--hosts", "nohost.invalid", "echo", "ran")
+    assert (ended.code, "ran" in ended.out) == (125, False), "it does not run here instead"
     unknown, hint = ended.err.splitlines()
     assert unknown.startswith("launch: nohost.invalid: ") and "was not found" in unknown
     assert hint == "launch: --hosts nohost.invalid: there is no file of that name either"

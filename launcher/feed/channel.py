@@ -240,12 +240,8 @@ class WorkerChannel:
         self._flushed, self._end_sent = True, False
         self._receiver = threading.Thread(target=self._receive_all, name=f"feed from {task}", daemon=True)
         self._sender = threading.Thread(target=self._send_all, name=f"feed to {task}", daemon=True)
-
-    def start(self) -> None:
-        """Send and receive, until the connection ends."""
         self._receiver.start()
         self._sender.start()
-        self._changed()
 
     @property
     def over(self) -> bool:

@@ -75,8 +75,8 @@ class Feeder:
                 feed = self._feeds[peer.feed]
                 if (old := feed.channels.pop(peer.task, None)) is not None:
                     old.close("the feed was opened again")
-                channel = feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.sock)
-                channel.start()
+                feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.sock)
+                feed.wake()
                 return
         with peer.sock as sock, suppress(OSError):  # the task may have ended
             sock.settimeout(_REFUSAL)

@@ -253,12 +253,8 @@ def by_value() -> Iterator[None]:
     import cloudpickle
 
     with _REGISTRY:
-        known = cloudpickle.list_registry_pickle_by_value()
-        own = [
-            module
-            for name, module in list(sys.modules.items())
-            if name != "__main__" and name not in known and is_own(name)
-        ]
+        known = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+        own = [it for name, it in list(sys.modules.items()) if name not in known and is_own(name)]
         for module in own:
             cloudpickle.register_pickle_by_value(module)
         try:

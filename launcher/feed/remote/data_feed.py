@@ -225,9 +225,8 @@ def _array(values: Sequence[Any], spec: Any) -> Any:
     kind = numpy.dtype(spec.dtype.as_numpy_dtype)
     try:
         array = numpy.asarray(values, kind)
+        if not spec.shape.is_compatible_with(array.shape[1:]):
+            raise ValueError(f"a row has the shape {array.shape[1:]}")
     except (ValueError, TypeError) as error:
         raise refused(f"rows are not {spec!r}: {error}", "rows as output_signature says") from error
-    if not spec.shape.is_compatible_with(array.shape[1:]):
-        shape = tuple(array.shape[1:])
-        raise refused(f"a row has the shape {shape}", f"{tuple(spec.shape)}, as output_signature says")
     return array

@@ -73,12 +73,12 @@ def send_frame(
 
     Args:
         sock: blocking, with a timeout if the caller wants one.
-        buffers: contiguous memory; nothing of it is copied.
+        buffers: contiguous bytes; nothing of them is copied.
 
     Raises:
         OSError: the connection is gone, or its timeout is over: it is of no use any more.
     """
-    views = [_flat(buffer) for buffer in buffers]
+    views = [memoryview(buffer) for buffer in buffers]
     head = _HEAD.pack(kind, len(views)) + struct.pack(f"<{len(views)}Q", *map(len, views))
     _send_all(sock, [memoryview(head), *views])
 
@@ -139,13 +139,9 @@ def unpack_numbers(buffers: Sequence[memoryview]) -> tuple[int, int]:
     """The two numbers of such a frame.
 
     Raises:
-        FeedRefused: the frame is invalid.
+        struct.error: the frame is invalid.
     """
-    try:
-        (buffer,) = buffers
-        first, second = _NUMBERS.unpack(buffer)
-    except (ValueError, struct.error) as error:
-        raise FeedRefused(f"a frame of the wrong size: {error}") from error
+    first, second = _NUMBERS.unpack(b"".join(buffers))
     return first, second
 
 
@@ -171,11 +167,6 @@ class ReadAhead:
         view[:some] = self._buffer[self._at : self._at + some]
         self._at += some
         return some
-
-
-def _flat(buffer: bytes | bytearray | memoryview) -> memoryview:
-    view = memoryview(buffer)
-    return view if view.ndim == 1 and view.format == "B" else view.cast("B")
 
 
 def _send_all(sock: socket.socket, views: list[memoryview]) -> None:

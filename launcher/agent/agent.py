@@ -19,6 +19,7 @@ from launcher.agent.connection import Connection
 from launcher.agent.output import Outputs
 from launcher.agent.spawn import CannotStart, Spawner
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
+from launcher.agent.watchdog import Deadline
 from launcher.job import TaskId
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
 
@@ -38,7 +39,7 @@ class Agent:
         connection: to the launcher.
         selector: that the connection uses.
         watchdog: file descriptor that is at its end when the watchdog is gone.
-        renew: gives the watchdog the time (monotonic) by which the agent looks at the clock again.
+        deadline: tells the watchdog by when the agent looks at the clock again; ``None``: it has a pipe.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Agent:
         connection: Connection,
         selector: selectors.BaseSelector,
         watchdog: int,
-        renew: Callable[[float], None] = lambda until: None,
+        deadline: Optional[Deadline] = None,
     ) -> None:
         processes.become_subreaper("launch-agent")
         self._connection = connection
@@ -55,7 +56,7 @@ class Agent:
         connection.take, connection.gone = self._take, self._launcher_gone
         self._selector = selector
         self._watchdog = watchdog
-        self._renew = renew
+        self._deadline = deadline
         self._outputs = Outputs(selector, connection, self._gone_if_done)
         self._ports = ports.PortKeeper()
         self._families = Families()
@@ -125,7 +126,8 @@ class Agent:
         for part in (self._children, self._outputs, self._connection):
             part.on_time(now)
         self._outputs.pause_or_go_on()
-        self._renew(max(self._connection.until, self._ending_until or 0.0))
+        if self._deadline is not None:
+            self._deadline.renew(max(self._connection.until, self._ending_until or 0.0))
 
     def _seconds_to_wait(self, longest: float) -> float:
         parts = (self._stopping, self._outputs, self._children, self._connection)

@@ -26,7 +26,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Callable, Mapping, NoReturn, Optional
+from typing import Any, Mapping, NoReturn, Optional
 
 from launcher.agent import processes, sweep
 from launcher.agent.connection import Connection, connect_to, listen
@@ -47,15 +47,7 @@ _READ = 256 * 1024
 
 def run(arguments: Mapping[str, Any]) -> NoReturn:
     """Be the agent with a pipe under its watchdog; see above."""
-    host, number = str(arguments["host"]), int(arguments["agent"])
-    processes.carry_tag(number)
-    processes.show_as(f"tf-agent {host}")
-
-    def agent(watchdog: int) -> int:
-        selector = selectors.DefaultSelector()
-        return _serve(number, Connection(selector, host), selector, watchdog)
-
-    watch(agent)
+    _serve(arguments)
 
 
 def start(arguments: Mapping[str, Any]) -> int:
@@ -74,7 +66,7 @@ def start(arguments: Mapping[str, Any]) -> int:
         processes.nothing_on(0, 1, 2)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        _listen_and_serve(arguments, listener)
+        _serve(arguments, listener)
     finally:
         os._exit(0)
 
@@ -94,44 +86,40 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
         listener.close()
         os._exit(connect(arguments))
     processes.nothing_on(0, 1)
-    _listen_and_serve(arguments, listener)
+    _serve(arguments, listener)
 
 
-def _listen_and_serve(arguments: Mapping[str, Any], listener: socket.socket) -> NoReturn:
+def _serve(arguments: Mapping[str, Any], listener: Optional[socket.socket] = None) -> NoReturn:
+    """Be the agent under its watchdog.
+
+    Args:
+        arguments: see above.
+        listener: see `launcher.agent.connection.Connection`.
+    """
     host, number = str(arguments["host"]), int(arguments["agent"])
+    token, lease = str(arguments.get("token", "")), float(arguments.get("lease", "inf"))
     processes.carry_tag(number)
     processes.show_as(f"tf-agent {host}")
-    deadline = Deadline()
+    deadline = None if listener is None else Deadline()
 
     def agent(watchdog: int) -> int:
+        from launcher.agent.agent import Agent  # the watchdog does not need it
+
+        gc.freeze()
         selector = selectors.DefaultSelector()
-        token, lease = str(arguments["token"]), float(arguments["lease"])
         connection = Connection(selector, host, listener, token, lease, _FIRST)
-        code = _serve(number, connection, selector, watchdog, deadline.renew)
-        if connection.broken:
-            _remove_files(arguments)
-        sweep.sweep_lost(_SWEEPING)
+        try:
+            code = Agent(number, connection, selector, watchdog, deadline).run()
+        except Exception as error:
+            connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
+            raise
+        if listener is not None:
+            if connection.broken:
+                _remove_files(arguments)
+            sweep.sweep_lost(_SWEEPING)
         return code
 
     watch(agent, deadline)
-
-
-def _serve(
-    number: int,
-    connection: Connection,
-    selector: selectors.BaseSelector,
-    watchdog: int,
-    renew: Optional[Callable[[float], None]] = None,
-) -> int:
-    from launcher.agent.agent import Agent  # the watchdog does not need it
-
-    gc.freeze()
-    agent = Agent(number, connection, selector, watchdog, renew or (lambda until: None))
-    try:
-        return agent.run()
-    except Exception as error:
-        connection.refuse(f"the agent failed: {type(error).__name__}: {error}")
-        raise
 
 
 def _remove_files(arguments: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from typing import Callable, Dict, List, Optional, Set, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from launcher.agent import processes
 from launcher.agent.processes import Process
@@ -19,6 +19,11 @@ from launcher.events import StopSteps
 from launcher.job import TaskId
 
 SIGKILL = 9
+#: Seconds between two looks at tasks that are being killed: they may start new processes meanwhile.
+LOOK = 0.01
+#: Seconds between two looks at tasks that are asked to end. Every end is noticed without them, as every
+#: orphan is a child of the agent; they find processes that stopped themselves.
+SLOW_LOOK = 0.25
 
 #: By task; ``None``: those that belong to no task.
 Orphans = Dict[Optional[TaskId], List[Process]]
@@ -92,36 +97,30 @@ class StopSequence:
         now: monotonic seconds.
     """
 
-    def __init__(self, steps: StopSteps, now: float) -> None:
-        self._steps = steps
-        self._step = 0
-        self._until = now + steps[0][1]
-        #: Whether the signal of the present step was sent and reported.
+    def __init__(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
+        self._begin(steps, now)
+
+    def _begin(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
+        #: The signal of the present step.
+        (self.signal, seconds), *self._ahead = steps
+        self._until = now + seconds
+        #: Whether it was sent and reported.
         self.sent = False
         #: The process group that got it as a whole.
         self.group: Optional[int] = None
 
-    @property
-    def signal(self) -> int:
-        """The signal of the present step."""
-        return self._steps[self._step][0]
-
     def advance(self, now: float) -> bool:
         """Go to the next step if its time has come; ``False``: none is left."""
-        if now < self._until:
-            return True
-        if self._step + 1 == len(self._steps):
-            return False
-        self._step += 1
-        self._until = now + self._steps[self._step][1]
-        self.sent = False
-        self.group = None
+        if now >= self._until:
+            if not self._ahead:
+                return False
+            self._begin(self._ahead, now)
         return True
 
-    def next_look(self, now: float, killing: float, asking: float) -> float:
-        """When to look at the task again: in so many seconds, by signal, but not after the step's end."""
-        due = min(self._until, now + (killing if self.signal == SIGKILL else asking))
-        return due if due > now else now + killing
+    def next_look(self, now: float) -> float:
+        """When to look at the task again: soon, but not after the step's end."""
+        due = min(self._until, now + (LOOK if self.signal == SIGKILL else SLOW_LOOK))
+        return due if due > now else now + LOOK
 
 
 class Task:
@@ -156,12 +155,6 @@ class Task:
         """The main process's pid until it is reaped; then the pid may belong to another process."""
         return None if self.exited else self.pid
 
-
-#: Seconds between two looks at tasks that are being killed: they may start new processes meanwhile.
-LOOK = 0.01
-#: Seconds between two looks at tasks that are asked to end. Every end is noticed without them, as every
-#: orphan is a child of the agent; they find processes that stopped themselves.
-SLOW_LOOK = 0.25
 
 _Found = Tuple[Task, StopSequence, List[Process]]
 
@@ -222,7 +215,7 @@ class Stopping:
         for task in done:
             task.stop = None
             del self._tasks[task.id]
-        self._next = min((stop.next_look(now, LOOK, SLOW_LOOK) for _, stop in self._sequences()), default=now)
+        self._next = min((stop.next_look(now) for _, stop in self._sequences()), default=now)
         return done
 
     def _sequences(self) -> List[Tuple[Task, StopSequence]]:

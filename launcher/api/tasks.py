@@ -110,7 +110,7 @@ class Tasks:
         found = read_hosts(given) if isinstance(given, str) else given
         #: Tasks may run on other machines.
         self._elsewhere = not all(
-            is_loopback(it.name) and it.user is None and it.port is None for it in found
+            is_loopback(host.name) and host.user is None and host.port is None for host in found
         )
         self._in_containers = bool(options.get("docker") or file.sections.get("docker"))
         ours = {name: role["count"] for name, role in roles.items() if "command" not in role}
@@ -213,7 +213,7 @@ class Tasks:
                     break
                 begun, waited = waiting.due(), waiting.seconds
                 if begun or waited > seconds:
-                    names = listed([it.name for it in self.handles.values() if not it.arrived.is_set()])
+                    names = listed([task.name for task in self.handles.values() if not task.arrived.is_set()])
                     if waited > seconds:
                         raise JobFailed(f"{names} did not connect within {waited:.0f} s", self.run_dir)
                     self.explain(f"{begun} {names} to connect (at most {seconds:g} s: reservation_timeout=)")

@@ -253,7 +253,7 @@ class Job(_Waits):
         for task in self.tasks[:_TASKS]:
             parts[f"{task.name} ({task.described()})"] = task.last_lines(lines) or ["(nothing)"]
         text = [
-            line for name, found in parts.items() for line in (f"{name}:", *(f"    {it}" for it in found))
+            line for name, found in parts.items() for line in (f"{name}:", *(f"    {last}" for last in found))
         ]
         text += [f"... and {len(self.tasks) - _TASKS} more tasks"] if len(self.tasks) > _TASKS else []
         return "\n".join([*text, f"all of it: {self.paths.root}"] if self.tasks else text)
@@ -345,11 +345,11 @@ class Task(_Waits):
         """The last lines that it has printed, without control characters."""
         return last_lines(self._job.paths.root, self.name, count)
 
-    def until_prints(self, what: str | re.Pattern[str], timeout: float = 30.0) -> str:
+    def until_prints(self, text: str | re.Pattern[str], timeout: float = 30.0) -> str:
         """Wait until it has printed a line, from its start on.
 
         Args:
-            what: a text, or a compiled pattern, that some line contains (``step 1`` is in ``step 10``).
+            text: a text, or a compiled pattern, that some line contains (``step 1`` is in ``step 10``).
             timeout: seconds.
 
         Returns:
@@ -359,7 +359,7 @@ class Task(_Waits):
             WaitFailed: it has not in time, or has ended without.
         """
         __tracebackhide__ = True
-        pattern = re.compile(re.escape(what)) if isinstance(what, str) else what
+        pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         file, rest = GrowingFile(self._job.paths.log(self.name)), b""
 
         def look() -> str | None:
@@ -369,7 +369,7 @@ class Task(_Waits):
             texts = (line.decode("utf-8", "replace").removesuffix("\r") for line in lines)
             return next(filter(pattern.search, texts), None)
 
-        shown = what if isinstance(what, str) else what.pattern
+        shown = text if isinstance(text, str) else text.pattern
         return self._wait_for(look, timeout, f"a line with {shown!r}")
 
     # ------------------------------------------------------------------ waiting, signals

@@ -86,10 +86,10 @@ class Machine(JobState):
             InvalidTransition: the events contradict each other (a fault of the launcher).
         """
         host = getattr(event, "host", None)
+        self.owing.discard(host or "")
         handler = _HANDLERS.get(type(event))
         if handler is None or self.phase is Phase.OVER or (host is not None and host not in self.agents):
             return []
-        self.owing.discard(host or "")
         handler(self, event)
         return self.take_commands()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from launcher.errors import Fault, JobError, LaunchError, NotRunnableError, ProgramError
-from launcher.job import Host, Placed, ProgramKind
+from launcher.job import Host, Placed, ProgramKind, Role
 from launcher.job_run.options import COMMAND_LINE, Options
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.text import listed, nearest
@@ -103,7 +103,7 @@ def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
         yield _Missing("", "", error)
         return
     if isinstance(error, ProgramError):
-        error = ProgramError(f"{error}{_beside_job_file(options, placed, folder)}")
+        error = ProgramError(f"{error}{_beside_job_file(role)}")
     yield _Missing(role.program_source or role.source, str(placed.task), error)
 
 
@@ -159,20 +159,9 @@ def _not_there(name: str, folder: str) -> ProgramError:
     return ProgramError(f"program not found: {name!r}{looked}{meant}")
 
 
-def _beside_job_file(options: Options, placed: Placed, folder: str) -> str:
-    """What to try if the program of a job file lies beside that file, and the task runs elsewhere."""
-    role = placed.role
-    name, file = role.program.name, (role.program_source or role.source).rpartition(":")[0]
-    there = os.path.dirname(os.path.abspath(file))
-    is_there = bool(file) and os.path.isfile(os.path.join(there, name))
-    if not is_there or os.path.exists(os.path.join(folder, name)):
+def _beside_job_file(role: Role) -> str:
+    """What to try if the program of a job file lies beside that file, and the tasks run elsewhere."""
+    file = (role.program_source or role.source).rpartition(":")[0]
+    if not file or not os.path.isfile(os.path.join(os.path.dirname(file), role.program.name)):
         return ""
-    way = "`workdir: .` there"
-    if role.workdir or placed.host.workdir:
-        way = "`workdir: .` in its role"
-    elif options.sources.workdir == "--workdir":
-        way = f"--workdir {there!r}"
-    what, more = "it", ""
-    if role.program.kind is ProgramKind.EXECUTABLE and "/" not in name:
-        what, more = "a file of that name", ", and ./ before the name finds it"
-    return f"; {what} lies beside the job file: {way} makes that its folder{more}"
+    return "; it lies beside the job file: `workdir: .` there makes that its folder"

@@ -234,18 +234,13 @@ def test_all_programs_that_are_not_there(launch: Launch, tmp_path: Path):
 
 def test_a_program_that_lies_beside_the_job_file(launch: Launch, tmp_path: Path):
     (tmp_path / "train.py").write_text("print('trained')\n")
-    (tmp_path / "serve").touch(0o755)
     (tmp_path / "sub").mkdir()
     job, words = tmp_path / "job.yaml", "command: [train.py]\nroles: {worker: 1}\n"
-    beside = "it lies beside the job file: {} makes that its folder\n"
     job.write_text(words)
-    assert _not_run(launch, 127, job, cwd=tmp_path / "sub").endswith(beside.format("`workdir: .` there"))
-    there = beside.format(f"--workdir {str(tmp_path)!r}")
-    assert _not_run(launch, 127, job, "--workdir", "/").endswith(there)
+    beside = "it lies beside the job file: `workdir: .` there makes that its folder\n"
+    assert _not_run(launch, 127, job, cwd=tmp_path / "sub").endswith(beside)
     job.write_text(f"{words}workdir: .\n")
     assert "trained" in launch(job, cwd=tmp_path / "sub").out
-    job.write_text("command: [serve]\nroles: {worker: {workdir: sub}}\n")
-    assert "`workdir: .` in its role makes that its folder, and ./ before the name" in launch(job).err
     job.write_text("command: [nothing.py]\nroles: {worker: 1}\n")
     assert "beside" not in launch(job).err
 

@@ -24,6 +24,7 @@ import hashlib
 import itertools
 import json
 import os
+import select
 import shutil
 import stat
 import time
@@ -243,10 +244,7 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
     """
     _sweep()
     run = _run_folder(str(arguments["job"]))
-    for folder in (run, f"{_cache()}/trees"):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    with open(f"{run}/.used-{os.uname().nodename}", "a", encoding="ascii") as mark:
-        os.utime(mark.fileno())
+    os.makedirs(f"{_cache()}/trees", mode=0o700, exist_ok=True)
     paths = []
     for tree in arguments["trees"]:
         key = str(tree["key"])
@@ -256,7 +254,8 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
                 # Another host with the same home folder may have made it.
                 root = path if os.path.isdir(path) else hidden
                 _update(pipe, root, f"{hidden}.new", key)
-                os.rename(root, path)  # fails where the run has ended meanwhile
+                _use(run)
+                os.rename(root, path)
         else:
             path = _place(str(tree["remote"]))
             digest = hashlib.blake2b(os.fsencode(path), digest_size=10).hexdigest()
@@ -265,9 +264,23 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
                 _update(pipe, path, f"{os.path.dirname(path)}/.tf-launcher-new-{digest}", key)
         paths.append(path)
     for name in arguments["outputs"]:
+        _use(run)
         os.makedirs(f"{run}/{OUTPUTS}/{name}", exist_ok=True)
         os.chmod(f"{run}/{OUTPUTS}/{name}", int(arguments["mode"]) & 0o777)
     return [*paths, f"{run}/{OUTPUTS}"]
+
+
+def _use(run: str) -> None:
+    """Make the folder of a run, which this machine uses from now on.
+
+    Raises:
+        EOFError: the launcher needs no answer any more: it removes the folder now.
+    """
+    if select.select([0], [], [], 0)[0]:  # it sends nothing before the answer
+        raise EOFError
+    os.makedirs(run, mode=0o700, exist_ok=True)
+    with open(f"{run}/.used-{os.uname().nodename}", "a", encoding="ascii") as mark:
+        os.utime(mark.fileno())
 
 
 def _place(remote: str) -> str:

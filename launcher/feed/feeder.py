@@ -152,10 +152,6 @@ class Feeder:
         tasks = len(self._tasks)
         source: Generator[Any] = pieces_of(data, tasks, epochs)
         if equal is not None:
-            if batch_size is None:
-                raise FeedError(
-                    f"equal={equal!r} needs a batch_size: it makes batches of exactly so many rows"
-                )
             source = rounds(source, tasks, batch_size, equal)
         with self._call(qname, source, feed_timeout, in_step=equal is not None) as call, self._lock:
             call.wait(call.consumed)
@@ -229,21 +225,14 @@ class Feeder:
     # Calls.
 
     @contextmanager
-    def _call(
-        self,
-        qname: str,
-        source: Generator[Any],
-        timeout: float,
-        inference: bool = False,
-        in_step: bool = False,
-    ) -> Iterator[FeedCall]:
+    def _call(self, qname: str, source: Generator[Any], timeout: float, **kind: bool) -> Iterator[FeedCall]:
         with self._lock:
             if self._error is not None:
                 raise self._error
             feed = self._feeds.get(qname)
             if feed is None:
                 raise FeedError(f"there is no feed {qname!r}; there is {', '.join(self._feeds)}")
-            if in_step and self._ended:
+            if kind.get("in_step") and self._ended:
                 raise FeedError(f"{', '.join(self._ended)} is lost; {IN_STEP}")
             if (call := feed.call) is not None:
                 text = "there is an inference(): take all its results, or close() it"
@@ -251,7 +240,7 @@ class Feeder:
                 raise FeedError(f"feed {qname!r} is being fed already: {text}")
             if feed.finished or self._closed:
                 raise FeedError(f"feed {qname!r} has ended: nothing can be fed after finish() or shutdown()")
-            call = feed.call = FeedCall(feed, source, timeout, inference, in_step)
+            call = feed.call = FeedCall(feed, source, timeout, **kind)
             call.changed()
         try:
             yield call

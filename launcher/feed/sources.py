@@ -314,7 +314,7 @@ def _weight(row: Any) -> int:
 
 
 def rounds(
-    pieces: Generator[Piece], workers: int, batch_size: int, equal: str
+    pieces: Generator[Piece], workers: int, batch_size: int | None, equal: str
 ) -> Generator[tuple[Block, ...]]:
     """Rounds of one block of exactly ``batch_size`` rows for each worker, for strategies that train in step.
 

@@ -444,12 +444,10 @@ def test_data_that_cannot_be_fed(
 
 def test_calls_that_are_refused(tmp_path: Path):
     with Lab(tmp_path, 1) as lab:
-        for wrong, match in (
-            ({"qname": "other"}, "no feed 'other'; there is input"),
-            ({"equal": "drop"}, "batch_size"),
-        ):
-            with pytest.raises(FeedError, match=match):
-                lab.feeder.train([1], **wrong)  # type: ignore[arg-type]
+        with pytest.raises(FeedError, match="no feed 'other'; there is input"):
+            lab.feeder.train([1], qname="other")
+        with pytest.raises(InputError, match="equal='drop' with batch_size=None"):
+            lab.feeder.train([1], equal="drop")
         with pytest.raises(FeedError, match="there is no such feed; there is input"):
             lab.feed(qname_in="other").next_batch(1)
         with pytest.raises(FeedError, match="worker/5 is not fed; fed are worker/0"):

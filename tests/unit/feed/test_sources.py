@@ -212,4 +212,4 @@ def test_rounds():
         dealt([1, 2, 3], 2, 2, "drop")
     for equal, batch_size in (("cut", 2), ("pad", 0), ("pad", None)):
         with pytest.raises(InputError, match="equal="):
-            rounds(pieces_of([], 2), 2, batch_size, equal)  # type: ignore[arg-type]
+            rounds(pieces_of([], 2), 2, batch_size, equal)

@@ -99,8 +99,7 @@ def _explained(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"disk full: {error.strerror} ({path}, {byte_size(shutil.disk_usage(where).free)} free)"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        home = "the home " if where == os.path.expanduser("~") else ""
-        return f"{home}{where} is not writable: {error.strerror} ({path})"
+        return f"{where} is not writable: {error.strerror} ({path})"
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         return f"{where} is in the way: {error.strerror} ({path})"
     return f"{path}: {error.strerror or error}"
@@ -401,23 +400,21 @@ def give(pipe: _Pipe, arguments: Any) -> List[str]:
 
     A tree is sent as it is, with links as links; only what the user named may be a link to what is meant.
     """
-    for item in arguments["items"]:
-        _give_one(pipe, _resolved(str(item["base"])), str(item["path"]))
-        pipe.put(FilesDone())
-    return []
 
-
-def _give_one(pipe: _Pipe, base: str, path: str) -> None:
     def problem(source: str, why: str) -> None:
         pipe.put(FileRemark(f"{source}: {why}"))
 
-    found = _find(base, path)
-    if not found:
-        looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
-        pipe.put(FileRemark(f"{path!r} is not there{looked}"))
-    entries = [pair for source, name in found for pair in walk(source, name, problem)]
-    pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
-    send_entries(pipe, entries, problem)
+    for item in arguments["items"]:
+        base, path = _resolved(str(item["base"])), str(item["path"])
+        found = _find(base, path)
+        if not found:
+            looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
+            pipe.put(FileRemark(f"{path!r} is not there{looked}"))
+        entries = [pair for source, name in found for pair in walk(source, name, problem)]
+        pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
+        send_entries(pipe, entries, problem)
+        pipe.put(FilesDone())
+    return []
 
 
 def _find(base: str, path: str) -> List[Tuple[str, str]]:

@@ -251,7 +251,7 @@ class Landing:
 
         Raises:
             ProtocolError: the other end may not announce this.
-            OSError: the disk has no room for it.
+            OSError: the disk is too full for it.
         """
         free = shutil.disk_usage(existing(self._top)).free
         if follow.size < 0 or self._size:

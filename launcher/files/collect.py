@@ -74,7 +74,7 @@ def _take(copying: Copying, talk: Conversation, item: Item, result: Collected) -
     """Take what a host sends for an item. What can't be written here is a failure, and the rest goes on.
 
     Raises:
-        TransportError: the host failed, or there is no room here.
+        TransportError: the host failed, or the disk here is full.
         ProtocolError: the host sent what it may not send.
     """
     landing, remarks, failures = Landing(talk, item.into), 0, 0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import select
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +20,8 @@ T = TypeVar("T")
 _STALL = 600.0
 #: Seconds between two looks at whether the time is over.
 _LOOK = 0.05
-#: Seconds until a line, or a bar, shows the progress.
-_LINE_AFTER, _BAR_AFTER = 2.0, 0.3
-#: Moves a terminal's cursor to the beginning of the line, and clears it.
-_CLEAR_LINE = "\r\x1b[K"
+#: Seconds until a line shows the progress; the next ones come after twice, four times, ... as many.
+_LINE_AFTER = 2.0
 
 
 class Copying:
@@ -49,10 +44,9 @@ class Copying:
         seconds: float | None = None,
     ) -> None:
         self._commands, self._fanout, self._verb, self._notify = commands, fanout, verb, notify
-        self._is_terminal = notify is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._began = time.monotonic()
         self._deadline = float("inf") if seconds is None else self._began + seconds
-        self._show_at = self._began + (_BAR_AFTER if self._is_terminal else _LINE_AFTER)
+        self._show_at = self._began + _LINE_AFTER
         self._cancelled = threading.Event()
         self._lock = threading.Lock()
         #: Bytes of files, of all hosts together: those to be copied, and those that were.
@@ -88,7 +82,6 @@ class Copying:
             done, failed = for_each(hosts, work, print, "", self._fanout, self._look)
         finally:
             self._cancelled.set()
-            self._show("")
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
 
     def _look(self, waiting: Sequence[str]) -> None:
@@ -98,17 +91,8 @@ class Copying:
             return
         so_far = f"{byte_size(self.moved)} of {byte_size(self.size)} so far, " if self.size else ""
         text = f"{self._verb}: {so_far}waiting for {listed(waiting)}"
-        if self._is_terminal:
-            self._show(f"launch: {text}")
-        else:
-            self._show_at = float("inf")
-            self._notify(text)
-
-    def _show(self, text: str) -> None:
-        """Show a line in place of the one before, on a terminal."""
-        if self._is_terminal:
-            sys.stderr.write(_CLEAR_LINE + text[: shutil.get_terminal_size().columns - 1])
-            sys.stderr.flush()
+        self._show_at = self._began + 2 * self.seconds
+        self._notify(text)
 
     def report(self, text: str) -> None:
         """Print a line."""

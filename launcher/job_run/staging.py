@@ -94,7 +94,7 @@ class Staging:
             The placement with the folders in which its tasks run there.
 
         Raises:
-            TransportError: a host has no room for it, or is lost; ``--timeout`` is over.
+            TransportError: the disk of a host is full, or a host is lost; ``--timeout`` is over.
         """
         there = [placed for placed in self._placement.tasks if placed.host.name in self._output_hosts]
         names: dict[str, list[str]] = {host: [] for host in self._output_hosts}

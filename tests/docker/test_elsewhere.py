@@ -54,19 +54,9 @@ def certificates(folder: Path, address: str) -> Path:
     folder.mkdir()
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-x509"]
     ca = ["-subj", "/CN=lab", "-keyout", "ca-key.pem", "-out", "ca.pem"]
-    its = [
-        "-subj",
-        "/CN=it",
-        "-CA",
-        "ca.pem",
-        "-CAkey",
-        "ca-key.pem",
-        "-keyout",
-        "key.pem",
-        "-out",
-        "cert.pem",
-    ]
-    its += ["-addext", f"subjectAltName=IP:{address}", "-addext", "extendedKeyUsage=serverAuth,clientAuth"]
+    its = ["-subj", "/CN=it", "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-keyout", "key.pem"]
+    its += ["-out", "cert.pem", "-addext", f"subjectAltName=IP:{address}"]
+    its += ["-addext", "extendedKeyUsage=serverAuth,clientAuth"]
     for args in (ca, [*its, "-addext", "basicConstraints=critical,CA:FALSE"]):
         argv = ["openssl", "req", *key, *args]
         done = subprocess.run(argv, cwd=folder, capture_output=True, timeout=30)

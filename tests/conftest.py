@@ -131,7 +131,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     All that use the Docker engine do, all that have engines on hosts, and the tests of one file otherwise.
     """
     folder = item.path.relative_to(TESTS).parts[0]
-    on_hosts = any(part in item.nodeid for part in ("hosts", "elsewhere", "test_api", "over ssh"))
+    on_hosts = any(part in item.nodeid for part in ("hosts", "elsewhere", "test_api", "exit_codes"))
     if folder == "docker" and on_hosts:
         item.add_marker(pytest.mark.xdist_group("docker hosts"))
     elif folder == "docker" or "[docker" in item.name or "in_containers" in item.name:

@@ -17,7 +17,7 @@ from launcher.checking import PROBLEM, WARNING, Finding, HostReport, Offset, Pai
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import argument, positive_duration
-from launcher.errors import Fault, JobError, TransportError
+from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.job_run.notices import print_notice
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
@@ -55,11 +55,12 @@ _ALL_PAIRS, _NEXT = 32, 16
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch check``."""
-    parser.add_argument(
+    lists = parser.add_mutually_exclusive_group()
+    lists.add_argument(
         "where", metavar="FILE_OR_LIST", nargs="?",
         help="a hostfile, or host[:slots],... (default: this machine)",
     )  # fmt: skip
-    parser.add_argument("--hosts", metavar="X", help="the same")
+    lists.add_argument("--hosts", metavar="X", help="the same")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
         "--python", metavar="PATH", default="", help="the Python of .py programs if the hostfile names none"
@@ -76,10 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         HostfileError: all faults of the list of hosts.
-        JobError: there are two lists.
     """
-    if args.where is not None and args.hosts is not None:
-        raise JobError([Fault("--hosts", f"{args.where!r} is given too", "expected one of the two")])
     text = args.where if args.hosts is None else args.hosts
     hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
     with (

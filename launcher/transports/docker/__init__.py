@@ -70,27 +70,23 @@ class DockerTransport(Transport):
             python=job.python if request.python_given else DEFAULT_PYTHON,
             workdir=None if options.no_mount and not request.workdir_given else job.workdir,
         )
-        other_user = options.user is not None
-        if not request.named:
+        if request.named:
+            hosts = tuple(map(renumbered, request.hosts))
+            gpus = {host.name: host.gpus or () for host in request.hosts}
+        else:
             hosts, gpus = own_hosts(job, request.hosts[0].gpus or ())
-            placement = place(job, hosts)
-            details = containers(options, job, placement, gpus, here=True)
-            return Planned(
-                job, placement, frozenset(host.name for host in hosts), other_user, details=details
-            )
-        placement = place(job, tuple(map(renumbered, request.hosts)))
-        users = {placed.host.name for placed in placement.tasks if placed.gpus}
-        ids = {host.name: host.gpus or () for host in request.hosts if host.name in users}
-        remark = f"each host starts a container of {options.image}, by its own engine: all runs in there"
-        return Planned(
+        placement = place(job, hosts)
+        planned = Planned(
             job,
             placement,
-            frozenset(host.name for host in request.hosts if is_here(host)),
-            other_user,
-            of_image,
-            (remark,),
-            containers(options, job, placement, ids, here=False),
+            frozenset(host.name for host in hosts if is_here(host) or not request.named),
+            other_user=options.user is not None,
+            details=containers(options, job, placement, gpus, here=not request.named),
         )
+        if not request.named:
+            return planned
+        remark = f"each host starts a container of {options.image}, by its own engine: all runs in there"
+        return planned._replace(shown=of_image, remarks=(remark,))
 
     def hosts(self, launch: Launch) -> AbstractContextManager[LaunchHosts]:
         """See `Transport.hosts`."""

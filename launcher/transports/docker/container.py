@@ -119,7 +119,7 @@ def containers(
         docker: the options.
         job: the job; its Python is the image's.
         placement: which tasks run in each.
-        gpus: host -> ids of the GPUs its container sees.
+        gpus: host -> ids of its GPUs; its container sees them if a task asks for one.
         here: mounts are of this machine, and the folders of tasks are mounted; else mounts are of the hosts.
 
     Raises:
@@ -143,12 +143,13 @@ def containers(
         raise JobError(faults)
     same = Container("", docker.image, job.python or "python3", tuple(mounts))
     same = with_folders(same, folders, docker.read_only)
+    users = {placed.host.name for placed in placement.tasks if placed.gpus}
     made = []
     for host in placement.hosts():
         options = []
         if (cpus := _limit(docker.cpus, placement, host)) is not None:
             options.append(f"--cpus={cpus:g}")
-        if gpus.get(host.name):
+        if host.name in users:
             options.append("--gpus=" + _csv(f"device={','.join(gpus[host.name])}"))
         for name, values in docker.engine_options:
             options += [f"--{_ALIASES.get(name, name.replace('_', '-'))}={value}" for value in values]

@@ -138,9 +138,8 @@ class DockerHosts:
         engine.sweep()
         engine.provide(docker.image, docker.pull)
         # What a task writes to a mount belongs to the caller: root in the containers of a rootless engine.
-        user = docker.user or ("0:0" if rootless else "")
-        if name == _HERE:
-            user = user or f"{os.getuid()}:{os.getgid()}"
+        mine = f"{os.getuid()}:{os.getgid()}" if name == _HERE else ""
+        user = docker.user or ("0:0" if rootless else mine)
         for host in list(self._containers) if name == _HERE else [name]:
             self._containers[host] = self._containers[host]._replace(user=user)
 

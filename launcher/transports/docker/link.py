@@ -91,20 +91,16 @@ class ContainerCommand:
             self._output += data
             found = bootstrap.find_mark(self._output)
             if found is not None:
-                self._check(found[0])
+                if found[0] != bootstrap.READY:
+                    python = f"{self._container.python} of the image {self._container.image}"
+                    advice = "--python names another Python of the image"
+                    raise TransportError(bootstrap.explain(found[0], python, advice))
+                self.ready = True
             elif len(self._output) > bootstrap.MAX_NOISE:
                 raise TransportError(
                     f"its {self._container.python} printed too much before the agent started"
                 )
         return True
-
-    def _check(self, mark: str) -> None:
-        self.ready = mark == bootstrap.READY
-        if not self.ready:
-            python = f"{self._container.python} of the image {self._container.image}"
-            raise TransportError(
-                bootstrap.explain(mark, python, "--python names another Python of the image")
-            )
 
     def _end(self) -> str:
         """How the container ended; empty: all is well, or the command was killed and does not know."""

@@ -188,7 +188,7 @@ def test_an_agent_that_is_stopped_does_not_outlast_its_lease(opened: Callable[..
 
 def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
     """The task, the agent, everything is over while there is no connection."""
-    here.agent.started("worker/0", ["sh", "-c", "sleep 0.5; echo done; exit 9"])
+    here.agent.started("worker/0", ["sh", "-c", "sleep 0.2; echo done; exit 9"])
     here.agent.send(events.CloseAgent("node1"))
     here.fleet.cut(reachable=False)
     until(lambda: not {"sh", "sleep"} & set(here.alive()), TIME_LIMIT, "the task ends")

@@ -31,7 +31,6 @@ from typing import (
     Deque,
     Dict,
     List,
-    Mapping,
     NamedTuple,
     Optional,
     Tuple,
@@ -321,16 +320,11 @@ class Decoder:
             values = _read_fields(record, given)
         except (ValueError, RecursionError, ProtocolError) as error:
             raise ProtocolError(f"{record.__name__}: {error}: {fields[:200]!r}") from error
-        self._check_tasks(record, given)
-        return values
-
-    def _check_tasks(self, record: Type[Any], given: Mapping[str, Any]) -> None:
-        if self._tasks is None:
-            return
         named = [given["task"]] if "task" in given else [*given.get("ports", ())]
-        unknown = [task for task in named if task not in self._tasks]
+        unknown = [] if self._tasks is None else [task for task in named if task not in self._tasks]
         if unknown:
             raise ProtocolError(f"{record.__name__} names {unknown[0]!r}, which is no task of this host")
+        return values
 
 
 # ---------------------------------------------------------------------- fields of a record

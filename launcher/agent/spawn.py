@@ -28,6 +28,14 @@ _CONDA_LIST = "~/.conda/environments.txt"
 _CONDA_HOMES = ("~/miniforge3", "~/mambaforge", "~/miniconda3", "~/anaconda3", "/opt/conda")
 
 
+#: Why a program can't be run, by the error of the kernel.
+_NOT_RUN: Dict[Optional[int], str] = {
+    errno.EACCES: "is not executable: chmod +x would make it so",
+    errno.ENOEXEC: "can't be run: it is no program for this machine, or a script without a #! line",
+    errno.E2BIG: "can't be run: arguments and environment are larger than the kernel allows",
+}
+
+
 class CannotStart(Exception):
     """The process can't be started.
 
@@ -222,18 +230,14 @@ def _explained(error: Exception, name: str, path: str) -> CannotStart:
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.ENOENT, errno.ENOTDIR):
         if os.path.exists(path):
-            why = f"{name!r} can't be run: the interpreter its first line names is missing"
-            return CannotStart(NOT_RUNNABLE, why)
+            return CannotStart(
+                NOT_RUNNABLE, f"{name!r} can't be run: the interpreter in its first line is missing"
+            )
         return _not_found(name)
     if code == errno.EACCES and os.path.isdir(path):
         return CannotStart(NOT_RUNNABLE, f"{name!r} is a folder, not a program")
-    if code == errno.EACCES:
-        return CannotStart(NOT_RUNNABLE, f"{name!r} is not executable: chmod +x would make it so")
-    if code == errno.ENOEXEC:
-        why = f"{name!r} can't be run: it is no program for this machine, or a script without a #! line"
-        return CannotStart(NOT_RUNNABLE, why)
-    if code == errno.E2BIG:
-        return CannotStart(NOT_RUNNABLE, "its arguments and environment are larger than the kernel allows")
+    if code in _NOT_RUN:
+        return CannotStart(NOT_RUNNABLE, f"{name!r} {_NOT_RUN[code]}")
     return CannotStart(OUR_FAULT, f"{name!r} can't be started: {_reason(error)}")
 
 

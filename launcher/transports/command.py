@@ -143,7 +143,7 @@ class CommandPipe(PipedProgram):
             ours.sendall(startup)
         except TimeoutError:  # it has a part of the program, and would wait for the rest
             self._process.kill()
-        except OSError:  # it has ended already: `recv` says why
+        except OSError:  # it has ended already: `recv` reports why
             pass
         ours.setblocking(False)
 

@@ -30,7 +30,7 @@ QUICK = SshSettings(connect_timeout=1.0, attempts=1)
 
 
 class Home:
-    """The home of whoever connects, with a key that all hosts take, and all their host keys."""
+    """The home of the connecting user, with a key that all hosts take, and all their host keys."""
 
     def __init__(self, path: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
         path.mkdir()

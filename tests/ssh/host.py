@@ -86,7 +86,7 @@ class LabHost:
         )  # fmt: skip
 
     def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a command there, with pipes; whoever does must end it, and wait for it."""
+        """Start a command there, with pipes; the caller must end it, and wait for it."""
         pipe = subprocess.PIPE
         return subprocess.Popen(
             self._held(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment(), cwd=self.home
@@ -105,8 +105,8 @@ class LabHost:
 
     def environment(self) -> dict[str, str]:
         """What a login there has."""
-        who = {"USER": self.user, "LOGNAME": self.user}
-        return {**who, "HOME": str(self.home), "PATH": PATH, "LANG": "C.UTF-8"}
+        names = {"USER": self.user, "LOGNAME": self.user}
+        return {**names, "HOME": str(self.home), "PATH": PATH, "LANG": "C.UTF-8"}
 
     def there(self, path: str | os.PathLike[str]) -> Path:
         """A path of the host as this machine reaches it."""
@@ -195,7 +195,7 @@ class LabHost:
             return False
 
     def new_host_key(self) -> None:
-        """As if it had been installed anew: another host key, that nobody knows."""
+        """As if it had been installed anew: another host key, which no known_hosts has."""
         self.stop_sshd()
         for path in self._keys("host_key"):
             path.unlink()

@@ -53,7 +53,7 @@ class Lab:
     Args:
         count: how many hosts, at most 250.
         show: folders that must be seen on each host under the path they have here, also below ``/tmp``.
-        numbers: of the networks it may have; it takes the first that nobody uses.
+        numbers: of the networks it may have; it takes the first that is free.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Lab:
         self.address = f"{self.subnet}.254"
         # Not below /tmp, which each host has of its own.
         self.folder = Path(f"/var/tmp/tf-launcher-lab-{os.getuid()}-{self.number}")
-        #: The home of whoever launches: ``.ssh/config``, a key, ``known_hosts``.
+        #: The home of the launching user: ``.ssh/config``, a key, ``known_hosts``.
         self.client_home = self.folder / "client"
         self._show = [os.path.realpath(path) for path in show]
         self._warden = 0
@@ -82,7 +82,7 @@ class Lab:
             raise
 
     def _prepare(self, count: int) -> None:
-        # Whoever held this number before is gone: we have its lock.
+        # An earlier lab of this number is gone: this one has its lock.
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o711)
         make_key(self.key, "lab")
@@ -225,7 +225,7 @@ class Lab:
 
 
 def _subnet(numbers: Iterable[int]) -> tuple[int, socket.socket]:
-    """A network that nobody uses: its number, and what keeps other labs from it while it is open."""
+    """A free network: its number, and what keeps other labs from it while it is open."""
     routes = subprocess.run(
         ["ip", "-4", "route"], capture_output=True, text=True, timeout=10, check=True
     ).stdout

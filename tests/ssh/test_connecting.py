@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """The port of somebody on this machine who takes connections and says nothing."""
+    """The port of a server on this machine that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -92,11 +92,9 @@ def test_one_that_is_cut_off(home: Home, hosts: list[LabHost]):
 
 
 def test_a_network_that_is_not_there(home: Home, lab: Lab):
-    nobody = f"{lab.subnet}.200"  # after three seconds the kernel knows that nobody on the cable has it
-    message = refusal(Host(nobody), settings=ONCE)
-    assert message == (
-        f"{nobody}: no route to {nobody}:22; is it up and on a network that this machine reaches?"
-    )
+    free = f"{lab.subnet}.200"  # after three seconds the kernel knows that no host on the cable has it
+    message = refusal(Host(free), settings=ONCE)
+    assert message == (f"{free}: no route to {free}:22; is it up and on a network that this machine reaches?")
 
 
 def test_one_that_takes_the_connection_and_says_nothing(home: Home, silent: int):
@@ -217,7 +215,7 @@ def test_what_a_host_is_reached_through_is_named(home: Home, hosts: list[LabHost
     assert message.endswith(through)
     home.config("Host node1\n  ProxyCommand /no/such/relay %h\n")
     assert "', which printed: /bin/sh: 1: " in refusal(Host("node1"))
-    home.config(f"Host node2\n  ProxyJump {hosts[2].name}\n  User nobody-of-that-name\n")
+    home.config(f"Host node2\n  ProxyJump {hosts[2].name}\n  User no-such-user\n")
     message = refusal(Host("node2"))
-    assert " refused the login as nobody-of-that-name " in message
+    assert " refused the login as no-such-user " in message
     assert message.endswith("; it is reached through its gateway node3 (ProxyJump in ~/.ssh/config)")

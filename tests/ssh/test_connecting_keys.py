@@ -1,4 +1,4 @@
-"""Whose host it is and who we are: both are proven by keys, and refused in clear words."""
+"""Keys of hosts and of users: what is accepted, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_private_key_that_others_may_read_is_ignored(home: Home, hosts: list[L
 
 
 def test_the_command_that_is_named_accepts_the_key(home: Home, hosts: list[LabHost], lab: Lab):
-    home.known.write_text("# nobody\n")
+    home.known.write_text("# none\n")
     message = refusal(hosts[0].record())
     command = message.rpartition("or: ")[2].split()
     # OpenSSH does not look at $HOME.
@@ -114,16 +114,7 @@ def test_known_hosts_files_of_ssh_config(home: Home, hosts: list[LabHost], tmp_p
     assert works(Host(hosts[0].name)) == []
 
 
-# Who we are
-
-
-def test_a_key_that_is_refused(home: Home, hosts: list[LabHost]):
-    _make_key(home.key)
-    message = refusal(Host(hosts[0].name))
-    where = f"{hosts[0].address}:{hosts[0].port}"
-    assert message.startswith(
-        f"node1: {where} refused the login as {hosts[0].user} (tried: ~/.ssh/id_ed25519); is that"
-    )
+# Keys of the user
 
 
 def _make_key(path: Path, passphrase: str = "") -> None:
@@ -133,14 +124,18 @@ def _make_key(path: Path, passphrase: str = "") -> None:
     subprocess.run(argv, check=True, capture_output=True, timeout=60)
 
 
-def test_no_key_at_all(home: Home, hosts: list[LabHost]):
+def test_keys_that_are_refused(home: Home, hosts: list[LabHost]):
+    host = Host(hosts[0].name)
+    other = refusal(host._replace(user="no-such-user"))
+    assert "refused the login as no-such-user (tried: ~/.ssh/id_ed25519)" in other
+    _make_key(home.key)
+    where = f"{hosts[0].address}:{hosts[0].port}"
+    text = f"node1: {where} refused the login as {hosts[0].user} (tried: ~/.ssh/id_ed25519); is that"
+    assert refusal(host).startswith(text)
+    home.key.write_text("not a key\n")
+    assert "~/.ssh/id_ed25519 is not a key that can be used" in refusal(host)
     home.key.unlink()
-    assert "(there was no key to offer); is that the right user" in refusal(Host(hosts[0].name))
-
-
-def test_another_user(home: Home, hosts: list[LabHost]):
-    message = refusal(Host(hosts[0].name, user="nobody-there"))
-    assert "refused the login as nobody-there (tried: ~/.ssh/id_ed25519)" in message
+    assert "(there was no key to offer); is that the right user" in refusal(host)
 
 
 def test_a_locked_key_is_reported_and_the_agent_unlocks_it(
@@ -171,7 +166,7 @@ def test_a_locked_key_is_reported_and_the_agent_unlocks_it(
 
 
 def _listens(path: str) -> bool:
-    """Whether somebody takes connections there: the socket is there before that."""
+    """Whether the agent accepts connections: its socket is there before that."""
     with socket.socket(socket.AF_UNIX) as line:
         return line.connect_ex(path) == 0
 
@@ -192,8 +187,3 @@ def test_too_many_keys(home: Home, hosts: list[LabHost]):
     assert re.search(
         r"closed the connection during a login as root, after \d keys \(~/.ssh/id_0, ", message
     ), message
-
-
-def test_a_key_file_that_is_none(home: Home, hosts: list[LabHost]):
-    home.key.write_text("not a key\n")
-    assert "~/.ssh/id_ed25519 is not a key that can be used" in refusal(Host(hosts[0].name))

@@ -211,7 +211,7 @@ def test_ctrl_c(ssh_launch: Launch, hosts: list[LabHost], times: int):
     started.until(lambda it: it.out.count("| up") == 4)
     started.send(signal.SIGINT)
     if times == 2:
-        # Within a tenth of a second after that was heard it would be an echo of the first.
+        # Within a tenth of a second after the first it would count as its echo.
         started.until(lambda it: "Ctrl-C" in it.err)
         since = time.monotonic()
         started.until(lambda it: time.monotonic() > since + 0.3)
@@ -224,7 +224,7 @@ def test_ctrl_c(ssh_launch: Launch, hosts: list[LabHost], times: int):
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_while_a_host_is_cut_off(ssh_launch: Launch, hosts: list[LabHost], times: int):
-    """Nobody waits for its lease; it ends everything itself by then."""
+    """The launch does not wait for the lease; the host ends everything itself by then."""
     # Seconds to answer: after the first Ctrl-C the grace and three more; after the second one.
     grace, limit = ("2", 5) if times == 1 else ("60", 1)
     words = ["--lease", "22", "--grace", grace, "--workers", "2", "--", "sh", "-c", "echo up; sleep 600"]

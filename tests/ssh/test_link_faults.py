@@ -61,7 +61,7 @@ class Reach:
         until(lambda: not self.host.processes(), within, f"nothing is left of {self.host.processes()}")
 
     def message(self) -> list[str]:
-        """What the user was told, without the name."""
+        """The notices, without the name."""
         return [text.partition(": ")[2] for text in self.notices]
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Reach:
 
 @pytest.fixture
 def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Reach]]:
-    """Reaches the first host. Nobody here waits for the end of a lease that no test has chosen."""
+    """Reaches the first host. No test waits for the end of a lease that it has not chosen."""
     for name, value in lab.environment().items():
         monkeypatch.setenv(name, value)
     made: list[Reach] = []

@@ -115,7 +115,7 @@ def test_sending_never_waits_and_wakes_when_there_is_room(hosts: list[LabHost], 
     taken = _send_until_stuck(program, 1 << 20)
     assert 1 << 20 < taken < 64 << 20
     hosts[0].run(["kill", "-CONT", *pids])
-    assert _woken(program, 30), "nobody said that there is room again"
+    assert _woken(program, 30), "no event that there is room again"
     program.recv(1)
     assert program.send(b"x") == 1
 

@@ -63,7 +63,7 @@ for _ in range(int(sys.argv[2])):
 print(len(ways), answer)
 """
 
-#: Connects again and again to somebody who talks without end, and closes while more is coming.
+#: Connects again and again to a server that sends without end, and closes while more is coming.
 LEAVES = """
 import socket, sys
 for number in range(int(sys.argv[2])):
@@ -214,7 +214,7 @@ def test_so_many_and_no_more(lab: Lab, fleet: SshHosts, echo: Echo):
     assert crowd_on(node, port, MOST_CONNECTIONS) == f"{MOST_CONNECTIONS} b'x'"
     until(lambda: "ssh relay" not in str(threading.enumerate()), TIME_LIMIT, "all of them are over")
     assert crowd_on(node, port, MOST_CONNECTIONS + 1) == f"{MOST_CONNECTIONS + 1} b''"
-    until(lambda: notices, TIME_LIMIT, "it is told")
+    until(lambda: notices, TIME_LIMIT, "a notice")
     assert notices == [f"node1: more than {MOST_CONNECTIONS} connections at a time to this machine: refused"]
 
 
@@ -246,10 +246,10 @@ def test_keys_are_renewed_meanwhile(lab: Lab, fleet: SshHosts, echo: Echo):
 
 def test_nothing_listens(lab: Lab, fleet: SshHosts, folder: str):
     notices: list[str] = []
-    port = fleet.relay(f"{folder}/nobody", notices.append)["node1"]
+    port = fleet.relay(f"{folder}/none", notices.append)["node1"]
     assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
-    until(lambda: notices, TIME_LIMIT, "it is told")
-    assert notices == [f"node1: its tasks can't be led to {folder}/nobody: no such file or directory"]
+    until(lambda: notices, TIME_LIMIT, "a notice")
+    assert notices == [f"node1: its tasks can't be led to {folder}/none: no such file or directory"]
 
 
 def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):

@@ -44,7 +44,7 @@ class Failed(Exception):
 
 
 def main(settings_text: str) -> int:
-    """Build the lab, say what it is as a line of JSON, hold it until its owner ends or we are told."""
+    """Build the lab, print a line of JSON about it, hold it until its owner ends or a signal comes."""
     settings = json.loads(settings_text)
     # What is lost on a host belongs to the next launch there. A porter of the machine, which sees the
     # processes of all hosts, leaves alone what has an ancestor of this name.
@@ -73,7 +73,7 @@ def main(settings_text: str) -> int:
 
 
 def _say(what: object) -> None:
-    """All there is to say: whoever started us waits for the end of our output."""
+    """The whole output: the parent waits for its end."""
     print(json.dumps(what), flush=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

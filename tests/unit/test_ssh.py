@@ -1,4 +1,4 @@
-"""Hosts over SSH, as far as no host is needed: known_hosts, and what ssh_config says about a host."""
+"""Hosts over SSH, as far as no host is needed: known_hosts, and the options of a host in ssh_config."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def options(path: Path, address: str = "node1", port: int = 22, hashed: bool = F
 
 
 def verdict(text: str, path: Path, address: str = "node1", port: int = 22) -> str:
-    """What a file with this text says about `KEY`; empty: it is the host's."""
+    """The refusal of `KEY` by a file with this text; empty: it is the host's."""
     path.write_text(text)
     try:
         KnownHosts().check(options(path, address, port), KEY, accept_new=False)
@@ -71,9 +71,9 @@ def verdict(text: str, path: Path, address: str = "node1", port: int = 22) -> st
     ],
 )
 def test_which_host_a_line_is_about(names: str, address: str, port: int, known: bool, tmp_path: Path):
-    said = verdict(line(names), tmp_path / "known", address, port)
-    assert (said == "") is known
-    assert known or "is not known (ssh-ed25519 SHA256:" in said
+    message = verdict(line(names), tmp_path / "known", address, port)
+    assert (message == "") is known
+    assert known or "is not known (ssh-ed25519 SHA256:" in message
 
 
 def test_changed_and_revoked_keys_name_their_line(tmp_path: Path):

@@ -74,7 +74,7 @@ class SshHosts:
         """Connect to all hosts.
 
         Raises:
-            HostsError: some can't be connected to; it says why of each. The others stay connected.
+            HostsError: some can't be connected to; it has the reason for each. The others stay connected.
         """
         step, fanout = "connecting over SSH", self._settings.fanout
         zipping = threading.Thread(target=bootstrap.zipped, args=(bootstrap.AGENT_MODULES,))

@@ -1,7 +1,7 @@
 """What ssh_config, the hostfile and the command line say about connecting to a host.
 
 The ``ssh`` command of this machine reads its configuration best: ``ssh -G HOST`` prints the result of every
-``Match`` and ``Include``. It reads the home of the account, whatever ``$HOME`` says; so where ``$HOME`` is
+``Match`` and ``Include``. It reads the home of the account, not ``$HOME``; so where ``$HOME`` is
 another folder, or there is no ``ssh``, `paramiko.SSHConfig` reads ``$HOME/.ssh/config``.
 """
 
@@ -105,10 +105,10 @@ class Hop(NamedTuple):
 
 
 def host_options(hop: Hop) -> HostOptions:
-    """The options of a host; what the hop says wins over ssh_config.
+    """The options of a host; the hop's own values win over ssh_config.
 
     Raises:
-        HostFailure: ssh_config can't be read, or says something impossible.
+        HostFailure: ssh_config can't be read, or has an impossible value.
     """
     home = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
     asks_ssh = os.path.realpath(os.path.expanduser("~")) == home and shutil.which("ssh") is not None
@@ -166,8 +166,8 @@ def _expanded(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def _files(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str, ...]:
-    words = shlex.split(values.get(key, [default])[0])
-    return tuple(os.path.expanduser(word) for word in words if word.lower() != "none")
+    paths = shlex.split(values.get(key, [default])[0])
+    return tuple(os.path.expanduser(path) for path in paths if path.lower() != "none")
 
 
 def _gateways(hop: Hop, address: str, written: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import errno
 import json
 import os
 import socket
+import threading
 from typing import Callable, Dict, Iterable, Mapping, Sequence
 
 from launcher.job import TaskId
@@ -105,11 +106,18 @@ _REASONS = {
 
 def print_unreachable(addresses: Sequence[str]) -> None:
     """In a child: print as JSON which addresses (``host:port``) can't be reached, and why."""
-    from concurrent.futures import ThreadPoolExecutor  # the agent does not need it
+    reasons: Dict[str, str] = {}
 
-    with ThreadPoolExecutor(min(_AT_ONCE, len(addresses) or 1)) as pool:
-        reasons = zip(addresses, pool.map(_why_unreachable, addresses))
-        answer = {address: reason for address, reason in reasons if reason}
+    def look(address: str) -> None:
+        reasons[address] = _why_unreachable(address)
+
+    for start in range(0, len(addresses), _AT_ONCE):
+        threads = [threading.Thread(target=look, args=[it]) for it in addresses[start : start + _AT_ONCE]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    answer = {address: reason for address, reason in reasons.items() if reason}
     os.write(1, json.dumps(answer).encode("ascii"))
 
 

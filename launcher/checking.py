@@ -197,7 +197,7 @@ def _pairs(pairs: Sequence[Pair], reports: Sequence[HostReport], hosts: Sequence
     for pair in pairs:
         name = names.get(pair.source, {}).get(addresses[pair.target])
         named = pair.result == "unknown name" and name is not None and not name["found"]
-        if pair.result not in ("ok", "not tried") and not named:
+        if pair.result != "ok" and not named:
             failed[pair.source, pair.result, pair.why].append(pair.target)
     for (source, result, why), targets in failed.items():
         text = listed(["itself" if target == source else target for target in targets])

@@ -134,13 +134,11 @@ class _Check(ExitStack):
         answers, late = for_each(
             targets, lambda name: self._connect(name, targets[name]), print_notice, "connections to others"
         )
-        pairs = []
-        for source, names in targets.items():
-            results = answers.get(source) or [{"result": "not tried", "why": ""}] * len(names)
-            pairs += [
-                Pair(source, name, str(result["result"]), str(result["why"]))
-                for name, result in zip(names, results, strict=True)
-            ]
+        pairs = [
+            Pair(source, target, str(result["result"]), str(result["why"]))
+            for source, results in answers.items()
+            for target, result in zip(targets[source], results, strict=True)
+        ]
         return Asked(tuple(reports.values()), pairs, {**failed, **late})
 
     def _look(self, name: str) -> HostReport:

@@ -17,18 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import FeedError
+from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Block, Buffer, as_rows, decode, encode, encode_code, part, size
-from launcher.feed.remote.frames import (
-    RETURNED,
-    FeedRefused,
-    Kind,
-    ReadAhead,
-    check_size,
-    hang_up,
-    recv_frame,
-    send_frame,
-    unpack_numbers,
-)
 from launcher.feed.sources import Piece, run_user_code
 
 if TYPE_CHECKING:
@@ -89,7 +79,7 @@ class Chunker:
             yield from self._encoded(part(block, 0, rows // 2))
             yield from self._encoded(part(block, rows // 2, rows))
             return
-        check_size(buffers, "a row" if rows == 1 else f"{rows} rows")
+        frames.check_size(buffers, "a row" if rows == 1 else f"{rows} rows")
         yield Chunk(rows, weight, buffers)
 
 
@@ -135,7 +125,7 @@ class Partition:
     def _all_chunks(self) -> Iterator[Chunk]:
         if self._piece.remote is not None:
             code = encode_code(self._piece.remote)
-            check_size([code], f"the callable of partition {self.number}")
+            frames.check_size([code], f"the callable of partition {self.number}")
             yield Chunk(None, len(code) + _CODE_WEIGHT, [code])
             return
         yield from list(self._kept)
@@ -269,12 +259,12 @@ class WorkerChannel:
         self._reason = self._reason or reason
         self.wake.notify_all()
         if ended:
-            hang_up(self._sock)
+            frames.hang_up(self._sock)
 
     def join(self, seconds: float) -> None:
         """Wait for the threads, after `close`."""
         self._sender.join(seconds)
-        hang_up(self._sock)
+        frames.hang_up(self._sock)
         self._sender.join(seconds)
 
     def add(self, partition: Partition) -> None:
@@ -314,11 +304,11 @@ class WorkerChannel:
     def _receive_all(self) -> None:
         reason: Exception | None = None
         try:
-            ahead = ReadAhead(self._sock)
-            while (frame := recv_frame(ahead)) is not None:
+            ahead = frames.ReadAhead(self._sock)
+            while (frame := frames.recv_frame(ahead)) is not None:
                 self._received(*frame)
         except Exception as error:  # noqa: BLE001 - an invalid frame: the task would send it again
-            if isinstance(error, FeedRefused) or not isinstance(error, OSError):
+            if isinstance(error, frames.FeedRefused) or not isinstance(error, OSError):
                 reason = error
         with self.wake:
             self.connected = False
@@ -336,7 +326,7 @@ class WorkerChannel:
 
     def _received(self, kind: int, buffers: list[memoryview]) -> None:
         # This takes long: without the lock.
-        results = as_rows(decode(buffers, _UNREADABLE)) if kind == Kind.RESULTS else None
+        results = as_rows(decode(buffers, _UNREADABLE)) if kind == frames.Kind.RESULTS else None
         with self.wake:
             self._opened = True
             if results is not None:
@@ -347,22 +337,22 @@ class WorkerChannel:
                     if not results:
                         break
                     size = 0
-            elif kind in (Kind.PROGRESS, Kind.HUNGRY):
-                read, self._consumed = unpack_numbers(buffers)
+            elif kind in (frames.Kind.PROGRESS, frames.Kind.HUNGRY):
+                read, self._consumed = frames.unpack_numbers(buffers)
                 while self._unread and self._sent - len(self._unread) < read:
                     self.window -= self._unread.popleft()
-                self.hungry = kind == Kind.HUNGRY and read >= self._sent
-            elif kind == Kind.COUNTED:
-                number, rows = unpack_numbers(buffers)
+                self.hungry = kind == frames.Kind.HUNGRY and read >= self._sent
+            elif kind == frames.Kind.COUNTED:
+                number, rows = frames.unpack_numbers(buffers)
                 for partition in self._unanswered:
                     partition.counted(number, rows)
-            elif kind == Kind.TERMINATE:
+            elif kind == frames.Kind.TERMINATE:
                 self.terminated = True
-                self.returned |= b"".join(buffers) == RETURNED
+                self.returned |= b"".join(buffers) == frames.RETURNED
                 if self.feed.call is not None:
                     self.feed.call.refused(self)
             else:
-                raise FeedRefused(f"kind {kind}")
+                raise frames.FeedRefused(f"kind {kind}")
             self._finish_partitions()
             self.wake.notify_all()
             if self.feed.call is not None:
@@ -374,13 +364,13 @@ class WorkerChannel:
         try:
             with suppress(OSError):  # the receiving thread notices that, too
                 for kind, buffers in self._frames():
-                    send_frame(self._sock, kind, buffers)
+                    frames.send_frame(self._sock, kind, buffers)
                 if self._reason:
-                    send_frame(self._sock, Kind.GONE, [self._reason.encode()])
+                    frames.send_frame(self._sock, frames.Kind.GONE, [self._reason.encode()])
                 elif not self._end_sent:
-                    send_frame(self._sock, Kind.END)
+                    frames.send_frame(self._sock, frames.Kind.END)
         finally:
-            hang_up(self._sock)
+            frames.hang_up(self._sock)
             self._receiver.join()  # what has come before the end counts
             with self.wake:
                 self._sending = None
@@ -388,15 +378,15 @@ class WorkerChannel:
                 self._changed()
             self._sock.close()
 
-    def _frames(self) -> Iterator[tuple[Kind, Sequence[Buffer]]]:
+    def _frames(self) -> Iterator[tuple[frames.Kind, Sequence[Buffer]]]:
         """What to send, frame by frame; ends with the connection."""
         while (work := self._next_work()) is not None:
-            if isinstance(work, Kind):
+            if isinstance(work, frames.Kind):
                 yield work, ()
             elif (partition := work.take(self)) is not None:
                 yield from self._frames_of(partition)
 
-    def _next_work(self) -> FeedCall | Kind | None:
+    def _next_work(self) -> FeedCall | frames.Kind | None:
         """Wait for a call that has a partition for this task, or a frame to send; ``None``: it is over."""
         with self.wake:
             while not self.over:
@@ -408,14 +398,14 @@ class WorkerChannel:
                         return call
                     if call.all_given(self.task) and not self._flushed:
                         self._flushed = True
-                        return Kind.FLUSH
+                        return frames.Kind.FLUSH
                 if call is None and self.feed.finished and not self._end_sent:
                     self._end_sent = True
-                    return Kind.END
+                    return frames.Kind.END
                 self.wake.wait()
         return None
 
-    def _frames_of(self, partition: Partition) -> Iterator[tuple[Kind, Sequence[Buffer]]]:
+    def _frames_of(self, partition: Partition) -> Iterator[tuple[frames.Kind, Sequence[Buffer]]]:
         """Make the chunks of a partition, as the task has room for them."""
         call = partition.call
 
@@ -447,9 +437,9 @@ class WorkerChannel:
                 self.window += chunk.weight
                 self.hungry = self._flushed = False
                 call.limit_kept(partition)
-            yield Kind.CODE if chunk.rows is None else Kind.ROWS, chunk.buffers
+            yield frames.Kind.CODE if chunk.rows is None else frames.Kind.ROWS, chunk.buffers
         with self.wake:
             self._sending = None
             call.changed()
         if partition.complete and call.inference:
-            yield Kind.FLUSH, ()
+            yield frames.Kind.FLUSH, ()

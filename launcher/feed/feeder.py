@@ -29,6 +29,10 @@ _THREAD, _REFUSAL = 2.0, 2.0
 _OVER = "the driver feeds no more rows"
 
 
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 class Feeder:
     """All feeds of a cluster.
 
@@ -48,11 +52,11 @@ class Feeder:
         *,
         exactly_once: bool = False,
         last_lines: Callable[[str], Sequence[str]] = lambda task: (),
-        notice: Callable[[str], None] | None = None,
-        warn: Callable[[str], None] | None = None,
+        notice: Callable[[str], None] = _to_stderr,
+        warn: Callable[[str], None] = _to_stderr,
     ) -> None:
-        self._notice = notice or _to_stderr
-        self._warn = warn or _to_stderr
+        self._notice = notice
+        self._warn = warn
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._tasks = list(tasks)
@@ -253,7 +257,3 @@ class Feeder:
             if call.feed.call is call:
                 call.feed.call = None
                 self._changed.notify_all()
-
-
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -7,7 +7,6 @@ it: for file systems that all hosts share.
 
 from __future__ import annotations
 
-import codecs
 import glob
 import os
 from collections.abc import Iterator, Sequence
@@ -55,7 +54,7 @@ class TextFiles(DataFiles):
     def __init__(
         self, names: Names, *, beside: bool = False, encoding: str = "utf-8", read_on_worker: bool = False
     ) -> None:
-        super().__init__(names, TextReader(_known(encoding)), beside or read_on_worker)
+        super().__init__(names, TextReader(encoding), beside or read_on_worker)
 
 
 class CsvFiles(DataFiles):
@@ -87,7 +86,7 @@ class CsvFiles(DataFiles):
         encoding: str = "utf-8",
         read_on_worker: bool = False,
     ) -> None:
-        reader = CsvReader(_known(encoding), delimiter, header, tuple(columns))
+        reader = CsvReader(encoding, delimiter, header, tuple(columns))
         super().__init__(names, reader, beside or read_on_worker)
         faults = []
         for path in self.paths if columns else ():
@@ -145,13 +144,3 @@ def found(names: Names) -> list[str]:
     if faults:
         raise InputError(faults)
     return list(paths)
-
-
-def _known(encoding: str) -> str:
-    """The same encoding; `InputError`: there is no such one."""
-    try:
-        codecs.lookup(encoding)
-    except LookupError as error:
-        text = f"encoding={encoding!r}"
-        raise InputError([Fault("data", text, "expected one such as utf-8 or latin-1")]) from error
-    return encoding

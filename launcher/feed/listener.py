@@ -93,9 +93,8 @@ class Listener:
     @property
     def addresses(self) -> tuple[str, ...]:
         """For `Connector`: on this machine, then over the network."""
-        if not self.port:
-            return (f"unix:{self.path}",)
-        return (f"unix:{self.path}", *(f"tcp:{host}:{self.port}" for host in own_addresses()))
+        hosts = own_addresses() if self.port else []
+        return (f"unix:{self.path}", *(f"tcp:{host}:{self.port}" for host in hosts))
 
     def serve(self, on_peer: Callable[[Peer], None]) -> None:
         """Accept tasks from now on, in threads; ``on_peer`` is called for one at a time and must be quick."""

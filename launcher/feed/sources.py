@@ -245,9 +245,7 @@ def run_user_code(call: Callable[[], Result]) -> tuple[Result | None, Exception 
     except Exception as error:  # noqa: BLE001 - the user's; train() or inference() raises it
         return None, error
     except BaseException as error:  # noqa: BLE001 - it would end the thread silently
-        failed = FeedError(f"reading the rows ended with {type(error).__name__}: {error}")
-        failed.__cause__ = error
-        return None, failed
+        return None, FeedError(f"reading the rows ended with {type(error).__name__}: {error}")
 
 
 def groups(rows: Iterator[Any], most: int = GROUP_BYTES) -> Iterator[list[Any]]:

@@ -18,7 +18,7 @@ import pytest
 from launcher.errors import FeedError, InputError
 from launcher.feed import call
 from launcher.feed.channel import WINDOW
-from launcher.feed.remote import data_feed, frames, reader
+from launcher.feed.remote import data_feed, frames
 from launcher.feed.remote.frames import Kind, recv_frame, send_frame
 from launcher.feed.sources import partitions, rows
 from tests.local.seeing import soon
@@ -517,7 +517,7 @@ def test_slow_rows_are_not_a_timeout(tmp_path: Path):
 
 
 def test_a_driver_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reader, "MOST_AWAY", 0.5)
+    monkeypatch.setattr(data_feed, "MOST_AWAY", 0.5)
     with Lab(tmp_path, 1) as lab:
         feed = lab.feed()
         assert not feed.should_stop()

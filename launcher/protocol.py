@@ -158,7 +158,7 @@ class FileData(NamedTuple):
 class FilesListed(NamedTuple):
     """What the receiver of a tree has already.
 
-    ``data`` is compressed by zlib: a line of JSON for each entry, the fields of a `FileEntry`.
+    ``data`` is JSON, compressed by zlib: a list for each field of a `FileEntry`, in their order.
     """
 
     data: bytes

@@ -320,7 +320,7 @@ def _update(pipe: _Pipe, root: str, stage: str, key: str) -> None:
     """
     old_key, entries = _read_list(root)
     had = _unchanged(root, entries)
-    pipe.put(FilesListed(zlib.compress(json.dumps([*had.values()]).encode("ascii"), 1)))
+    pipe.put(FilesListed(zlib.compress(json.dumps([*zip(*had.values())]).encode("ascii"))))
     follow = pipe.get(FilesFollow)
     _remove(stage)
     landing = Landing(pipe, stage)

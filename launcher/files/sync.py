@@ -86,8 +86,8 @@ def _send(copying: Copying, talk: Conversation, tree: Tree, problem: Callable[[s
     """Send a host what it lacks of a tree."""
     listed = talk.get(FilesListed)
     try:
-        rows = json.loads(zlib.decompressobj().decompress(listed.data, _MOST_LISTED))
-        had = {entry.path: entry for entry in (FileEntry(*row) for row in rows)}
+        columns = json.loads(zlib.decompressobj().decompress(listed.data, _MOST_LISTED))
+        had = {entry.path: entry for entry in (FileEntry(*row) for row in zip(*columns, strict=True))}
     except (ValueError, TypeError, RecursionError, zlib.error) as error:
         raise ProtocolError(f"a list of files that can't be read: {error}") from error
     lacking = [entry for path, entry in tree.entries.items() if had.get(path) != entry]

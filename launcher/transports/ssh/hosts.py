@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 
 from launcher.errors import ConnectionLost, HostsError, TransportError
 from launcher.job import Host
@@ -19,8 +20,6 @@ from launcher.transports.ssh.relay import Relay
 
 #: Seconds before the second attempt, the third ...; the last one counts for all that follow.
 _PAUSES = (0.3, 1.0, 2.0)
-#: How many gateways may stand before one host.
-_MOST_GATEWAYS = 8
 #: Seconds for the threads of closed connections to end.
 _LAST_WAIT = 2.0
 #: Seconds for which a connection is new: less than until a silent one counts as lost.
@@ -29,7 +28,7 @@ _NEW = 4.0
 _PYTHON = "python3"
 
 
-class SshHosts:
+class SshHosts(AbstractContextManager["SshHosts"]):
     """The connections of a launch, one a host. A context: at its end all are closed.
 
     Args:
@@ -51,9 +50,6 @@ class SshHosts:
         self._made_at: dict[str, float] = {}
         self._reconnecting = {name: threading.Lock() for name in self._hosts}
         self._relay: Relay | None = None
-
-    def __enter__(self) -> SshHosts:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -121,7 +117,7 @@ class SshHosts:
         """
         options = host_options(hop)
         before = before or options.gateways
-        if before and (before[-1] in trail or len(trail) > _MOST_GATEWAYS):
+        if before and before[-1] in trail:
             way = " -> ".join((*trail, before[-1]))
             raise HostFailure(f"ProxyJump in ~/.ssh/config goes in a circle: {way}")
         gateway = self._gateway(before, (*trail, before[-1])) if before else None

@@ -108,7 +108,9 @@ class KnownHosts:
         with self._lock:
             for path in (*options.known_hosts, *options.system_known_hosts):
                 if path not in self._files:
-                    self._files[path] = list(_parse(path, _read(path)))
+                    self._files[path] = []
+                    with suppress(OSError), open(path, "rb") as file:  # else its hosts are not known: safe
+                        self._files[path] = list(_parse(path, file.read()))
                 entries += self._files[path]
         return [entry for entry in entries if _matches(entry, name)]
 
@@ -147,14 +149,6 @@ def _known_name(options: HostOptions) -> str:
 
 def _shown(key: PKey) -> str:
     return f"{key.get_name()} {key.fingerprint}"
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:  # as if it were empty: its hosts are not known, which is safe
-        return b""
 
 
 def _parse(path: str, text: bytes) -> Iterator[Entry]:

@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from paramiko import Channel, ChannelException, SSHException
 
@@ -100,15 +101,13 @@ def send_from(sock: socket.socket, channel: Channel, end: Callable[[], object], 
         end: ends the channel, or one direction of it.
         first: is sent before.
     """
-    try:
+    with suppress(SSHException, EOFError, OSError):  # the channel or the socket has ended
         try:
             channel.sendall(first)
             while data := sock.recv(_PACKET):
                 channel.sendall(data)
         finally:
             end()
-    except (SSHException, EOFError, OSError):  # the channel or the socket has ended
-        pass
 
 
 def receive_into(
@@ -148,16 +147,12 @@ def start_thread(name: str, function: Callable[..., object], *arguments: object)
 
 def close_channel(channel: Channel) -> None:
     """Close a channel, and its descriptor, also where its connection has broken."""
-    try:
+    with suppress(SSHException, EOFError, OSError):
         channel.close()
-    except (SSHException, EOFError, OSError):
-        pass
 
 
 def close_socket(sock: socket.socket) -> None:
     """Close a socket; a thread that reads it sees its end."""
-    try:
+    with suppress(OSError):  # it is not connected
         sock.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it is not connected
-        pass
     sock.close()

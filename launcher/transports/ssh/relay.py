@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from paramiko import Channel, SSHException
 
@@ -136,7 +137,5 @@ class Relay:
         with self._lock:
             carried = [here for open_here in self._open.values() for here in open_here]
         for here in carried:
-            try:
+            with suppress(OSError):  # not connected yet
                 here.shutdown(socket.SHUT_RDWR)
-            except OSError:  # not connected yet
-                pass

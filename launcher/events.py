@@ -325,14 +325,6 @@ class Finish(NamedTuple):
 
 #: What agents take.
 AgentCommand = Union[
-    HoldPorts,
-    TryPeers,
-    SetCluster,
-    StartTask,
-    StopTasks,
-    SignalTask,
-    ReleasePorts,
-    HoldOutput,
-    CloseAgent,
+    HoldPorts, TryPeers, SetCluster, StartTask, StopTasks, SignalTask, ReleasePorts, HoldOutput, CloseAgent
 ]
 Command = Union[AgentCommand, HangUp, MakePlan, SetTimer, CancelTimer, Tell, Finish]

@@ -13,20 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.errors import FeedError, LaunchError
-from launcher.feed.remote import frames
-from launcher.feed.remote.codec import (
-    Block,
-    Buffer,
-    as_rows,
-    blocks_of,
-    decode,
-    encode,
-    is_array,
-    join,
-    part,
-    refused,
-    size,
-)
+from launcher.feed.remote import codec, frames
+from launcher.feed.remote.codec import Block, Buffer
 
 #: Seconds in which a broken connection must be back, and between two attempts.
 MOST_AWAY, PAUSE = 60.0, 0.2
@@ -97,8 +85,8 @@ class DataFeed:
         if self.input_mapping is not None:
             return _columns(blocks, self.input_mapping)
         if len(blocks) == 1:
-            return as_rows(blocks[0])
-        return [row for block in blocks for row in as_rows(block)]
+            return codec.as_rows(blocks[0])
+        return [row for block in blocks for row in codec.as_rows(block)]
 
     def next_blocks(self, rows: int) -> list[Block]:
         """The next rows in the form in which they came: lists, arrays, tuples or dicts of arrays."""
@@ -155,8 +143,8 @@ def _columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, A
     """
     if not blocks:
         return {name: [] for name in mapping.values()}
-    block = join(blocks)
-    if is_array(block) and len(mapping) == 1 and (block.ndim == 1 or block.shape[1] != 1):
+    block = codec.join(blocks)
+    if codec.is_array(block) and len(mapping) == 1 and (block.ndim == 1 or block.shape[1] != 1):
         return dict.fromkeys(mapping.values(), block)  # whole rows
     by_name = isinstance(block[0] if isinstance(block, list) else block, Mapping)
     keys: Iterable[Any] = mapping if by_name else range(len(mapping))
@@ -177,7 +165,7 @@ def _column(block: Block, key: Any) -> Any:
     """
     if isinstance(block, (Mapping, tuple)):
         return block[key]
-    return block[:, key] if is_array(block) else [row[key] for row in block]
+    return block[:, key] if codec.is_array(block) else [row[key] for row in block]
 
 
 class Reader:
@@ -231,7 +219,7 @@ class Reader:
         blocks: list[Block] = []
         while rows and self._has_rows(bool(blocks)):
             stop = min(self._at + rows, self._size)
-            blocks.append(part(self._block, self._at, stop))
+            blocks.append(codec.part(self._block, self._at, stop))
             rows -= stop - self._at
             self._given += stop - self._at
             self._at = stop
@@ -261,7 +249,7 @@ class Reader:
         stale = min(self._stale, len(results))
         self._stale -= stale
         if results := results[stale:]:
-            buffers = encode(results, named=True)
+            buffers = codec.encode(results, named=True)
             frames.check_size(buffers, f"{len(results):,} results")
             self._send(frames.Kind.RESULTS, buffers)
 
@@ -310,7 +298,7 @@ class Reader:
         """Whether there are rows; waits for some, unless a batch has begun and ends here."""
         while self._at == self._size:
             if (block := next(self._blocks, None)) is not None:
-                self._block, self._at, self._size = block, 0, size(block)
+                self._block, self._at, self._size = block, 0, codec.size(block)
                 continue
             if not begun:
                 self._consumed = self._number
@@ -346,13 +334,13 @@ class Reader:
             return 0, []
 
     def _blocks_of(self, kind: int, buffers: Sequence[memoryview]) -> Iterator[Block]:
-        content = decode(buffers)
+        content = codec.decode(buffers)
         if kind == frames.Kind.ROWS:
             yield content
             return
         rows = 0
-        for block in blocks_of(content(), lambda: _CODE_ROWS):
-            rows += size(block)
+        for block in codec.blocks_of(content(), lambda: _CODE_ROWS):
+            rows += codec.size(block)
             yield block
         self._send(frames.Kind.COUNTED, [frames.pack_numbers(self._number, rows)])
 
@@ -449,7 +437,7 @@ def dataset(feed: DataFeed, output_signature: Any, batch_size: int) -> Any:
     def batches() -> Iterator[Any]:
         while not feed.should_stop():
             if blocks := feed.next_blocks(batch_size):
-                yield columns(join(blocks), output_signature)
+                yield columns(codec.join(blocks), output_signature)
 
     return tf.data.Dataset.from_generator(batches, output_signature=batched)
 
@@ -470,7 +458,7 @@ def columns(block: Block, signature: Any) -> Any:
         except (KeyError, IndexError, TypeError) as error:
             row = block if isinstance(block, (Mapping, tuple)) else block[0]
             text = f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})"
-            raise refused(text, "rows as output_signature says") from error
+            raise codec.refused(text, "rows as output_signature says") from error
         found.append(columns(column, signature[key]))
     return dict(zip(keys, found)) if isinstance(signature, Mapping) else tuple(found)
 
@@ -479,7 +467,7 @@ def _batched(spec: Any) -> Any:
     import tensorflow as tf
 
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
-        raise refused(
+        raise codec.refused(
             f"output_signature has {spec!r}", "tf.TensorSpec, of known rank, for each value of a row"
         )
     return tf.TensorSpec([None, *spec.shape], spec.dtype, spec.name)
@@ -495,5 +483,5 @@ def _array(values: Sequence[Any], spec: Any) -> Any:
         if not spec.shape.is_compatible_with(array.shape[1:]):
             raise ValueError(f"a row has the shape {array.shape[1:]}")
     except (ValueError, TypeError) as error:
-        raise refused(f"rows are not {spec!r}: {error}", "rows as output_signature says") from error
+        raise codec.refused(f"rows are not {spec!r}: {error}", "rows as output_signature says") from error
     return array

@@ -143,10 +143,7 @@ class Agent:
             (self._watchdog, self._on_watchdog),
         ):
             self._selector.register(fd, selectors.EVENT_READ, callback)
-        try:
-            self._children.ask(host.ask_for_gpus, host.GPU_SECONDS, self._report_gpus)
-        except OSError:  # no process for it: then nothing is known of its GPUs
-            pass
+        self._children.ask(host.ask_for_gpus, host.GPU_SECONDS, self._report_gpus)
 
     # ------------------------------------------------------------------ the launcher
 
@@ -159,7 +156,6 @@ class Agent:
 
     def _launcher_gone(self) -> None:
         self._stays = False
-        self._outputs.hurry()
         self._connection.hold(False)
         self._end_all()
         self._ending_until = time.monotonic() + ENDING
@@ -336,8 +332,4 @@ class Agent:
             unreachable = ports.read_unreachable(answer, command.addresses)
             self._send(events.PeersTried("", events.now(), unreachable))
 
-        try:
-            self._children.ask(lambda: ports.print_unreachable(command.addresses), ports.SECONDS, report)
-        except OSError as error:
-            why = f"no process to try it with: {error.strerror}"
-            self._send(events.PeersTried("", events.now(), dict.fromkeys(command.addresses, why)))
+        self._children.ask(lambda: ports.print_unreachable(command.addresses), ports.SECONDS, report)

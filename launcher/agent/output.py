@@ -37,7 +37,6 @@ class Outputs:
         self._connection = connection
         self._closed = closed
         self._paused = False
-        self._hurried = False
         self._open: Dict[int, Task] = {}
         self._last: Dict[int, float] = {}
 
@@ -65,10 +64,6 @@ class Outputs:
             else:
                 self._listen(output)
 
-    def hurry(self) -> None:
-        """The launcher is gone: no task's end waits for it to read any more."""
-        self._hurried = True
-
     def read_rest(self, task: Task) -> None:
         """All processes of ``task`` have ended: read what is left, and give up on what stays open."""
         for _ in range(_LAST_READS):
@@ -86,9 +81,9 @@ class Outputs:
         return min(self._last.values(), default=None)
 
     def on_time(self, now: float) -> None:
-        """Close what stayed open for too long; not what was not read yet, unless the launcher is gone."""
+        """Close what stayed open for too long; not what was not read yet."""
         for output in [output for output, until in self._last.items() if until <= now]:
-            if self._paused and not self._hurried:
+            if self._paused:
                 self._last[output] = now + DRAIN
             else:
                 self._close(self._open[output], output)

@@ -30,11 +30,7 @@ _ADVICE = {
     "cut off": "a firewall or a proxy ends the connections",
 }
 _FOLDERS = {"home": "its home", "tmp": "its folder for temporary files", "workdir": "its working folder"}
-_PYTHON_STATES = {
-    "missing": "is not there",
-    "slow": "did not answer in time",
-    "failed": "can't be run",
-}
+_PYTHON_STATES = {"missing": "is not there", "slow": "did not answer in time", "failed": "can't be run"}
 
 
 class Finding(NamedTuple):

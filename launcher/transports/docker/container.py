@@ -107,11 +107,7 @@ def of_image(placement: Placement) -> Placement:
 
 
 def containers(
-    docker: DockerOptions,
-    job: JobSpec,
-    placement: Placement,
-    gpus: Mapping[str, Sequence[str]],
-    here: bool,
+    docker: DockerOptions, job: JobSpec, placement: Placement, gpus: Mapping[str, Sequence[str]], here: bool
 ) -> list[Container]:
     """A container for each host in use.
 

@@ -179,7 +179,8 @@ class Agent:
         self._cut("its watchdog was killed")
 
     def _hold_ports(self, command: events.HoldPorts) -> None:
-        self._spawner.limits.make_room(len(command.tasks))
+        if not self._spawner.limits.make_room(len(command.tasks)):
+            self._exits.enabled = False  # ports and output come first
         try:
             held = {task: self._ports.hold(task) for task in command.tasks}
         except OSError as error:

@@ -246,6 +246,8 @@ class Exits:
         self._epoll = select.epoll()
         self._pidfds: Dict[int, int] = {}
         self._pids: Dict[int, int] = {}
+        #: There are descriptors for pidfds.
+        self.enabled = hasattr(os, "pidfd_open")
 
     def fileno(self) -> int:
         """Readable while a watched process has ended and was not reaped."""
@@ -253,7 +255,7 @@ class Exits:
 
     def watch(self, pid: int) -> None:
         """Watch for the end of ``pid``, a child of ours that was not reaped."""
-        if not hasattr(os, "pidfd_open"):
+        if not self.enabled:
             return
         try:
             pidfd = os.pidfd_open(pid)

@@ -75,8 +75,8 @@ class Limits:
         self._files = self._raised = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._realtime = resource.getrlimit(resource.RLIMIT_RTTIME)
 
-    def make_room(self, tasks: int) -> None:
-        """Raise our soft limit of open files, as far as the hard one allows, to what so many tasks need."""
+    def make_room(self, tasks: int) -> bool:
+        """Raise our soft limit of open files to what so many tasks need; whether the hard one allows that."""
         _, hard = self._files
         needed = tasks * _PER_TASK + _OWN
         if hard != resource.RLIM_INFINITY:
@@ -84,6 +84,7 @@ class Limits:
         if needed > self._raised[0] != resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
             self._raised = (needed, hard)
+        return needed == tasks * _PER_TASK + _OWN
 
     @contextmanager
     def of_task(self, tag: int) -> Iterator[bool]:

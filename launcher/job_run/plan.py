@@ -18,17 +18,9 @@ PLAN_SCHEMA = 1
 #: Ports of a dry run are examples: real ones are taken when the job starts.
 _FIRST_PORT = 20_000
 
-#: Variables of a task that are ours, in the order shown.
-OWN_VARIABLES = (
-    "JOB_NAME",
-    "TASK_INDEX",
-    "TASK_ADDRESS",
-    "TF_CONFIG",
-    "CLUSTER_SPEC",
-    "CUDA_VISIBLE_DEVICES",
-    OUTPUT_DIR,
-    RELAY,
-)
+#: Variables of a task that are ours, in the order shown; the first ones say where it is in the cluster.
+_CLUSTER_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC")
+OWN_VARIABLES = (*_CLUSTER_VARIABLES, "CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
 
 
 def write_plan(plan: Plan, paths: RunPaths, job: str) -> None:
@@ -49,17 +41,9 @@ def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
 
 
 def _task_as_dict(task: TaskPlan) -> dict[str, object]:
-    return {
-        "task": task.task,
-        "host": task.host,
-        "address": task.address,
-        "port": task.port,
-        "argv": task.argv,
-        "workdir": task.workdir,
-        "venv": task.venv,
-        "gpus": task.gpus,
-        "env": {name: task.env[name] for name in OWN_VARIABLES if name in task.env},
-    }
+    names = ("task", "host", "address", "port", "argv", "workdir", "venv", "gpus")
+    env = {name: task.env[name] for name in OWN_VARIABLES if name in task.env}
+    return {**{name: getattr(task, name) for name in names}, "env": env}
 
 
 def _without_values(words: Sequence[str]) -> list[str]:
@@ -89,17 +73,8 @@ def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence
     ports = {placed.task: _FIRST_PORT + number for number, placed in enumerate(placement.tasks)}
     plan = make_plan(job, placement, ports)
     if as_json:
-        print(
-            json.dumps(
-                {
-                    **plan_as_dict(plan, "dry-run"),
-                    "example_ports": True,
-                    "notes": placement.notes,
-                    "files": files,
-                },
-                indent=1,
-            )
-        )
+        more = {"example_ports": True, "notes": placement.notes, "files": files}
+        print(json.dumps({**plan_as_dict(plan, "dry-run"), **more}, indent=1))
     else:
         print("\n".join(_lines(plan, [*placement.notes, *files])))
     return 0

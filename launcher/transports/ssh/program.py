@@ -22,6 +22,8 @@ from launcher.transports.ssh.options import unexpected
 
 #: Bytes of one read, of one packet, and of a whole window of paramiko's.
 _PIECE, _PACKET, _WINDOW = 128 * 1024, 32 * 1024 - 64, 2 * 1024 * 1024
+#: Seconds in which the host accepts the last bytes of a caller that has closed its end.
+_LAST_BYTES = 5.0
 
 
 class SshProgram(PipedProgram):
@@ -56,8 +58,8 @@ class SshProgram(PipedProgram):
             try:
                 channel.exec_command(bootstrap.COMMAND)
                 name = f"ssh {self._connection.host} input"
-                start_thread(name, send_from, sock, channel, channel.close, startup)
-                if receive_into(channel, sock, self._keep_stderr):
+                sender = start_thread(name, send_from, sock, channel, startup)
+                if receive_into(channel, sock, sender, self._keep_stderr):
                     sock.shutdown(socket.SHUT_WR)
                     status = channel.recv_exit_status()
                     self._status = status if status >= 0 else None
@@ -92,13 +94,12 @@ class SshProgram(PipedProgram):
         self._socket.close()
 
 
-def send_from(sock: socket.socket, channel: Channel, end: Callable[[], object], first: bytes = b"") -> None:
-    """Move what comes from a socket into a channel; ``end`` is called at its end.
+def send_from(sock: socket.socket, channel: Channel, first: bytes = b"") -> None:
+    """Move what comes from a socket into a channel, and its end.
 
     Args:
         sock: blocking.
         channel: open.
-        end: ends the channel, or one direction of it.
         first: is sent before.
     """
     with suppress(SSHException, EOFError, OSError):  # the channel or the socket has ended
@@ -107,17 +108,23 @@ def send_from(sock: socket.socket, channel: Channel, end: Callable[[], object], 
             while data := sock.recv(_PACKET):
                 channel.sendall(data)
         finally:
-            end()
+            channel.shutdown_write()
 
 
 def receive_into(
-    channel: Channel, sock: socket.socket, stderr: Callable[[bytes], None] = lambda _: None
+    channel: Channel,
+    sock: socket.socket,
+    sender: threading.Thread,
+    stderr: Callable[[bytes], None] = lambda _: None,
 ) -> bool:
     """Move what comes through a channel into a socket.
+
+    The calling thread alone closes the channel: a close frees the descriptor that this function polls.
 
     Args:
         channel: open.
         sock: blocking.
+        sender: runs `send_from`; it has a moment for the last bytes when the socket is closed.
         stderr: gets what the command prints there.
 
     Returns:
@@ -125,6 +132,7 @@ def receive_into(
     """
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
+    poll.register(sock, 0)
     try:
         while True:
             ended = channel.eof_received or channel.closed  # before a look at what is left
@@ -134,15 +142,20 @@ def receive_into(
                 sock.sendall(channel.recv(_PIECE))
             elif ended:
                 return bool(channel.eof_received)
-            else:
-                poll.poll()
+            elif any(fd == sock.fileno() for fd, _ in poll.poll()):  # it was closed
+                break
     except (SSHException, EOFError, OSError):
-        return False
+        pass
+    if not channel.closed:
+        sender.join(_LAST_BYTES)
+    return False
 
 
-def start_thread(name: str, function: Callable[..., object], *arguments: object) -> None:
+def start_thread(name: str, function: Callable[..., object], *arguments: object) -> threading.Thread:
     """Start a thread that does not keep the process from ending."""
-    threading.Thread(target=function, args=arguments, name=name, daemon=True).start()
+    thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def close_channel(channel: Channel) -> None:

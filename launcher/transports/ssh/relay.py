@@ -102,8 +102,8 @@ class Relay:
                 text = f"more than {MOST_CONNECTIONS} connections at a time to this machine: refused"
                 self._notify_once(f"{host}: {text}")
             elif self._is_connected(here, host):
-                start_thread("ssh relay", send_from, here, channel, channel.shutdown_write)
-                if receive_into(channel, here):
+                sender = start_thread("ssh relay", send_from, here, channel)
+                if receive_into(channel, here, sender):
                     here.shutdown(socket.SHUT_WR)
                     channel.recv_exit_status()  # waits until both directions have ended
         except OSError:  # the program here has closed the connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -158,6 +159,10 @@ def test_a_locked_key_is_reported_and_the_agent_unlocks_it(
         until(lambda: _listens(path))
         subprocess.run(["ssh-add", str(plain)], check=True, capture_output=True, timeout=60)
         assert works(Host(hosts[0].name)) == []
+        monkeypatch.delenv("SSH_AUTH_SOCK")
+        home.config(f"Host *\n  IdentityAgent {path}\n")
+        assert works(Host(hosts[0].name)) == []
+        assert "SSH_AUTH_SOCK" not in os.environ
         home.config("Host *\n  IdentityAgent none\n")
         assert "ssh-add" in refusal(Host(hosts[0].name))
     finally:
@@ -171,11 +176,15 @@ def _listens(path: str) -> bool:
         return line.connect_ex(path) == 0
 
 
-def test_an_agent_that_is_gone_is_no_obstacle(
+def test_an_agent_that_is_gone_or_does_not_answer_is_no_obstacle(
     home: Home, hosts: list[LabHost], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone"))
     assert works(Host(hosts[0].name)) == []
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "gone"))
+        silent.listen()
+        assert works(Host(hosts[0].name)) == []
 
 
 def test_too_many_keys(home: Home, hosts: list[LabHost]):

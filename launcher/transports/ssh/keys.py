@@ -20,11 +20,11 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import NamedTuple
 
-from paramiko import HostKeys, PKey, SSHException, Transport
-from paramiko.agent import AgentKey, AgentSSH
+from paramiko import Agent, HostKeys, PKey, SSHException, Transport
+from paramiko.agent import AgentKey
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType
 
@@ -34,6 +34,11 @@ from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, 
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 #: Permissions that a private key must not give to other users.
 _OTHERS = 0o077
+#: SSH_AGENTC_REQUEST_IDENTITIES (draft-miller-ssh-agent), a message of one byte.
+_REQUEST_IDENTITIES = b"\0\0\0\1\x0b"
+#: The socket of the agent for paramiko; the lock guards it while it is another one.
+_AGENT_VARIABLE = "SSH_AUTH_SOCK"
+_environment = threading.Lock()
 
 
 class Entry(NamedTuple):
@@ -209,27 +214,32 @@ def load_key(path: str) -> KeyFile | None:
         return KeyFile(path, None, f"is not a key that can be used ({type(error).__name__})")
 
 
-class Agent(AgentSSH):
+def connect_agent(path: str, seconds: float) -> Agent | None:
     """A connection to the ssh-agent at a socket.
 
-    paramiko's own subclass connects to ``SSH_AUTH_SOCK`` only, and waits without limit.
+    paramiko connects to ``SSH_AUTH_SOCK`` and waits without limit: the agent is asked for its keys before.
 
     Args:
         path: of the socket; empty: there is no agent.
-        seconds: the time for each answer.
+        seconds: the time for its first answer.
+
+    Returns:
+        ``None``: there is none, or it does not answer. Key files may be enough.
     """
-
-    def __init__(self, path: str, seconds: float) -> None:
-        super().__init__()
-        self._sock = socket.socket(socket.AF_UNIX)
-        self._sock.settimeout(seconds)
-        with suppress(SSHException, OSError):  # there is none, or it does not answer: key files may be enough
-            self._sock.connect(path)
-            self._connect(self._sock)  # type: ignore[attr-defined] # what paramiko's own subclasses call
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._sock.close()
+    with socket.socket(socket.AF_UNIX) as sock, suppress(SSHException, OSError):
+        sock.settimeout(seconds)
+        sock.connect(path)
+        sock.sendall(_REQUEST_IDENTITIES)
+        if sock.recv(1):
+            with _environment:
+                before = os.environ.pop(_AGENT_VARIABLE, None)
+                os.environ[_AGENT_VARIABLE] = path
+                try:
+                    return Agent()
+                finally:
+                    os.environ.pop(_AGENT_VARIABLE)
+                    os.environ.update({} if before is None else {_AGENT_VARIABLE: before})
+    return None
 
 
 def log_in(
@@ -248,11 +258,15 @@ def log_in(
     """
     files = [file for path in options.identity_files if (file := load(path))]
     tried: list[str] = []
-    with closing(Agent(options.agent, seconds)) as agent:
-        for label, key in _candidates(agent.get_keys(), files, options.identities_only):
+    agent = connect_agent(options.agent, seconds)
+    try:
+        for label, key in _candidates(agent.get_keys() if agent else (), files, options.identities_only):
             tried.append(label)
             if _accepted(transport, options, key, tried, seconds):
                 return
+    finally:
+        if agent is not None:
+            agent.close()
     unusable = [file for file in files if file.key is None]
     keys = f"tried: {', '.join(tried)}" if tried else "there was no key to offer"
     keys += "".join(f"; {shorten(file.path)} {file.problem}" for file in unusable)

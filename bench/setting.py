@@ -10,7 +10,7 @@ from bench.contenders import LAUNCH, Contender
 
 
 class Setting(NamedTuple):
-    """Who is measured, how often, and where files of the moment go (memory, where there is a tmpfs)."""
+    """What is measured, how often, and where files of the moment go (memory, where there is a tmpfs)."""
 
     contenders: Sequence[Contender]
     rounds: int

@@ -1,5 +1,5 @@
 #!/bin/sh
-# containers.sh IMAGE FOLDER COUNT one|all: what a person writes who has no launcher. FOLDER is mounted, and the
+# containers.sh IMAGE FOLDER COUNT one|all: what a person writes without a launcher. FOLDER is mounted, and the
 # task in each container marks there that it runs. `one`: one container after the other, on the network that is
 # there; `all`: on a network of their own, all at the same time.
 set -eu

@@ -26,7 +26,7 @@ def main(way: str, address: str, batch: int, pause: float) -> None:
 
 
 def _most_memory() -> int:
-    """KiB; unlike ``ru_maxrss`` not inherited from whoever started this."""
+    """KiB; unlike ``ru_maxrss`` not inherited from the parent."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
 

@@ -5,7 +5,7 @@ Usage: relay.py carry HOST SOCKET                   launch's: a port of HOST tha
        relay.py talk DIRECTION WHERE STREAMS SIZE   on a host: so many ways at once, so many bytes on each;
                                                     says how many seconds that took
 
-WHERE is a port of the loopback, or the path of a socket. `serve` is who listens at the socket. Every byte is
+WHERE is a port of the loopback, or the path of a socket. `serve` listens at the socket. Every byte is
 looked at, at the end that it comes to: what travels is one block over and over.
 """
 
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 
-#: Bytes to whoever listens, bytes from there, and questions that each wait for their answer.
+#: Bytes to the listener, bytes from it, and questions that each wait for their answer.
 UP, DOWN, ASK = "up", "down", "ask"
 _HEAD = struct.Struct("<4sQ")
 _BLOCK = random.Random(1).randbytes(1 << 18)
@@ -69,11 +69,11 @@ def _exactly(way: socket.socket, size: int) -> bytes:
     return data
 
 
-# ---------------------------------------------------------------------- who listens
+# ---------------------------------------------------------------------- the listener
 
 
 def serve(listening: socket.socket) -> None:
-    """Answer whoever comes, each in a thread, until the socket is closed."""
+    """Answer each peer in a thread, until the socket is closed."""
     while True:
         try:
             way = listening.accept()[0]
@@ -96,11 +96,11 @@ def _answer(way: socket.socket) -> None:
             else:
                 for _ in range(size):
                     way.sendall(_exactly(way, _QUESTION))
-        except (OSError, Spoiled):  # whoever asked does not get what it waits for, and says so
+        except (OSError, Spoiled):  # the peer does not get its answer, and reports that
             return
 
 
-# ---------------------------------------------------------------------- who comes
+# ---------------------------------------------------------------------- the peer
 
 
 def talk(direction: str, where: str, streams: int, size: int) -> float:

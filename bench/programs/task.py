@@ -1,7 +1,7 @@
 """What the measured tasks run: ``task.py print FOLDER N``, ``task.py flood SIZE BLOCK LINE`` or
 ``task.py wait FOLDER [CHILDREN]``.
 
-It starts in 10 ms (``python -I -S``) and finds out which task it is from whoever started it.
+It starts in 10 ms (``python -I -S``) and gets the number of its task from the program that started it.
 """
 
 import os

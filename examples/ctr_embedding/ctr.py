@@ -6,7 +6,7 @@ longest, looks up a vector for each feature and learns whether there was a click
 large part of such a model: `min_max_variable_partitioner` cuts it into slices, one for each ps.
 
 A log of clicks is not to be had everywhere, so by default the list of the Titanic's people is the log, and a
-click is who survived. ``--data 'logs/*.txt' --test more.txt`` takes lines of your own.
+click is a person that survived. ``--data 'logs/*.txt' --test more.txt`` takes lines of your own.
 """
 
 from __future__ import annotations

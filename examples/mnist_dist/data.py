@@ -87,7 +87,7 @@ def fetch(cache_dir: str | os.PathLike[str] | None = None) -> tuple[Raw, str]:
     if raw is not None:
         return raw, f"cache, {cached}"
     with _one_at_a_time(folder):
-        raw = _from_cache(cached, quiet=True)  # Somebody else may have put it there in between.
+        raw = _from_cache(cached, quiet=True)  # Another task may have put it there in between.
         if raw is not None:
             return raw, f"cache, {cached}"
         raw, source = _from_sources(cached)
@@ -155,7 +155,7 @@ def read_cache(path: Path) -> Raw:
 
 
 def write_cache(path: Path, raw: Raw) -> None:
-    """Write a cache file under a temporary name and rename it, so that nobody ever reads half of it."""
+    """Write a cache file under a temporary name and rename it, so that no task reads half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=".mnist-", suffix=".part")
     try:

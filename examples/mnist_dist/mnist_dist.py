@@ -2,7 +2,7 @@
 
 The model's variables live on the ps tasks. Each worker computes gradients from its own batches and applies
 them as soon as it has them, without waiting for anybody. Every task runs this same file and is told by four
-flags who it is and who the others are::
+flags its own role and index, and the addresses of all::
 
     mnist_dist.py --ps_hosts=HOST:PORT,... --worker_hosts=HOST:PORT,... --job_name=ps|worker --task_index=N
 
@@ -85,8 +85,8 @@ def softmax_regression(flags: argparse.Namespace) -> dict[str, Any]:
 def session_config(task_index: int) -> Any:
     """How a worker talks to the cluster.
 
-    With `device_filters` a worker needs the ps tasks and itself, and nobody else. Without them a worker that
-    starts late waits for ever for one that has already left.
+    With `device_filters` a worker needs the ps tasks and itself, and no other task. Without them a worker
+    that starts late waits for ever for one that has already left.
     """
     import tensorflow.compat.v1 as tf
 
@@ -95,7 +95,7 @@ def session_config(task_index: int) -> Any:
 
 
 def start_tensorflow() -> None:
-    """Import TensorFlow with its chatter turned down, unless somebody wants it, and make it build graphs."""
+    """Import TensorFlow with its chatter turned down, unless the user wants it, and make it build graphs."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow.compat.v1 as tf
 
@@ -130,7 +130,7 @@ def main() -> None:
     )
     print(f"{flags.job_name} {flags.task_index} is up", flush=True)
     if mnist is None:
-        server.join()  # A ps serves and never returns: whoever started it ends it.
+        server.join()  # A ps serves and never returns: the launcher ends it.
     else:
         train(flags, cluster, server, mnist)
 

@@ -1,16 +1,16 @@
 """Distributed MNIST, in step: synchronous training with `SyncReplicasOptimizer`.
 
 Like `mnist_dist.py`, but all workers make each step together: a step's gradients are averaged over all
-workers before they are applied. Every task runs this same file. Who it is and who the others are it reads
-from `TF_CONFIG`, which `launch` always sets, or from the four classic flags where they are given.
+workers before they are applied. Every task runs this same file. It reads its role and the
+addresses of all tasks from `TF_CONFIG`, which `launch` always sets, or from the four classic flags.
 
 Synchronous training is known for not ending. A worker makes its next step only with a token from a queue, and
 the chief puts tokens there when all gradients of a step have come. So a worker waits for ever for its token
 when the others have left before it was earned, and a late worker when everybody has. What prevents that here:
 
-- Training begins with an empty queue, so the first step needs a gradient of every worker: nobody trains
-  alone, and nobody is done before the last one has come.
-- A worker that is done puts a token for each worker into the queue. Who still waits for one gets it, sees
+- Training begins with an empty queue, so the first step needs a gradient of every worker: no worker trains
+  alone, and none is done before the last one has come.
+- A worker that is done puts a token for each worker into the queue. A worker that still waits gets one, sees
   that training is over, and is done too.
 - The chief leaves last, when all others have said that they are done: as it leaves, it closes the queue.
 - Every wait for another worker has an end (`--start_timeout`, `--step_timeout`), and then an error.
@@ -39,7 +39,7 @@ from mnist_dist import (
 
 
 class Task(NamedTuple):
-    """Who this task is, and who the others are."""
+    """The role and index of this task, and the addresses of all."""
 
     cluster: dict[str, list[str]]
     job_name: str
@@ -118,7 +118,7 @@ def main() -> None:
     )
     print(f"{task.job_name} {task.task_index} is up", flush=True)
     if mnist is None:
-        server.join()  # A ps serves and never returns: whoever started it ends it.
+        server.join()  # A ps serves and never returns: the launcher ends it.
         return
     try:
         accuracy = train(flags, task, server, mnist)

@@ -70,7 +70,7 @@ def in_order() -> list[Source]:
 
 
 class _Network:
-    """Downloads that end: nobody waits for a network that is not there, or that swallows every packet.
+    """Downloads that end, also where there is no network, or where it drops every packet.
 
     `urllib`'s time-out covers neither the name lookup nor a server that sends a byte now and then, so a
     download runs in a thread that is left behind when its time is up.
@@ -102,7 +102,7 @@ class _Network:
                 box.put(None)
                 content = answer.read(MAX_BYTES + 1)
             box.put(content if len(content) <= MAX_BYTES else DataError(f"longer than {MAX_BYTES} bytes"))
-        except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+        except Exception as error:  # noqa: BLE001 - raised again where it is waited for
             box.put(error)
 
     @staticmethod

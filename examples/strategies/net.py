@@ -68,7 +68,7 @@ def write_records(folder: str) -> str:
         handle, unfinished = tempfile.mkstemp(dir=folder)  # several tasks may be at it, on several machines
         with open(handle, "wb") as file:
             file.write(records.astype(np.uint8).tobytes())
-        os.replace(unfinished, path)  # whoever looks sees all of it, or nothing
+        os.replace(unfinished, path)  # a reader sees all of it, or nothing
     return path
 
 
@@ -85,6 +85,6 @@ def _parsed(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def test_images() -> tuple[np.ndarray, np.ndarray]:
-    """Images that nobody has trained with, and their labels."""
+    """Images that are not trained with, and their labels."""
     mnist = data.load()
     return mnist.test_images, mnist.test_labels

@@ -30,7 +30,7 @@ def example_of(person: Mapping[str, str]) -> bytes:
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
-def parse(records):  # without types: where TensorFlow traces it, nobody knows them
+def parse(records):  # without types: where TensorFlow traces it, they are not known
     """A batch of such records as what the model takes, and what it should say."""
     import tensorflow as tf
 

@@ -23,7 +23,7 @@ from launcher.text import listed
 #: Files that are open at a time, and as a part of the limit for all descriptors; of more the one opened first
 #: is closed until it is needed again.
 _MOST_OPEN, _PART = 256, 4
-# A run's folder may lie in another user's folder, who could put a link or a pipe in the place of our files.
+# A run's folder may lie in another user's folder: a link or a pipe could be put in the place of our files.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

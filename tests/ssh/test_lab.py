@@ -111,7 +111,7 @@ def test_healing_undoes_everything_at_once(lab: Lab, hosts: list[LabHost]):
 
 
 TOP = Path(__file__).parents[2]
-#: Networks of labs whose end is looked at: nobody else gets one of their numbers right after it.
+#: Networks of labs whose end is looked at: no other lab gets one of their numbers right after it.
 ASIDE = range(120 + os.getpid() % 100, 255)
 
 

@@ -85,7 +85,7 @@ def _name(pid: int) -> str:
 
 @pytest.fixture
 def opened(nothing_left: str) -> Iterator[Callable[..., Reach]]:
-    """Opens links, and closes them. Nobody here waits for the end of a lease that no test has chosen."""
+    """Opens links, and closes them. No test waits for the end of a lease that it has not chosen."""
     made: list[Reach] = []
 
     def link(lease: float = 120.0, python: str = sys.executable, fleet: PretendFleet | None = None) -> Reach:
@@ -162,7 +162,7 @@ def test_a_silent_connection(here: Reach, monkeypatch: pytest.MonkeyPatch, comes
 def test_the_lease_of_a_silent_connection_ends_on_both_sides(
     opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(links, "SILENCE", 60.0)  # nobody tries to connect anew
+    monkeypatch.setattr(links, "SILENCE", 60.0)  # no attempt to connect anew
     here = opened(lease=8.0)
     here.agent.started("worker/0", ["sh", "-c", "trap '' TERM; echo up; sleep 600 & sleep 600"])
     here.agent.prints("worker/0", b"up")
@@ -272,8 +272,8 @@ def test_closing_in_the_middle_of_everything_leaves_nothing(opened: Callable[...
 def _gone_by_itself(gone: Callable[[], bool]) -> None:
     """Fail if it takes so long that a forgotten agent could have ended by itself.
 
-    What is counted are looks, and a pause before each: while the machine is too busy to let us look, it lets
-    nobody end, either.
+    What is counted are looks, and a pause before each: while the machine is too busy to let us look, no
+    process can end, either.
     """
     for _ in range(round(8 / LOOK)):
         if gone():

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: The first process of a host. SIGCHLD ignored, so that the kernel reaps whom it inherits, as an init would.
+#: The first process of a host. SIGCHLD ignored, so that the kernel reaps what it inherits, as an init would.
 _INIT = r"""
 set -e
 dir=$1 name=$2; shift 2

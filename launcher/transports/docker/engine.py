@@ -148,7 +148,7 @@ class Engine:
         return Result(done.returncode, done.stdout or "", done.stderr)
 
     def is_rootless(self) -> bool:
-        """See that the engine can be used; whether it runs as its user, who is root in its containers.
+        """See that the engine can be used; whether it runs as its user, which is root in its containers.
 
         Raises:
             TransportError: it can't be used.

@@ -18,7 +18,7 @@ from tests.unit.examples.mnist_samples import FOLDER, packed
 
 
 def fresh(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A copy of the module that nobody has patched; the other modules of the example find it by its name."""
+    """A copy of the module without patches; the other modules of the example find it by its name."""
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""The example's data: what a damaged cache does, who is asked, and what a training gets.
+"""The example's data: what a damaged cache does, which sources are asked, and what a training gets.
 
 With arrays of a few images in MNIST's place, whose checksums stand in for the published ones.
 """

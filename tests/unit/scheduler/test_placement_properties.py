@@ -21,7 +21,7 @@ EXAMPLES = settings(max_examples=200, deadline=None)
 
 
 def some(words: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
-    """Usually none, for most bounds at once leave nobody a place."""
+    """Usually none, for most bounds at once leave no task a place."""
     return st.just(()) | st.lists(st.sampled_from(words), max_size=2, unique=True).map(tuple)
 
 

@@ -91,6 +91,8 @@ class Driver:
     #: Set when the launcher's stderr need not be held back any more.
     _begun: threading.Event = field(default_factory=threading.Event, init=False)
     _stderr: str = field(default="", init=False)
+    #: The launcher has ended without an event: the exception has the text of its stderr.
+    _unstarted: bool = field(default=False, init=False)
     #: Our ends of the pipes: the first carries commands, the end of the second ends the launcher.
     _ours: list[int] = field(default_factory=list, init=False)
 
@@ -210,7 +212,7 @@ class Driver:
         finally:
             code = self.process.wait()
             self.exit_code = (self.report and self.report.exit_code) or (128 - code if code < 0 else code)
-            self.quiet = self.quiet or not self.events  # the exception has the text
+            self._unstarted = not self.events
             self._begun.set()
             for thread in self._pumps:
                 thread.join(_LATE)
@@ -239,7 +241,7 @@ class Driver:
                 if name == "stderr":
                     self._stderr = (self._stderr + text)[-_KEPT:]
                     self._begun.wait(max(0.0, until - time.monotonic()))
-                if not self.quiet:
+                if not (self.quiet or (name == "stderr" and self._unstarted)):
                     with suppress(AttributeError, OSError, ValueError):  # closed, or None: the logs have it
                         getattr(sys, name).write(text)
                         getattr(sys, name).flush()

@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP     = -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
 # Most tests wait: more processes than cores. Tests of one group (one Docker engine) share a process.
-SIDE_BY_SIDE := -p no:cacheprovider -n 4 --dist loadgroup
+SIDE_BY_SIDE := -p no:cacheprovider -n 6 --dist loadgroup
 # Set, it has each launch compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/test_layout.py

@@ -40,8 +40,8 @@ _SWEEPING, _KILLING = 2.0, 5.0
 _FIRST = 4.0
 #: Seconds for an agent to accept a connection.
 _ACCEPTING = 10.0
-#: Seconds between two looks whether an agent has ended.
-_LOOK = 0.05
+#: Seconds until the second look whether an agent has ended; each pause is twice the one before.
+_LOOK = 0.002
 _READ = 256 * 1024
 
 
@@ -168,11 +168,12 @@ def _pump_down(agent: socket.socket, number: int, closed: threading.Event) -> No
         except ConnectionResetError:
             pass
         closed.set()
-        until = time.monotonic() + _ACCEPTING
+        until, pause = time.monotonic() + _ACCEPTING, _LOOK
         while sweep.is_looked_after(number):
             if time.monotonic() > until:  # it lives: a newer connection replaced this one
                 os._exit(0)
-            time.sleep(_LOOK)
+            time.sleep(pause)
+            pause *= 2
         sweep.sweep(number, _KILLING)
         _refuse("the agent ended: it was killed")
     except OSError:

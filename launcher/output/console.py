@@ -13,7 +13,6 @@ from launcher.errors import Fault, JobError
 from launcher.events import Tell
 from launcher.job import Placement, RunPaths, TaskId
 from launcher.output.base import Opening, Shown
-from launcher.output.failure import failure_report
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
@@ -126,10 +125,13 @@ class Console:
         if self._status:
             self._status.erase()
         options = self._options
-        why = failure_report(report, self._paths, options.last_lines)
-        if self._last_notice:
-            why = why.removeprefix(f"launch: {self._last_notice}\n")
-        self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)
+        if report.failure is not None:
+            from launcher.output.failure import failure_report  # with many regular expressions
+
+            why = failure_report(report, self._paths, options.last_lines)
+            if self._last_notice:
+                why = why.removeprefix(f"launch: {self._last_notice}\n")
+            self._writer.write(options.stderr, why.encode("utf-8", "replace"), urgent=True)
         if not options.quiet:
             table = result_table(report, options.colour).encode("utf-8", "replace")
             self._writer.write(options.stdout, table, urgent=True)

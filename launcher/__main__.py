@@ -40,7 +40,7 @@ def main() -> NoReturn:
     gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the ends of our children from us
     _open_standard_streams()
-    # A name that the terminal's encoding has no letters for is shown with escapes. The stream may be closed.
+    # Show letters that the terminal's encoding lacks with escapes. The stream may be closed.
     getattr(sys.stdout, "reconfigure", dict)(errors="backslashreplace")
     try:
         code = _flushed(_run(sys.argv[1:]))

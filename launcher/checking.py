@@ -299,12 +299,12 @@ def _resources(report: HostReport) -> Iterator[Finding]:
         where, free = f"{_FOLDERS.get(name, name)} {folder['path']}", folder["free"]
         if folder["why"]:
             full = free is not None and free < _NOTHING
-            advice = "make room there" if full else "correct it, or use another: `workdir:` in the hostfile"
+            advice = "free space there" if full else "correct it, or use another: `workdir:` in the hostfile"
             severity = PROBLEM if full or name != "home" else WARNING
             yield Finding(severity, "disk", here, f"{where} can't be written: {folder['why']}", advice)
         elif free is not None and free < _LITTLE:
             seen = f"{where} has {byte_size(free)} left"
-            yield Finding(WARNING, "disk", here, seen, "make room there: checkpoints need it")
+            yield Finding(WARNING, "disk", here, seen, "free space there: checkpoints need it")
     available = report.facts["available"]
     if available is not None and available < _LITTLE:
         seen = f"{byte_size(available)} of memory left; importing TensorFlow takes 540 MB a task"

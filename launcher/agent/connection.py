@@ -64,7 +64,7 @@ class Connection:
         self._reading = self._writing = -1
         self._full = False
         self._received_at = time.monotonic()
-        #: When to give up while there is no connection.
+        #: When to give up without a connection.
         self._until = self._received_at + first
         #: The number of the present connection.
         self._attempt = -1

@@ -99,8 +99,8 @@ _AT_ONCE = 256
 _OPEN = (0, errno.ECONNREFUSED)
 _REASONS = {
     errno.EAGAIN: "no answer: a firewall may drop what is sent there",
-    errno.ENETUNREACH: "this host has no route to it",
-    errno.EHOSTUNREACH: "this host has no route to it",
+    errno.ENETUNREACH: "no route from this host",
+    errno.EHOSTUNREACH: "no route from this host",
 }
 
 

@@ -31,7 +31,7 @@ _CONDA_HOMES = ("~/miniforge3", "~/mambaforge", "~/miniconda3", "~/anaconda3", "
 #: Why a program can't be run, by the error of the kernel.
 _NOT_RUN: Dict[Optional[int], str] = {
     errno.EACCES: "is not executable: chmod +x would make it so",
-    errno.ENOEXEC: "can't be run: it is no program for this machine, or a script without a #! line",
+    errno.ENOEXEC: "can't be run: not a program for this machine, or a script without a #! line",
     errno.E2BIG: "can't be run: arguments and environment are larger than the kernel allows",
 }
 

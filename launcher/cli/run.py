@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         stop_at_end_of_file(args.until_eof_fd)
     command = program_command(args)
     job_file = command[0] if command and command[0].endswith((".yaml", ".yml")) else ""
-    if job_file and command[1:]:  # options may follow a job file: it has no arguments
+    if job_file and command[1:]:  # only options may follow a job file
         args.parse(command[1:], namespace=args)
         if extra := program_command(args):
             raise JobError([Fault("", f"unexpected argument {extra[0]!r}", "only options follow a job file")])

@@ -137,7 +137,7 @@ class TFNodeContext:
         if rdma:
             raise ValueError("rdma=True: TensorFlow 2 has no protocol for it; expected False")
         if not self.cluster_spec:
-            raise ValueError("this node is not in a cluster, so it has no server")
+            raise ValueError("this node is not in a cluster, so no server can start")
         import tensorflow as tf
 
         cluster = tf.train.ClusterSpec(self.cluster_spec)

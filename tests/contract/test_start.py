@@ -150,7 +150,7 @@ REFUSED = {
     "a folder": (126, ["{folder}"], "folder"),
     "no first line": (126, ["{bare}"], "#!"),
     "missing interpreter": (126, ["{orphan}"], "interpreter"),
-    "no program": (126, ["{elf}"], "no program for this machine"),
+    "no program": (126, ["{elf}"], "not a program for this machine"),
     "too large": (126, ["true", "x" * 200_000], "larger"),
     "null byte": (125, ["true", "a\0b"], "null"),
 }

@@ -25,7 +25,7 @@ from launcher.transports.base import Link
 
 #: Seconds for a lost or closed agent to end; and if the user does not want to wait, to end and to be killed.
 _LAST_WAIT = 10.0
-_HURRIED_WAIT, _HURRIED_KILL = 0.5, 3.0
+_IMMEDIATE_WAIT, _IMMEDIATE_KILL = 0.5, 3.0
 #: Seconds in which the reason of an agent's end usually becomes known.
 _REASON_WAIT = 2.0
 #: Seconds between two looks at an agent that ended.
@@ -305,9 +305,9 @@ class Orchestrator:
         for connection in self._connections.values():
             self._close(connection)
         connections = [connection for connection in self._connections.values() if not connection.stays]
-        deadline = time.monotonic() + (_HURRIED_WAIT if self._machine.hurried else _LAST_WAIT)
+        deadline = time.monotonic() + (_IMMEDIATE_WAIT if self._machine.immediate else _LAST_WAIT)
         late = [connection for connection in connections if connection.link.wait(_left(deadline)) is None]
-        deadline = time.monotonic() + (_HURRIED_KILL if self._machine.hurried else _LAST_WAIT)
+        deadline = time.monotonic() + (_IMMEDIATE_KILL if self._machine.immediate else _LAST_WAIT)
         for connection in late:
             self._kill(connection, deadline)
         for connection in connections:

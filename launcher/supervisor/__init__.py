@@ -1,7 +1,7 @@
 """Supervises one job. Pure: events in, commands out; no clock, no thread, no process.
 
-`machine` takes each event, and handles those of the user and of timers; `host_events` and
-`task_events` handle the others. They change one `state.JobState`; `tasks` has what is known of each task.
+`machine` dispatches each event, and handles those of the user and of timers; `host_events` and
+`task_events` handle the others. They change one `state.JobState`; `tasks` has the record of each task.
 """
 
 from launcher.supervisor.machine import InvalidTransition, Machine, Phase

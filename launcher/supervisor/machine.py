@@ -1,14 +1,14 @@
-"""The state machine of a job: follows every task and agent, and says what to do.
+"""The state machine of a job: takes the events of tasks and agents, and gives commands.
 
 ::
 
-    GATHERING ──> RUNNING ──> DRAINING ──> STOPPING ──> CLOSING ──> OVER
+    STARTUP ──> RUNNING ──> DRAINING ──> STOPPING ──> CLOSING ──> OVER
         └────────────┴─────────────────────────^           ^
                                   (all tasks are gone) ────┘
 
-GATHERING: agents come up and hold ports. RUNNING: until the policy, the user or a timer ends it. DRAINING:
-the job is done, but for tasks that were given time to end by themselves. STOPPING: until every task is gone.
-CLOSING: until every agent is closed. Each event gives a list of commands.
+STARTUP: agents start and hold ports. RUNNING: tasks run, until the policy, the user or a timer ends the job.
+DRAINING: the job is done, and some tasks have time left to end by themselves. STOPPING: until every task is
+gone. CLOSING: until every agent is closed. Each event gives a list of commands.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from launcher.text import counted, duration, listed
 
 __all__ = ["InvalidTransition", "Machine", "Phase"]
 
-#: Seconds for agents to be ready and hold their ports; to start a task.
+#: Seconds for agents to start and hold their ports; to start a task.
 READY_LIMIT, START_LIMIT = 60.0, 60.0
-#: Seconds for an agent to answer a request to end at once; and, after the grace, one to end in order.
+#: Seconds for an agent to answer: a request to end at once; and, after the grace, a request to end in order.
 _ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
 #: Seconds within which a second signal is an echo of the first: ``timeout`` signals its command and then the
 #: command's process group, a shell passes on a hang-up.
 _ECHO = 0.02
 #: Signals that a user can send again; a terminal or a pipe is closed only once.
 _REPEATABLE = (SIGINT, SIGTERM)
-#: For a task that hung until it was stopped: Python prints no stacks on SIGTERM by itself.
+#: Hint for a task that was stopped by the time limit: Python prints no stacks on SIGTERM by itself.
 _STACKS_HINT = (
     "to see where a Python program hangs, let it call faulthandler.register(signal.SIGTERM, chain=True)"
-    " (after it made its tf.distribute strategy, which may take SIGTERM for itself): its stacks are in its"
-    " log then"
+    " (after it made its tf.distribute strategy, which may handle SIGTERM itself): its log then has its"
+    " stacks"
 )
 
 
@@ -60,7 +60,7 @@ class Machine(JobState):
     """Supervises one job: takes events, gives commands.
 
     Args:
-        job: what was asked for.
+        job: roles and policy.
         placement: the host of each task.
         name: the job's id.
         check: let the hosts connect to each other before the tasks start.
@@ -71,7 +71,7 @@ class Machine(JobState):
         self._name = name
 
     def begin(self) -> list[Command]:
-        """The first commands; agents are being started meanwhile."""
+        """The first commands; the launcher starts the agents meanwhile."""
         if self.agents:
             self.do(NOTICE_TIMER, events.SetTimer("ready", READY_LIMIT))
             if self.policy.timeout is not None:
@@ -80,13 +80,13 @@ class Machine(JobState):
         return self.take_commands()
 
     def handle(self, event: events.Event) -> list[Command]:
-        """What to do after this event.
+        """The commands that follow from this event.
 
         Raises:
             InvalidTransition: the events contradict each other (a fault of the launcher).
         """
         host = getattr(event, "host", None)
-        self.owing.discard(host or "")
+        self.unanswered.discard(host or "")
         handler = _HANDLERS.get(type(event))
         if handler is None or self.phase is Phase.OVER or (host is not None and host not in self.agents):
             return []
@@ -94,8 +94,8 @@ class Machine(JobState):
         return self.take_commands()
 
     def planned(self, plan: Plan) -> list[Command]:
-        """The plan is made: start all of it."""
-        if self.phase is not Phase.GATHERING:
+        """The plan is made: start every task."""
+        if self.phase is not Phase.STARTUP:
             return []
         self.phase = Phase.RUNNING
         self.do(events.CancelTimer("ready"), events.SetTimer("start", START_LIMIT))
@@ -110,10 +110,10 @@ class Machine(JobState):
         return self.take_commands()
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
-        """How the job ended, or stands.
+        """The report of the job as it is now.
 
         Args:
-            started_at, ended_at: of the whole job, seconds since the epoch.
+            started_at, ended_at: of the job, seconds since the epoch.
             run_dir: the run's folder.
         """
         tasks = tuple(record.report() for record in self.records.values())
@@ -124,16 +124,16 @@ class Machine(JobState):
 
 
 def _stop_asked(job: JobState, event: events.StopAsked) -> None:
-    """A request to end the job: in order the first time, then at once."""
-    before, job.asked_at = job.asked_at, event.at
+    """The user asks for the end of the job: the first time in order, then at once."""
+    before, job.last_stop_at = job.last_stop_at, event.at
     if before is not None and abs(event.at - before) < _ECHO:
-        job.asked_at = before
+        job.last_stop_at = before
         return
     name = event.who if before is None else f"{event.who} again"
     if job.phase is Phase.STOPPING:
         _kill(job, name)
-    elif job.phase is Phase.CLOSING:  # nothing of the job is left
-        job.hurried = True
+    elif job.phase is Phase.CLOSING:  # every task is gone
+        job.immediate = True
         job.notify(f"{name}: not waiting for the agent on {listed([*job.agents])} to close")
         job.do(*map(events.HangUp, job.agents))
         job.agents.clear()
@@ -149,21 +149,21 @@ def _stop_asked(job: JobState, event: events.StopAsked) -> None:
 def _stop_in_order(job: JobState, why: str, event: events.StopAsked) -> None:
     grace = job.policy.grace
     how_long = ""
-    if job.phase is not Phase.GATHERING and grace > 0:
+    if job.phase is not Phase.STARTUP and grace > 0:
         again = "once more" if event.signal in _REPEATABLE else "Ctrl-C"
         how_long = f", up to {limit_text(grace)}; {again} kills them at once"
-    job.notify(f"{why}{_what_stops(job)}{how_long}")
+    job.notify(f"{why}{_stop_text(job)}{how_long}")
     job.stop()
     if job.phase is Phase.STOPPING:
         _expect_answers(job, max(0.0, grace) + _LATE_ANSWER_LIMIT)
 
 
 def _kill(job: JobState, name: str) -> None:
-    """Kill what is left; on the third request say what is waited for."""
-    if job.hurried:
-        job.notify(f"{name}: they were killed; {_waiting_for(job)}")
+    """Kill the tasks that are left; on a further request only name them."""
+    if job.immediate:
+        job.notify(f"{name}: the tasks were killed; {_waiting_for(job)}")
         return
-    job.hurried = True
+    job.immediate = True
     job.notify(f"{name}: killing what is left of {counted(len(job.open), 'task')} at once")
     job.do(events.SetTimer("end", longest(AT_ONCE)))
     _expect_answers(job, _ANSWER_LIMIT)
@@ -171,14 +171,14 @@ def _kill(job: JobState, name: str) -> None:
 
 
 def _expect_answers(job: JobState, seconds: float) -> None:
-    """Do not wait for the lease of a host from which nothing comes any more."""
-    job.owing.update(job.hosts_of(job.open))
+    """Set a limit for each host to answer, so that nothing waits for the lease of a silent host."""
+    job.unanswered.update(job.hosts_of(job.open))
     job.answer_limit = seconds
     job.do(events.SetTimer("answer", seconds))
 
 
-def _what_stops(job: JobState) -> str:
-    if job.phase is Phase.GATHERING:
+def _stop_text(job: JobState) -> str:
+    if job.phase is Phase.STARTUP:
         return "no task was started yet"
     return f"stopping {counted(job.alive(), 'task')}"
 
@@ -200,14 +200,14 @@ def _time_up(job: JobState, event: events.TimeUp) -> None:
     elif event.timer == "check":
         host_events.check_late(job)
     else:
-        host_events.lose(job, *_late(job, event.timer), event.at)
+        host_events.lose_hosts(job, *_late(job, event.timer), event.at)
 
 
 def _waiting_for(job: JobState) -> str:
-    """``waiting for worker/0 to end``; empty if nothing has to come soon."""
+    """``waiting for worker/0 to end``; empty if the job waits for nothing in particular."""
     verb, tasks = "end", job.open
-    if job.phase is Phase.GATHERING:
-        late = listed([*job.early])
+    if job.phase is Phase.STARTUP:
+        late = listed([*job.not_ready])
         return f"waiting for {f'the agent on {late}' if late else 'the hosts to connect to each other'}"
     if job.phase is Phase.CLOSING:
         return f"waiting for the agent on {listed([*job.agents])} to close"
@@ -221,15 +221,15 @@ def _waiting_for(job: JobState) -> str:
 
 
 def _late(job: JobState, timer: str) -> tuple[list[str], str]:
-    """The hosts that are late when this timer runs out, and why they count as lost."""
+    """The hosts that are late when this timer runs out, and the reason why they are lost."""
     if timer == "ready":
-        return [*job.early], f"no answer from its agent in {limit_text(READY_LIMIT)}"
+        return [*job.not_ready], f"no answer from its agent in {limit_text(READY_LIMIT)}"
     if timer == "rest":
-        return [*job.early], "it had not answered yet when another host failed"
+        return [*job.not_ready], "it had not answered yet when another host failed"
     if timer == "start":
         return job.hosts_of(job.starting), f"its agent could not start a task in {limit_text(START_LIMIT)}"
     if timer == "answer":
-        silent = [host for host in job.agents if host in job.owing]
+        silent = [host for host in job.agents if host in job.unanswered]
         return silent, f"its agent did not answer in {limit_text(job.answer_limit)}"
     if timer == "end":
         return job.hosts_of(job.open), "its agent did not end the tasks"
@@ -237,17 +237,17 @@ def _late(job: JobState, timer: str) -> tuple[list[str], str]:
 
 
 def _job_took_too_long(job: JobState, event: events.TimeUp) -> None:
-    if job.phase not in (Phase.GATHERING, Phase.RUNNING, Phase.DRAINING):
+    if job.phase not in (Phase.STARTUP, Phase.RUNNING, Phase.DRAINING):
         return
     limit = limit_text(job.policy.timeout or 0.0, job.policy.timeout_text)
-    job.notify(f"the time limit of {limit} is over: {_what_stops(job)}")
+    job.notify(f"the time limit of {limit} is over: {_stop_text(job)}")
     if job.phase is not Phase.DRAINING:
         ended = [
             f"{record.task} ended after {duration(record.ended_at - record.started_at)}"
             for record in job.records.values()
             if not record.service and record.started_at is not None and record.ended_at is not None
         ]
-        went_on = f"; {listed(ended)}, {job.names(job.undecided)} went on" if ended else ""
+        went_on = f"; {listed(ended)}, {job.names(job.deciding)} went on" if ended else ""
         text = f"the job took longer than its time limit of {limit}{went_on}"
         hint = _STACKS_HINT if any(record.runs_python for record in job.records.values()) else ""
         job.fail(Failure(Reason.TIMEOUT, None, None, event.at, text, hint, limit), TIMED_OUT)

@@ -1,4 +1,4 @@
-"""The state of one job, and the commands that bring its end about.
+"""The state of one job, and how the job is stopped.
 
 The handlers of events (`host_events`, `task_events`, `machine`) change one `JobState` and add commands to it.
 """
@@ -15,27 +15,27 @@ from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor.tasks import SIGKILL, TaskRecord, deciding_tasks
 from launcher.text import counted, listed
 
-#: Exit codes of a job that took too long, and of one with a fault of the launcher or of a host.
+#: Exit codes: the job took longer than its limit; the launcher or a host failed.
 TIMED_OUT, HOST_FAULT = 124, 125
-#: Seconds of waiting before the first message, then between two messages; for agents to close.
+#: Seconds before the first message about a wait, and between two messages; for agents to close.
 NOTICE_AFTER, REPEAT, CLOSE_LIMIT = 2.0, 10.0, 15.0
 NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER)
-#: Timers of the phases before the stop, and of the stop.
+#: Timers that are cancelled when the job is stopped, and when every task is gone.
 _BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain")
 _BEFORE_CLOSE = ("end", "answer")
 
 # Numbers of signal(7) on Linux: the same on every host, whatever its Python.
 SIGINT, SIGABRT, SIGTERM = 2, 6, 15
-#: Seconds for a hung program to print its stacks on SIGABRT, at most; after SIGKILL until a process counts as
-#: unkillable; that an agent may be late before it counts as lost.
+#: Seconds for a hung program to print its stacks on SIGABRT, at most; after SIGKILL until a process counts
+#: as unkillable; that an agent may be late until it counts as lost.
 _STACKS, _LAST, _MARGIN = 2.0, 5.0, 10.0
 AT_ONCE: StopSteps = ((SIGKILL, _LAST),)
 
 
 class Phase(enum.Enum):
-    """How far the job has come."""
+    """The phase of the job, see `launcher.supervisor.machine`."""
 
-    GATHERING = "gathering"
+    STARTUP = "startup"
     RUNNING = "running"
     DRAINING = "draining"
     STOPPING = "stopping"
@@ -43,7 +43,7 @@ class Phase(enum.Enum):
     OVER = "over"
 
 
-_GOING = (Phase.RUNNING, Phase.DRAINING)
+_ACTIVE = (Phase.RUNNING, Phase.DRAINING)
 
 
 def orderly(grace: float) -> StopSteps:
@@ -52,20 +52,20 @@ def orderly(grace: float) -> StopSteps:
 
 
 def longest(sequence: StopSteps) -> float:
-    """Seconds after which every task that is stopped so is over, or its agent is lost."""
+    """Seconds for an agent to end tasks by this sequence; an agent that takes longer is lost."""
     return sum(seconds for _, seconds in sequence) + _MARGIN
 
 
 def limit_text(seconds: float, written: str = "") -> str:
-    """A time limit as it was written, ``2h``; else in seconds, ``0.5 s``."""
+    """A time limit as the user wrote it, ``2h``; without a unit in seconds, ``0.5 s``."""
     return written if written[-1:].isalpha() else f"{seconds:.10g} s"
 
 
 class JobState:
-    """One job.
+    """The state of one job.
 
     Args:
-        job: what was asked for.
+        job: roles and policy.
         placement: the host of each task.
         check: let the hosts connect to each other before the tasks start.
     """
@@ -73,37 +73,38 @@ class JobState:
     def __init__(self, job: JobSpec, placement: Placement, check: bool = False) -> None:
         self.policy = job.policy
         self.stop_steps = orderly(job.policy.grace)
-        self.phase = Phase.GATHERING
+        self.phase = Phase.STARTUP
         self.failure: Failure | None = None
         self.exit_code = 0
-        #: A request to end the job at once was made: nothing is waited for any more.
-        self.hurried = False
+        #: The user has asked to end the job at once: hosts get little time to answer.
+        self.immediate = False
         self.records = {placed.task: TaskRecord(placed) for placed in placement.tasks}
         self.by_host: dict[str, list[TaskRecord]] = {host.name: [] for host in placement.hosts()}
         for record in self.records.values():
             self.by_host[record.host].append(record)
-        #: Tasks that are not over; deciding tasks that have not ended; commanded starts without an answer.
+        #: Tasks that are not gone; those of them whose ends decide the end of the job; tasks that were
+        #: commanded to start, without an answer.
         self.open = set(self.records)
-        self.undecided = set(deciding_tasks(placement))
+        self.deciding = set(deciding_tasks(placement))
         self.starting: set[TaskId] = set()
-        #: Hosts whose agent is neither closed nor lost; that have not answered whether they hold their
-        #: ports; that end their tasks without a command; that owe an answer to a stop.
+        #: Hosts whose agent is neither closed nor lost; hosts that have not answered whether they hold their
+        #: ports; hosts whose agents stop tasks without a command; hosts that have not answered a stop.
         self.agents = dict.fromkeys(self.by_host)
-        self.early = dict.fromkeys(self.by_host)
-        self.leaving: set[str] = set()
-        self.owing: set[str] = set()
-        #: Let the hosts connect to each other; those that have not answered.
+        self.not_ready = dict.fromkeys(self.by_host)
+        self.self_stopping: set[str] = set()
+        self.unanswered: set[str] = set()
+        #: Whether the hosts connect to each other; hosts that have not answered with their results.
         self.check = check and len(self.by_host) > 1
         self.checking: set[str] = set()
-        #: When the user last asked for the end; seconds that agents were given to answer.
-        self.asked_at: float | None = None
+        #: When the user last asked for the end; seconds that agents have to answer.
+        self.last_stop_at: float | None = None
         self.answer_limit = 0.0
-        #: How many tasks did not end on SIGTERM.
-        self.stubborn = 0
-        #: All deciding tasks have ended, and when the last one did.
+        #: Number of tasks that did not end on SIGTERM.
+        self.ignored_sigterm = 0
+        #: Whether all deciding tasks have ended, and when the last of them did.
         self.done = False
         self._decided_at = 0.0
-        #: Seconds since then: that have passed, and when the drain timer fires next.
+        #: Seconds after that: of the last drain timer that ran out, and of the next one.
         self._drained = self._next_drain = 0.0
         self._commands: list[Command] = []
 
@@ -138,32 +139,32 @@ class JobState:
         return [host for host, own in self.by_host.items() if any(record.task in tasks for record in own)]
 
     def names(self, tasks: Collection[TaskId]) -> str:
-        """These tasks in the order of the table, for a message."""
+        """The names of these tasks in the order of the table, for a message."""
         return listed([str(task) for task in self.records if task in tasks])
 
     def alive(self) -> int:
-        """How many tasks have a process of their own, as far as is known."""
+        """The number of tasks whose own process has not ended, as far as the launcher knows."""
         return sum(self.records[task].state is not TaskState.ENDED for task in self.open)
 
-    def too_late(self, at: float) -> bool:
-        """Whether the job was done by then: an end is no failure any more."""
+    def done_before(self, at: float) -> bool:
+        """Whether the job was done at this time: a task that ends later does not fail the job."""
         return self.done and at >= self._decided_at
 
     def must_stop(self) -> bool:
-        """Whether a failure stops the other tasks."""
+        """Whether a failure stops the other tasks: a task has failed, and ``--on-failure`` is ``stop``."""
         return self.failure is not None and self.policy.on_failure is OnFailure.STOP
 
     def is_done(self) -> bool:
-        """Whether all deciding tasks have ended, so that the rest is stopped, which counts as success."""
-        return not self.must_stop() and not self.undecided
+        """Whether all deciding tasks have ended: the others are then stopped, which counts as success."""
+        return not self.must_stop() and not self.deciding
 
     # ------------------------------------------------------------------ changes
 
     def fail(self, failure: Failure, exit_code: int) -> bool:
-        """Something failed. Returns whether it is the first failure by time.
+        """Record a failure. Returns whether it is the first one by time.
 
-        Events of several hosts cross on their way. The end of a task has the time when it happened, all else
-        the time when it was noticed, which is now: so only a task can turn out to have been the first.
+        Events of several hosts arrive in any order. The end of a task has the time when it happened, every
+        other failure the time when it was noticed, now: so only the failure of a task can replace another.
         """
         first = self.failure
         if first is not None and (failure.task is None or failure.at >= first.at):
@@ -171,36 +172,36 @@ class JobState:
         self.failure, self.exit_code = failure, exit_code
         return True
 
-    def ended(self, task: TaskId, at: float) -> None:
-        """The process of a task is over."""
-        if task in self.undecided:
-            self.undecided.discard(task)
+    def process_ended(self, task: TaskId, at: float) -> None:
+        """Record that the own process of a task has ended."""
+        if task in self.deciding:
+            self.deciding.discard(task)
             self._decided_at = max(at, self._decided_at)
 
-    def over(self, task: TaskId) -> None:
-        """Nothing more can happen to it."""
+    def drop_task(self, task: TaskId) -> None:
+        """Record that a task is gone: no event about it follows."""
         self.open.discard(task)
-        self.undecided.discard(task)
+        self.deciding.discard(task)
         self.starting.discard(task)
 
-    def left(self, host: str) -> None:
-        """The agent is closed or lost: no event of it counts any more."""
+    def drop_host(self, host: str) -> None:
+        """Record that the agent of a host is closed or lost: its later events are ignored."""
         self.agents.pop(host, None)
-        self.early.pop(host, None)
+        self.not_ready.pop(host, None)
         self.checking.discard(host)
-        self.owing.discard(host)
+        self.unanswered.discard(host)
 
     # ------------------------------------------------------------------ draining
 
     def draining(self) -> list[TaskRecord]:
-        """Tasks that have time left to end by themselves when the job is done, and have not ended."""
+        """Tasks that run, and have time left to end by themselves after the job is done."""
         going = (TaskState.STARTING, TaskState.RUNNING)
         return [task for task in self.records.values() if task.drain > self._drained and task.state in going]
 
-    def staying(self) -> frozenset[TaskId]:
-        """These tasks, and those that serve them: sidecars; services while a task that is none goes on.
+    def tasks_to_keep(self) -> frozenset[TaskId]:
+        """The draining tasks and those that serve them: sidecars, and services while another task drains.
 
-        A worker can't end well when its ps is stopped. Empty if only serving tasks would be left.
+        A worker can't end well when its ps is stopped. Empty if no task is draining.
         """
         draining = self.draining()
         works = any(not record.service for record in draining)
@@ -208,10 +209,10 @@ class JobState:
         return frozenset(record.task for record in (*draining, *serving) if draining)
 
     def drain_time_up(self) -> None:
-        """The time that some tasks were given is over."""
+        """The drain timer has run out: stop the tasks whose time is over."""
         before = {record.task for record in self.draining()}
         self._drained = self._next_drain
-        late = self.names(before - self.staying())
+        late = self.names(before - self.tasks_to_keep())
         if late:
             self.notify(f"{late} did not finish within {limit_text(self._drained)} of the job's end: stopped")
         self._drain() if self.draining() else self.stop()
@@ -219,17 +220,17 @@ class JobState:
     def _drain(self) -> None:
         self._next_drain = min(record.drain for record in self.draining())
         self.do(events.SetTimer("drain", self._next_drain - self._drained))
-        self._stop_tasks(self.staying())
+        self._stop_tasks(self.tasks_to_keep())
 
     # ------------------------------------------------------------------ the end
 
-    def judge(self) -> None:
-        """After the end of a task: go on, or stop the rest."""
-        if self.phase not in _GOING:
+    def continue_or_stop(self) -> None:
+        """After the end of a task: continue, drain, or stop the other tasks."""
+        if self.phase not in _ACTIVE:
             self._close_if_empty()
-        elif self._goes_on():
+        elif self._continues():
             if self.phase is Phase.DRAINING and all(record.service for record in self.draining()):
-                self._stop_tasks(self.staying())  # services stayed only for what has ended now
+                self._stop_tasks(self.tasks_to_keep())  # the tasks that needed services have ended
         else:
             now_done = self.phase is Phase.RUNNING and self.is_done()
             self.done = self.done or now_done
@@ -241,55 +242,55 @@ class JobState:
                 self.stop()
 
     def report_failure(self, text: str, first: bool) -> None:
-        """Report that a task failed, unless it is one of many that failed after the first."""
+        """Notify the user that a task failed, unless its failure follows from the stop."""
         others = self.alive()
-        if self.phase not in _GOING:
+        if self.phase not in _ACTIVE:
             if first:
-                self.notify(f"{text}; that was before all else")
+                self.notify(f"{text}; this is the first failure")
         elif not others:
-            pass  # the report is next, and has it
-        elif self._goes_on() or (self.is_done() and self.draining()):
+            pass  # the failure report follows
+        elif self._continues() or (self.is_done() and self.draining()):
             self.notify(f"{text}; {counted(others, 'task')} left")
         else:
             self.notify(f"{text}; stopping the other {'task' if others == 1 else counted(others, 'task')}")
 
     def stop(self) -> None:
-        """Stop everything that runs; cancel what was not started."""
+        """Stop every task that runs; cancel those that were not started."""
         self.phase = Phase.STOPPING
         self.do(*map(events.CancelTimer, _BEFORE_STOP))
         for record in self.records.values():
             if record.state is TaskState.PENDING:
                 record.move(TaskState.CANCELLED, "the job was over")
                 record.reason = Reason.NEVER_STARTED
-                self.over(record.task)
+                self.drop_task(record.task)
         if self.open:
             self.do(NOTICE_TIMER, events.SetTimer("end", longest(self.stop_steps)))
         self._stop_tasks()
         self._close_if_empty()
 
     def send_stops(self, records: Iterable[TaskRecord], steps: StopSteps) -> None:
-        """Commands to stop these tasks, one a host."""
+        """Add the commands to stop these tasks, one for each host."""
         tasks: dict[str, list[TaskId]] = {}
         for record in records:
             tasks.setdefault(record.host, []).append(record.task)
         self.do(*(events.StopTasks(host, tuple(own), steps) for host, own in tasks.items()))
 
     def finish_if_closed(self) -> None:
-        """The job is over when every agent is."""
+        """Finish the job when every agent is closed or lost."""
         if not self.agents:
             self.phase = Phase.OVER
             self.do(events.Finish(self.exit_code))
 
-    def _goes_on(self) -> bool:
-        """Whether there is no reason to stop the rest yet."""
-        left = self.draining() if self.phase is Phase.DRAINING else self.undecided
+    def _continues(self) -> bool:
+        """Whether the job runs or drains on: there are tasks to wait for, and no failure stops them."""
+        left = self.draining() if self.phase is Phase.DRAINING else self.deciding
         return bool(left) and not self.must_stop()
 
-    def _stop_tasks(self, but: Collection[TaskId] = ()) -> None:
-        """Stop the tasks in order, each once; ``but`` these, and not those whose own process has ended."""
+    def _stop_tasks(self, kept: Collection[TaskId] = ()) -> None:
+        """Stop all tasks but ``kept`` ones and those whose own process has ended; each is stopped once."""
         stopped = []
         for record in self.records.values():
-            if record.task not in self.open or record.task in but or record.state is TaskState.ENDED:
+            if record.task not in self.open or record.task in kept or record.state is TaskState.ENDED:
                 continue
             if record.state is not TaskState.STOPPING:
                 record.move(TaskState.STOPPING, "the job is over")

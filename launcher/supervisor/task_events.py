@@ -1,4 +1,4 @@
-"""What becomes of tasks: started or not, signalled, exited, gone."""
+"""Events of tasks: started or not started, signalled, exited, gone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from launcher.supervisor.state import SIGABRT, JobState, Phase
 from launcher.supervisor.tasks import SIGKILL, TaskRecord
 from launcher.text import KNOWN_SIGNALS, counted, duration, listed, signal_name
 
-#: Seconds after which TensorFlow's collectives miss a peer that has ended, and some more.
-_LATELY = 60.0
-#: Tasks that have a message of their own about not ending on SIGTERM.
-_MOST_STUBBORN = 3
+#: Seconds, at most, from the end of a peer to the failure of TensorFlow's collectives for lack of it.
+_RECENTLY = 60.0
+#: Number of tasks that are named in messages about not ending on SIGTERM.
+_MOST_NAMED = 3
 _SIGNAL_HINTS = {
     4: "it used an instruction that this CPU does not have: perhaps it was built for another CPU",
     7: "a mapped file was truncated, or shared memory (/dev/shm) is full",
@@ -27,7 +27,7 @@ _START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 
 
 def started(job: JobState, event: events.TaskStarted) -> None:
-    """Its process exists."""
+    """The task's process exists."""
     record = job.records[event.task]
     record.pid, record.started_at = event.pid, event.at
     if record.state is TaskState.STARTING:
@@ -36,7 +36,7 @@ def started(job: JobState, event: events.TaskStarted) -> None:
 
 
 def not_started(job: JobState, event: events.TaskNotStarted) -> None:
-    """It could not be started, and is over."""
+    """The task could not be started."""
     record = job.records[event.task]
     record.move(TaskState.FAILED, event)
     record.status = ExitStatus(code=event.code)
@@ -44,21 +44,21 @@ def not_started(job: JobState, event: events.TaskNotStarted) -> None:
     record.detail = event.why
     record.ended_at = event.at
     _start_answered(job, event.task)
-    job.ended(event.task, event.at)
-    job.over(event.task)
+    job.process_ended(event.task, event.at)
+    job.drop_task(event.task)
     _fail(job, record, event, f"could not be started{job.on(event.host)}: {event.why}")
-    job.judge()
+    job.continue_or_stop()
 
 
 def signalled(job: JobState, event: events.TaskSignalled) -> None:
-    """A signal of a stop sequence reached it."""
+    """A signal of a stop sequence was sent to the task."""
     record = job.records[event.task]
     record.signalled = record.signalled or not record.status.known
     if record.state in (TaskState.STARTING, TaskState.RUNNING):
         stopped_without_command(job, event)
-    elif event.signal == SIGABRT and job.stubborn <= _MOST_STUBBORN:
-        job.stubborn += 1
-        subject = "more tasks" if job.stubborn > _MOST_STUBBORN else str(event.task)
+    elif event.signal == SIGABRT and job.ignored_sigterm <= _MOST_NAMED:
+        job.ignored_sigterm += 1
+        subject = "more tasks" if job.ignored_sigterm > _MOST_NAMED else str(event.task)
         if record.status.known:
             subject = f"a process that {subject} left behind"
         text = "did not end on SIGTERM: sent SIGABRT, so that Python shows its stacks; SIGKILL is next"
@@ -68,10 +68,10 @@ def signalled(job: JobState, event: events.TaskSignalled) -> None:
 
 
 def exited(job: JobState, event: events.TaskExited) -> None:
-    """Its own process is over."""
+    """The task's own process has ended."""
     record = job.records[event.task]
-    may_go_on = job.phase is Phase.DRAINING and record.task in job.staying()
-    too_late = job.too_late(event.at) and not may_go_on
+    may_go_on = job.phase is Phase.DRAINING and record.task in job.tasks_to_keep()
+    too_late = job.done_before(event.at) and not may_go_on
     record.move(TaskState.ENDED, event)
     record.status = ExitStatus(event.code, event.signal)
     record.ended_at, record.peak_rss, record.cpu_s = event.at, event.peak_rss, event.cpu_s
@@ -79,19 +79,19 @@ def exited(job: JobState, event: events.TaskExited) -> None:
     if event.signal is not None:
         oom = f", out of memory ({event.oom})" if event.oom else ""
         record.detail = f"killed by {signal_name(event.signal)}{oom}"
-    job.ended(event.task, event.at)
+    job.process_ended(event.task, event.at)
     if record.signalled or (too_late and not record.status.ok):
         record.outcome, record.reason = TaskState.STOPPED, Reason.STOPPED
     else:
         _exited_by_itself(job, record, event)
-    job.judge()
+    job.continue_or_stop()
 
 
 def gone(job: JobState, event: events.TaskGone) -> None:
-    """All its processes are over, or can't be killed."""
+    """All processes of the task have ended, or can't be killed."""
     record = job.records[event.task]
     record.leftovers, record.unkillable = event.leftovers, event.unkillable
-    killed_by_us = record.signalled and record.status.signal == SIGKILL  # it could not end its own children
+    killed_by_us = record.signalled and record.status.signal == SIGKILL  # so it could not end its children
     if event.leftovers and not killed_by_us:
         left = counted(event.leftovers, "process", "processes")
         job.notify(f"{event.task} left {left} behind: ended by us")
@@ -101,8 +101,8 @@ def gone(job: JobState, event: events.TaskGone) -> None:
     if not record.status.known:
         record.reason, record.detail = Reason.STOPPED, "SIGKILL did not end it"
     record.move(record.outcome, event)
-    job.over(event.task)
-    job.judge()
+    job.drop_task(event.task)
+    job.continue_or_stop()
 
 
 def _start_answered(job: JobState, task: TaskId) -> None:
@@ -123,7 +123,7 @@ def _exited_by_itself(job: JobState, record: TaskRecord, event: events.TaskExite
         after = "" if record.started_at is None else f" after {duration(event.at - record.started_at)}"
         hint = _exit_hint(event) or _peers_hint(job, record, event.at)
         _fail(job, record, event, f"failed{job.on(record.host)}{after}: {record.detail}", hint)
-    elif record.service and job.undecided:
+    elif record.service and job.deciding:
         job.notify(f"{record.task} ended by itself (exit code 0) before the job was done")
 
 
@@ -134,7 +134,7 @@ def _fail(
     text: str,
     hint: str = "",
 ) -> None:
-    """Report it. The failure of a sidecar is not the job's."""
+    """Record and report the failure of a task; the failure of a sidecar is only reported."""
     text = f"{record.task} {text}"
     if record.sidecar:
         job.notify(f"{text}; it is a sidecar: the job does not depend on it")
@@ -145,7 +145,7 @@ def _fail(
 
 
 def _exit_hint(event: events.TaskExited) -> str:
-    """What the user could look at; may be empty."""
+    """A hint for the user; may be empty."""
     if event.oom:
         return "give it a machine with more memory, or make its batches or caches smaller"
     if event.signal is not None:
@@ -159,16 +159,16 @@ def _exit_hint(event: events.TaskExited) -> str:
 
 
 def _peers_hint(job: JobState, record: TaskRecord, at: float) -> str:
-    """For a Python program whose peers had succeeded shortly before: collectives end with them."""
+    """A hint for a Python program whose peers had succeeded shortly before; may be empty."""
     if record.service or not record.runs_python:
         return ""
-    lately = {
+    recent = {
         str(peer.task): peer.ended_at
         for peer in job.records.values()
         if not peer.service and peer.outcome is TaskState.SUCCEEDED and peer.ended_at is not None
-        if at - _LATELY <= peer.ended_at <= at
+        if at - _RECENTLY <= peer.ended_at <= at
     }
-    if not lately:
+    if not recent:
         return ""
-    before = f"{listed([*lately])} had ended with 0, {duration(at - max(lately.values()))} before"
+    before = f"{listed([*recent])} had ended with 0, {duration(at - max(recent.values()))} before"
     return f"{before}: tasks that communicate collectively must end together"

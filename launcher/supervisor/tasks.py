@@ -1,4 +1,4 @@
-"""What is known of one task, and the changes that its state can make."""
+"""The record of one task, and the changes of its state that are possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
     _S.PENDING: (_S.STARTING, _S.CANCELLED, _S.LOST),
     _S.STARTING: (_S.RUNNING, _S.FAILED, _S.STOPPING, _S.LOST),
     _S.RUNNING: (_S.STOPPING, _S.ENDED, _S.LOST),
-    # FAILED: the start failed, which became known after the stop. STOPPED: unkillable, no end will be seen.
+    # FAILED: the start failed, and the launcher learned of it after the stop. STOPPED: unkillable.
     _S.STOPPING: (_S.ENDED, _S.FAILED, _S.STOPPED, _S.LOST),
     _S.ENDED: (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST),
 }
@@ -19,11 +19,11 @@ SIGKILL = 9
 
 
 class InvalidTransition(Exception):
-    """A change that no task can make: a fault of the launcher. Has the task's whole history."""
+    """An impossible change of a task's state: a fault of the launcher. The text has the task's history."""
 
 
 class TaskRecord:
-    """What is known of one task.
+    """The record of one task.
 
     Args:
         placed: the task and its host.
@@ -36,7 +36,7 @@ class TaskRecord:
         self.runs_python = placed.role.program.kind is not ProgramKind.EXECUTABLE
         self.sidecar = placed.role.sidecar
         self.service = placed.role.service or self.sidecar
-        #: Seconds to end by itself when the job is done.
+        #: Seconds that it has to end by itself after the job is done.
         self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0
         self.attempt = 1
         self.state = TaskState.PENDING
@@ -45,7 +45,7 @@ class TaskRecord:
         self.reason: Reason | None = None
         self.status = ExitStatus()
         self.detail = ""
-        #: A command to stop it was given; a signal of a stop sequence reached it.
+        #: Whether a command to stop it was given; whether a signal of a stop sequence was sent to it.
         self.stop_sent = self.signalled = False
         self.address = ""
         self.port: int | None = None
@@ -80,10 +80,10 @@ class TaskRecord:
 
 
 def deciding_tasks(placement: Placement) -> frozenset[TaskId]:
-    """The tasks whose ends end the job: the chief or master; without one, all that are not services.
+    """The tasks whose ends end the job: the chief or master; without a chief, all that are not services.
 
-    A ps or evaluator never ends by itself (``server.join()`` blocks for ever), so the job waits for it only
-    if there is nothing else. A sidecar does not count at all.
+    A ps or evaluator never ends by itself (``server.join()`` blocks for ever), so it decides only in a job of
+    services alone. A sidecar decides only in a job of sidecars alone.
     """
     tasks = [placed for placed in placement.tasks if not placed.role.sidecar] or placement.tasks
     chief = [placed.task for placed in tasks if placed.role.name in CHIEF_ROLES]

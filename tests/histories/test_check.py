@@ -47,7 +47,7 @@ def test_addresses_that_cannot_be_reached_are_reported():
 
 def test_a_silent_host_holds_nothing_up():
     replay = script().play(GATHERED + "reaches node1; time up check")
-    assert "going on without the check of the network on node2, node3: no answer" in replay.notices
+    assert "continuing without the check of the network on node2, node3: no answer" in replay.notices
     assert len(replay.all(events.StartTask)) == 3
 
 

@@ -40,7 +40,7 @@ worker 2: up; worker/0 exits 7; worker/1 exits 0; lost node1
 worker 1: up; worker/0 exits 0; lost node1
     -> 125 | succeeded | host node1 is lost: connection reset
 worker 2, hosts 2: up; lost node2 @ 9; worker/0 exits 7 @ 8.9; worker/0 gone; closed
-    -> 7 | failed, lost | worker/0 failed on node1 after 7.9s: exit code 7; that was before all else
+    -> 7 | failed, lost | worker/0 failed on node1 after 7.9s: exit code 7; this is the first failure
 worker 2, hosts 2: up; worker/0 finishes 7; lost node2; closed
     -> 7 | failed, lost | host node2 is lost: connection reset
 # Every task was over.

@@ -30,7 +30,7 @@ worker 1, grace 0: up; Ctrl-C
 worker 2: up; Ctrl-C @ 5.0; Ctrl-C @ 5.3
     -> 130 | TERM KILL | Ctrl-C again: killing what is left of 2 tasks at once
 worker 2: up; Ctrl-C @ 5; Ctrl-C @ 5.5; Ctrl-C @ 6
-    -> 130 | TERM KILL | Ctrl-C again: they were killed; waiting for worker/0, worker/1 to end
+    -> 130 | TERM KILL | Ctrl-C again: the tasks were killed; waiting for worker/0, worker/1 to end
 worker 1: up; SIGTERM @ 5.0; SIGTERM @ 5.001; SIGTERM @ 5.01
     -> 143 | TERM
 worker 2: up; SIGTERM; worker/0,worker/1 ends; closed

@@ -19,7 +19,7 @@ from tests.histories.script import SimulatedJob
 ABANDONED: StopSteps = ((15, 1.0), (9, 5.0))
 #: What bounds the wait of each phase.
 BOUNDS = {
-    Phase.GATHERING: "ready",
+    Phase.STARTUP: "ready",
     Phase.DRAINING: "drain",
     Phase.STOPPING: "end",
     Phase.CLOSING: "close",

@@ -16,20 +16,20 @@ PROBLEM, WARNING = "problem", "warning"
 _YES = ("1", "true", "True")
 #: Seconds: a clock that is off by more is odd; by more than the second, certificates and locks fail.
 _ODD_CLOCK, _WRONG_CLOCK = 1.0, 30.0
-#: Bytes of disk and memory below which a job probably fails; of disk below which it certainly does.
-_LITTLE, _NOTHING = 1_000_000_000, 1_000_000
+#: Bytes of disk and memory below which a job probably fails.
+_LITTLE = 1_000_000_000
 _WRITE = "write an address that all hosts can use as `address:` into the hostfile"
+#: By the result of a connection.
 _ADVICE = {
     "refused": "a firewall rejects it, or the address leads to another machine: look at both",
     "timed out": "a firewall drops it, or the hosts have no route: tasks use ports of the range in "
     "/proc/sys/net/ipv4/ip_local_port_range, so open that between the hosts",
     "no route": "look at `ip route` there; `address:` in the hostfile may name a better address",
-    "unknown name": "write an address it can resolve as `address:` into the hostfile",
     "another program": "the address leads to another machine or a proxy: write the right one as `address:` "
     "into the hostfile",
     "cut off": "a firewall or a proxy ends the connections",
 }
-_FOLDERS = {"home": "its home", "tmp": "its folder for temporary files", "workdir": "its working folder"}
+_FOLDERS = {"workdir": "its working folder", "tmp": "its folder for temporary files"}
 _PYTHON_STATES = {"missing": "is not there", "slow": "did not answer in time", "failed": "can't be run"}
 
 
@@ -49,21 +49,19 @@ class Finding(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """How far the clock of a host is ahead of ours, in seconds, and by how much that may be wrong."""
+    """How far the clock of a host is ahead of this machine's, and the error of that, both in seconds."""
 
     seconds: float
     uncertainty: float
 
 
 class HostReport(NamedTuple):
-    """What a host reports of itself."""
+    """What a host reports about itself."""
 
     host: Host
     #: See `launcher.agent.checks`.
     facts: Mapping[str, Any]
     offset: Offset
-    #: Of the address of each host: ``found`` addresses, ``why`` there are none.
-    names: Mapping[str, Mapping[str, Any]] = {}
 
     def version(self, package: str) -> str:
         """The version of a package that the tasks' Python would import; empty: it is not installed."""
@@ -71,13 +69,17 @@ class HostReport(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A connection from one host to the port of another: ``ok``, or a key of the advice table."""
+    """A connection from a host to the port of a host."""
 
     source: str
     target: str
+    #: ``ok``, ``refused``, ``timed out``, ``no route``, ``unknown name``, ``another program``, ``cut off`` or
+    #: ``failed``.
     result: str
-    #: What the kernel of the source says.
+    #: The error, as the source's system names it.
     why: str = ""
+    #: The numeric address that the target's name has at the source; empty: none.
+    address: str = ""
 
 
 def findings(
@@ -91,10 +93,10 @@ def findings(
         pairs: the connections between them.
     """
     facts = {report.host.name: report.facts for report in reports}
-    found = [*_addresses(hosts, facts), *_pairs(pairs, reports, hosts), *_versions(reports)]
+    found = [*_addresses(hosts, facts), *_pairs(pairs, hosts, facts), *_versions(reports)]
     found += _clocks(reports)
     for report in reports:
-        found += [*_names(report, reports), *_keras(report), *_resources(report), *_gpus(report)]
+        found += [*_keras(report), *_resources(report), *_gpus(report)]
     return _merged(found, hosts)
 
 
@@ -126,7 +128,7 @@ def _merged(found: Iterable[Finding], hosts: Sequence[Host]) -> tuple[Finding, .
     return tuple(sorted(merged, key=lambda finding: finding.severity != PROBLEM))
 
 
-# ---------------------------------------------------------------------- addresses and names
+# ---------------------------------------------------------------------- addresses and connections
 
 
 def _as_address(text: str) -> str:
@@ -162,42 +164,32 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) ->
             yield Finding(PROBLEM, "address", tuple(names), seen, advice)
 
 
-def _names(report: HostReport, reports: Sequence[HostReport]) -> Iterator[Finding]:
-    """What the address of each host means on one host."""
-    for target in reports:
-        name = target.host.shown_address
-        result = report.names.get(name)
-        if result is None or _as_address(name) or (len(reports) > 1 and is_loopback(name)):
-            continue
-        found = [_as_address(str(address)) for address in result["found"]]
-        loopback = [address for address in found if is_loopback(address)]
-        texts = []
-        if not found:
-            texts = [f"{name} can't be resolved: {result['why']}"]
-        elif loopback and report is not target:
-            texts = [f"{name} means {loopback[0]} there, the host itself"]
-        elif not loopback and not set(found) & _own(target.facts):
-            others = (other for other in reports if set(found) & _own(other.facts))
-            texts = [f"{name} means {found[0]} there, which is {other.host.name}" for other in others]
-        for text in texts:
-            yield Finding(
-                PROBLEM, "name", (report.host.name,), text, f"correct /etc/hosts there, or {_WRITE}"
-            )
-
-
-def _pairs(pairs: Sequence[Pair], reports: Sequence[HostReport], hosts: Sequence[Host]) -> Iterator[Finding]:
-    """One finding for each host and way of failing. An unknown name has a finding of its own."""
-    addresses = {host.name: host.shown_address for host in hosts}
-    names = {report.host.name: report.names for report in reports}
-    failed: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+def _pairs(
+    pairs: Sequence[Pair], hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Connections that fail: a finding for each wrong name, and for each host and way of failing."""
+    names = {host.name: host.shown_address for host in hosts}
+    failed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for pair in pairs:
-        name = names.get(pair.source, {}).get(addresses[pair.target])
-        named = pair.result == "unknown name" and name is not None and not name["found"]
-        if pair.result != "ok" and not named:
-            failed[pair.source, pair.result, pair.why].append(pair.target)
-    for (source, result, why), targets in failed.items():
+        if pair.result == "ok":
+            continue
+        name, address = names[pair.target], _as_address(pair.address)
+        owners = [host for host in facts if address in _own(facts[host])]
+        wrong = ""
+        if pair.result == "unknown name":
+            wrong = f"{name} can't be resolved: {pair.why}"
+        elif is_loopback(address) and pair.source != pair.target:
+            wrong = f"{name} means {address} there, the host itself"
+        elif owners and pair.target not in owners:
+            wrong = f"{name} means {address} there, which is {owners[0]}"
+        if wrong and not _as_address(name) and not is_loopback(name):
+            yield Finding(PROBLEM, "name", (pair.source,), wrong, f"correct /etc/hosts there, or {_WRITE}")
+        else:
+            why = f" ({pair.why})" if pair.result == "failed" else ""
+            failed[pair.source, pair.result + why].append(pair.target)
+    for (source, result), targets in failed.items():
         text = listed(["itself" if target == source else target for target in targets])
-        seen = f"can't reach {text}: {result}{f' ({why})' if why else ''}"
+        seen = f"can't reach {text}: {result}"
         yield Finding(PROBLEM, "unreachable", (source,), seen, _ADVICE.get(result, ""))
 
 
@@ -296,12 +288,10 @@ def _clocks(reports: Sequence[HostReport]) -> Iterator[Finding]:
 def _resources(report: HostReport) -> Iterator[Finding]:
     here = (report.host.name,)
     for name, folder in report.facts["folders"].items():
-        where, free = f"{_FOLDERS.get(name, name)} {folder['path']}", folder["free"]
+        where, free = f"{_FOLDERS[name]} {folder['path']}", folder["free"]
         if folder["why"]:
-            full = free is not None and free < _NOTHING
-            advice = "free space there" if full else "correct it, or use another: `workdir:` in the hostfile"
-            severity = PROBLEM if full or name != "home" else WARNING
-            yield Finding(severity, "disk", here, f"{where} can't be written: {folder['why']}", advice)
+            advice = "free space there, correct it, or use another: `workdir:` in the hostfile"
+            yield Finding(PROBLEM, "disk", here, f"{where} can't be written: {folder['why']}", advice)
         elif free is not None and free < _LITTLE:
             seen = f"{where} has {byte_size(free)} left"
             yield Finding(WARNING, "disk", here, seen, "free space there: checkpoints need it")

@@ -1,4 +1,4 @@
-"""What `launch check` asks of a host: what it has, what names mean there, and whether it reaches others.
+"""The program of `launch check` on a host: it reports what the host has, and connects to the other hosts.
 
 `main` answers requests on stdin, a JSON object a line, with one line each on stdout:
 
@@ -6,9 +6,9 @@
 ``do``       answer
 ===========  ================================================================================================
 ``clock``    ``at``: the clock of this host, seconds since the epoch
-``look``     ``facts`` (see `_facts`), ``names`` (see `_resolve`), ``port``: held and served as the port of a
-             task is, 0 if there is none, and ``why``
-``connect``  ``pairs``: ``result`` and ``why`` of a connection to each of the request's ``peers``
+``look``     ``facts`` (see `_facts`), ``port``: held and served as the port of a task is, 0 if there is
+             none, and ``why``
+``connect``  ``pairs``: for each of the request's ``peers``, see `_reach`
 ===========  ================================================================================================
 """
 
@@ -27,7 +27,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
 from launcher.agent.host import host_facts
 from launcher.agent.ports import PortKeeper, in_both_worlds
@@ -59,12 +59,19 @@ found.update(keras=version("keras"), tf_keras=version("tf-keras"))
 print("\\n{_MARK}" + json.dumps(found))
 """
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
-#: Connections and look-ups at a time.
+#: Connections at a time.
 _AT_ONCE = 16
 #: Bytes of what a host sends to those that connect.
 _LINE = 256
 #: Bytes that are written to find out whether a disk is full.
 _WRITTEN = 64 * 1024
+_RESULTS: Dict[str, Tuple[Type[Exception], ...]] = {
+    "unknown name": (socket.gaierror, UnicodeError),
+    "timed out": (socket.timeout, TimeoutError),
+    "refused": (ConnectionRefusedError,),
+    "cut off": (ConnectionError,),
+}
+#: Errors of routing tables; a blackhole route gives EINVAL.
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EADDRNOTAVAIL)
 
 
@@ -74,7 +81,7 @@ def main(_: object) -> int:
         os.setpgid(0, 0)
     steps: Dict[str, Callable[[Json], Json]] = {
         "clock": lambda _: {"at": time.time()},
-        "look": lambda request: {"facts": _facts(request), "names": _names(request), **_listen(request)},
+        "look": lambda request: {"facts": _facts(request), **_listen(request)},
         "connect": _connect,
     }
     requests: "queue.SimpleQueue[Json]" = queue.SimpleQueue()
@@ -113,14 +120,13 @@ def _facts(request: Mapping[str, Any]) -> Json:
             tasks, and the ``seconds`` that each command may take.
 
     Returns:
-        The facts that an agent reports, and ``available`` (bytes of memory), ``folders`` (``home``, ``tmp``,
-        ``workdir``: ``path``, bytes ``free``, ``why`` it can't be written), ``environment`` (variables that
+        The facts that an agent reports, and ``available`` (bytes of memory), ``folders`` (``workdir`` and
+        ``tmp``: ``path``, bytes ``free``, ``why`` it can't be written), ``environment`` (variables that
         matter), ``gpus`` (``state``, ``output``, ``list``), ``task_python`` (see `_task_python`).
     """
     env = {**os.environ, **request["env"]}
-    paths = {"home": os.path.expanduser("~"), "tmp": tempfile.gettempdir()}
-    if request["workdir"] is not None:
-        paths["workdir"] = os.path.abspath(os.path.expanduser(request["workdir"]))
+    workdir = os.path.abspath(os.path.expanduser(request["workdir"] or "."))
+    paths = {"workdir": workdir, "tmp": tempfile.gettempdir()}
     late = [{"path": path, "free": None, "why": "its file system hangs"} for path in paths.values()]
     folders = _together([partial(_folder, path) for path in paths.values()], request["seconds"], late)
     return {
@@ -129,7 +135,7 @@ def _facts(request: Mapping[str, Any]) -> Json:
         "folders": dict(zip(paths, folders)),
         "environment": {name: env[name] for name in ("TF_USE_LEGACY_KERAS",) if name in env},
         "gpus": _gpus(request["seconds"], env),
-        "task_python": _task_python(request, env),
+        "task_python": _task_python(request, env, workdir),
     }
 
 
@@ -176,13 +182,13 @@ def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
     """The GPUs that ``nvidia-smi`` lists, or why it lists none."""
     state, output = _run(_NVIDIA_SMI, seconds, {**env, "LC_ALL": "C"})
     if state != "ok":
-        return {"state": state.replace("missing", "none"), "output": output[:500], "list": []}
+        return {"state": state, "output": output[:500], "list": []}
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     found = [dict(zip(("index", "uuid", "name"), row)) for row in rows if len(row) >= 3 and row[0].isdigit()]
     return {"state": state, "output": "" if found else output[:500], "list": found}
 
 
-def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
+def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: str) -> Json:
     """Ask the Python of ``.py`` programs for versions.
 
     Returns:
@@ -196,8 +202,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
     except OSError:
         return {**missing, "output": f"the environment {venv!r} does not exist"}
     if "/" in asked:
-        folder = os.path.expanduser(request["workdir"] or ".")
-        path: Optional[str] = os.path.abspath(os.path.join(folder, os.path.expanduser(asked)))
+        path: Optional[str] = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked)))
     else:
         path = shutil.which(asked, path=env.get("PATH", os.defpath))
     if path is None:
@@ -210,22 +215,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str]) -> Json:
     return answer
 
 
-# ---------------------------------------------------------------------- names and connections
-
-
-def _names(request: Mapping[str, Any]) -> Dict[str, Json]:
-    names = request["names"]
-    late = [{"found": [], "why": "no answer in time"}] * len(names)
-    return dict(zip(names, _together([partial(_resolve, name) for name in names], request["seconds"], late)))
-
-
-def _resolve(name: str) -> Json:
-    """Of a name the ``found`` addresses, and ``why`` there are none."""
-    try:
-        addresses = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        return {"found": [], "why": getattr(error, "strerror", None) or str(error)}
-    return {"found": list(dict.fromkeys(str(address[4][0]) for address in addresses)), "why": ""}
+# ---------------------------------------------------------------------- connections
 
 
 def _listen(request: Json) -> Json:
@@ -261,35 +251,26 @@ def _connect(request: Json) -> Json:
     """Connect to each of the ``peers`` (``address``, ``port``, ``token``)."""
     jobs = [partial(_reach, peer, request["seconds"]) for peer in request["peers"]]
     rounds = -(-len(jobs) // _AT_ONCE)
-    late = [{"result": "timed out", "why": ""}] * len(jobs)
+    late = [{"result": "timed out", "why": "", "address": ""}] * len(jobs)
     return {"pairs": _together(jobs, request["seconds"] * rounds + 1.0, late)}
 
 
 def _reach(peer: Mapping[str, Any], seconds: float) -> Json:
-    """What becomes of one connection."""
-    connected = False
+    """Connect to a peer, and read its token.
+
+    Returns:
+        The ``result`` (see `launcher.checking.Pair`), the error of the system as ``why``, and the first
+        ``address`` that the name of the peer has here.
+    """
+    where, address = (peer["address"].strip("[]"), peer["port"]), ""
     try:
-        with socket.create_connection((peer["address"].strip("[]"), peer["port"]), seconds) as connection:
-            connected = True
-            with connection.makefile("rb") as file:
-                line = file.readline(_LINE)
+        address = str(socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0][4][0])
+        with socket.create_connection(where, seconds) as connection, connection.makefile("rb") as file:
+            line = file.readline(_LINE)
     except (OSError, UnicodeError) as error:
-        return _failed(error, connected)
-    if line != peer["token"].encode("ascii") + b"\n":
-        return {"result": "another program", "why": "it answers at this address"}
-    return {"result": "ok", "why": ""}
-
-
-def _failed(error: Exception, connected: bool) -> Json:
-    code, why = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
-    if isinstance(error, (socket.timeout, TimeoutError)):
-        return {"result": "timed out", "why": "it accepts connections and sends nothing" if connected else ""}
-    if connected:
-        return {"result": "cut off", "why": why}
-    if isinstance(error, (socket.gaierror, UnicodeError)):
-        return {"result": "unknown name", "why": why}
-    if isinstance(error, ConnectionRefusedError):
-        return {"result": "refused", "why": why}
-    if code == errno.EINVAL:  # what a blackhole route gives
-        why = "its routing table forbids it"
-    return {"result": "no route" if code in _NO_ROUTE else "failed", "why": why}
+        result = next((name for name, kinds in _RESULTS.items() if isinstance(error, kinds)), "failed")
+        if result == "failed" and getattr(error, "errno", None) in _NO_ROUTE:
+            result = "no route"
+        return {"result": result, "why": getattr(error, "strerror", None) or str(error), "address": address}
+    result = "ok" if line == peer["token"].encode("ascii") + b"\n" else "another program"
+    return {"result": result, "why": "", "address": address}

@@ -41,16 +41,14 @@ _COLUMNS = (
 )  # fmt: skip
 _TIMEOUT = 20.0
 _ENTRY = "launcher.agent.checks:main"
-#: How often a clock is read; the quickest answer counts.
-_CLOCKS = 5
 #: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
 _CONNECT, _MARGIN = 5.0, 5.0
 #: Parts of a look at a host, each with a time limit of its own.
 _PARTS = 4
 #: Seconds between two looks at a host that takes no bytes, and bytes of an answer.
 _LOOK, _LONGEST = 0.05, 4 << 20
-#: Up to this number of hosts every pair is tried; of more hosts each tries the next ones in the list.
-_ALL_PAIRS, _NEXT = 32, 16
+#: To this number of hosts each host connects: itself and the next ones in the list.
+_PEERS = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,9 +80,9 @@ def run(args: argparse.Namespace) -> int:
     hosts = (this_machine(os.environ),) if text is None else read_hosts(text)
     with (
         ssh.commands(hosts, ssh.ssh_settings(args), print_notice) as (commands, unreached),
-        _Check(hosts, commands, unreached, args) as check,
+        ExitStack() as stack,
     ):
-        asked = check.result()
+        asked = _ask(hosts, commands, unreached, args, stack)
     found = findings(hosts, asked.reports, asked.pairs)
     problems = any(finding.severity == PROBLEM for finding in found)
     code = TransportError.exit_code if asked.failed else int(problems)
@@ -104,91 +102,75 @@ class Asked(NamedTuple):
     failed: Mapping[str, str]
 
 
-class _Check(ExitStack):
-    """The questions to the hosts, over one remote command each. A context: at its end the commands end.
+def _ask(
+    hosts: Sequence[Host],
+    commands: Hosts,
+    unreached: Mapping[str, str],
+    args: argparse.Namespace,
+    stack: ExitStack,
+) -> Asked:
+    """Ask the hosts about themselves, then let them connect to each other.
 
     Args:
         hosts: the inventory.
-        commands: runs the remote commands.
+        commands: runs a remote command on each host.
         unreached: hosts that can't be reached, and why.
         args: ``timeout``: seconds a host may take for a question; ``python``: the Python of ``.py`` programs
             where the host names none; empty: here ours, else ``python3``.
+        stack: its end closes the remote commands.
     """
+    by_name = {host.name: host for host in hosts}
+    #: What each host sends to those that connect to it.
+    tokens = {host.name: secrets.token_hex(16) for host in hosts}
+    ports: dict[str, int] = {}
+    running: dict[str, RemoteCommand] = {}
 
-    def __init__(
-        self, hosts: Sequence[Host], commands: Hosts, unreached: Mapping[str, str], args: argparse.Namespace
-    ) -> None:
-        super().__init__()
-        self._unreached = unreached
-        self._hosts = {host.name: host for host in hosts}
-        self._run, self._timeout, self._python = commands.run, args.timeout, args.python
-        self._commands: dict[str, RemoteCommand] = {}
-        #: What each host sends to those that connect to it.
-        self._tokens = {host.name: secrets.token_hex(16) for host in hosts}
-        self._ports: dict[str, int] = {}
-
-    def result(self) -> Asked:
-        """Ask the hosts about themselves, then let them connect to each other."""
-        reports, failed = for_each(self._hosts, self._look, print_notice, "the check of the host")
-        targets = self._targets()
-        answers, late = for_each(
-            targets, lambda name: self._connect(name, targets[name]), print_notice, "connections to others"
-        )
-        pairs = [
-            Pair(source, target, str(result["result"]), str(result["why"]))
-            for source, results in answers.items()
-            for target, result in zip(targets[source], results, strict=True)
-        ]
-        return Asked(tuple(reports.values()), pairs, {**failed, **late})
-
-    def _look(self, name: str) -> HostReport:
-        if name in self._unreached:
-            raise TransportError(self._unreached[name])
-        host = self._hosts[name]
-        command = self._commands[name] = self._run(name, _ENTRY, {})
-        self.callback(command.close)
-        offset = min((_offset(command, self._timeout) for _ in range(_CLOCKS)), key=lambda it: it.uncertainty)
-        usual = self._python or (sys.executable if is_here(host) else DEFAULT_PYTHON)
+    def look(name: str) -> HostReport:
+        if name in unreached:
+            raise TransportError(unreached[name])
+        host = by_name[name]
+        command = running[name] = commands.run(name, _ENTRY, {})
+        stack.callback(command.close)
+        usual = args.python or (sys.executable if is_here(host) else DEFAULT_PYTHON)
         request = {
             "do": "look",
-            "names": [other.shown_address for other in self._hosts.values()],
             "python": host.python or (VENV_PYTHON if host.venv else usual),
             "workdir": host.workdir,
             "venv": host.venv,
             "env": dict(host.env),
-            "seconds": self._timeout,
-            "token": self._tokens[name],
+            "seconds": args.timeout,
+            "token": tokens[name],
         }
-        answer = _exchange(command, request, _PARTS * self._timeout)
+        answer = _exchange(command, request, _PARTS * args.timeout)
         if not answer["port"]:
             raise TransportError(f"it has no port to listen on: {answer['why']}")
-        self._ports[name] = answer["port"]
-        return HostReport(host, answer["facts"], offset, answer["names"])
+        ports[name] = answer["port"]
+        asked = time.time()
+        clock = _exchange(command, {"do": "clock"}, args.timeout)["at"]
+        came = time.time()
+        offset = Offset(float(clock) - (asked + came) / 2, max(0.0, came - asked) / 2)
+        return HostReport(host, answer["facts"], offset)
 
-    def _targets(self) -> dict[str, list[str]]:
-        """The hosts that each host connects to, itself among them."""
-        names = [name for name in self._hosts if name in self._ports]
-        if len(names) <= _ALL_PAIRS:
-            return dict.fromkeys(names, names)
-        twice = [*names, *names]
-        return {name: twice[index : index + 1 + _NEXT] for index, name in enumerate(names)}
-
-    def _connect(self, name: str, targets: Sequence[str]) -> Sequence[Mapping[str, Any]]:
-        each = min(_CONNECT, self._timeout)
-        peers = [
-            {"address": self._hosts[it].shown_address, "port": self._ports[it], "token": self._tokens[it]}
-            for it in targets
+    def connect(name: str) -> list[Pair]:
+        names = list(reports)
+        first = names.index(name)
+        peers = [*names[first:], *names[:first]][:_PEERS]
+        each = min(_CONNECT, args.timeout)
+        fields = [
+            {"address": by_name[peer].shown_address, "port": ports[peer], "token": tokens[peer]}
+            for peer in peers
         ]
-        request = {"do": "connect", "seconds": each, "peers": peers}
-        pairs: Sequence[Mapping[str, Any]] = _exchange(self._commands[name], request, 3 * each + 1.0)["pairs"]
-        return pairs
+        request = {"do": "connect", "seconds": each, "peers": fields}
+        results = _exchange(running[name], request, 3 * each + 1.0)["pairs"]
+        return [
+            Pair(name, peer, str(result["result"]), str(result["why"]), str(result["address"]))
+            for peer, result in zip(peers, results, strict=True)
+        ]
 
-
-def _offset(command: RemoteCommand, timeout: float) -> Offset:
-    asked = time.time()
-    answer = _exchange(command, {"do": "clock"}, timeout)
-    came = time.time()
-    return Offset(float(answer["at"]) - (asked + came) / 2, max(0.0, came - asked) / 2)
+    reports, failed = for_each(by_name, look, print_notice, "the check of the host")
+    connected, late = for_each(reports, connect, print_notice, "connections to others")
+    pairs = [pair for found in connected.values() for pair in found]
+    return Asked(tuple(reports.values()), pairs, {**failed, **late})
 
 
 def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
@@ -275,7 +257,7 @@ def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code
     reports = {report.host.name: report for report in asked.reports}
     rows = [(host, reports.get(host.name)) for host in hosts]
     return {
-        "schema": 2,
+        "schema": 3,
         "hosts": [
             {
                 "name": host.name,
@@ -283,12 +265,17 @@ def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code
                 "error": asked.failed.get(host.name),
                 "clock": report and report.offset._asdict(),
                 "facts": report and report.facts,
-                "names": report and report.names,
             }
             for host, report in rows
         ],
         "pairs": [
-            {"from": pair.source, "to": pair.target, "reach": pair.result, "why": pair.why}
+            {
+                "from": pair.source,
+                "to": pair.target,
+                "reach": pair.result,
+                "why": pair.why,
+                "address": pair.address,
+            }
             for pair in asked.pairs
         ],
         "findings": [finding._asdict() for finding in found],

@@ -22,7 +22,7 @@ def facts(number: int, **changed: Any) -> dict[str, Any]:
         "addresses": [f"10.0.0.{number}"],
         "python": "3.11.7",
         "available": 8 << 30,
-        "folders": {"home": {"path": "/home/me", "free": 50 << 30, "why": ""}},
+        "folders": {"workdir": {"path": "/home/me", "free": 50 << 30, "why": ""}},
         "environment": {},
         "gpus": {"state": "none", "output": "", "list": []},
         "task_python": python,
@@ -36,9 +36,8 @@ def reports(*changes: dict[str, Any], gpus: tuple[str, ...] = ()) -> list[HostRe
     for number, changed in enumerate(changes, 1):
         changed = dict(changed)
         offset = Offset(changed.pop("clock", 0.0), 0.01)
-        names = changed.pop("names", {})
         host = Host(f"node{number}", gpus=gpus or None)
-        made.append(HostReport(host, facts(number, **changed), offset, names))
+        made.append(HostReport(host, facts(number, **changed), offset))
     return made
 
 
@@ -104,22 +103,20 @@ def test_gpus_of_the_hostfile():
 
 
 def test_connections():
-    names = {"node3": {"found": [], "why": "Name or service not known"}}
     pairs = (
         Pair("node1", "node2", "refused", "Connection refused"),
-        Pair("node1", "node3", "unknown name", "not known"),  # the finding of the name says it
+        Pair("node1", "node3", "unknown name", "not known"),  # a finding of the name
         Pair("node2", "node1", "timed out"),
         Pair("node2", "node3", "timed out"),
         Pair("node3", "node3", "no route"),
         Pair("node3", "node1", "ok"),
     )
-    found = [
-        text for _, kind, _, text in listed(reports({"names": names}, {}, {}), pairs) if kind == "unreachable"
-    ]
+    found = [(kind, hosts, text) for _, kind, hosts, text in listed(reports({}, {}, {}), pairs)]
     assert found == [
-        "can't reach node2: refused (Connection refused)",
-        "can't reach node1, node3: timed out",
-        "can't reach itself: no route",
+        ("name", ("node1",), "node3 can't be resolved: not known"),
+        ("unreachable", ("node1",), "can't reach node2: refused"),
+        ("unreachable", ("node2",), "can't reach node1, node3: timed out"),
+        ("unreachable", ("node3",), "can't reach itself: no route"),
     ]
 
 

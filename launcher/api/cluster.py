@@ -39,7 +39,7 @@ class _Nodes(Tasks):
     """The tasks of a cluster, with the feeds of those that train.
 
     Args:
-        roles, options, job, pickles: see `Tasks`.
+        roles, options, job, work: see `Tasks`.
         feeds: the names of the feeds; empty: the cluster is not fed.
         exactly_once: see `TFCluster.run`.
     """
@@ -49,11 +49,11 @@ class _Nodes(Tasks):
         roles: Mapping[str, Mapping[str, Any]],
         options: Options,
         job: Path_ | None,
-        pickles: Sequence[bytes],
+        work: Mapping[str, Any],
         feeds: Sequence[str],
         exactly_once: bool,
     ) -> None:
-        super().__init__(roles, options, job, {"slot": False, "fed": bool(feeds)}, pickles)
+        super().__init__(roles, options, job, {**work, "slot": False, "fed": bool(feeds)})
         self.feeds = feeds
         self.feeder = Feeder(
             [task for task in self.handles if task.partition("/")[0] in TRAINING],
@@ -165,11 +165,14 @@ class TFCluster:
             bind = ["--host", "{task_host}"] if here else ["--bind_all"]
             argv = ["-m", "tensorboard.main", "--logdir", log_dir or ".", "--reload_multifile=true", *bind]
             roles[_BOARD] = {"count": 1, "sidecar": True, "command": [*argv, "--port", "{task_port}"]}
-        pickles = [dumps(_RUN, "map_fun", map_fun), dumps(_RUN, "tf_args", tf_args)]
+        work = {
+            "function": dumps(_RUN, "map_fun", map_fun),
+            "arguments": dumps(_RUN, "tf_args", tf_args),
+        }
         feeds: list[str] = []
         if input_mode == InputMode.FEED:
             feeds = [name for name in queues if name not in _OTHER_QUEUES] or ["input"]
-        nodes = _Nodes(roles, options, job, pickles, feeds, exactly_once)
+        nodes = _Nodes(roles, options, job, work, feeds, exactly_once)
         nodes.start()
         cluster = TFCluster(nodes)
         try:

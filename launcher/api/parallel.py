@@ -102,10 +102,8 @@ class _Instances(Tasks):
     def __init__(
         self, function: bytes, arguments: Sequence[bytes], options: Options, slots: int, goes_on: bool
     ) -> None:
-        fields = {"slot": True, "instances": len(arguments)}
-        super().__init__(
-            {"worker": {"count": slots}}, {**options, "on_failure": "stop"}, None, fields, [function]
-        )
+        work = {"slot": True, "instances": len(arguments), "function": function}
+        super().__init__({"worker": {"count": slots}}, {**options, "on_failure": "stop"}, None, work)
         self._arguments = arguments
         self._failures_are_results = goes_on
         self._lock = threading.Lock()
@@ -139,7 +137,7 @@ class _Instances(Tasks):
 
     def answer(self, task: TaskHandle, message: Message) -> Message:
         """A slot is free, at its start or because an instance has ended; the answer is the next instance."""
-        number = message.fields["number"]
+        number = message["number"]
         result = None if number is None else self._result(task, number, message)
         with self._lock:
             if number is not None and not self._futures[number].done():
@@ -152,11 +150,11 @@ class _Instances(Tasks):
             if reported != number:  # else the same message has come again
                 following = self._waiting.popleft() if self._waiting else None
                 self._given[task.name] = number, following
-        return Message({"number": following}, [] if following is None else [self._arguments[following]])
+        return {"number": following, "arguments": None if following is None else self._arguments[following]}
 
     def _result(self, task: TaskHandle, number: int, message: Message) -> Any:
         """What an instance has returned, or its failure."""
-        returncode: int = message.fields["code"]
+        returncode: int = message["code"]
         if returncode:
             code, signal = (returncode, None) if returncode > 0 else (None, -returncode)
             name = f"instance {number} ({task.name})"
@@ -164,7 +162,7 @@ class _Instances(Tasks):
             error = TaskFailed(text, task.name, task.host, code, signal, "", lines, self.run_dir)
             return with_outcome(error, name, message)
         try:
-            return pickle.loads(message.pickles[0]) if message.pickles else None
+            return pickle.loads(message["result"]) if "result" in message else None
         except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises there
             text = f"the result of instance {number} can't be read here: {type(error).__name__}: {error}"
             return JobFailed(text, self.run_dir)

@@ -19,14 +19,15 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 from launcher.api.driver import LINES, Driver
 from launcher.api.remote import start
-from launcher.api.remote.worker import Message, receive, send
+from launcher.api.remote.worker import Message
 from launcher.api.run import Options, Path_, option_arguments, option_environ
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile, read_job_file
@@ -34,7 +35,6 @@ from launcher.errors import Fault, InputError, JobError, JobFailed, LaunchError,
 from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
-from launcher.feed.remote.frames import check_size
 from launcher.job import OnFailure, is_loopback
 from launcher.runs.logs import last_lines
 from launcher.text import Waiting, listed, signal_name
@@ -69,8 +69,8 @@ class TaskHandle:
     arrived: threading.Event = field(default_factory=threading.Event)
     #: How its process ended; empty: it has not.
     ending: str = ""
-    #: What its function has raised; without fields: nothing so far.
-    outcome: Message = Message()
+    #: What its function has raised; empty: nothing so far.
+    outcome: Message = field(default_factory=dict)
 
 
 class Tasks:
@@ -81,7 +81,7 @@ class Tasks:
             function.
         options: where and how they run.
         job: a job file; ``None``: there is none.
-        fields, pickles: of the work of each task (`launcher.api.remote.worker`); more fields are added here.
+        work: of each task (`launcher.api.remote.worker`); more is added here.
 
     Raises:
         InputError: an argument is wrong.
@@ -92,8 +92,7 @@ class Tasks:
         roles: Mapping[str, Mapping[str, Any]],
         options: Options,
         job: Path_ | None,
-        fields: Mapping[str, Any],
-        pickles: Sequence[bytes],
+        work: Message,
     ) -> None:
         self._options, self._job = options, job
         self._quiet = bool(options.get("quiet"))
@@ -118,7 +117,7 @@ class Tasks:
         self.handles = {name: TaskHandle(name) for name in names}
         numbers = {name: number for number, name in enumerate(names)}
         path = [] if self._elsewhere or self._in_containers else list(sys.path)
-        self._work = Message({**fields, "numbers": numbers, "path": path}, pickles)
+        self._work = {**work, "numbers": numbers, "path": path}
 
     def start(self) -> None:
         """Start the launch; `close` must be called then.
@@ -171,7 +170,7 @@ class Tasks:
     def answer(self, task: TaskHandle, message: Message) -> Message:
         """The answer to a message of a task; the same message may come twice."""
         task.outcome = message
-        return Message()
+        return {}
 
     # ------------------------------------------------------------------ state
 
@@ -250,14 +249,15 @@ class Tasks:
     def _talk(self, peer: Peer) -> None:
         """Serve a connection: the first of a task brings it modules and work, a later one has a message."""
         handle = self.handles[peer.task]
-        with peer.sock as sock, suppress(OSError):  # the task has ended, or connects again
-            if not peer.hello.get("again"):
+        with peer.sock as sock, suppress(OSError, EOFError):  # the task has ended, or connects again
+            first = not peer.hello.get("again")
+            if first:
                 sock.sendall(self._modules)
-                send(sock, self._work)
-                handle.arrived.set()
-            elif (message := receive(sock)) is not None:
-                send(sock, self.answer(handle, message))
-            sock.recv(1)  # the task closes it, when it has read all
+            with Connection(sock.detach()) as channel:
+                channel.send(self._work if first else self.answer(handle, channel.recv()))
+                if first:
+                    handle.arrived.set()
+                channel.poll(None)  # the task closes it, when it has read all
 
     # ------------------------------------------------------------------ events, in a thread
 
@@ -280,7 +280,7 @@ class Tasks:
 
     def _ended(self, handle: TaskHandle, ending: str, well: bool = False) -> None:
         """A task has ended. Its failure is the job's, and is reported when that has ended, or it goes on."""
-        raised = handle.outcome.fields.get("raised")
+        raised = handle.outcome.get("raised")
         handle.ending = f"raised {raised}".partition("\n")[0] if raised else ending
         if well or self._goes_on:
             self.task_ended(handle, handle.ending)
@@ -308,18 +308,18 @@ def with_outcome(error: TaskFailed, name: str, outcome: Message) -> TaskFailed:
     Args:
         error: the failure.
         name: of the task, or of an instance in it, for the text.
-        outcome: what the function has raised; without fields: nothing.
+        outcome: what the function has raised; without ``raised``: nothing.
     """
-    if "raised" not in outcome.fields:
+    if "raised" not in outcome:
         return error
     where = f" on {error.host}" if error.host and not is_loopback(error.host) else ""
     found = TaskFailed(
-        f"{name}{where} raised {outcome.fields['raised']}",
+        f"{name}{where} raised {outcome['raised']}",
         error.task, error.host, error.code, error.signal,
-        outcome.fields["traceback"], error.last_lines, error.run_dir, error.report,
+        outcome["traceback"], error.last_lines, error.run_dir, error.report,
     )  # fmt: skip
     try:
-        found.__cause__ = pickle.loads(outcome.pickles[0]) if outcome.pickles else None
+        found.__cause__ = pickle.loads(outcome["exception"]) if outcome["exception"] else None
     except Exception:  # noqa: BLE001 - whatever a class of the user's raises there; the text is known
         found.__cause__ = None
     return found
@@ -349,7 +349,6 @@ def dumps(caller: str, name: str, value: object) -> bytes:
     try:
         with by_value():
             data: bytes = cloudpickle.dumps(value)
-        check_size([data], "it")
     except Exception as error:  # whatever a class of the user's raises there
         text = f"{name} can't be sent to another process: {type(error).__name__}: {error}"
         raise InputError([Fault(caller, text, _ADVICE)]) from error

@@ -70,10 +70,11 @@ def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> N
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     reading, writing = os.pipe()
+    watchdog = processes.look_at(os.getpid())
     pid = os.fork()
     if pid == 0:
         os.close(writing)
-        _run(agent, reading)
+        _run(agent, reading, watchdog)
     os.close(reading)
     processes.become_subreaper("launch-watchdog")
     launcher: Dict[int, int] = {}  # descriptors that show when it is gone
@@ -89,13 +90,15 @@ def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> N
     os._exit(0 if status == 0 and not left else 1)
 
 
-def _run(agent: Callable[[int], int], watchdog: int) -> NoReturn:
+def _run(agent: Callable[[int], int], pipe: int, watchdog: Optional[processes.Process]) -> NoReturn:
     code: Optional[int] = None
     try:
-        code = agent(watchdog)
+        code = agent(pipe)
     finally:
         if code is None:
             sys.excepthook(*sys.exc_info())
+        if watchdog is not None:
+            processes.send(watchdog, signal.SIGCONT)  # if it is stopped, it would not see the agent's end
         os._exit(1 if code is None else code)
 
 

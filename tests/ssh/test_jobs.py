@@ -131,31 +131,44 @@ def test_a_way_that_is_closed_is_found_before_anything_starts(ssh_launch: Launch
 # ---------------------------------------------------------------------- connections that break
 
 
-def numbers(count: int) -> str:
-    """A shell script that prints so many lines, about seventy a second."""
-    return f"i=0; while [ $i -lt {count} ]; do echo line $i; i=$((i+1)); sleep 0.01; done"
+#: Prints numbered lines until there is a file, and writes their number into it.
+NUMBERS = "i=0; until [ -e ~/end ]; do echo line $i; i=$((i+1)); sleep 0.02; done; echo $i >~/end"
+#: Answers each packet to sshd by a reset, for a second.
+RESET = "rule='INPUT -p tcp --dport 22 -j REJECT --reject-with tcp-reset'"
+RESET += "; iptables -w -I $rule && sleep 1; iptables -w -D $rule"
 
 
-def numbers_of(log: bytes) -> list[int]:
-    return [int(number) for number in re.findall(rb"^line (\d+)$", log, re.MULTILINE)]
+def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost]):
+    """Cut for 3 s, for 10 s in which the task ends, and for 70 s; reset, and killed as the task ends."""
 
+    def end(host: LabHost) -> None:
+        """Also of a host that is cut off."""
+        host.there(host.home / "end").touch()
 
-def test_a_link_that_is_cut_for_ten_seconds_costs_no_line(ssh_launch: Launch, hosts: list[LabHost]):
-    started = ssh_launch.start(
-        "--hosts", "node1,node2", "--workers", "2", "--", "sh", "-c", numbers(1200), cwd="/"
-    )  # fmt: skip
-    started.until(lambda it: "node2 worker/1 | line 200" in it.out, 60)
-    hosts[1].cut()
-    until = time.monotonic() + 10
-    started.until(lambda it: time.monotonic() > until and "connection lost" in it.err, 40)
-    hosts[1].restore()
+    for host in hosts:
+        host.expected.append("end")
+    words = ["--workers", "4", "--lease", "120", "--", "sh", "-c", NUMBERS]
+    started = ssh_launch.start("--hosts", ALL, *words, cwd="/")
+    started.until(lambda it: it.out.count(" | line 20\n") == 4, 60)
+    short, middle, long, reset = hosts
+    for host in (short, middle, long):
+        host.cut()
+    since = time.monotonic()
+    reset.run(["sh", "-c", RESET])
+    for seconds, action in (
+        (3, short.restore), (6, lambda: end(middle)), (10, middle.restore), (20, lambda: end(short)),
+        (30, lambda: end(reset)), (30, reset.kill_sshd_sessions), (70, long.restore), (75, lambda: end(long)),
+    ):  # fmt: skip
+        time.sleep(max(0.0, since + seconds - time.monotonic()))
+        action()
     ended = started.wait(120)
     assert ended.code == 0, ended.err
-    assert re.search(r"node2.*connection", ended.err), ended.err
-    for number in (0, 1):
-        shown = re.findall(rf"^node{number + 1} worker/{number} \| line (\d+)$", ended.out, re.MULTILINE)
-        assert list(map(int, shown)) == list(range(1200))
-        assert numbers_of(last_run(ssh_launch).log(f"worker/{number}")) == list(range(1200))
+    for host in (middle, long, reset):
+        assert f"{host.name}: connection lost" in ended.err
+    for number, host in enumerate(hosts):
+        lines = [f"line {line}" for line in range(int(host.there(host.home / "end").read_text()))]
+        assert re.findall(rf"^{host.name} worker/{number} \| (.*)$", ended.out, re.MULTILINE) == lines
+        assert last_run(ssh_launch).log(f"worker/{number}").decode().splitlines() == lines
 
 
 def _asleep(host: LabHost) -> list[str]:

@@ -17,14 +17,6 @@ from tests.ssh.lab import Lab
 
 pytestmark = pytest.mark.timeout(240)
 
-#: Prints numbered lines for some seconds.
-COUNT = ["sh", "-c", "i=0; while [ $i -lt $0 ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 7"]
-
-
-def numbered(count: int) -> bytes:
-    """What it prints."""
-    return b"".join(b"line %d\n" % number for number in range(1, count + 1))
-
 
 class Reach:
     """A host, a fleet that is connected to it, and an agent there."""
@@ -103,19 +95,6 @@ def test_the_connection_is_killed_before_the_agent_is_asked_for(caller: Path, ho
     assert back.startswith("connected again after ")
 
 
-def test_the_link_is_cut_while_a_task_ends(reach: Callable[..., Reach]):
-    """Its exit status comes later, and only once."""
-    here = reach()
-    here.agent.started("worker/0", ["sh", "-c", "echo begun; sleep 2; echo done; exit 9"])
-    here.agent.prints("worker/0", b"begun")
-    here.host.cut()
-    here.agent.quiet(7)
-    here.host.restore()
-    here.agent.wait(events.TaskGone, "worker/0", timeout=60)
-    assert [fact.code for fact in here.agent.all(events.TaskExited)] == [9]
-    assert here.agent.output("worker/0") == b"begun\ndone\n"
-
-
 def test_much_output_through_connections_that_break(reach: Callable[..., Reach]):
     here = reach()
     size = 100_000_000
@@ -163,20 +142,3 @@ def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach:
     finally:
         mine.kill()
         mine.communicate()
-
-
-@pytest.mark.slow
-def test_a_cable_that_is_in_and_out(reach: Callable[..., Reach]):
-    """Of every nine seconds it is out for six; whatever a connection was doing just then."""
-    here = reach(lease=60.0)
-    here.agent.start("worker/0", [*COUNT, "1500"])
-    for _ in range(4):
-        here.host.cut()
-        here.agent.quiet(6)
-        here.host.restore()
-        here.agent.quiet(3)
-    here.agent.wait(events.TaskGone, "worker/0", timeout=120)
-    assert here.agent.output("worker/0") == numbered(1500)
-    assert [fact.code for fact in here.agent.all(events.TaskExited)] == [7]
-    assert here.agent.close() == ""
-    print(here.notices)

@@ -18,16 +18,6 @@ from tests.ssh.connecting import TIME_LIMIT, receive, send, start
 from tests.ssh.host import LabHost, until
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("home")]
-SHELLS = [
-    "/bin/sh",
-    "/bin/bash",
-    "/bin/dash",
-    "/bin/zsh",
-    "/bin/csh",
-    "/bin/tcsh",
-    "/usr/bin/fish",
-    "/bin/ksh",
-]
 
 
 class Runner:
@@ -73,18 +63,6 @@ def failure(program: RemoteCommand) -> str:
     with pytest.raises(TransportError) as caught:
         receive(program)
     return str(caught.value)
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_it_works_whatever_the_login_shell(shell: str, hosts: list[LabHost], run: Runner):
-    if not os.access(shell, os.X_OK):
-        pytest.skip(f"no {shell} on this machine")
-    hosts[0].set_shell(shell)
-    every_byte = bytes(range(256)) * 300
-    program = run(hosts[0], "echo")
-    received = send(program, every_byte)
-    assert received + receive(program, len(every_byte) - len(received)) == every_byte
-    assert program.stderr() == ""
 
 
 def test_nothing_of_the_users_is_on_the_command_line_and_nothing_is_inherited(
@@ -158,11 +136,6 @@ def test_more_than_the_server_allows_is_reported(hosts: list[LabHost], run: Runn
         assert send(program, b"x") or receive(program, 1)
     message = failure(run(hosts[0], "echo"))
     assert message.startswith(f"{hosts[0].name}: its ssh server gives no further session")
-
-
-def test_a_banner_is_passed_over(hosts: list[LabHost], run: Runner):
-    hosts[0].banner("welcome to <tf-launcher program 7: nothing>\n" + "#" * 2000)
-    assert receive(run(hosts[0], "shown", 1)) == b"1"
 
 
 def test_endless_noise_is_refused(hosts: list[LabHost], run: Runner):

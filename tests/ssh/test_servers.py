@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -59,6 +61,36 @@ def test_the_same_by_the_ssh_command(lab: Lab, ssh_launch: Launch, hosts: list[L
     )  # fmt: skip
     ended = started.wait(60)
     assert ended.code == 0, ended.err
+
+
+def test_the_host_key_of_a_gateway_is_checked(ssh_launch: Launch, hosts: list[LabHost]):
+    config = ssh_launch.home / ".ssh/config"
+    config.write_text(f"Host node2\n  ProxyJump node1\n{config.read_text()}")
+    words = ["--hosts", "node2", "--workers", "1", "--", "echo", "through"]
+    assert "| through\n" in ssh_launch(*words, cwd="/", timeout=60).out
+    hosts[0].new_host_key()
+    ended = ssh_launch("--accept-new-host-keys", *words, cwd="/", timeout=60)
+    assert (ended.code, ended.out) == (125, "")
+    assert re.search("node2: its gateway node1: the host key of .* has changed: ", ended.err), ended.err
+
+
+SHELLS = ["sh", "bash", "dash", "zsh", "csh", "tcsh", "ksh", "fish"]
+
+
+@pytest.mark.parametrize("shells", [SHELLS[:4], SHELLS[4:]], ids=str)
+def test_every_login_shell_and_its_banner(
+    ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path, shells: list[str]
+):
+    """Every byte arrives as it is, whatever the start-up files print."""
+    (tmp_path / "data").write_bytes(bytes(range(256)) * 300)
+    for host, shell in zip(hosts, shells, strict=True):
+        host.set_shell(f"/bin/{shell}")
+        host.banner("welcome to <tf-launcher program 7: nothing>\n" + "#" * 2000)
+    words = ["--hosts", "node1,node2,node3,node4", "--workers", "4", "--sync", ".", "cksum", "data"]
+    ended = ssh_launch(*words, cwd=tmp_path, timeout=60)
+    assert ended.code == 0, ended.err
+    sums = re.findall(r"^node\d worker/\d \| (.*)$", ended.out, re.MULTILINE)
+    assert sums == subprocess.check_output(["cksum", "data"], cwd=tmp_path, text=True).splitlines() * 4
 
 
 def test_keys_are_renewed_during_output_and_sync(

@@ -79,6 +79,40 @@ def test_to_four_hosts_and_again(ssh_launch: Launch, hosts: list[LabHost], proje
         (project / "run.sh").chmod(0o755)
 
 
+def test_a_place_of_two_launches_at_once_and_odd_files(
+    ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
+):
+    """Links are never followed, pipes stay, no file is setuid; what tasks make in the place is kept."""
+    place, code, got = hosts[0].there(hosts[0].home) / "place", tmp_path / "code", tmp_path / "got"
+    hosts[0].expected.append("place")
+    code.mkdir()
+    (code / "train").touch()
+    os.link(code / "train", code / "again")
+    (code / "out of it").symlink_to("/etc")
+    (code / "setuid").touch()
+    (code / "setuid").chmod(0o4755)
+    os.mkfifo(code / "pipe")
+    make = "cd ~/place; mkdir $0; cp -d * $0; mkfifo $0/pipe; chmod u+s $0/setuid; ln $0/train $0/third"
+    for text in ("1", "2"):  # of the same size
+        (code / "train").write_text(text)
+        for at in (1, 2):
+            options = ["--sync", ".", "--sync", ".:~/place", "--collect", f"~/place/{text}{at}:{got}"]
+            ssh_launch.start(*ONE, *options, "--", "sh", "-c", make, f"{text}{at}", cwd=code)
+        for started in ssh_launch.started[-2:]:
+            ended = started.wait(60)
+            assert ended.code == 0, ended.err
+            assert "--sync: sockets, pipes and devices are left out: pipe" in ended.err
+            assert "/pipe: neither file, folder nor link: left out" in ended.err
+    for top in (place, *(got / "worker-0" / name for name in ("11", "12", "21", "22"))):
+        text = "1" if top.name in ("11", "12") else "2"
+        assert (top / "train").read_text() == (top / "again").read_text() == text
+        assert os.readlink(top / "out of it") == "/etc"
+        assert (top / "setuid").stat().st_mode & 0o7777 == 0o755
+        assert not (top / "pipe").exists()
+    assert (place / "11").is_dir(), "what a task has made"
+    assert not os.listdir(hosts[0].there(hosts[0].home) / CACHE / "work")
+
+
 def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], project: Path):
     """All faults are reported at once, and nothing is started."""
     full, closed, well, blocked = hosts

@@ -468,7 +468,7 @@ class Task(_Waits):
     def _docker(self, *words: str) -> str:
         result = Engine(lambda _: None, environ=self._job.environ).docker(*words)
         if result.code:
-            raise ClusterError(f"{self.name}: its network can't be changed: {explain(result)}")
+            raise ClusterError(f"{self.name}: its network can't be changed: {explain(result.fault)}")
         return result.out
 
     def _signal_until(self, number: int, is_done: Callable[[str], bool], condition: str) -> None:

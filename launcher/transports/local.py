@@ -70,6 +70,8 @@ class PipeLink:
             data = os.read(self._reading, _READ)
         except BlockingIOError:
             return ()
+        except ConnectionResetError:  # a socket: the agent has ended, and has not read all of its input
+            return None
         if not data:
             return None
         messages = self._channel.receive(data)

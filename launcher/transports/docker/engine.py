@@ -33,8 +33,32 @@ LATE, NOT_FOUND = 124, 127
 #: A variable of the launcher's environment. With it, a container that is disconnected from the job's network
 #: can be connected with its former address: engines allow this only in networks with a subnet of our choice.
 FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
-_PERMISSION = re.compile(r"permission denied", re.I)
-_NOT_RUNNING = re.compile(r"cannot connect to the docker daemon|failed to connect|is the docker daemon", re.I)
+#: What messages of the engine and of its command mean, by a pattern; the first one that matches counts.
+_MEANINGS = {
+    r"^the Docker engine does not respond": "{message}",
+    r"PATH is": "the `docker` command is missing ({message}): install Docker",
+    r"permission denied while trying to connect": (
+        "this user may not use the Docker engine: `sudo usermod -aG docker $USER` and a new login allow it "
+        "(with the rights of root), or use a rootless engine ({message})"
+    ),
+    r"cannot connect to the docker daemon|failed to connect|is the docker daemon": (
+        "no Docker engine responds: is it running? DOCKER_HOST and `docker context use` select one "
+        "({message})"
+    ),
+    r"bind source path does not exist: *(?P<path>.*)": (
+        "the engine's machine has no {path} to mount (--no-mount leaves out the working folder)"
+    ),
+    r"could not select device driver": (
+        "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there"
+    ),
+    r"exec format error": (
+        "the image {image} is not for this kind of machine ({message}): `docker image inspect` shows its "
+        "Architecture, `docker pull --platform` gets another"
+    ),
+    r"executable file .*not found|exec: .*no such file": (
+        "the image {image} has no {python}: it must have a Python of 3.8 or later; --python says where it is"
+    ),
+}
 _GONE = re.compile(r"no such|not found", re.I)
 _BUSY = re.compile(r"active endpoints|removal of container .* is already in progress", re.I)
 
@@ -161,7 +185,7 @@ class Engine:
         errors = found.get("ServerErrors") or []
         if result.code or errors:
             text = result.err if result.err.strip() else "\n".join(errors)
-            raise TransportError(explain(result._replace(code=result.code or 1, err=text)))
+            raise TransportError(explain(result._replace(code=result.code or 1, err=text).fault))
         return "name=rootless" in (found.get("SecurityOptions") or ())
 
     def login(self) -> tuple[str, str]:
@@ -193,7 +217,8 @@ class Engine:
             if result.code == 0:
                 return
             if not _GONE.search(result.fault):
-                raise TransportError(f"the engine can't be asked for the image {image}: {explain(result)}")
+                why = explain(result.fault)
+                raise TransportError(f"the engine can't be asked for the image {image}: {why}")
         if policy == "never":
             raise TransportError(f"the engine has no image {image}, and --pull never forbids to fetch it")
         self._notice(f"pulling the image {image}{self._where}")
@@ -247,7 +272,7 @@ class Engine:
         for kind, words, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
             result = self.docker(*words, *options, "--format", fields % plural, seconds=seconds)
             if result.code:
-                raise TransportError(f"what launches have left can't be listed: {explain(result)}")
+                raise TransportError(f"what launches have left can't be listed: {explain(result.fault)}")
             for line in result.out.splitlines():
                 identity, name, *values = line.split("\t")
                 its_labels = {label: value for label, value in zip(keys, values, strict=False) if value}
@@ -291,19 +316,15 @@ class Engine:
             self._notice("; ".join(left.values()) if left else removed)
 
 
-def explain(result: Result) -> str:
-    """Why the engine or its command can't be used, and what to try; empty if the command succeeded."""
-    fault = result.fault
-    if not fault or result.code == LATE:
-        return fault
-    if result.code == NOT_FOUND and "PATH is" in fault:
-        return f"the `docker` command is missing ({fault}): install Docker"
-    if _PERMISSION.search(fault):
-        return (
-            "this user may not use the Docker engine: `sudo usermod -aG docker $USER` and a new login allow "
-            f"it (with the rights of root), or use a rootless engine ({fault})"
-        )
-    if _NOT_RUNNING.search(fault):
-        how = "DOCKER_HOST and `docker context use` select one"
-        return f"no Docker engine responds: is it running? {how} ({fault})"
-    return f"the Docker engine can't be used: {fault}"
+def explain(message: str, image: str = "", python: str = "") -> str:
+    """What a message of the engine, or of its command, means for the user, and what to try.
+
+    Args:
+        message: one line.
+        image: that of the container which was to start.
+        python: the Python that was to run in it.
+    """
+    for pattern, meaning in _MEANINGS.items():
+        if found := re.search(pattern, message, re.I):
+            return meaning.format(message=message, image=image, python=python, **found.groupdict())
+    return f"the `docker` command fails: {message}"

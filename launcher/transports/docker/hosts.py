@@ -29,7 +29,7 @@ from launcher.transports.docker.container import (
     with_output_mounts,
 )
 from launcher.transports.docker.engine import Engine, Thing
-from launcher.transports.docker.link import END, ContainerCommand, ContainerLink, await_agents
+from launcher.transports.docker.link import END, ContainerCommand, ContainerLink
 from launcher.transports.docker.options import DockerOptions
 from launcher.transports.link import CONNECT, KILL, START, ReconnectingLink, lease_there
 from launcher.transports.machines import Launch, Machines
@@ -42,33 +42,30 @@ _RUN, _SERVE = "launcher.agent.main:run", "launcher.agent.main:serve"
 _HERE = "this machine"
 #: Seconds that an agent in a container waits for a new connection: a login and a ``docker exec``.
 _RECONNECT = 4.0
+#: What users wait for.
+_STEP = "its engine to start the container"
 #: Seconds for an answer of an engine that may hang, at the end.
 _HURRY = 10.0
 
 
-def _each_engine(
-    engines: Iterable[str], function: Callable[[str], _T], notice: Callable[[str], None], step: str
+def _for_all(
+    names: Iterable[str], function: Callable[[str], _T], notice: Callable[[str], None], step: str
 ) -> dict[str, _T]:
-    """The results of a function for all engines, called in threads; see `for_each`.
+    """The results of a function for all engines or hosts, called in threads; see `for_each`.
 
     Raises:
-        HostsError: what was wrong with some of them.
+        HostsError: what was wrong with some of them, each fault once.
     """
-    results, failed = for_each(engines, function, notice, step)
-    _raise(failed)
-    return results
-
-
-def _raise(failed: Mapping[str, str]) -> None:
-    """Raise the faults of hosts, if there are any, each fault once."""
+    results, failed = for_each(names, function, notice, step)
     by_fault: dict[str, list[str]] = {}
-    for host, fault in failed.items():
-        by_fault.setdefault(fault, []).append(host)
+    for name, fault in failed.items():
+        by_fault.setdefault(fault, []).append(name)
     if by_fault:
         raise HostsError(
-            fault if hosts == [_HERE] else f"{listed(sorted(hosts))}: {fault}"
-            for fault, hosts in by_fault.items()
+            fault if found == [_HERE] else f"{listed(sorted(found))}: {fault}"
+            for fault, found in by_fault.items()
         )
+    return results
 
 
 def cleanup(
@@ -83,7 +80,7 @@ def cleanup(
         return found, {} if dry_run else engines[name].remove(found)
 
     faults = []
-    for name, (found, left) in _each_engine(engines, clean, notice, "its Docker engine").items():
+    for name, (found, left) in _for_all(engines, clean, notice, "its Docker engine").items():
         faults += [fault if name == _HERE else f"{name}: {fault}" for fault in left.values()]
         where = "" if name == _HERE else f" on {name}"
         for thing in found:
@@ -124,7 +121,7 @@ class DockerHosts:
                 self.others = machines.others
                 hosts = launch.planned.placement.hosts()
                 self._engines = {host.name: Engine(self._notice, host, machines) for host in hosts}
-            _each_engine(self._engines, self._prepare, self._notice, "its Docker engine")
+            _for_all(self._engines, self._prepare, self._notice, "its Docker engine")
             self._stack = stack.pop_all()
         return self
 
@@ -187,13 +184,13 @@ class DockerHosts:
 
     def _start_here(self) -> None:
         network, engine = network_name(self._launch.name), self._engines[_HERE]
-        with ThreadPoolExecutor(1) as pool:  # a signal ends our wait, not the command that creates something
+        with ThreadPoolExecutor(1) as pool:  # a signal does not end the command that creates something
             self._network = pool.submit(engine.make_network, network, self._labels).result()
         for host, container in self._containers.items():
             program = bootstrap.program(_RUN, {"host": host, "agent": new_agent_number()})
             words = self._run_command(container, network)
             self._links[host] = ContainerLink(container, self._name(host), words, engine, program)
-        _raise(await_agents(self._links, self._notice))
+        _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _STEP)
 
     def _start_there(self, programs: Connections, placement: Placement) -> Placement:
         """Returns the placement as the containers have it: ``~`` is the home on the host."""
@@ -213,12 +210,12 @@ class DockerHosts:
                 container = with_folders(container, folders, self._docker.read_only)
             words = self._run_command(container, HOST_NETWORK)
             engine, lease = self._engines[host], self._launch.request.settings["ssh"].lease
-            self._elsewhere[host] = _Elsewhere(engine, programs, container, self._name(host), words, lease)
+            started = _Elsewhere(engine, programs, container, self._name(host), words, lease)
+            self._elsewhere[host] = started
+            started.first.await_agent()
             return {placed.task: placed for placed in tasks}
 
-        found = _each_engine(self._engines, start, self._notice, "its engine")
-        first = {host: one.started for host, one in self._elsewhere.items() if one.started is not None}
-        _raise(await_agents(first, self._notice))
+        found = _for_all(self._engines, start, self._notice, _STEP)
         tasks = (found[placed.host.name][placed.task] for placed in settled.tasks)
         return settled._replace(tasks=tuple(tasks))
 
@@ -236,9 +233,9 @@ class DockerHosts:
 
     def _end(self) -> None:
         """End-of-file ends each agent, and so its container; what is left then is removed by force."""
-        for one in list(self._elsewhere.values()):  # a thread may still be starting one
-            if one.started is not None:
-                one.started.close()
+        for container in list(self._elsewhere.values()):  # a thread may still be starting one
+            if not container.taken:
+                container.first.close()
         if self._machines is not None:
             return
         for link in self._links.values():
@@ -301,18 +298,17 @@ class _Elsewhere:
         #: Of the link to its agent.
         self.arguments: dict[str, Any] = {**own, "lease": lease}
         program = bootstrap.program(_SERVE, {**own, "lease": lease_there(lease)})
-        #: The first connection to its agent, until that is taken.
-        self.started: ContainerCommand | None = ContainerCommand(
-            engine.start(programs, words), container, program
-        )
+        #: The first connection to its agent, and whether the link has it.
+        self.first = ContainerCommand(engine.start(programs, words), container, program)
+        self.taken = False
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `launcher.transports.base.Hosts.run`: start the agent, connect to it, or end it."""
         if entry == KILL:
             return self._engine.start(self._programs, ["rm", "--force", "--volumes", self._name])
-        if entry == START and self.started is not None:
-            started, self.started = self.started, None
-            return started
+        if entry == START and not self.taken:
+            self.taken = True
+            return self.first
         words = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
         program = bootstrap.program(CONNECT, arguments)
         return ContainerCommand(self._engine.start(self._programs, words), self._container, program, False)

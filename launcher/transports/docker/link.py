@@ -19,17 +19,18 @@ import select
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.errors import TransportError
-from launcher.protocol import Message, Refused, encode
-from launcher.text import Waiting, byte_size, listed, printable, signal_name
+from launcher.protocol import Refused, encode
+from launcher.text import byte_size, printable, signal_name
 from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
 from launcher.transports.command import CommandPipe
 from launcher.transports.docker.container import Container
-from launcher.transports.docker.engine import LATE, Engine
+from launcher.transports.docker.engine import LATE, Engine, explain
 from launcher.transports.local import PipeLink
 
 #: Seconds for a container to end by itself, and for the exit status of a command that has closed its output.
@@ -40,8 +41,6 @@ _START = 300.0
 _LOOK = 0.05
 #: What ``docker exec`` prints about a container that has ended.
 _GONE = re.compile(r"no such container|is not running", re.I)
-_NO_SUCH_PROGRAM = re.compile(r"executable file not found|stat .*: no such file or directory|no such file or")
-_WRONG_FORMAT = re.compile(r"exec format error", re.IGNORECASE)
 #: The error of ``docker run`` where the engine refused.
 _REFUSED = re.compile(r"^docker: (?:Error response from daemon: )?(.*?)\.?$", re.MULTILINE)
 #: Exit statuses of ``docker run`` where no container started: refused; not runnable; not found.
@@ -101,6 +100,20 @@ class ContainerCommand:
                     f"its {self._container.python} printed too much before the agent started"
                 )
         return True
+
+    def await_agent(self) -> None:
+        """Wait until the agent is up; `close` by another thread ends the wait.
+
+        Raises:
+            TransportError: there will be no agent.
+        """
+        until = time.monotonic() + _START
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        while not self.arrive():
+            if time.monotonic() > until:
+                raise TransportError(f"not started by the engine within {_START:.0f} s")
+            poll.poll(_LOOK * 1000)
 
     def _end(self) -> str:
         """How the container ended; empty: all is well, or the command was killed and does not know."""
@@ -185,17 +198,10 @@ class ContainerLink(PipeLink):
         self._name, self._engine = name, engine
         self._run = DockerRun(container.host, words)
         self._command = ContainerCommand(self._run, container, program)
-        self.arrive = self._command.arrive
+        self.await_agent = self._command.await_agent
         #: How the container ended; ``None``: it has not.
         self._ended: str | None = None
         super().__init__(container.host, os.dup(self._run.fileno()), os.dup(self._run.fileno()))
-
-    def receive(self) -> Sequence[Message] | None:
-        """See `launcher.transports.base.Link.receive`."""
-        try:
-            return super().receive()
-        except ConnectionResetError:  # it ended, and has not read all of its stdin
-            return None
 
     def hang_up(self) -> None:
         """See `launcher.transports.base.Link.hang_up`."""
@@ -232,33 +238,6 @@ class ContainerLink(PipeLink):
             self._reading = -1
 
 
-def await_agents(
-    pipes: Mapping[str, ContainerCommand | ContainerLink], notice: Callable[[str], None]
-) -> dict[str, str]:
-    """Wait until the agent of each host is up.
-
-    Returns:
-        Host -> why its agent is not.
-    """
-    waiting, failed, waited = dict(pipes), {}, Waiting()
-    while waiting and waited.seconds < _START:
-        poll = select.poll()
-        for pipe in waiting.values():
-            poll.register(pipe, select.POLLIN)
-        poll.poll(_LOOK * 1000)
-        for host, pipe in list(waiting.items()):
-            try:
-                if pipe.arrive():
-                    del waiting[host]
-            except TransportError as error:
-                failed[host] = str(error)
-                del waiting[host]
-        if waiting and (begun := waited.due()):
-            notice(f"{begun} {listed(sorted(waiting))}: its engine to start the container")
-    late = f"not started by the engine within {_START:.0f} s"
-    return {**failed, **dict.fromkeys(waiting, late)}
-
-
 # ---------------------------------------------------------------------- ends
 
 
@@ -279,10 +258,9 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
         if began:
             return f"its Docker engine has gone: was it stopped? ({last})"
         refused = _REFUSED.search(stderr)
-        if refused:
-            return _start_fault(printable(refused[1]), container)
-        if code == _REFUSAL and lines:  # an option that the command itself refuses
-            return printable(lines[0])
+        if refused or (code == _REFUSAL and lines):  # by the engine; or an option, by the command
+            message = printable(refused[1] if refused else lines[0])
+            return explain(message, container.image, container.python)
     if code == 0 and began and not lines:
         return ""
     if code - 128 in signal.valid_signals():
@@ -292,27 +270,7 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
         return f"its container was killed by {signal_name(code - 128)}{limit}"
     if began:
         return f"the agent ended: {last or 'it was killed'}"
-    if _WRONG_FORMAT.search(last):
-        return _start_fault(last, container)
+    if "exec format error" in last:
+        return explain(last, container.image, container.python)
     text = f"{container.python} of the image {container.image} does not run the agent, and ended with {code}"
     return f"{text}: {last}" if last else text
-
-
-def _start_fault(refusal: str, container: Container) -> str:
-    """Why the engine refused to start a container, from its message."""
-    if _WRONG_FORMAT.search(refusal):
-        return (
-            f"the image {container.image} is not for this kind of machine ({refusal}): "
-            "`docker image inspect` shows its Architecture, `docker pull --platform` gets another"
-        )
-    if "bind source path does not exist" in refusal:
-        path = refusal.rpartition("does not exist:")[2].strip()
-        return f"the engine's machine has no {path} to mount (--no-mount leaves out the working folder)"
-    if "could not select device driver" in refusal:
-        return "the engine can't give GPUs to containers: install the NVIDIA Container Toolkit there"
-    if container.python in refusal and _NO_SUCH_PROGRAM.search(refusal):
-        return (
-            f"the image {container.image} has no {container.python}: it must have a Python of 3.8 or later; "
-            "--python says where it is"
-        )
-    return refusal

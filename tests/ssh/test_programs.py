@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import time
 from collections.abc import Callable, Iterator
@@ -162,12 +161,6 @@ def test_a_shell_that_reads_what_is_ours(hosts: list[LabHost], run: Runner, line
     )
 
 
-def test_no_python_there(hosts: list[LabHost], run: Runner):
-    hosts[0].no_python()
-    message = failure(run(hosts[0], "shown", 1))
-    assert message.startswith(f"{hosts[0].name}: there is no python3 there; name a Python of 3.8 or later")
-
-
 def test_the_python_of_the_hostfile_is_used_and_missed(hosts: list[LabHost], run: Runner):
     message = failure(run(hosts[0], "shown", 1, python="~/no such/python"))
     assert message.startswith(f"{hosts[0].name}: there is no ~/no such/python there")
@@ -177,17 +170,6 @@ def test_the_python_of_the_hostfile_is_used_and_missed(hosts: list[LabHost], run
     assert receive(run(hosts[0], "shown", 1, python="~/my own/python")) == b"1"
     # Relative to where tasks run, which need not be there yet.
     assert receive(run(hosts[0], "shown", 1, python="venv/bin/python")) == b"1"
-
-
-def test_a_python_that_is_too_old(hosts: list[LabHost], run: Runner):
-    real = os.path.realpath(hosts[0].there("/usr/bin/python3")).rpartition("/")[2]
-    pretend = "import sys; sys.version_info = (3, 6, 15); $c"
-    script = f'for c; do :; done\nexec {real} -E -s -S -c "{pretend}"\n'
-    hosts[0].program("oldpython", f"#!/bin/sh\n{script}")
-    message = failure(run(hosts[0], "shown", 1, python="oldpython"))
-    assert message.startswith(
-        f"{hosts[0].name}: its oldpython is Python 3.6.15, which is too old; name a Python"
-    )
 
 
 def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):

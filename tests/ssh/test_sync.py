@@ -131,13 +131,18 @@ def test_hosts_that_can_not_take_it(ssh_launch: Launch, hosts: list[LabHost], pr
     assert f"{well.name}: /dev/shm can't be replaced: it is a mount point; give a folder below" in ended.err
 
 
-def test_a_host_without_python_is_reported_once(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+def test_python_that_is_missing_or_too_old(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    """Each host is reported once, and nothing is brought to the others."""
     hosts[1].no_python()
-    (tmp_path / "code").mkdir()
-    options = ["--hosts", "node1,node2", "--workers", "2", "--sync", ".", "true"]
-    ended = ssh_launch(*options, cwd=tmp_path / "code")
-    assert ended.code == 125
-    assert ended.err.count("no python3") == 1, ended.err
+    real = os.path.realpath(hosts[2].there("/usr/bin/python3")).rpartition("/")[2]
+    pretend = f'for c; do :; done\nexec {real} -E -s -S -c "import sys; sys.version_info = (3, 6, 15); $c"\n'
+    hosts[2].program("oldpython", f"#!/bin/sh\n{pretend}")
+    (tmp_path / "lab.yaml").write_text("hosts: [node1, node2, {name: node3, python: oldpython}]\n")
+    options = ["--hosts", "lab.yaml", "--workers", "3", "--sync", ".", "true"]
+    ended = ssh_launch(*options, cwd=tmp_path, timeout=60)
+    assert (ended.code, ended.out) == (125, "")
+    assert ended.err.count("node2: there is no python3 there; name a Python of 3.8 or later") == 1, ended.err
+    assert ended.err.count("node3: its oldpython is Python 3.6.15, which is too old; name a Python") == 1
     assert "could not be removed" not in ended.err
     assert not [path for host in hosts for path in host.files() if "/work/" in path]
 

@@ -55,7 +55,7 @@ def test_every_public_name_can_be_imported():
 def test_importing_the_package_imports_no_library():
     code = "import sys, launcher; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
-    assert not loaded & {"yaml", "rich", "paramiko", "fabric", "psutil", "cloudpickle", "tensorflow"}
+    assert not loaded & {"yaml", "rich", "paramiko", "fabric", "psutil", "cloudpickle", "tensorflow", "numpy"}
 
 
 PAGES = [
@@ -72,3 +72,9 @@ def test_links_of_pages_lead_to_files(page: Path):
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
+
+
+def test_the_tests_that_the_readme_names_exist():
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "tests/README.md").read_text(encoding="utf-8"))
+    found = {(path, name): f"\ndef {name}(" in (ROOT / "tests" / path).read_text() for path, name in named}
+    assert all(found.values()), [name for name, there in found.items() if not there]

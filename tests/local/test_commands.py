@@ -315,12 +315,6 @@ def test_a_plain_launch_imports_nothing_heavy(launch: Launch):
     assert not found & HEAVY
 
 
-def test_import_launcher_imports_nothing_heavy():
-    code = "import sys; before = {*sys.modules}; import launcher; print(*{*sys.modules} - before)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert not {name.partition(".")[0] for name in done.stdout.split()} & HEAVY
-
-
 # ---------------------------------------------------------------------- many, and nested
 
 

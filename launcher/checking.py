@@ -212,14 +212,11 @@ def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
     yield from _python_versions({report.host.name: report.version("version") for report in usable})
     tensorflow = {report.host.name: report.version("tensorflow") for report in usable}
     missing = [report for report in usable if not tensorflow[report.host.name]]
-    if missing:
-        paths = sorted({str(report.facts["task_python"]["path"]) for report in missing})
+    for report in missing:
         others = " (others have it)" if len(missing) < len(usable) else ""
-        seen = f"{listed(paths)} does not have TensorFlow{others}"
+        seen = f"{report.facts['task_python']['path']} does not have TensorFlow{others}"
         advice = "`pip install tensorflow` there, or write `python:` or `venv:` into the hostfile"
-        yield Finding(
-            WARNING, "tensorflow-missing", tuple(report.host.name for report in missing), seen, advice
-        )
+        yield Finding(WARNING, "tensorflow-missing", (report.host.name,), seen, advice)
     for version, names, usual in _odd({host: version for host, version in tensorflow.items() if version}):
         other_minor = _minor(version) != _minor(usual)
         worse = ": they may not understand each other's graphs and messages" if other_minor else ""

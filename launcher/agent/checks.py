@@ -18,7 +18,6 @@ import errno
 import json
 import os
 import queue
-import shutil
 import signal
 import socket
 import subprocess
@@ -54,8 +53,8 @@ def version(*names):
             return metadata.version(name)
         except Exception:
             pass
-found = {{"version": ".".join(map(str, sys.version_info[:3])), "tensorflow": version(*{_TENSORFLOWS!r})}}
-found.update(keras=version("keras"), tf_keras=version("tf-keras"))
+found = {{"version": ".".join(map(str, sys.version_info[:3])), "path": sys.executable}}
+found.update(tensorflow=version(*{_TENSORFLOWS!r}), keras=version("keras"), tf_keras=version("tf-keras"))
 print("\\n{_MARK}" + json.dumps(found))
 """
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
@@ -181,9 +180,8 @@ def _folder(path: str) -> Json:
 def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
     """The GPUs that ``nvidia-smi`` lists, or why it lists none."""
     state, output = _run(_NVIDIA_SMI, seconds, {**env, "LC_ALL": "C"})
-    if state != "ok":
-        return {"state": state, "output": output[:500], "list": []}
-    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
+    lines = output.splitlines() if state == "ok" else ()
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines]
     found = [dict(zip(("index", "uuid", "name"), row)) for row in rows if len(row) >= 3 and row[0].isdigit()]
     return {"state": state, "output": "" if found else output[:500], "list": found}
 
@@ -192,22 +190,16 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
     """Ask the Python of ``.py`` programs for versions.
 
     Returns:
-        ``asked`` and ``path``; ``state`` and ``output`` as of `_run`; if ``ok`` also ``version``, and the
+        ``asked``; its ``path``; ``state`` and ``output`` as of `_run`; if ``ok`` also ``version``, and the
         version or ``None`` of ``tensorflow``, ``keras``, ``tf_keras``.
     """
     asked, venv = request["python"], request["venv"]
-    missing = {"asked": asked, "path": "", "state": "missing"}
+    path = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked))) if "/" in asked else asked
     try:
         env = env if venv is None else {**env, **entered(env, venv)}
+        state, output = _run([path, "-B", "-c", _QUESTION], request["seconds"], env)
     except OSError:
-        return {**missing, "output": f"the environment {venv!r} does not exist"}
-    if "/" in asked:
-        path: Optional[str] = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked)))
-    else:
-        path = shutil.which(asked, path=env.get("PATH", os.defpath))
-    if path is None:
-        return {**missing, "output": "it is not in PATH"}
-    state, output = _run([path, "-B", "-c", _QUESTION], request["seconds"], env)
+        state, output = "missing", f"the environment {venv!r} does not exist"
     answer = {"asked": asked, "path": path, "state": state, "output": "" if state == "ok" else output[-500:]}
     if state == "ok":
         lines = [line for line in output.splitlines() if line.startswith(_MARK)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.transports.docker.container import MACHINE, OWNER, labels, network_name
+from launcher.transports.docker.container import OWNER, labels, network_name
 from tests.conftest import Launch
 from tests.docker.conftest import alive, jobs, left_of
 from tests.docker.engine import Engine
@@ -200,15 +200,15 @@ def made(docker: Engine) -> Iterator[Made]:
 @pytest.mark.usefixtures("alone")
 def test_only_what_is_ours_beyond_doubt_is_removed(docker: Engine, launch: Launch, made: Made):
     me = labels("x", keep=False)
-    pid, start, boot, uid = me[OWNER].split(":")
-    machine, namespace = me[MACHINE].split(" ")
-    made.network("dead", job="x", owner=f"{pid}:1:{boot}:{uid}", machine=f"{machine} {namespace}")
-    made.network("rebooted", job="x", owner=f"{pid}:{start}:old:{uid}", machine=f"{machine} {namespace}")
-    made.network("alive", job="x", owner=me[OWNER], machine=me[MACHINE])
-    made.network("others", job="x", owner=f"{pid}:1:{boot}:{int(uid) + 1}", machine=me[MACHINE])
-    made.network("elsewhere", job="x", owner=f"{pid}:1:{boot}:{uid}", machine=f"not-{machine} {namespace}")
-    made.network("inside", job="x", owner=f"{pid}:1:{boot}:{uid}", machine=f"{machine} pid:[1]")
-    made.network("garbled", job="x", owner="what is this", machine=me[MACHINE])
+    pid, start, boot, uid, machine, namespace = me[OWNER].split(":", 5)
+    here = f"{machine}:{namespace}"
+    made.network("dead", job="x", owner=f"{pid}:1:{boot}:{uid}:{here}")
+    made.network("rebooted", job="x", owner=f"{pid}:{start}:old:{uid}:{here}")
+    made.network("alive", job="x", owner=me[OWNER])
+    made.network("others", job="x", owner=f"{pid}:1:{boot}:{int(uid) + 1}:{here}")
+    made.network("elsewhere", job="x", owner=f"{pid}:1:{boot}:{uid}:not-{here}")
+    made.network("inside", job="x", owner=f"{pid}:1:{boot}:{uid}:{machine}:pid:[1]")
+    made.network("garbled", job="x", owner="no owner")
     made.network("unmarked", job="x")
     listed = launch("clean", "--dry-run", timeout=60)
     assert len(made.left()) == 8

@@ -15,8 +15,8 @@ from launcher.transports.docker.options import DockerOptions
 
 _N = TypeVar("_N", int, float)
 
-#: Labels of everything a launch creates: its job, its launcher process, the machine of that, ``--keep``.
-JOB, OWNER, MACHINE, KEPT = (f"tf-launcher.{name}" for name in ("job", "owner", "machine", "kept"))
+#: Labels of everything a launch creates: its job, its launcher process, ``--keep``.
+JOB, OWNER, KEPT = (f"tf-launcher.{name}" for name in ("job", "owner", "kept"))
 #: Network of containers on the hosts of a hostfile: the host's own.
 HOST_NETWORK = "host"
 #: Characters that container names do not have.
@@ -212,26 +212,21 @@ def container_name(job: str, host: str) -> str:
 
 
 def labels(job: str, keep: bool) -> dict[str, str]:
-    """The labels of what this process creates; the owner is ``pid:start:boot:uid``."""
+    """The labels of what this process creates; the owner is ``pid:start:boot:uid:machine:namespace``."""
     me = this_process()
-    return {
-        OWNER: f"{me.pid}:{me.start_ticks}:{me.boot_id}:{os.getuid()}",
-        MACHINE: f"{me.machine} {me.pid_namespace}",
-        JOB: job,
-        **({KEPT: "1"} if keep else {}),
-    }
+    owner = f"{me.pid}:{me.start_ticks}:{me.boot_id}:{os.getuid()}:{me.machine}:{me.pid_namespace}"
+    return {OWNER: owner, JOB: job, **({KEPT: "1"} if keep else {})}
 
 
 def is_dead(found: Mapping[str, str]) -> bool:
     """Whether these labels name a process of this user on this machine that has ended beyond doubt."""
-    machine, _, namespace = found.get(MACHINE, "").rpartition(" ")
     try:
-        pid, start, boot, uid = found.get(OWNER, "").split(":")
+        pid, start, boot, uid, machine, namespace = found.get(OWNER, "").split(":", 5)
         owner = Owner(int(pid), int(start), boot, machine, namespace)
         mine = int(uid) == os.getuid()
     except ValueError:
         return False
-    return mine and bool(machine) and not is_elsewhere(owner) and not is_alive(owner)
+    return mine and not is_elsewhere(owner) and not is_alive(owner)
 
 
 def label_options(found: Mapping[str, str]) -> list[str]:

@@ -18,7 +18,7 @@ from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.text import printable
 from launcher.transports.base import Hosts, RemoteCommand
-from launcher.transports.docker.container import JOB, KEPT, MACHINE, OWNER, is_dead, label_options
+from launcher.transports.docker.container import JOB, KEPT, OWNER, is_dead, label_options
 
 #: What runs a command line on a host, with a time limit, and with the streams of the remote command.
 _MAIN, _BECOME = "launcher.agent.children:execute", "launcher.agent.children:become"
@@ -212,24 +212,17 @@ class Engine:
         Raises:
             TransportError: the engine can't have it.
         """
-        if policy != "always":
-            result = self.docker("image", "inspect", "--format", "{{.Id}}", "--", image)
-            if result.code == 0:
-                return
-            if not _GONE.search(result.fault):
-                why = explain(result.fault)
-                raise TransportError(f"the engine can't be asked for the image {image}: {why}")
+        if policy != "always" and self.docker("image", "inspect", "--", image).code == 0:
+            return
         if policy == "never":
             raise TransportError(f"the engine has no image {image}, and --pull never forbids to fetch it")
         self._notice(f"pulling the image {image}{self._where}")
-        began = time.monotonic()
         if self._commands is None:  # shows its progress on stderr
             result = self._run_here(["docker", "pull", "--", image], PULL, stdout=2)
         else:
             result = self.docker("pull", "--quiet", "--", image, seconds=PULL)
         if result.code:
             raise TransportError(f"the image {image} can't be pulled: {result.fault}")
-        self._notice(f"pulled the image {image}{self._where} in {time.monotonic() - began:.0f} s")
 
     def make_network(self, name: str, its_labels: Mapping[str, str]) -> str:
         """Create the network of a job.
@@ -264,7 +257,7 @@ class Engine:
         Raises:
             TransportError: the engine does not say.
         """
-        keys = [OWNER, MACHINE, KEPT]
+        keys = [OWNER, KEPT]
         fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in keys), "."])
         options = ["--no-trunc", "--filter", f"label={OWNER}"]
         options += ["--filter", f"label={JOB}={job}"] if job else []

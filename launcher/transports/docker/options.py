@@ -24,6 +24,10 @@ _RESERVED = (
 _PROGRAMS = (".py", ".sh", ".yaml", ".yml")
 
 
+#: Settings of both command line and job file, where the command line's replaces the job file's.
+_SIMPLE = ("no_mount", "read_only", "user", "pull", "keep")
+
+
 class DockerOptions(NamedTuple):
     """What the command line and the job file say of containers."""
 
@@ -99,11 +103,10 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOpti
         if name.replace("-", "_") in _RESERVED:
             found.add("options", f"option {quoted(name)}", "expected another: launch sets this one")
     names = table(*(Key(name, "", several(values.one_line)) for name in options.value))
-    plain = ("image", "mounts", "no_mount", "read_only", "memory", "cpus", "user", "pull", "gpus", "keep")
     return DockerOptions(
         engine_options=tuple(read_mapping(options, names, faults).items()),
         limited_roles=tuple(role for _, role in limited),
-        **found.some(*plain),
+        **found.some("image", "mounts", "memory", "cpus", "gpus", *_SIMPLE),
     )
 
 
@@ -165,13 +168,9 @@ def settings(args: argparse.Namespace, file: DockerOptions | None, folder: str) 
     return file._replace(
         image=file.image if args.docker is None else args.docker,
         mounts=(*mounts, *args.mount),
-        no_mount=args.no_mount or (file.no_mount and not args.read_only),
-        read_only=args.read_only or (file.read_only and not args.no_mount),
         memory=_with_limits(file.memory, args.memory),
         cpus=_with_limits(file.cpus, args.cpus),
-        user=args.user or file.user,
-        pull=args.pull or file.pull,
-        keep=args.keep or file.keep,
+        **{name: getattr(args, name) or getattr(file, name) for name in _SIMPLE},
     )
 
 
@@ -190,7 +189,7 @@ def faults(args: argparse.Namespace, docker: DockerOptions | None) -> Iterator[F
         docker: they and the job file together.
     """
     if docker is None:
-        for name in ("mount", "no_mount", "read_only", "memory", "cpus", "user", "pull", "keep"):
+        for name in ("mount", "memory", "cpus", *_SIMPLE):
             if getattr(args, name):
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "it is about containers", "expected --docker IMAGE, too")

@@ -5,27 +5,24 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from launcher.errors import Fault, InputError, JobFailed, LaunchError, TaskFailed
+from launcher.errors import InputError, JobFailed, LaunchError, TaskFailed
 from launcher.report import Report, report_from_json
 from launcher.runs.logs import last_lines
+from launcher.text import printable
 
-#: Lines of a failed task, or of the launcher, in an exception.
+#: Lines of a failed task in an exception.
 LINES = 20
-#: Characters of the launcher's stderr that are kept.
-_KEPT = 64 * 1024
-#: Seconds after which the launcher's stderr is shown although its job has not begun.
-_SILENCE = 2.0
 #: Seconds that output may take to arrive after the end of the launcher.
 _LATE = 2.0
 #: Seconds between two signals that end it at once, how many of them are SIGTERM, then SIGKILL.
@@ -88,11 +85,8 @@ class Driver:
     asked: bool = field(default=False, init=False)
     #: Set when the launcher has ended and its report is complete; also in a fork.
     over: threading.Event = field(default_factory=threading.Event, init=False)
-    #: Set when the launcher's stderr need not be held back any more.
-    _begun: threading.Event = field(default_factory=threading.Event, init=False)
-    _stderr: str = field(default="", init=False)
-    #: The launcher has ended without an event: the exception has the text of its stderr.
-    _unstarted: bool = field(default=False, init=False)
+    #: Why the launcher has failed, where that is not in the report.
+    _error: LaunchError | None = field(default=None, init=False)
     #: Our ends of the pipes: the first carries commands, the end of the second ends the launcher.
     _ours: list[int] = field(default_factory=list, init=False)
 
@@ -113,13 +107,14 @@ class Driver:
             os.lseek(theirs["--roles-fd"], 0, os.SEEK_SET)
         _drivers.add(self)
         options = [word for name, fd in theirs.items() for word in (name, str(fd))]
-        shown = subprocess.DEVNULL if self.quiet else subprocess.PIPE
+        output = subprocess.DEVNULL if self.quiet else subprocess.PIPE
+        output = output if self.output is None else self.output
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _START, _FOLDER, *options, *self.argv],
                 stdin=subprocess.DEVNULL,
-                stdout=shown if self.output is None else self.output,
-                stderr=subprocess.PIPE if self.output is None else self.output,
+                stdout=output,
+                stderr=output,
                 env=self.environ,
                 pass_fds=list(theirs.values()),
                 start_new_session=True,
@@ -186,11 +181,8 @@ class Driver:
         if self.exit_code is None or (self.exit_code == 0 and report is not None):
             return None
         if report is None:
-            lines = [line.removeprefix("launch: ") for line in self._stderr.splitlines() if line.strip()]
-            text = "\n".join(lines[-LINES:]) or f"launch ran no job and ended with {self.exit_code}"
-            if self.exit_code == InputError.exit_code:
-                return InputError([Fault("", text)])
-            return JobFailed(text, self.run_dir, self.exit_code)
+            text = f"launch ran no job and ended with {self.exit_code}"
+            return self._error or JobFailed(text, self.run_dir, self.exit_code)
         failure = report.failure
         text = failure.text if failure else f"launch ended with {self.exit_code}"
         failed = [task for task in report.tasks if failure is not None and task.task == failure.task]
@@ -212,8 +204,6 @@ class Driver:
         finally:
             code = self.process.wait()
             self.exit_code = (self.report and self.report.exit_code) or (128 - code if code < 0 else code)
-            self._unstarted = not self.events
-            self._begun.set()
             for thread in self._pumps:
                 thread.join(_LATE)
             self._release()
@@ -227,24 +217,23 @@ class Driver:
             self.job, self.run_dir = event["job"], event["run_dir"]
         elif event["event"] == "Report":
             self.report = report_from_json(event)
+        elif event["event"] == "Failed":
+            error = pickle.loads(bytes.fromhex(event["error"]))
+            if not isinstance(error, InputError):
+                text = "\n".join(map(printable, str(error).split("\n")))  # parts of it may come from a host
+                error = JobFailed(text, self.run_dir, error.exit_code)
+            self._error = error
         self.events.append(event)
-        self._begun.set()
         self.on_event(event)
 
     def _show(self, pipe: IO[bytes], name: str) -> None:
-        """Show what `launch` prints. stderr waits for the begin of the job: it may become an exception."""
+        """Show what `launch` prints."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        until = time.monotonic() + _SILENCE
         with pipe:
             while data := os.read(pipe.fileno(), 1 << 16):
-                text = decoder.decode(data)
-                if name == "stderr":
-                    self._stderr = (self._stderr + text)[-_KEPT:]
-                    self._begun.wait(max(0.0, until - time.monotonic()))
-                if not (self.quiet or (name == "stderr" and self._unstarted)):
-                    with suppress(AttributeError, OSError, ValueError):  # closed, or None: the logs have it
-                        getattr(sys, name).write(text)
-                        getattr(sys, name).flush()
+                with suppress(AttributeError, OSError, ValueError):  # closed, or None: the logs have it
+                    getattr(sys, name).write(decoder.decode(data))
+                    getattr(sys, name).flush()
 
     def _release(self) -> None:
         _drivers.discard(self)

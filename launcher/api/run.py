@@ -103,8 +103,7 @@ def run(
             ``report``. Without ``check``: there is no report, as the job did not begin, or the launcher was
             killed.
     """
-    counts = {"chief": chief or None, "worker": workers, "ps": ps, "evaluator": evaluator or None}
-    driver = program_driver(_RUN, program, counts, roles, options)
+    driver = program_driver(_RUN, program, (ps, workers, chief, evaluator), roles, options)
     driver.start()
     try:
         driver.wait()
@@ -120,7 +119,7 @@ def run(
 def program_driver(
     caller: str,
     program: Arguments | Path_,
-    counts: Mapping[str, int | None],
+    counts: tuple[int | None, int | None, bool, bool],
     roles: Mapping[str, int | Mapping[str, Any]] | None,
     options: Options,
     environ: Mapping[str, str] | None = None,
@@ -131,7 +130,7 @@ def program_driver(
     Args:
         caller: the function whose arguments these are, for messages.
         program, roles, options: see `run`.
-        counts: number of tasks by role; ``None``: not given.
+        counts: ``ps``, ``workers``, ``chief`` and ``evaluator`` of `run`.
         environ: more variables for the launcher.
         output: see `Driver`.
 
@@ -140,16 +139,20 @@ def program_driver(
     """
     argv: Any = [program] if isinstance(program, (str, os.PathLike)) else program
     faults = list_faults(caller, "program", argv) + option_faults(caller, options)
-    for name, option in (("ps", "ps"), ("worker", "workers")):
-        faults += [] if counts[name] is None else count_faults(caller, option, counts[name])
+    ps, workers, chief, evaluator = counts
+    given = {"chief": int(chief) or None, "worker": workers, "ps": ps, "evaluator": int(evaluator) or None}
+    tasks = {name: role for name, role in {**given, **(roles or {})}.items() if role is not None}
+    for name, role in tasks.items():
+        if not isinstance(role, Mapping):
+            faults += count_faults(caller, "workers" if name == "worker" else name, role)
     if not faults and not argv:
         faults.append(Fault(caller, "program is empty", "expected a file, or a list: ['train.py', ...]"))
     if faults:
         raise InputError(faults)
     words = [os.fspath(word) for word in argv]
-    overlay: dict[str, Any] = {name: {"count": int(n)} for name, n in counts.items() if n is not None}
-    for name, role in (roles or {}).items():
-        overlay[name] = role if isinstance(role, Mapping) else {"count": role}
+    overlay = {
+        name: role if isinstance(role, Mapping) else {"count": int(role)} for name, role in tasks.items()
+    }
     argv = option_arguments(options)
     if words[0].endswith((".yaml", ".yml")):
         argv += ["--", *words]

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from launcher.errors import HostsError, InputError, LaunchError, NotRunnableError, ProgramError
+from launcher.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.text import nearest, printable
 
 #: Command -> module, imported when it is used. Any other word is a program to run.
@@ -63,10 +63,17 @@ def main(argv: Sequence[str]) -> int:
     name = argv[0] if argv and argv[0] in COMMANDS else "run"
     rest = argv[1:] if argv and argv[0] == name else argv
     command = importlib.import_module(COMMANDS[name])
-    args = _parser(name).parse_args(list(rest))
+    args = argparse.Namespace(events_fd=None)
     try:
+        _parser(name).parse_args(list(rest), args)
         return int(command.run(args))
     except LaunchError as error:
+        if args.events_fd is not None:  # the program at its other end raises the error
+            import pickle
+
+            line = b'{"event": "Failed", "error": "%s"}\n'
+            os.write(args.events_fd, line % pickle.dumps(error).hex().encode())
+            return error.exit_code
         hint = _meant_command(args) if isinstance(error, ProgramError) and name == "run" else ""
         print_error(error, hint)
         return error.exit_code
@@ -122,12 +129,12 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong; leave with exit code 2."""
+        """Raise what is wrong, all faults at once."""
         faults = [message.removeprefix("argument ")]
         if message.startswith(_UNRECOGNIZED):
             faults = _unrecognized(message.removeprefix(_UNRECOGNIZED).split(), self._option_string_actions)
         hint = f"({self.prog} --help shows all)"
-        self.exit(2, "".join(f"launch: {printable(fault)} {hint}\n" for fault in faults))
+        raise InputError(Fault("", f"{fault} {hint}") for fault in faults)
 
 
 def _columns() -> int:

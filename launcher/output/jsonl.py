@@ -113,11 +113,12 @@ class EventPipe(Jsonl):
     """Writes events, without output of tasks, and the report for the program that started `launch`.
 
     The first line is ``{"event": "Opened", "job": NAME, "run_dir": PATH}``, the last one
-    ``{"event": "Report", ...}``. ``{"event": "Skipped", "lines": N, "bytes": N}`` stands for lines that were
-    dropped because the reader was too slow.
+    ``{"event": "Report", ...}``; if `launch` fails, ``{"event": "Failed", "error": PICKLE}``.
+    ``{"event": "Skipped", "lines": N, "bytes": N}`` stands for lines that were dropped because the reader was
+    too slow.
 
     Args:
-        fd: the inherited descriptor of a pipe; it is closed at the end.
+        fd: the inherited descriptor of a pipe.
         clock: seconds since the epoch, for notices.
     """
 
@@ -144,7 +145,6 @@ class EventPipe(Jsonl):
         """Write the report; wait for the reader as long as it reads."""
         super().close(report)
         self._writer.close()
-        os.close(self._fd)
 
 
 def skipped_notice(lines: int, size: int) -> bytes:

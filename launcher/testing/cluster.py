@@ -82,13 +82,12 @@ class Cluster:
         image = self._image if backend is None else _image(backend)
         folder = self._folder / f"job-{len(self.jobs)}"
         folder.mkdir()
-        counts = {"chief": chief or None, "worker": workers, "ps": ps, "evaluator": evaluator or None}
         options = {**options, "run_dir": folder / "run", "docker": image}
         output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         try:
-            driver = program_driver(
-                "cluster.start", program, counts, roles, options, {FIXED_ADDRESSES: "1"}, output
-            )
+            more = {FIXED_ADDRESSES: "1"}
+            counts = (ps, workers, chief, evaluator)
+            driver = program_driver("cluster.start", program, counts, roles, options, more, output)
             driver.start()
         finally:
             os.close(output)

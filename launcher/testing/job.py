@@ -141,7 +141,8 @@ class Job(_Waits):
         __tracebackhide__ = True
         self._wait_for(self._has_begun, seconds, "the start of all tasks")
         if self.exit_code is not None and not any(task.pid for task in self.tasks):
-            raise CannotStart(self.exit_code, self.output)
+            error = "" if self.report() else f"launch: {self.driver.error()}"
+            raise CannotStart(self.exit_code, self.output + error)
 
     def _has_begun(self) -> bool | None:
         over, kinds = not self.running, [event["event"] for event in self.events]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -159,7 +160,7 @@ def test_faults_of_a_job_file_below_roles_have_its_lines(driven: Any, tmp_path: 
     (tmp_path / "job.yaml").write_text("grace: soon\nroles:\n  worker:\n    count: 1\n    wrong: 1\n")
     job = driven(str(tmp_path / "job.yaml"), roles={"worker": {"count": -1, "command": "true"}})
     assert job.process.wait(30) == 2
-    job.stderr.seek(0)
-    err = job.stderr.read().decode()
+    (event,) = job.lines()
+    err = str(pickle.loads(bytes.fromhex(event["error"])))
     assert "job.yaml:1: grace" in err and 'job.yaml:5: unknown key "wrong"' in err
     assert 'job.yaml: count is "-1"' in err

@@ -52,7 +52,7 @@ _HOMES = {
     "launcher.feed.files": "CsvFiles TFRecordFiles TextFiles",
     "launcher.feed.remote.data_feed": "DataFeed",
     "launcher.feed.sources": "partitions rows",
-    "launcher.job": "TaskId",
+    "launcher.task_id": "TaskId",
     "launcher.report": "ExitStatus Failure Reason Report TaskReport TaskState",
 }
 

@@ -23,12 +23,7 @@ A task's failure is not an error of `launch`: it is an event, and goes to the re
 that drives a job through the Python API it is an exception.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Type
 
 
 class Fault(NamedTuple):
@@ -56,7 +51,7 @@ class LaunchError(Exception):
         return _restored, (type(self), str(self), self.__dict__)
 
 
-def _restored(kind: Type[LaunchError], text: str, fields: Dict[str, Any]) -> LaunchError:
+def _restored(kind: "Type[LaunchError]", text: str, fields: Dict[str, Any]) -> "LaunchError":
     error = kind.__new__(kind, text)
     error.__dict__.update(fields)
     return error

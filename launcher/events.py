@@ -4,12 +4,10 @@ Agents, the clock and the user report events. The supervisor gives commands. ``a
 the epoch, by the clock of the machine that saw the event. Hosts with Python 3.8 import this module.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
 
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 
 _BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 

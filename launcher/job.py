@@ -1,56 +1,19 @@
-"""A job: tasks, hosts, what the user asked for, and where each task was placed.
-
-Hosts with Python 3.8 import this module.
-"""
-
-from __future__ import annotations
+"""A job: tasks, hosts, what the user asked for, and where each task was placed."""
 
 import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-#: The variable that marks every process of a task, in its environment: ``JOB:ROLE/INDEX``.
-TASK_MARK = "TF_LAUNCHER_TASK"
+from launcher.task_id import TASK_MARK
+from launcher.task_id import TENSORFLOW_ROLES as TENSORFLOW_ROLES
+from launcher.task_id import TaskId as TaskId
+
 #: The variable with the output folder of a task, if it has one.
 OUTPUT_DIR = "OUTPUT_DIR"
 #: The variable with the ``host:port`` on a task's host that leads to a socket on the launcher's machine.
 RELAY = "LAUNCH_RELAY"
 #: Variables that each task gets from the launcher; users can't set them.
 RESERVED_VARIABLES = ("TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", TASK_MARK)
-
-
-class TaskId(str):
-    """``role/index``, as in ``worker/0``: one process of the job.
-
-    A string, so that it travels on the wire, in JSON and in file names as it is.
-    The form is TensorFlow's own (``/job:worker/task:0``) in short.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, role: str, index: int) -> TaskId:
-        """The name of task ``index`` (from 0) of ``role``."""
-        return cls(f"{role}/{index}")
-
-    @property
-    def role(self) -> str:
-        """The role's name, ``worker`` in ``worker/0``."""
-        return self.rpartition("/")[0]
-
-    @property
-    def index(self) -> int:  # type: ignore[override]  # str.index is of no use for the name of a task
-        """The index within the role, from 0."""
-        return int(self.rpartition("/")[2])
-
-    @property
-    def file_stem(self) -> str:
-        """The name with a dash, ``worker-0``: the name of its log file without suffix."""
-        return self.replace("/", "-")
-
-    def names(self, host: str) -> bool:
-        """Whether a host is called after this task, as a container of its own is (``worker-0``)."""
-        return host == self.file_stem.replace("_", "-").lower()
 
 
 class Host(NamedTuple):
@@ -107,10 +70,6 @@ def is_loopback(name: str) -> bool:
     return name in LOOPBACK_NAMES or (name.startswith("127.") and name.replace(".", "").isdigit())
 
 
-#: The task types TensorFlow 2 knows; any other role is the user's own
-#: (``tensorflow/python/distribute/multi_worker_util.py``).
-TENSORFLOW_ROLES = ("chief", "worker", "ps", "evaluator")
-
 #: Roles that never end by themselves: we stop them when the job is done.
 SERVICE_ROLES = ("ps", "evaluator")
 
@@ -148,7 +107,7 @@ class Program(NamedTuple):
     args: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, command: Sequence[str]) -> Program:
+    def of(cls, command: Sequence[str]) -> "Program":
         """The program that these words of a command line mean.
 
         Args:
@@ -254,7 +213,7 @@ class Placement(NamedTuple):
     tasks: tuple[Placed, ...]
     notes: tuple[str, ...] = ()
 
-    def with_env(self, variables: Mapping[TaskId, Mapping[str, str]]) -> Placement:
+    def with_env(self, variables: Mapping[TaskId, Mapping[str, str]]) -> "Placement":
         """The same, with more of our variables for some tasks."""
         more = ((placed, tuple(variables.get(placed.task, {}).items())) for placed in self.tasks)
         return self._replace(tasks=tuple(placed._replace(env=placed.env + new) for placed, new in more))

@@ -17,18 +17,29 @@ Strings that came from bytes which are not UTF-8 keep them as lone surrogates (P
 import this module.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct
 from collections import deque
 from functools import lru_cache
-from typing import Any, Callable, Collection, NamedTuple, Optional, Tuple, Union, get_args, get_type_hints
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Type,
+    Union,
+    get_args,
+    get_type_hints,
+)
 
 from launcher import events
 from launcher.errors import ProtocolError
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 
 #: Bytes of one frame, at most.
 MAX_FRAME = 4 * 1024 * 1024
@@ -183,7 +194,7 @@ _FROM_AGENT = (*get_args(events.AgentEvent), CommandData, CommandCredit, Command
 _FROM_LAUNCHER = (*get_args(events.AgentCommand), RunCommand, CommandData, CommandCredit, CloseCommand)
 #: Between the launcher and a remote command that copies files, within the pipe of the command.
 FILES = (FileEntry, FileData, FilesFollow, FilesListed, FileRemark, FilesDone, FilesFailed)
-_RECORDS: Tuple[type[Any], ...] = tuple(dict.fromkeys(_CONTROL + _FROM_AGENT + _FROM_LAUNCHER + FILES))
+_RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_CONTROL + _FROM_AGENT + _FROM_LAUNCHER + FILES))
 _CODES = {record: code for code, record in enumerate(_RECORDS)}
 
 #: Any message; a record of this module or of `launcher.events`.
@@ -194,7 +205,7 @@ Buffer = Union[bytes, memoryview]
 # ---------------------------------------------------------------------- one message
 
 
-def encode(message: Message) -> list[Buffer]:
+def encode(message: Message) -> List[Buffer]:
     """The frame of a message, as buffers for ``writev``.
 
     Raises:
@@ -239,16 +250,16 @@ class Decoder:
         from_agent: bool,
         host: str = "",
         tasks: Optional[Collection[str]] = None,
-        only: Tuple[type[Any], ...] = (),
+        only: Tuple[Type[Any], ...] = (),
     ) -> None:
         self._allowed = frozenset(only or _CONTROL + (_FROM_AGENT if from_agent else _FROM_LAUNCHER))
         self._host = host
         self._tasks = tasks
         self._rest = b""
         #: Fields of messages with a payload, which come again and again.
-        self._seen: dict[Tuple[int, bytes], Tuple[Any, ...]] = {}
+        self._seen: Dict[Tuple[int, bytes], Tuple[Any, ...]] = {}
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> List[Message]:
         """The messages that these bytes complete.
 
         Raises:
@@ -256,7 +267,7 @@ class Decoder:
         """
         if self._rest:
             data = self._rest + data
-        messages: list[Message] = []
+        messages: List[Message] = []
         start, end = 0, len(data)
         while end - start >= _HEAD.size:
             code, size, payload = _HEAD.unpack_from(data, start)
@@ -288,7 +299,7 @@ class Decoder:
             raise ProtocolError(f"{record.__name__} with {len(payload)} bytes of data")
         return record(*values)
 
-    def _checked(self, record: type[Any], fields: bytes) -> Tuple[Any, ...]:
+    def _checked(self, record: Type[Any], fields: bytes) -> Tuple[Any, ...]:
         try:
             given = json.loads(fields)
             if not isinstance(given, dict):
@@ -308,7 +319,7 @@ class Decoder:
 # ---------------------------------------------------------------------- fields of a record
 
 
-def _read_fields(record: type[Any], given: dict[str, Any]) -> Tuple[Any, ...]:
+def _read_fields(record: Type[Any], given: Dict[str, Any]) -> Tuple[Any, ...]:
     """The values of a record's fields (but ``data``) in order, converted and checked.
 
     Raises:
@@ -329,7 +340,7 @@ def _read_fields(record: type[Any], given: dict[str, Any]) -> Tuple[Any, ...]:
 
 
 @lru_cache(maxsize=None)
-def _hints(record: Any) -> dict[str, Any]:
+def _hints(record: Any) -> Dict[str, Any]:
     hints = get_type_hints(record)
     return {name: hints[name] for name in record._fields if name != "data"}
 
@@ -388,16 +399,16 @@ class Channel:
         self._decoder = decoder()
         self._session = session
         self._greets = greets
-        self._urgent: deque[list[Buffer]] = deque()
-        self._bulk: deque[list[Buffer]] = deque()
-        self._control: list[Message] = []
-        self._wire: list[Buffer] = []
+        self._urgent: deque[List[Buffer]] = deque()
+        self._bulk: deque[List[Buffer]] = deque()
+        self._control: List[Message] = []
+        self._wire: List[Buffer] = []
         #: Bytes that wait to be sent or to be acknowledged.
         self.pending = 0
         #: Task output waits here; events do not.
         self.held = False
         # Numbered messages: those on the wire and not acknowledged; of these, how many must be sent again.
-        self._unacked: deque[list[Buffer]] = deque()
+        self._unacked: deque[List[Buffer]] = deque()
         self._again = 0
         self._acked = 0
         self._received = 0
@@ -473,13 +484,13 @@ class Channel:
         if not self._greets:
             self._control.append(Hello(self._session, self._attempt, self._received))
 
-    def receive(self, data: bytes) -> list[Message]:
+    def receive(self, data: bytes) -> List[Message]:
         """The messages that these bytes complete, but those of the protocol's own; and `Refused`.
 
         Raises:
             ProtocolError: the connection is of no use.
         """
-        messages: list[Message] = []
+        messages: List[Message] = []
         for message in self._decoder.feed(data):
             if isinstance(message, Refused) or not self._session:
                 messages.append(message)
@@ -503,7 +514,7 @@ class Channel:
             self._acked += 1
             self.pending -= sum(map(len, self._unacked.popleft()))
 
-    def output(self, now: float) -> list[Buffer]:
+    def output(self, now: float) -> List[Buffer]:
         """What to write on the connection now, in this order; empty: nothing."""
         if not self._wire and self.connected:
             self._fill(now)
@@ -570,7 +581,7 @@ class Channel:
             self._wire += encode(message)
         self._control.clear()
 
-    def _next(self) -> Optional[list[Buffer]]:
+    def _next(self) -> Optional[List[Buffer]]:
         """The next message, which gets its number now."""
         if self._again:
             self._again -= 1

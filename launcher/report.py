@@ -1,11 +1,9 @@
 """The report: how the job and each of its tasks ended. ``report.json`` is this, field by field."""
 
-from __future__ import annotations
-
 import enum
-from typing import Any, Callable, Mapping, NamedTuple, Type, TypeVar
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple, Type, TypeVar
 
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 
 
 class TaskState(enum.Enum):
@@ -54,8 +52,8 @@ class Reason(enum.Enum):
 class ExitStatus(NamedTuple):
     """How a process ended: ``code`` (0..255) or ``signal`` (number); both ``None`` if it is unknown."""
 
-    code: int | None = None
-    signal: int | None = None
+    code: Optional[int] = None
+    signal: Optional[int] = None
 
     @property
     def shell(self) -> int:
@@ -86,29 +84,29 @@ class TaskReport(NamedTuple):
     host: str
     #: What other tasks connected to, ``host:port``; empty if it never got a port.
     address: str
-    port: int | None
+    port: Optional[int]
     state: TaskState
-    reason: Reason | None
+    reason: Optional[Reason]
     status: ExitStatus
     #: The end for the user: ``exit code 7``, ``killed by SIGKILL``...
     detail: str = ""
     attempt: int = 1
-    pid: int | None = None
+    pid: Optional[int] = None
     #: Seconds since the epoch; ``None``: it never started, or its end is unknown.
-    started_at: float | None = None
-    ended_at: float | None = None
+    started_at: Optional[float] = None
+    ended_at: Optional[float] = None
     #: Bytes; the largest resident size of one of its processes.
-    peak_rss: int | None = None
+    peak_rss: Optional[int] = None
     #: Seconds of CPU, user and system.
-    cpu_s: float | None = None
+    cpu_s: Optional[float] = None
     #: Processes it left behind that we ended, and pids that SIGKILL did not end.
     leftovers: int = 0
-    unkillable: tuple[int, ...] = ()
+    unkillable: Tuple[int, ...] = ()
     #: Its end is none of the job's.
     sidecar: bool = False
 
     @property
-    def seconds(self) -> float | None:
+    def seconds(self) -> Optional[float]:
         """How long it ran."""
         if self.started_at is None or self.ended_at is None:
             return None
@@ -120,8 +118,8 @@ class Failure(NamedTuple):
 
     reason: Reason
     #: The task that failed first, or ``None`` if no task did (a host, a timeout, Ctrl-C).
-    task: TaskId | None
-    host: str | None
+    task: Optional[TaskId]
+    host: Optional[str]
     at: float
     #: One sentence for the user, which names task and host.
     text: str
@@ -138,9 +136,9 @@ class Report(NamedTuple):
     exit_code: int
     started_at: float
     ended_at: float
-    tasks: tuple[TaskReport, ...]
+    tasks: Tuple[TaskReport, ...]
     #: ``None`` when all went well.
-    failure: Failure | None = None
+    failure: Optional[Failure] = None
     run_dir: str = ""
     schema: int = REPORT_SCHEMA
 

@@ -20,8 +20,8 @@ from launcher.agent.output import Outputs
 from launcher.agent.spawn import CannotStart, Spawner
 from launcher.agent.stopping import SIGKILL, Families, Stopping, Task
 from launcher.agent.watchdog import Deadline
-from launcher.job import TaskId
 from launcher.scheduler.cluster_spec import ClusterSpec, complete
+from launcher.task_id import TaskId
 
 #: The stop sequence for tasks after the launcher has gone. It is short, because nothing reads their output.
 ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))

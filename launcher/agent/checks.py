@@ -31,7 +31,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from launcher.agent.host import host_facts
 from launcher.agent.ports import PortKeeper, in_both_worlds
 from launcher.agent.spawn import entered
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 
 Json = Dict[str, Any]
 

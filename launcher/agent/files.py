@@ -44,8 +44,8 @@ from launcher.agent.transfer import (
     walk,
 )
 from launcher.errors import LaunchError, ProtocolError
-from launcher.job import TASK_MARK
 from launcher.protocol import FileEntry, FileRemark, FilesDone, FilesFailed, FilesFollow, FilesListed
+from launcher.task_id import TASK_MARK
 from launcher.text import byte_size
 
 #: Bytes of the trees of earlier runs, at most.

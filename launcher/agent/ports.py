@@ -19,7 +19,7 @@ import socket
 import threading
 from typing import Callable, Dict, Iterable, Mapping, Sequence
 
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 
 _ADVICE = {
     errno.EMFILE: "`ulimit -n` there says how many there may be",

@@ -7,8 +7,6 @@ used are beyond 100,000 years). ``/proc/PID/limits`` shows it. The launcher's ow
 too.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -1,7 +1,5 @@
 """Starting a task: its program along its own PATH, its environment, its session, a pipe for its output."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -16,7 +16,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 from launcher.agent import processes
 from launcher.agent.processes import Process
 from launcher.events import StopSteps
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 
 SIGKILL = 9
 #: Seconds between two looks at tasks that are being killed: they may start new processes meanwhile.

@@ -49,7 +49,7 @@ _KEY_SIZE = 32
 _PREFIX = "tf-launcher-api-"
 #: What travels. (What one version of cloudpickle has pickled can be read only by that or a later one.)
 _MODULES = (
-    *("launcher.__init__", "launcher.errors", "launcher.job", "launcher.report", "launcher.text"),
+    *("launcher.__init__", "launcher.errors", "launcher.task_id", "launcher.report", "launcher.text"),
     *("launcher.feed.remote", "launcher.api.remote", "cloudpickle"),
 )
 #: Before any import: files in the folder where the task runs replace no modules.

@@ -1,7 +1,5 @@
 """The content of a job file; ``-x`` (environment variables) and ``--drain`` (time to end)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 

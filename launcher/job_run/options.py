@@ -1,7 +1,5 @@
 """What one launch is asked to do: one record, made from the command line and the job file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Other machines check theirs when a task starts, with the same words and exit codes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

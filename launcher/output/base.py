@@ -1,7 +1,5 @@
 """The interface of renderers."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 from launcher.events import Event, Tell

@@ -4,8 +4,6 @@ A pid alone identifies a process only until it ends. A pid, the start time of th
 since boot) and the boot id identify it for ever.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Finds runs, and reads what the files of their folders say."""
 
-from __future__ import annotations
-
 import enum
 import json
 import os

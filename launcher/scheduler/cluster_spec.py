@@ -1,6 +1,6 @@
 """What each task knows of the others: ClusterSpec, ``TF_CONFIG``, placeholders and classic flags.
 
-Agents import this module: Python 3.8, standard library, and of ours only `launcher.job` and `launcher.text`.
+Agents import this module: Python 3.8, standard library, and of ours only `task_id` and `text`.
 
 ===================================  ==========================================================
 ``{ps_hosts}`` ``{worker_hosts}``    addresses of all tasks of a role, ``host:port,host:port``;
@@ -28,7 +28,7 @@ import json
 import re
 from typing import Dict, Iterable, Iterator, Mapping, Sequence, Tuple
 
-from launcher.job import TENSORFLOW_ROLES, TaskId
+from launcher.task_id import TENSORFLOW_ROLES, TaskId
 from launcher.text import nearest
 
 #: What ``TF_CONFIG`` names as part of the cluster. TensorFlow 2 refuses all of it if it has any other type of

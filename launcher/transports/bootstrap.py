@@ -42,7 +42,7 @@ EATEN = "eaten"
 AGENT_MODULES = (
     "launcher.errors",
     "launcher.events",
-    "launcher.job",
+    "launcher.task_id",
     "launcher.text",
     "launcher.protocol",
     "launcher.scheduler.cluster_spec",

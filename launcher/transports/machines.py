@@ -1,7 +1,5 @@
 """What a transport is; and the machines of a launch, with the links to their agents."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os
@@ -138,7 +136,7 @@ class Transport:
             ``None``: this transport is not asked for.
         """
 
-    def sections(self) -> Mapping[str, Section]:
+    def sections(self) -> Mapping[str, "Section"]:
         """Its keys of job files."""
         return {}
 
@@ -198,7 +196,7 @@ class CommandTransport(Transport):
         hosts = tuple(host._replace(python=host.python or DEFAULT_PYTHON) for host in request.hosts)
         return Planned(request.job, place(request.job, hosts))
 
-    def hosts(self, launch: Launch) -> Machines:
+    def hosts(self, launch: Launch) -> "Machines":
         """See `Transport.hosts`."""
         from launcher.transports.command import CommandHosts
         from launcher.transports.link import START
@@ -284,7 +282,7 @@ class Machines:
         self.programs = Programs(self._here, None)
         self._stack = ExitStack()
 
-    def __enter__(self) -> Machines:
+    def __enter__(self) -> "Machines":
         with ExitStack() as stack:
             stack.callback(self._close_links)
             # Forked first: a process with threads, as connections need them, can't be forked.

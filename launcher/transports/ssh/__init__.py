@@ -18,8 +18,6 @@ Each program has one thread, which moves bytes between its channel and a socketp
 socket. Nothing of ours sends in paramiko's own thread: while keys are renewed, that thread must receive.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

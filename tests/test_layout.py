@@ -17,7 +17,8 @@ PACKAGE = ROOT / "launcher"
 #: Files and packages that run on hosts: Python 3.8 and the standard library only.
 TRAVELS = (
     "errors.py",
-    "job.py",
+    "task_id.py",
+    "report.py",
     "events.py",
     "text.py",
     "protocol.py",

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.api.run import Arguments, Options, Path_, option_environ, program_driver
-from launcher.errors import TransportError
 from launcher.runs.orphans import sweep_died
 from launcher.runs.run import load
-from launcher.testing.job import LOOK, ClusterError, Job
-from launcher.transports.docker.container import KEPT
+from launcher.testing.job import ClusterError, Job
 from launcher.transports.docker.engine import FIXED_ADDRESSES, Engine
 
 if TYPE_CHECKING:
@@ -102,7 +99,11 @@ class Cluster:
         """End all jobs.
 
         Returns:
-            A line for each job, process and container that the test should not have left.
+            A line for each job and process that the test should not have left, and for each container that
+            can't be removed.
+
+        Raises:
+            TransportError: the Docker engine of a launch that was killed does not respond.
         """
         left = [
             f"job {job.name} was left running; wait for its end, or start it with left_running=True"
@@ -115,32 +116,14 @@ class Cluster:
         swept = sweep_died(runs, _AGENTS).text
         left += [swept] if swept else []
         for job in self.jobs:
-            if job.environ is not None and (job.exit_code or 0) > 128 and job.report() is None:
-                behind = _end_containers(job.name, job.environ)
-                left += [f"{name} was left behind by a launch that has ended" for name in behind]
+            if job.environ is not None and job.name and job.report() is None:  # it was killed
+                engine = Engine(lambda _: None, environ=job.environ)
+                left += engine.remove(engine.things(job.name)).values()
         return left
 
     def tails(self) -> list[tuple[str, str]]:
         """For the report of a failed test: a title and the ends of the logs, for each job."""
         return [(f"cluster: job {job.name or 'that did not start'}", job.tails()) for job in self.jobs]
-
-
-def _end_containers(job: str, environ: Mapping[str, str]) -> list[str]:
-    """Remove the containers and the network of a launch that was killed; agents have time to end them.
-
-    Returns:
-        A line for each that had not ended, or can't be removed.
-    """
-    engine, deadline = Engine(lambda _: None, environ=environ), time.monotonic() + _AGENTS
-    try:
-        while True:
-            found = [thing for thing in engine.things(job) if KEPT not in thing.labels]
-            alive = [f"container {thing.name}" for thing in found if thing.kind == "container"]
-            if not alive or time.monotonic() > deadline:
-                return [*engine.remove(found).values(), *alive]
-            time.sleep(10 * LOOK)
-    except TransportError as error:
-        return [f"a container or network at the engine ({error})"]
 
 
 def _image(backend: str) -> str | None:

@@ -121,7 +121,7 @@ def _step(worker: Task, times: int) -> int:
 
 
 def test_a_launcher_that_was_killed(start: Callable[..., Job], cluster: Cluster, docker: Engine):
-    """The containers end by themselves, the network is removed with the test."""
+    """Its containers and its network are removed with the test."""
     job = start(SLEEPS, workers=2, left_running=True)
     os.kill(job.launcher_pid, signal.SIGKILL)
     with pytest.raises(WaitFailed, match="and launch has ended with 137"):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import enum
 import getpass
-import json
 import os
 import re
 import tempfile
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from launcher.errors import Fault, InputError
@@ -33,6 +33,7 @@ class InputMode(enum.IntEnum):
     FEED = 1  #: another name of `SPARK`
 
 
+@dataclass(eq=False, repr=False)
 class TFNodeContext:
     """What a function is given to know where in the cluster it runs.
 
@@ -49,61 +50,21 @@ class TFNodeContext:
         tmp_socket: ``None``; the port is held for as long as the task runs, and a server can use it anyway.
     """
 
-    def __init__(
-        self,
-        executor_id: int = 0,
-        job_name: str = "",
-        task_index: int = 0,
-        cluster_spec: Mapping[str, Sequence[str]] | None = None,
-        defaultFS: str = "file://",  # noqa: N803 - TensorFlowOnSpark's name
-        working_dir: str = ".",
-        mgr: Connector | None = None,
-        num_workers: int | None = None,
-        output_dir: str = "",
-    ) -> None:
-        self.worker_num = self.executor_id = executor_id
-        self.job_name = job_name
-        self.task_index = task_index
-        self.cluster_spec = {role: list(addresses) for role, addresses in (cluster_spec or {}).items()}
-        training = sum(len(addresses) for role, addresses in self.cluster_spec.items() if role in TRAINING)
-        self.num_workers = training if num_workers is None else num_workers
-        self.defaultFS = defaultFS
-        self.working_dir = working_dir
-        self.mgr = mgr
-        self.tmp_socket = None
-        self.output_dir = output_dir
+    executor_id: int = 0
+    job_name: str = ""
+    task_index: int = 0
+    cluster_spec: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    defaultFS: str = "file://"  # noqa: N815 - TensorFlowOnSpark's name
+    working_dir: str = "."
+    mgr: Connector | None = None
+    num_workers: int = 0
+    output_dir: str = ""
+    tmp_socket: None = None
 
-    @classmethod
-    def of_task(cls, fields: Mapping[str, Any], connector: Connector) -> TFNodeContext:
-        """That of the task that this process is.
-
-        Args:
-            fields: ``numbers`` of all nodes by task, and whether the cluster is ``fed``.
-            connector: to the driver.
-        """
-        task = connector.hello["task"]
-        role, _, index = task.rpartition("/")
-        roles = {name.rpartition("/")[0] for name in fields["numbers"]}
-        cluster = json.loads(os.environ.get("CLUSTER_SPEC") or "{}")
-        return cls(
-            fields["numbers"][task],
-            role,
-            int(index),
-            {name: addresses for name, addresses in cluster.items() if name in roles},
-            working_dir=os.getcwd(),
-            mgr=connector if fields["fed"] else None,
-            output_dir=os.environ.get("OUTPUT_DIR", ""),
-        )
-
-    @classmethod
-    def of_instance(cls, number: int, instances: int) -> TFNodeContext:
-        """That of instance ``number`` of `launcher.TFParallel`, which is in no cluster."""
-        output = os.environ.get("OUTPUT_DIR", "")
-        if output:
-            output = os.path.join(output, str(number))
-            os.makedirs(output, exist_ok=True)
-        working_dir = os.getcwd()
-        return cls(number, "worker", working_dir=working_dir, num_workers=instances, output_dir=output)
+    def __post_init__(self) -> None:
+        self.worker_num = self.executor_id
+        training = [addresses for role, addresses in self.cluster_spec.items() if role in TRAINING]
+        self.num_workers = self.num_workers or sum(map(len, training))
 
     def __repr__(self) -> str:
         return f"<TFNodeContext {self.job_name}/{self.task_index}, node {self.executor_id}>"

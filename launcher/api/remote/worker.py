@@ -17,6 +17,7 @@ everything as a fresh process would.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -82,7 +83,7 @@ def main(sock: socket.socket, connector: Connector) -> None:
     if work["slot"]:
         _serve(connector, work)
         sys.exit(0)
-    outcome = _run(work["function"], work["arguments"], TFNodeContext.of_task(work, connector), results=False)
+    outcome = _run(work["function"], work["arguments"], _context(work, connector), results=False)
     if "raised" in outcome:
         try:
             request(connector, outcome)
@@ -92,6 +93,23 @@ def main(sock: socket.socket, connector: Connector) -> None:
         while True:  # a parameter server stays until it is stopped, also without anything to do
             signal.pause()
     _leave(outcome["code"])
+
+
+def _context(work: Message, connector: Connector) -> TFNodeContext:
+    """The ``ctx`` of this task."""
+    task, numbers = connector.hello["task"], work["numbers"]
+    role, _, index = task.rpartition("/")
+    roles = {name.rpartition("/")[0] for name in numbers}
+    cluster = json.loads(os.environ.get("CLUSTER_SPEC") or "{}")
+    return TFNodeContext(
+        numbers[task],
+        role,
+        int(index),
+        {name: addresses for name, addresses in cluster.items() if name in roles},
+        working_dir=os.getcwd(),
+        mgr=connector if work["fed"] else None,
+        output_dir=os.environ.get("OUTPUT_DIR", ""),
+    )
 
 
 def _leave(code: int) -> None:
@@ -191,8 +209,14 @@ def _instance(work: Message, order: Message) -> Message:
     with open(os.memfd_create("outcome"), "w+b") as file:
         pid = os.fork()
         if pid == 0:
-            context = TFNodeContext.of_instance(number, work["instances"])
-            done = _run(work["function"], order["arguments"], context, results=True)
+            output, instances = os.environ.get("OUTPUT_DIR", ""), work["instances"]
+            if output:
+                output = os.path.join(output, str(number))
+                os.makedirs(output, exist_ok=True)
+            ctx = TFNodeContext(
+                number, "worker", working_dir=os.getcwd(), num_workers=instances, output_dir=output
+            )
+            done = _run(work["function"], order["arguments"], ctx, results=True)
             pickle.dump(done, file)
             file.flush()
             _leave(done["code"])

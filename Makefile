@@ -6,8 +6,8 @@ BENCH  := .venv-bench
 BIN    := $(VENV)/bin
 PIP     = -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
-# Most tests wait: more processes than cores. Tests of one group (one Docker engine) share a process.
-SIDE_BY_SIDE := -p no:cacheprovider -n 6 --dist loadgroup
+# Most tests wait: more processes than cores.
+SIDE_BY_SIDE := -p no:cacheprovider -n 8
 # Set, it has each launch compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/histories tests/local tests/test_layout.py
@@ -18,7 +18,8 @@ SOURCES   := $(shell find launcher -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv dev demo test test-fast soak lint types bench packages install uninstall clean python-ok
+.PHONY: help venv dev demo test test-fast soak lint types forks collected bench packages install uninstall clean \
+	python-ok
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,12 +33,20 @@ demo: $(VENV)/.demo  ## train MNIST with 2 ps and 2 workers on this machine
 	$(BIN)/launch --ps 2 --workers 2 --flags examples/mnist_dist/mnist_dist.py
 	@echo "next: . $(VENV)/bin/activate; launch --help"
 
-test: packages lint types  ## install what is missing; ruff, mypy, import-linter and all tests
-	$(BIN)/python -m pytest -p no:cacheprovider -m forks tests/contract
+test: packages $(VENV)/.dev  ## install what is missing; ruff, mypy, import-linter and all tests
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target forks collected lint types
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not forks" $(PYTEST_ARGS)
 
 test-fast: lint types  ## the tests without SSH, Docker and TensorFlow (at most 90 s)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not tensorflow and not slow and not tmux" $(FAST) $(PYTEST_ARGS)
+
+# Tests that fork their process: pytest-xdist has threads.
+forks: $(VENV)/.dev
+	$(BIN)/python -m pytest -p no:cacheprovider -m forks tests/contract
+
+# Compiles all test modules once (pytest rewrites them): else each process of the next run would.
+collected: $(VENV)/.dev
+	$(BIN)/python -m pytest -p no:cacheprovider --collect-only -qq -m forks
 
 soak: packages $(VENV)/.dev  ## kill launcher, agents and tasks at random moments, many times, on every transport
 	LAUNCH_SOAK=$${LAUNCH_SOAK:-50} $(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/soak $(PYTEST_ARGS)
@@ -75,13 +84,15 @@ python-ok:
 $(VENV)/bin/python $(BENCH)/bin/python: | python-ok
 	$(PYTHON) -m venv $(@D)/..
 
+# Pip would compile modules on one core.
 # Pip is silent while it writes what it has fetched: beside it, a line every five seconds, until their shell ends.
 # $(1): what is installed, in words, $(2): the extras of setup.py.
 define install
 	@echo "installing $(1) into $(VENV) (once; some minutes)"
 	@(for s in $$(seq 3600); do sleep 1 >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null || break; \
 	    [ $$((s % 5)) -ne 0 ] || echo "... still installing, after $$s s"; done) & trap "kill $$!" EXIT; \
-	set -- $(BIN)/python $(PIP) install --editable '.[$(2)]'; echo "$$@"; "$$@"
+	set -- $(BIN)/python $(PIP) install --no-compile --editable '.[$(2)]'; echo "$$@"; "$$@"
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 endef
 
 # Editable: what is tested and shown is the source as it is now.

@@ -22,6 +22,7 @@ import pytest
 
 MARK = "LAUNCH_TEST_MARK"
 TESTS = Path(__file__).resolve().parent
+assert os.path.exists("/proc/thread-self/children"), "the kernel was built without CONFIG_PROC_CHILDREN"
 
 # numpy, once a test module imports it, would start a thread for each core, and a process of several threads
 # can't be forked into an agent. No task does heavy arithmetic, so it may go on to them.
@@ -62,9 +63,10 @@ class Leaks(NamedTuple):
         return sorted([*processes, *(self.threads - before.threads), *(self.files - before.files)])
 
 
-def leaks(mark: str) -> Leaks:
-    """Everything that this test could leave behind."""
-    processes = dict(filter(None, map(_process, {*_marked(mark), *_children(os.getpid())})))
+def leaks(mark: str = "") -> Leaks:
+    """Everything that a test could leave behind; without a mark, what is there before it starts anything."""
+    marked = _marked(mark) if mark else ()
+    processes = dict(filter(None, map(_process, {*marked, *_children(os.getpid())})))
     threads = frozenset(f"thread {t.name} ({t.ident})" for t in threading.enumerate())
     return Leaks(processes, threads, frozenset(_files()))
 
@@ -72,7 +74,8 @@ def leaks(mark: str) -> Leaks:
 def proc(pid: int, name: str) -> bytes:
     """A file of ``/proc/PID``; empty: the process has ended, is a zombie, or belongs to another user."""
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            return file.read()
     except OSError:
         return b""
 
@@ -96,12 +99,14 @@ def _marked(mark: str) -> Iterator[int]:
     """The processes of the machine that inherited the mark, this one excepted."""
     entry = f"{MARK}={mark}".encode()
     for pid in _pids():
-        if pid != os.getpid() and entry in proc(pid, "environ").split(b"\0"):
+        if pid != os.getpid() and entry in proc(pid, "environ"):
             yield pid
 
 
 def _children(parent: int) -> Iterator[int]:
     """All processes below this one, zombies too: a test that starts one waits for it."""
+    if not any(proc(parent, f"task/{thread}/children") for thread in os.listdir(f"/proc/{parent}/task")):
+        return
     parents = {pid: int(stat_field(pid, 4) or 0) for pid in _pids()}
     below = {parent}
     while more := {pid for pid, its in parents.items() if its in below} - below:
@@ -125,19 +130,44 @@ def _files() -> Iterator[str]:
         yield f"open file {fd} -> {target}"
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Choose which tests share a process when several run side by side (pytest-xdist).
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Which test runs next, and in which process, when several run side by side (pytest-xdist).
 
-    All that use the Docker engine do, all that have engines on hosts, and the tests of one file otherwise.
+    Tests that share what takes long to make share a process, and come first. Then come tests of all folders
+    in turn, as some wait and some compute; short tests of pure logic come last, so that all processes end at
+    about the same time.
     """
-    folder = item.path.relative_to(TESTS).parts[0]
-    on_hosts = any(part in item.nodeid for part in ("hosts", "elsewhere", "test_api", "exit_codes"))
-    if folder == "docker" and on_hosts:
-        item.add_marker(pytest.mark.xdist_group("docker hosts"))
-    elif folder == "docker" or "[docker" in item.name or "in_containers" in item.name:
-        item.add_marker(pytest.mark.xdist_group("docker"))
-    elif folder not in ("unit", "histories", "local"):
-        item.add_marker(pytest.mark.xdist_group(str(item.path)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return _shared_by(nodeid)
+
+        def schedule(self) -> None:
+            super().schedule()
+            folders: dict[str, list[str]] = {}
+            for scope in self.workqueue:
+                folders.setdefault(scope.split("/")[1], []).append(scope)
+            turns = {
+                scope: (folder in ("unit", "histories"), place / len(scopes))
+                for folder, scopes in folders.items()
+                for place, scope in enumerate(scopes)
+            }
+            for scope in sorted(turns, key=lambda scope: turns[scope]):
+                self.workqueue.move_to_end(scope)
+
+    return Scheduler(config, log)
+
+
+def _shared_by(nodeid: str) -> str:
+    """The tests that share a process with this test: those with engines on hosts, those of a module."""
+    if "tests/docker/" in nodeid:
+        if any(part in nodeid for part in ("hosts", "elsewhere", "test_api", "exit_codes")):
+            return "tests/docker/hosts"
+        if any(part in nodeid for part in ("test_engines", "test_dockerfile")):
+            return nodeid.partition("::")[0]
+    return nodeid
 
 
 @pytest.fixture(autouse=True)
@@ -147,11 +177,10 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in _FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(MARK, mark)
-    before = leaks(mark)
+    before = leaks()
     yield mark
-    left = _settled(lambda: leaks(mark).since(before))
-    _end(mark)
-    if left:
+    if left := _settled(lambda: leaks(mark).since(before)):
+        _end(mark)
         pytest.fail("left behind:\n  " + "\n  ".join(left), pytrace=False)
 
 

@@ -51,8 +51,8 @@ def docker(
     monkeypatch.setenv("DOCKER_HOST", real_engine.host)
     with lab.at_engine("alone" in request.fixturenames):
         yield real_engine
-        left = [line for job in jobs(launch) for line in left_of(real_engine, job)]
-        for job in jobs(launch):
+        left = {job: lines for job in jobs(launch) if (lines := left_of(real_engine, job))}
+        for job in left:
             _remove(real_engine, job)
     assert not left
 

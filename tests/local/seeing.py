@@ -144,11 +144,11 @@ class Family:
 
     def _marked(self) -> Iterator[int]:
         for name in os.listdir("/proc"):
-            if not name.isdigit() or int(name) == os.getpid() or not alive(int(name)):
+            if not name.isdigit() or int(name) == os.getpid():
                 continue
             # In the middle of exec a process shows no environment: its parent's counts.
             environment = proc(int(name), "environ") or proc(_parent(int(name)), "environ")
-            if self._mark in environment.split(b"\0"):
+            if self._mark in environment and alive(int(name)):
                 yield int(name)
 
 

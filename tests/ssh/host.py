@@ -64,6 +64,7 @@ class LabHost:
         #: A process of the switch.
         self.switch = 0
         self._cable: Cable | None = None
+        self._is_cut = False
 
     def record(self) -> Host:
         """As a hostfile says it, by address; by name, ``.ssh/config`` says the rest."""
@@ -240,12 +241,14 @@ class LabHost:
 
     def restore(self) -> None:
         """Plug it in again."""
-        self._plug("up")
+        if self._is_cut:
+            self._plug("up")
 
     def _plug(self, state: str) -> None:
         enter = ["nsenter", "--target", str(self.switch), "--net"]
         argv = [*enter, "ip", "link", "set", f"port{self.number}", state]
         subprocess.run(argv, check=True, capture_output=True, timeout=10)
+        self._is_cut = state == "down"
 
     def slow(self, delay: int = 0, loss: int = 0) -> None:
         """Delay what it sends and gets, each by so many milliseconds, and lose so many per cent."""
@@ -329,7 +332,7 @@ class LabHost:
             self.stop_sshd()
             for old, now in zip(self._keys("first_host_key"), self._keys("host_key"), strict=True):
                 shutil.copy(old, now)
-        if any(_state(self.there("/proc") / str(pid)) == "T" for pid in self.sshd()) or not self.answers():
+        if [_state(self.there("/proc") / str(pid)) for pid in self.sshd()] not in (["S"], ["R"]):
             self.stop_sshd()
             self.start_sshd()
 

@@ -152,26 +152,19 @@ class FileData(NamedTuple):
     data: bytes
 
 
-class FilesListed(NamedTuple):
-    """What the receiver of a tree has already.
-
-    ``data`` is JSON, compressed by zlib: a list for each field of a `FileEntry`, in their order.
-    """
+class FilesNeeded(NamedTuple):
+    """For each entry of a tree's list, in its order: 1 if the host needs it, 0 if it has the same."""
 
     data: bytes
 
 
 class FilesFollow(NamedTuple):
-    """The entries of a tree, or of what the launcher asked for, follow: so many bytes of files.
-
-    ``gone`` are paths that the receiver has, and that are not in the tree as they are.
-    """
+    """The entries that the launcher asked for follow: so many bytes of files."""
 
     size: int
-    gone: Tuple[str, ...] = ()
 
 
-class FileRemark(NamedTuple):
+class FileNotice(NamedTuple):
     """Something for the user about what was asked for."""
 
     text: str
@@ -193,7 +186,7 @@ _CONTROL = (Hello, Refused, Ack, Ping)
 _FROM_AGENT = (*get_args(events.AgentEvent), CommandData, CommandCredit, CommandEnded)
 _FROM_LAUNCHER = (*get_args(events.AgentCommand), RunCommand, CommandData, CommandCredit, CloseCommand)
 #: Between the launcher and a remote command that copies files, within the pipe of the command.
-FILES = (FileEntry, FileData, FilesFollow, FilesListed, FileRemark, FilesDone, FilesFailed)
+FILES = (FileEntry, FileData, FilesNeeded, FilesFollow, FileNotice, FilesDone, FilesFailed)
 _RECORDS: Tuple[Type[Any], ...] = tuple(dict.fromkeys(_CONTROL + _FROM_AGENT + _FROM_LAUNCHER + FILES))
 _CODES = {record: code for code, record in enumerate(_RECORDS)}
 

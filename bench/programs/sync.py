@@ -24,7 +24,7 @@ def bring(job: str, text: str, *hosts: str) -> None:
     trees, _ = look(parse_syncs([text]), os.getcwd())
     with _connected(hosts) as fleet:
         fleet.connect()
-        sync(Copying(fleet, 32, "syncing", print), hosts, trees, job)
+        sync(Copying(fleet, 32, print), hosts, trees, job)
 
 
 def end(job: str, *hosts: str) -> None:

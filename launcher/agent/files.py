@@ -6,11 +6,11 @@
       work/JOB/NAME              a tree of a run, which its tasks run in
       work/JOB/.tf-launcher-output/TASK     what a task makes (``--output-dirs``)
       trees/KEY/                 the tree of an earlier run from the same folder, or one that is arriving
-      trees/KEY.new/             the files that arrive for it
-      locks/                     a lock for each KEY and each place that stays
+      locks/                     a lock for each tree of an earlier run and each place that stays
 
-Each tree has a list of what was copied there (`SYNC_MARK`). Home folders may be shared between machines:
-locks are those of files, and the folder of a run that never ended is removed where no other machine used it.
+Each tree has a list of what was copied there (`SYNC_MARK`). Files arrive in a folder beside it. Home folders
+may be shared between machines: locks are those of files, and the folder of a run that never ended is removed
+where no other machine used it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import functools
 import glob
 import hashlib
 import itertools
-import json
 import os
 import select
 import shutil
@@ -37,14 +36,15 @@ from launcher.agent.transfer import (
     SYNC_MARK,
     FileStream,
     Landing,
-    check_entry,
     entry_of,
     existing,
+    list_of,
+    parse_list,
     send_entries,
     walk,
 )
 from launcher.errors import LaunchError, ProtocolError
-from launcher.protocol import FileEntry, FileRemark, FilesDone, FilesFailed, FilesFollow, FilesListed
+from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFailed, FilesFollow, FilesNeeded
 from launcher.task_id import TASK_MARK
 from launcher.text import byte_size
 
@@ -52,7 +52,6 @@ from launcher.text import byte_size
 _MOST_KEPT = 2 * 1024**3
 #: Seconds after its last use for which the folder of a run stays.
 _UNUSED = 3600.0
-_NOTE = "This folder was copied here by launch --sync, which needs this file to do so again."
 
 
 class _Pipe(FileStream):
@@ -128,11 +127,15 @@ def _run_folder(job: str) -> str:
     return f"{_cache()}/work/{job}"
 
 
+def _digest(path: str) -> str:
+    return hashlib.blake2b(os.fsencode(path), digest_size=10).hexdigest()
+
+
 @contextlib.contextmanager
-def _locked(name: str) -> Iterator[None]:
-    """Hold a lock of this user on this home folder; waits while another process holds it."""
+def _locked(path: str) -> Iterator[None]:
+    """Hold this user's lock for a folder; waits while another process holds it."""
     os.makedirs(f"{_cache()}/locks", mode=0o700, exist_ok=True)
-    with open(f"{_cache()}/locks/{name}", "a", encoding="ascii") as file:
+    with open(f"{_cache()}/locks/{_digest(path)}", "a", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -179,18 +182,19 @@ def discard(job: str) -> None:
         for name in os.listdir(run):
             key, entries = _read_list(f"{run}/{name}")
             if key:
-                with _locked(key):
-                    _keep(f"{run}/{name}", f"{_cache()}/trees/{key}", entries)
+                kept = f"{_cache()}/trees/{key}"
+                with _locked(kept):
+                    _keep(f"{run}/{name}", kept, entries)
     if os.path.isdir(run):
-        with _locked("work"):
+        with _locked(run):
             _remove(run)
-    kept, total = glob.glob(f"{glob.escape(_cache())}/trees/*/{SYNC_MARK}"), 0
+    marks, total = glob.glob(f"{glob.escape(_cache())}/trees/*/{SYNC_MARK}"), 0
     with contextlib.suppress(FileNotFoundError):  # another launch has taken it
-        for path in sorted(kept, key=os.path.getmtime, reverse=True):
+        for path in sorted(marks, key=os.path.getmtime, reverse=True):
             tree = os.path.dirname(path)
             total += sum(entry.size for entry in _read_list(tree)[1].values())
             if total > _MOST_KEPT:
-                with _locked(os.path.basename(tree)):
+                with _locked(tree):
                     _remove(tree)
 
 
@@ -234,7 +238,7 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
     """Make trees what they are on the launcher's machine, and a folder for what each task makes.
 
     Args:
-        pipe: the host sends for each tree what it has, and gets what is missing.
+        pipe: the host gets for each tree its list, sends what it needs, and gets this.
         arguments: ``{"job": JOB, "trees": [{"name": NAME, "remote": PLACE or None, "key": KEY}],
             "outputs": [NAME], "mode": 448}``.
 
@@ -246,21 +250,19 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
     os.makedirs(f"{_cache()}/trees", mode=0o700, exist_ok=True)
     paths = []
     for tree in arguments["trees"]:
-        key = str(tree["key"])
         if tree["remote"] is None:
-            path, hidden = f"{run}/{tree['name']}", f"{_cache()}/trees/{key}"
-            with _locked(key):
+            path, kept = f"{run}/{tree['name']}", f"{_cache()}/trees/{tree['key']}"
+            with _locked(kept):
                 # Another host with the same home folder may have made it.
-                root = path if os.path.isdir(path) else hidden
-                _update(pipe, root, f"{hidden}.new", key)
+                root = path if os.path.isdir(path) else kept
+                _update(pipe, root)
                 _use(run)
                 os.rename(root, path)
         else:
-            path = _place(str(tree["remote"]))
-            digest = hashlib.blake2b(os.fsencode(path), digest_size=10).hexdigest()
-            with _locked(digest):
+            path = os.path.realpath(_resolved(str(tree["remote"])))
+            with _locked(path):
                 _check_place(path)
-                _update(pipe, path, f"{os.path.dirname(path)}/.tf-launcher-new-{digest}", key)
+                _update(pipe, path)
         paths.append(path)
     for name in arguments["outputs"]:
         _use(run)
@@ -282,23 +284,17 @@ def _use(run: str) -> None:
         os.utime(mark.fileno())
 
 
-def _place(remote: str) -> str:
-    """The path of the place that the user named.
+def _check_place(path: str) -> None:
+    """Pass a place that may be replaced: there is nothing, an empty folder, or what an earlier sync made.
 
     Raises:
-        LaunchError: nothing may ever be replaced there.
+        LaunchError: it may not.
     """
-    path = os.path.realpath(_resolved(remote))
     for precious, name in ((_resolved("~"), "the home folder"), (_cache(), "the launcher's own cache")):
         if (os.path.realpath(precious) + "/").startswith(path.rstrip("/") + "/"):
             raise LaunchError(f"{path} can't be replaced: {name} is there; give a folder of its own")
     if os.path.ismount(path):
         raise LaunchError(f"{path} can't be replaced: it is a mount point; give a folder below it")
-    return path
-
-
-def _check_place(path: str) -> None:
-    """Pass where there is nothing, an empty folder, or what an earlier sync made."""
     if os.path.lexists(path) and not os.path.isdir(path):
         raise LaunchError(f"{path} is in the way: it is a file; give another place, or remove it")
     if os.path.isdir(path) and os.listdir(path) and not _read_list(path)[0]:
@@ -306,39 +302,37 @@ def _check_place(path: str) -> None:
         raise LaunchError(f"{path} {fault}; give another place, or empty it")
 
 
-def _update(pipe: _Pipe, root: str, stage: str, key: str) -> None:
-    """Send what there is of a tree, take what is missing, and put it into its place.
+def _update(pipe: _Pipe, root: str) -> None:
+    """Make a tree what the launcher's list of it says; the first file is replaced when all have arrived.
 
     Args:
-        pipe: the launcher.
+        pipe: the launcher sends the list, gets for each entry whether it is needed, and sends those.
         root: the tree.
-        stage: the folder where files wait until all have arrived.
-        key: of the folder that the tree is a copy of.
 
     Raises:
         LaunchError: a task runs there.
     """
-    old_key, entries = _read_list(root)
-    had = _unchanged(root, entries)
-    pipe.put(FilesListed(zlib.compress(json.dumps([*zip(*had.values())]).encode("ascii"))))
-    follow = pipe.get(FilesFollow)
-    _remove(stage)
+    stage = f"{os.path.dirname(root)}/.tf-launcher-new-{_digest(root)}"
     landing = Landing(pipe, stage)
+    key, entries = parse_list(zlib.decompress(b"".join(landing.pieces(pipe.get(FileEntry)))).decode("ascii"))
+    old_key, old_entries = _read_list(root)
+    had = _unchanged(root, old_entries)
+    same = {path: entry for path, entry in entries.items() if had.get(path) == entry}
     try:
-        landing.expect(follow)
+        landing.expect(sum(entry.size for path, entry in entries.items() if path not in same))
+        _remove(stage)
+        pipe.put(FilesNeeded(bytes(path not in same for path in entries)))
         while isinstance(message := pipe.get(FileEntry, FilesDone), FileEntry):
             landing.land(message)
-        if not (landing.entries or follow.gone) and old_key == key:
+        gone = had.keys() - same.keys()
+        if old_key and not (landing.entries or gone):
             return
         user = _user_of(root)
         if user:
             raise LaunchError(f"{root} is in use by {user}; wait for its end, or give another place")
-        _merge(root, follow.gone, stage, landing.entries)
-        after = {**had, **landing.entries}
-        for path in set(follow.gone) - landing.entries.keys():
-            after.pop(path, None)
+        _merge(root, gone, stage, landing.entries)
         with open(f"{root}/{SYNC_MARK}.new", "w", encoding="ascii") as file:
-            json.dump([_NOTE, key, [*after.values()]], file)
+            file.write(list_of(key, {**same, **landing.entries}.values()))
         os.replace(file.name, f"{root}/{SYNC_MARK}")
     except OSError as error:
         if not os.path.isabs(error.filename or ""):
@@ -367,10 +361,7 @@ def _read_list(root: str) -> Tuple[str, Dict[str, FileEntry]]:
     """The key of a tree, and its entries as they were copied there; empty where no sync made it."""
     try:
         with open(f"{root}/{SYNC_MARK}", encoding="ascii") as file:
-            _, key, rows = json.load(file)
-        entries = {row[0]: FileEntry(*row) for row in rows}
-        for entry in entries.values():
-            check_entry(entry)
+            key, entries = parse_list(file.read())
         return (key, entries) if key.isalnum() else ("", {})
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ProtocolError, RecursionError):
         return "", {}
@@ -402,14 +393,14 @@ def give(pipe: _Pipe, arguments: Any) -> List[str]:
     """
 
     def problem(source: str, why: str) -> None:
-        pipe.put(FileRemark(f"{source}: {why}"))
+        pipe.put(FileNotice(f"{source}: {why}"))
 
     for item in arguments["items"]:
         base, path = _resolved(str(item["base"])), str(item["path"])
         found = _find(base, path)
         if not found:
             looked = "" if path.startswith(("/", "~")) else f" (looked in {base})"
-            pipe.put(FileRemark(f"{path!r} is not there{looked}"))
+            pipe.put(FileNotice(f"{path!r} is not there{looked}"))
         entries = [pair for source, name in found for pair in walk(source, name, problem)]
         pipe.put(FilesFollow(sum(entry.size for _, entry in entries)))
         send_entries(pipe, entries, problem)

@@ -7,6 +7,7 @@ strings in which bytes that are not UTF-8 are lone surrogates (PEP 383).
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import stat
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Tuple
 
 from launcher.errors import ProtocolError, TransportError
-from launcher.protocol import FILES, Decoder, FileData, FileEntry, FilesFailed, FilesFollow, encode
+from launcher.protocol import FILES, Decoder, FileData, FileEntry, FilesFailed, encode
 from launcher.text import byte_size
 
 FILE, FOLDER, LINK = "f", "d", "l"
@@ -23,6 +24,7 @@ FILE, FOLDER, LINK = "f", "d", "l"
 MAX_ENTRIES = 500_000
 #: The file in a synced folder that lists what was copied there. It is never copied.
 SYNC_MARK = ".tf-launcher-sync"
+_NOTE = "This folder was copied here by launch --sync, which needs this file to do so again."
 #: The folder beside the trees of a run where its tasks have a folder each.
 OUTPUTS = ".tf-launcher-output"
 #: Why a socket, pipe or device is not copied.
@@ -91,6 +93,29 @@ def walk(
             yield source, entry
         prefix = f"{path}/" if path else ""
         ahead.extend((f"{source}/{item}", prefix + item) for item in names if item != SYNC_MARK)
+
+
+def list_of(key: str, entries: Iterable[FileEntry]) -> str:
+    """The text of a `SYNC_MARK`.
+
+    Args:
+        key: of the folder that the tree is a copy of.
+        entries: of the tree.
+    """
+    return json.dumps([_NOTE, key, [*entries]])
+
+
+def parse_list(text: str) -> Tuple[str, Dict[str, FileEntry]]:
+    """The key and the entries in the text of a `SYNC_MARK`.
+
+    Raises:
+        ValueError, TypeError, LookupError, ProtocolError: it is something else.
+    """
+    _, key, rows = json.loads(text)
+    entries = {row[0]: FileEntry(*row) for row in rows}
+    for entry in entries.values():
+        check_entry(entry)
+    return key, entries
 
 
 def existing(path: str) -> str:
@@ -240,26 +265,31 @@ class Landing:
     """
 
     def __init__(self, stream: FileStream, top: str) -> None:
-        self._stream, self._top = stream, top
+        self._stream, self.top = stream, top
         #: What has arrived, by path.
         self.entries: Dict[str, FileEntry] = {}
-        #: Entries and bytes that may still come.
-        self._count, self._size = 2 * MAX_ENTRIES, 0
+        #: Bytes that may still come.
+        self._size = 0
 
-    def expect(self, follow: FilesFollow) -> None:
-        """Entries of so many bytes follow.
+    @property
+    def files(self) -> List[FileEntry]:
+        """Those of the entries that are files."""
+        return [entry for entry in self.entries.values() if entry.kind == FILE]
+
+    def expect(self, size: int) -> None:
+        """Files of so many bytes follow.
 
         Raises:
             ProtocolError: the other end may not announce this.
             OSError: the disk is too full for it.
         """
-        free = shutil.disk_usage(existing(self._top)).free
-        if follow.size < 0 or self._size:
+        free = shutil.disk_usage(existing(self.top)).free
+        if size < 0 or self._size:
             raise ProtocolError("FilesFollow at the wrong moment")
-        if follow.size > free:
-            text = f"{byte_size(follow.size)} are needed at {self._top}, and {byte_size(free)} are free"
+        if size > free:
+            text = f"{byte_size(size)} are needed at {self.top}, and {byte_size(free)} are free"
             raise OSError(errno.ENOSPC, text)
-        self._size = 2 * follow.size + _MOST_GROWTH
+        self._size = 2 * size + _MOST_GROWTH
 
     def land(self, entry: FileEntry) -> None:
         """Make an entry; the bytes of a file are read from the stream.
@@ -271,12 +301,11 @@ class Landing:
             OSError: this entry can't be made; later ones may come.
         """
         check_entry(entry)
-        self._count -= 1
         self._size -= entry.size
-        if self._count < 0 or self._size < 0:
-            raise ProtocolError("more entries or bytes than announced")
+        if self._size < 0:
+            raise ProtocolError("more bytes than announced")
         above, _, name = entry.path.rpartition("/")
-        pieces = self._pieces(entry) if entry.kind == FILE else iter(())
+        pieces = self.pieces(entry) if entry.kind == FILE else iter(())
         try:
             with self._folder(entry.path if entry.kind == FOLDER else above) as folder:
                 if entry.kind == FOLDER:
@@ -289,7 +318,7 @@ class Landing:
             raise
         self.entries[entry.path] = entry
 
-    def _pieces(self, entry: FileEntry) -> Iterator[bytes]:
+    def pieces(self, entry: FileEntry) -> Iterator[bytes]:
         """The content of a file as it arrives."""
         left = entry.size
         while left:
@@ -302,10 +331,8 @@ class Landing:
 
     def _make(self, entry: FileEntry, folder: int, name: str, pieces: Iterable[bytes]) -> None:
         """Make a file or link under another name, then give it its own."""
-        new, flags = (
-            f".tf-launcher-{os.urandom(8).hex()}",
-            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
-        )
+        new = f".tf-launcher-{os.urandom(8).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             if entry.kind == LINK:
                 os.symlink(entry.target, new, dir_fd=folder)
@@ -323,8 +350,8 @@ class Landing:
     @contextmanager
     def _folder(self, path: str) -> Iterator[int]:
         """A descriptor of a folder below the top, which is made where it is missing."""
-        os.makedirs(self._top, exist_ok=True)
-        fd = os.open(self._top, _FOLDER_FLAGS)
+        os.makedirs(self.top, exist_ok=True)
+        fd = os.open(self.top, _FOLDER_FLAGS)
         try:
             for part in filter(None, path.split("/")):
                 with suppress(FileExistsError):

@@ -6,68 +6,70 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from launcher.agent.transfer import FILE, MAX_ENTRIES, Landing
+from launcher.agent.transfer import MAX_ENTRIES, Landing
 from launcher.errors import ProtocolError, TransportError
 from launcher.files.copying import Conversation, Copying
 from launcher.files.requests import Item, with_tilde
-from launcher.protocol import FileEntry, FileRemark, FilesDone, FilesFollow
+from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
 from launcher.text import byte_size, counted, listed
 
-#: Remarks of a host about one thing, and failures here, and how long each may be.
+#: Messages about one item, at most.
+_MOST_MESSAGES = 3 * MAX_ENTRIES
+#: Notices, and failures, of a host that are kept, and characters of each.
 _MOST_NOTES, _LONGEST_NOTE = 20, 2000
 
 
 @dataclass
 class Collected:
-    """What came from a host, or from all."""
+    """What came from a host."""
 
-    files: int = 0
-    size: int = 0
+    #: For each item that has begun.
+    landings: list[Landing] = field(default_factory=list)
     #: What was not there or could not be read: no failure of the job.
-    remarks: list[str] = field(default_factory=list)
-    #: What kept things that are there from being fetched, a line each, host first.
+    notices: list[str] = field(default_factory=list)
+    #: What kept things that are there from being fetched.
     failures: list[str] = field(default_factory=list)
-    #: The hosts that have a failure.
-    failed: list[str] = field(default_factory=list)
-    #: The folders here that files went to.
-    folders: set[str] = field(default_factory=set)
+
+    @property
+    def files(self) -> int:
+        """How many files."""
+        return sum(len(landing.files) for landing in self.landings)
 
 
-def collect(copying: Copying, items: Sequence[Item]) -> Collected:
-    """Fetch items from all hosts at once. What can be had is fetched, whatever fails."""
-    hosts = {item.host: Collected() for item in items}
+def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
+    """Fetch items from all hosts at once. What can be had is fetched, whatever fails.
+
+    Returns:
+        What came, by host; its notices and failures begin with its name.
+    """
+    results = {item.host: Collected() for item in items}
 
     def visit(host: str) -> None:
-        mine = [item for item in items if item.host == host]
-        asked = [{"base": item.base, "path": item.path} for item in mine]
-        result = hosts[host]
-        left = [f"{item.path!r} of {item.task}" for item in mine]
+        result, own = results[host], [item for item in items if item.host == host]
+        requested = [{"base": item.base, "path": item.path} for item in own]
         try:
-            with copying.command(host, "give", {"items": asked}) as talk:
-                for item in mine:
+            with copying.command(host, "give", {"items": requested}) as talk:
+                for item in own:
+                    result.landings.append(Landing(talk, item.into))
                     _take(copying, talk, item, result)
-                    del left[0]
         except TransportError as error:
-            text = f"not fetched: {listed(left)} ({counted(result.files, 'file')} came)"
+            missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
+            text = f"not fetched: {listed(missing)} ({counted(result.files, 'file')} came)"
             raise TransportError(f"{error}; {text}") from error
 
-    _, lost = copying.on_all(list(hosts), visit)
-    total = Collected()
-    for host, result in hosts.items():
-        total.files += result.files
-        total.size += result.size
-        total.remarks += result.remarks
-        total.folders |= result.folders
-        failures = [*result.failures, *([lost[host]] if host in lost else ())]
-        total.failures += failures
-        total.failed += [host] if failures else []
-    folders = total.folders
+    _, failed = copying.on_all(list(results), visit, "collecting")
+    for host, text in failed.items():
+        results[host].failures.append(text)
+    landings = [landing for result in results.values() for landing in result.landings if landing.files]
+    size = sum(entry.size for landing in landings for entry in landing.files)
+    folders = {landing.top for landing in landings}
     if len(folders) > 1:  # several tasks have a folder each: the folder that those are in
         folders = {os.path.dirname(path) for path in folders}
     into = f" into {listed(sorted(map(with_tilde, folders)))}" if folders else ""
-    amount = f"{counted(total.files, 'file')} ({byte_size(total.size)}) from {counted(len(hosts), 'host')}"
+    files = counted(sum(result.files for result in results.values()), "file")
+    amount = f"{files} ({byte_size(size)}) from {counted(len(results), 'host')}"
     copying.report(f"collected {amount}{into} in {copying.seconds:.1f} s")
-    return total
+    return results
 
 
 def _take(copying: Copying, talk: Conversation, item: Item, result: Collected) -> None:
@@ -77,23 +79,23 @@ def _take(copying: Copying, talk: Conversation, item: Item, result: Collected) -
         TransportError: the host failed, or the disk here is full.
         ProtocolError: the host sent what it may not send.
     """
-    landing, remarks, failures = Landing(talk, item.into), 0, 0
+    landing = result.landings[-1]
 
-    def note(texts: list[str], count: int, text: str) -> None:
-        """Keep the first remarks or failures."""
-        if count <= _MOST_NOTES:
-            more = "; there is more of this kind" if count == _MOST_NOTES else ""
-            texts.append(f"{item.host}: {text[:_LONGEST_NOTE]}{more}")
+    def note(texts: list[str], text: str) -> None:
+        """Keep the first ones."""
+        if len(texts) <= _MOST_NOTES:
+            more = "there is more of this kind"
+            texts.append(f"{item.host}: {text[:_LONGEST_NOTE] if len(texts) < _MOST_NOTES else more}")
 
-    while not isinstance(message := talk.get(FileRemark, FilesFollow, FileEntry, FilesDone), FilesDone):
-        if isinstance(message, FileRemark):
-            remarks += 1
-            if remarks > MAX_ENTRIES:
-                raise ProtocolError("too many remarks")
-            note(result.remarks, remarks, f"{item.task}: {message.text}")
+    for _ in range(_MOST_MESSAGES):
+        message = talk.get(FileNotice, FilesFollow, FileEntry, FilesDone)
+        if isinstance(message, FilesDone):
+            return
+        if isinstance(message, FileNotice):
+            note(result.notices, f"{item.task}: {message.text}")
         elif isinstance(message, FilesFollow):
             try:
-                landing.expect(message)
+                landing.expect(message.size)
             except OSError as error:
                 raise TransportError(f"{item.host}: disk full here: {error.strerror}") from error
             copying.add(message.size)
@@ -101,11 +103,5 @@ def _take(copying: Copying, talk: Conversation, item: Item, result: Collected) -
             try:
                 landing.land(message)
             except OSError as error:
-                failures += 1
-                text = f"{message.path!r} can't be put into {item.into}: {error.strerror}"
-                note(result.failures, failures, text)
-                continue
-            if message.kind == FILE:
-                result.files += 1
-                result.size += message.size
-                result.folders.add(item.into)
+                note(result.failures, f"{message.path!r} can't be put into {item.into}: {error.strerror}")
+    raise ProtocolError("too many messages")

@@ -1,7 +1,8 @@
-"""What sync and collect share: a remote command on each host, its messages, the progress, the time limit."""
+"""Remote commands that copy files, on many hosts at once: messages, progress, the time limit."""
 
 from __future__ import annotations
 
+import math
 import select
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 from launcher.agent.transfer import FileStream
 from launcher.errors import ProtocolError, TransportError
-from launcher.text import byte_size, listed
+from launcher.text import byte_size
 from launcher.transports.base import Hosts, RemoteCommand, for_each
 
 T = TypeVar("T")
@@ -20,8 +21,6 @@ T = TypeVar("T")
 _STALL = 600.0
 #: Seconds between two looks at whether the time is over.
 _LOOK = 0.05
-#: Seconds until a line shows the progress; the next ones come after twice, four times, ... as many.
-_LINE_AFTER = 2.0
 
 
 class Copying:
@@ -30,24 +29,21 @@ class Copying:
     Args:
         commands: run programs of ours on the hosts.
         fanout: how many hosts at once.
-        verb: what is done: ``syncing``, ``collecting``.
-        notify: prints a line; ``None``: nothing is shown.
-        seconds: the time limit; ``None``: there is none.
+        report: gets a line for the user.
+        seconds: the time limit.
     """
 
     def __init__(
         self,
         commands: Hosts,
         fanout: int,
-        verb: str = "",
-        notify: Callable[[str], None] | None = None,
-        seconds: float | None = None,
+        report: Callable[[str], None] = lambda text: None,
+        seconds: float = math.inf,
     ) -> None:
-        self._commands, self._fanout, self._verb, self._notify = commands, fanout, verb, notify
+        self._commands, self._fanout, self.report = commands, fanout, report
         self._began = time.monotonic()
-        self._deadline = float("inf") if seconds is None else self._began + seconds
-        self._show_at = self._began + _LINE_AFTER
-        self._cancelled = threading.Event()
+        self._deadline = self._began + seconds
+        self._cancelled = False
         self._lock = threading.Lock()
         #: Bytes of files, of all hosts together: those to be copied, and those that were.
         self.size = self.moved = 0
@@ -68,36 +64,28 @@ class Copying:
             self.size += size
             self.moved += moved
 
-    def on_all(self, hosts: Sequence[str], work: Callable[[str], T]) -> tuple[dict[str, T], dict[str, str]]:
+    def on_all(
+        self, hosts: Sequence[str], work: Callable[[str], T], step: str
+    ) -> tuple[dict[str, T], dict[str, str]]:
         """Do ``work`` for each host, in a thread.
 
         Args:
             hosts: their names, each once.
             work: called with the host; raises TransportError.
+            step: what is done, for the user.
 
         Returns:
             The results, and the error of each host that failed, which begins with its name.
         """
+
+        def progress() -> str:
+            return f"{step}, {byte_size(self.moved)} of {byte_size(self.size)} so far" if self.size else step
+
         try:
-            done, failed = for_each(hosts, work, print, "", self._fanout, self._look)
+            done, failed = for_each(hosts, work, self.report, progress, self._fanout)
         finally:
-            self._cancelled.set()
+            self._cancelled = True
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
-
-    def _look(self, waiting: Sequence[str]) -> None:
-        if self.is_late:
-            self._cancelled.set()
-        if self._notify is None or time.monotonic() < self._show_at:
-            return
-        so_far = f"{byte_size(self.moved)} of {byte_size(self.size)} so far, " if self.size else ""
-        text = f"{self._verb}: {so_far}waiting for {listed(waiting)}"
-        self._show_at = self._began + 2 * self.seconds
-        self._notify(text)
-
-    def report(self, text: str) -> None:
-        """Print a line."""
-        if self._notify is not None:
-            self._notify(text)
 
     @contextmanager
     def command(self, host: str, entry: str, arguments: object) -> Iterator[Conversation]:
@@ -116,8 +104,12 @@ class Copying:
             command.close()
 
     def check(self, host: str) -> None:
-        """Pass while there is time."""
-        if self._cancelled.is_set():
+        """Pass while there is time.
+
+        Raises:
+            TransportError: the time is over, or Ctrl-C ended the copying.
+        """
+        if self._cancelled or self.is_late:
             raise TransportError(f"{host}: the time limit (--timeout) ended the copying")
 
 
@@ -135,7 +127,7 @@ class Conversation(FileStream):
 
     def __init__(self, copying: Copying, host: str, command: RemoteCommand) -> None:
         super().__init__(host)
-        self._copying, self._host, self._command = copying, host, command
+        self._copying, self._command = copying, command
         self._moved_at = time.monotonic()
 
     def moved(self, size: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from launcher.errors import Fault, JobError
@@ -120,12 +120,19 @@ class CollectRequest(NamedTuple):
         """Whether this task has it."""
         return self.role in ("", task.role) and self.number in (None, task.index)
 
-    def folder(self, task: TaskId, run_dir: str) -> str:
-        """The folder here for one task: its own, unless it is the only one that can be meant."""
-        if self.into is not None and self.number is not None:
-            return os.path.abspath(self.into)
-        top = os.path.join(run_dir, "collected") if self.into is None else self.into
-        return os.path.join(os.path.abspath(top), task.file_stem)
+    def item(self, task: TaskId, host: str, base: str, run_dir: str) -> Item:
+        """What is fetched for one task. Its folder here is its own, unless no other task can be meant.
+
+        Args:
+            task, host: which one, where.
+            base: the folder that it ran in there; empty: the home.
+            run_dir: the run's folder.
+        """
+        path = self.path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
+        into = os.path.join(run_dir, "collected") if self.into is None else self.into
+        if self.into is None or self.number is None:
+            into = os.path.join(into, task.file_stem)
+        return Item(task, host, base, path, os.path.abspath(into))
 
 
 def parse_collects(
@@ -164,25 +171,3 @@ def parse_collects(
     if faults:
         raise JobError(faults)
     return tuple(requests)
-
-
-def items_of(
-    requests: Iterable[CollectRequest],
-    tasks: Sequence[tuple[TaskId, str, str]],
-    run_dir: str,
-    filled: Callable[[str, TaskId], str],
-) -> list[Item]:
-    """What is to be fetched, task by task.
-
-    Args:
-        requests: what the user asked for.
-        tasks: each with its host and the folder it ran in there (empty: the home).
-        run_dir: the run's folder.
-        filled: fills ``{job_name}``, ``{task_index}`` and so on in a path.
-    """
-    return [
-        Item(task, host, base, filled(request.path, task), request.folder(task, run_dir))
-        for request in requests
-        for task, host, base in tasks
-        if request.concerns(task)
-    ]

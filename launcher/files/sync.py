@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import itertools
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.agent.transfer import MAX_ENTRIES, send_entries
+from launcher.agent.transfer import FILE, SYNC_MARK, list_of, send_entries
 from launcher.errors import HostsError, OutOfTime, ProtocolError
 from launcher.files.copying import Conversation, Copying
-from launcher.files.requests import SyncRequest
 from launcher.files.walk import Tree, left_out
-from launcher.protocol import FileEntry, FilesDone, FilesFollow, FilesListed
+from launcher.protocol import FileData, FileEntry, FilesDone, FilesNeeded
 from launcher.text import byte_size, counted, listed
 
-#: Bytes of the list of what a host has, at most.
-_MOST_LISTED = 400 * MAX_ENTRIES
+#: Bytes of a tree's list that are sent in one message.
+_PIECE = 128 * 1024
 
 
 def sync(
@@ -44,20 +43,24 @@ def sync(
         OutOfTime: the same, after the time limit.
     """
     problems: set[tuple[str, str]] = set()
-    asked = [_asked(tree.request) for tree in trees]
+    described, lists = [], []
+    for tree in trees:
+        key = _key(tree.request.folder)
+        described.append({"name": tree.request.name, "remote": tree.request.remote, "key": key})
+        lists.append(zlib.compress(list_of(key, tree.entries.values()).encode("ascii")))
 
     def visit(host: str) -> Sequence[str]:
         names = list((outputs or {}).get(host, ()))
-        arguments = {"job": job, "trees": asked, "outputs": names, "mode": 0o777 if for_all else 0o700}
+        arguments = {"job": job, "trees": described, "outputs": names, "mode": 0o777 if for_all else 0o700}
         with copying.command(host, "receive", arguments) as talk:
-            for tree in trees:
-                _send(copying, talk, tree, lambda path, why: problems.add((path, why)))
+            for tree, data in zip(trees, lists, strict=True):
+                _send(copying, talk, tree, data, lambda path, why: problems.add((path, why)))
             paths: Sequence[str] = talk.get(FilesDone).paths
-            if len(paths) != len(asked) + 1:
+            if len(paths) != len(trees) + 1:
                 raise ProtocolError(f"{len(paths)} paths")
             return paths
 
-    done, failed = copying.on_all(hosts, visit)
+    done, failed = copying.on_all(hosts, visit, "syncing")
     if failed:
         raise (OutOfTime if copying.is_late else HostsError)(failed.values())
     reasons: dict[str, list[str]] = {}
@@ -75,27 +78,21 @@ def sync(
     return done
 
 
-def _asked(request: SyncRequest) -> dict[str, str | None]:
-    """What a host is asked for. The key names the folder here, and what an earlier run from it left."""
-    name = f"{os.uname().nodename}:{request.folder}"
-    key = hashlib.blake2b(os.fsencode(name), digest_size=10).hexdigest()
-    return {"name": request.name, "remote": request.remote, "key": key}
+def _key(folder: str) -> str:
+    """Names a folder of this machine, and what an earlier run from it left on a host."""
+    return hashlib.blake2b(os.fsencode(f"{os.uname().nodename}:{folder}"), digest_size=10).hexdigest()
 
 
-def _send(copying: Copying, talk: Conversation, tree: Tree, problem: Callable[[str, str], None]) -> None:
-    """Send a host what it lacks of a tree."""
-    listed = talk.get(FilesListed)
-    try:
-        columns = json.loads(zlib.decompressobj().decompress(listed.data, _MOST_LISTED))
-        had = {entry.path: entry for entry in (FileEntry(*row) for row in zip(*columns, strict=True))}
-    except (ValueError, TypeError, RecursionError, zlib.error) as error:
-        raise ProtocolError(f"a list of files that can't be read: {error}") from error
-    lacking = [entry for path, entry in tree.entries.items() if had.get(path) != entry]
-    gone = [path for path, entry in had.items() if tree.entries.get(path) != entry]
-    size = sum(entry.size for entry in lacking)
-    copying.add(size)
-    talk.put(FilesFollow(size, tuple(gone)))
-    send_entries(talk, ((f"{tree.request.folder}/{entry.path}", entry) for entry in lacking), problem)
+def _send(
+    copying: Copying, talk: Conversation, tree: Tree, data: bytes, problem: Callable[[str, str], None]
+) -> None:
+    """Send a host the list of a tree, then the entries that it needs."""
+    talk.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
+    for start in range(0, len(data), _PIECE):
+        talk.put(FileData(data[start : start + _PIECE]))
+    needed = [*itertools.compress(tree.entries.values(), talk.get(FilesNeeded).data)]
+    copying.add(sum(entry.size for entry in needed))
+    send_entries(talk, ((f"{tree.request.folder}/{entry.path}", entry) for entry in needed), problem)
     talk.put(FilesDone())
 
 
@@ -110,4 +107,4 @@ def finish(copying: Copying, hosts: Sequence[str], job: str) -> dict[str, str]:
         with copying.command(host, "finish", {"job": job}) as talk:
             talk.get(FilesDone)
 
-    return copying.on_all(hosts, visit)[1]
+    return copying.on_all(hosts, visit, "removing the folders of this run")[1]

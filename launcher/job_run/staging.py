@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from launcher.agent.transfer import OUTPUTS
 from launcher.errors import LaunchError
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
-from launcher.files.requests import Item, items_of, parse_collects, parse_syncs, with_tilde
+from launcher.files.requests import Item, parse_collects, parse_syncs, with_tilde
 from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, left_out, look, special
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
@@ -42,7 +43,6 @@ class Staging:
     def __init__(self, options: Options, planned: Planned) -> None:
         self._options, self._placement, self._other_user = options, planned.placement, planned.other_user
         self._remote = [host.name for host in self._placement.hosts() if host.name not in planned.local]
-        self._notify = None if options.quiet or options.json else print_notice
         self._syncs = parse_syncs(options.sync, options.sources.sync)
         counts = {role.name: role.count for role in options.job.roles}
         self._collects = parse_collects(options.collect, counts, options.sources.collect)
@@ -53,7 +53,7 @@ class Staging:
         #: Hosts whose tasks have their output folders there, not in the run's folder.
         self._output_hosts = self._remote if options.job.output_dirs else []
         #: Hosts with files that could not be collected.
-        self._incomplete: Sequence[str] = ()
+        self._incomplete: Collection[str] = ()
         self._sent = False
 
     @property
@@ -63,11 +63,16 @@ class Staging:
             return ["--sync: nothing is copied: all tasks run on this machine"]
         return special(self._trees)
 
-    def _copying(self, verb: str = "", least: float = 0.0) -> Copying:
-        """``--timeout`` counts for each copy alone."""
+    def _copying(self, seconds: float = math.inf) -> Copying:
+        quiet = self._options.quiet or self._options.json
+        report = (lambda text: None) if quiet else print_notice
+        return Copying(self._commands, self._options.ssh.fanout, report, seconds)
+
+    @property
+    def _timeout(self) -> float:
+        """Seconds that a copy may take: as many as the job."""
         seconds = self._options.job.policy.timeout
-        limit = None if seconds is None or not verb else max(seconds, least)
-        return Copying(self._commands, self._options.ssh.fanout, verb, self._notify, limit)
+        return math.inf if seconds is None else seconds
 
     # ------------------------------------------------------------------ before the job
 
@@ -96,14 +101,14 @@ class Staging:
         Raises:
             TransportError: the disk of a host is full, or a host is lost; ``--timeout`` is over.
         """
-        there = [placed for placed in self._placement.tasks if placed.host.name in self._output_hosts]
         names: dict[str, list[str]] = {host: [] for host in self._output_hosts}
+        there = [placed for placed in self._placement.tasks if placed.host.name in names]
         for placed in there:
             names[placed.host.name].append(placed.task.file_stem)
         paths: Mapping[str, Sequence[str]] = {}
         if self._trees or names:
             # A user that only the container knows must be able to write to the folders for results.
-            copying = self._copying("syncing")
+            copying = self._copying(self._timeout)
             paths = sync(copying, self._remote, self._trees, self._job, names, self._other_user)
         outputs = {p.task: f"{paths[p.host.name][-1]}/{p.task.file_stem}" for p in there}
         self._sent = True
@@ -165,20 +170,25 @@ class Staging:
         """
         if plan is None or not (self._collects or self._output_hosts):
             return True
-        tasks = [(task.task, task.host, task.workdir or "") for task in plan.tasks]
-        items = items_of(self._collects, tasks, paths.root, _filled)
+        items = [
+            request.item(task.task, task.host, task.workdir or "", paths.root)
+            for request in self._collects
+            for task in plan.tasks
+            if request.concerns(task.task)
+        ]
         for task in plan.tasks:
             folder = task.env.get(OUTPUT_DIR)
             if folder and task.host in self._output_hosts:
                 items.append(Item(task.task, task.host, folder, ".", paths.output(task.task)))
-        self._incomplete = [item.host for item in items]  # until they are here: Ctrl-C may come
+        self._incomplete = {item.host for item in items}  # until they are here: Ctrl-C may come
         with self._interrupts.limited("fetching what the job has left"):
-            done = collect(self._copying("collecting", _LEAST_COLLECT), items)
+            results = collect(self._copying(max(self._timeout, _LEAST_COLLECT)), items)
         option = "--collect" if self._collects else "--output-dirs"
-        for text in (*done.remarks, *done.failures):
-            print_notice(f"{option}: {text}")
-        self._incomplete = done.failed
-        return not done.failures
+        for result in results.values():
+            for text in (*result.notices, *result.failures):
+                print_notice(f"{option}: {text}")
+        self._incomplete = {host for host, result in results.items() if result.failures}
+        return not self._incomplete
 
     def _remove(self) -> None:
         """Remove the folders of this run from the hosts, but where not everything could be collected."""
@@ -238,11 +248,6 @@ class Staging:
 def _work_folder(job: str) -> str:
     """The folder of a run on another machine."""
     return f"~/.cache/tf-launcher/work/{job}"
-
-
-def _filled(path: str, task: TaskId) -> str:
-    """A path with the placeholders of a task."""
-    return path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
 
 
 def _with_output_dirs(placement: Placement, folders: Mapping[TaskId, str]) -> Placement:

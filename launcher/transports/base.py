@@ -12,10 +12,8 @@ from launcher.protocol import Message
 from launcher.text import listed
 
 _T = TypeVar("_T")
-#: Seconds until the user sees which hosts are slow, and between two such lines.
-_FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0
-#: Seconds between two calls that show the progress.
-_SHOW = 0.1
+#: Seconds until the user sees which hosts are slow; each further line comes after twice as long.
+_FIRST_NOTICE = 2.0
 
 
 class Link(Protocol):
@@ -137,9 +135,8 @@ def for_each(
     hosts: Iterable[str],
     function: Callable[[str], _T],
     notice: Callable[[str], None],
-    step: str,
+    step: str | Callable[[], str],
     fanout: int = 0,
-    show: Callable[[list[str]], None] | None = None,
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Call a function for all hosts at once, in threads.
 
@@ -147,9 +144,8 @@ def for_each(
         hosts: their names.
         function: gets the name of a host; limits its time itself.
         notice: gets a line for the user while some take long.
-        step: what they do, for that line.
+        step: what they do, for that line, or a function that returns this.
         fanout: how many hosts at once; 0: all.
-        show: instead of ``notice``: gets the hosts that are not done, ten times a second.
 
     Returns:
         The result for each host; and for each host where it raised a `TransportError`, the reason.
@@ -160,14 +156,11 @@ def for_each(
     pool = ThreadPoolExecutor(fanout or len(names) or 1, "host")
     try:
         futures = {name: pool.submit(function, name) for name in names}
-        seconds = _FIRST_NOTICE if show is None else _SHOW
+        seconds = _FIRST_NOTICE
         while wait(futures.values(), seconds).not_done:
             waiting = [name for name in names if not futures[name].done()]
-            if show is not None:
-                show(waiting)
-                continue
-            notice(f"waiting for {listed(waiting)}: {step}")
-            seconds = _NEXT_NOTICE
+            notice(f"waiting for {listed(waiting)}: {step if isinstance(step, str) else step()}")
+            seconds *= 2
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     results: dict[str, _T] = {}

@@ -47,7 +47,7 @@ def synced(tree: Path) -> dict[bytes, tuple[str, int, object]]:
 def arriving(host: LabHost) -> int:
     """Bytes of the files that have arrived, or are arriving, in trees that are not complete."""
     size = 0
-    for tree in (host.there(host.home) / CACHE / "trees").glob("*.new"):
+    for tree in (host.there(host.home) / CACHE / "trees").glob(".tf-launcher-new-*"):
         for path in tree.rglob("*"):
             with suppress(FileNotFoundError):  # renamed in this moment
                 size += 0 if path.is_dir() else path.lstat().st_size

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent import transfer
 from launcher.agent.transfer import FILE, FOLDER, LINK, check_entry
 from launcher.errors import ProtocolError
 from launcher.files import collect as collecting
@@ -29,7 +28,8 @@ def out(tmp_path: Path) -> Path:
 
 
 def fetch(hosts: LocalHosts, *items: Item) -> Collected:
-    return collect(Copying(hosts, 8), items)
+    """What came from the host of the first item."""
+    return collect(Copying(hosts, 8), items)[items[0].host]
 
 
 def item(path: str, into: Path, host: str = "a", base: str = "", task: str = "worker/0") -> Item:
@@ -39,7 +39,8 @@ def item(path: str, into: Path, host: str = "a", base: str = "", task: str = "wo
 def test_a_tree_arrives_as_it_is(hosts: LocalHosts, folder: Path, out: Path):
     result = fetch(hosts, item("project", out / "1", base=str(folder.parent)))
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
-    assert (result.files, result.size, result.remarks, result.failures) == (12, size, [], [])
+    assert (result.files, result.notices, result.failures) == (12, [], [])
+    assert sum(entry.size for entry in result.landings[0].files) == size
     assert (out / "1/project/train.py").stat().st_mtime_ns == (folder / "train.py").stat().st_mtime_ns
     for number, path in enumerate((".", "./", "src/..", str(folder) + "/"), 2):
         fetch(hosts, item(path, out / str(number), base=str(folder)))
@@ -75,7 +76,7 @@ def test_the_line_at_the_end_says_where_to(
     lines: list[str] = []
     both = [item("log", out / "w-0"), item("~/log", out / "w-1", "b")]
     for these in (both[:1], both, [*both, item("log", tmp_path / "x/y")], [item("gone", out)]):
-        collect(Copying(hosts, 8, "collecting", lines.append), these)
+        collect(Copying(hosts, 8, lines.append), these)
     assert [line.rpartition(" in ")[0] for line in lines] == [
         "collected 1 file (1 B) from 1 host into ~/out/w-0",
         "collected 2 files (2 B) from 2 hosts into ~/out",
@@ -85,7 +86,7 @@ def test_the_line_at_the_end_says_where_to(
     assert [(out / f"w-{number}/log").read_text() for number in (0, 1)] == ["a", "b"]
 
 
-def test_what_can_not_be_sent_is_a_remark(open_hosts: LocalHosts, out: Path):
+def test_what_can_not_be_sent_is_a_notice(open_hosts: LocalHosts, out: Path):
     hosts, home = open_hosts, open_hosts.home("a")
     (home / "mix").mkdir()
     os.mkfifo(home / "mix/pipe")
@@ -102,7 +103,7 @@ def test_what_can_not_be_sent_is_a_remark(open_hosts: LocalHosts, out: Path):
     result = fetch(
         hosts, *(item(path, out) for path in ("mix", "nowhere", "no*", "/no/where", "latest", "broken"))
     )
-    assert result.remarks == [
+    assert result.notices == [
         f"a: worker/0: {home}/mix/pipe: neither file, folder nor link: left out",
         f"a: worker/0: {home}/mix/closed: Permission denied",
         f"a: worker/0: 'nowhere' is not there (looked in {home})",
@@ -148,15 +149,16 @@ def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert result.failures == [f"a: 'd/x' can't be put into {out}: File too large"]
-    assert (sorted(os.listdir(out / "d")), result.failed) == (["y", "z"], ["a"])
+    assert sorted(os.listdir(out / "d")) == ["y", "z"]
 
 
 def test_a_host_that_fails_keeps_nothing_from_the_others(out: Path, tmp_path: Path):
     hosts = LocalHosts(tmp_path / "h", b="os.kill(os.getpid(), 9)")
     (hosts.home("a") / "x").write_text("x")
-    result = fetch(hosts, item("x", out), item("x", out, "b"), item("y", out, "b", task="worker/1"))
+    items = (item("x", out), item("x", out, "b"), item("y", out, "b", task="worker/1"))
+    results = collect(Copying(hosts, 8), items)
     killed = "b: the copying there was killed; not fetched: 'x' of worker/0, 'y' of worker/1 (0 files came)"
-    assert (result.files, result.failures, result.failed) == (1, [killed], ["b"])
+    assert (results["a"].files, results["a"].failures, results["b"].failures) == (1, [], [killed])
 
 
 # ---------------------------------------------------------------------- hostile hosts
@@ -199,22 +201,20 @@ sys.stdin.read()
         ("send(FOLLOW, FileEntry('x', 'f', 0, 5), FileData(b'x'), END)", "FilesDone at the wrong moment"),
         ("send(FOLLOW, *[FileEntry(f'x{n}', 'f', 0o644, 5) for n in range(9)])", "FileEntry at the wrong"),
         ("send(FOLLOW, FileData(b''))", "FileData at the wrong moment"),
-        ("send(FileEntry('x', 'f', 0o644, 5))", "more entries or bytes than announced"),
+        ("send(FileEntry('x', 'f', 0o644, 5))", "more bytes than announced"),
         ("send(FilesFollow(-1))", "FilesFollow at the wrong moment"),
         ("send(FOLLOW, FOLLOW)", "FilesFollow at the wrong moment"),
-        ("send(FOLLOW)\nwhile True: send(FileRemark('x' * 100_000))", "too many remarks"),
-        ("send(FOLLOW)\nfor n in range(10**7): send(FileEntry(f'f{n}', 'd', 0o755))", "more entries or"),
+        ("send(FOLLOW)\nwhile True: send(FileNotice('x' * 100_000))", "too many messages"),
+        ("send(FOLLOW)\nfor n in range(10**7): send(FileEntry(f'f{n}', 'd', 0o755))", "too many messages"),
         ("send(FilesFollow(10**15))", "disk full here: 1000 TB are needed at .*, and .*B are free"),
         ("os.write(1, b'\\xff' * 1000)", "a message of type 255"),
-        ("send(FilesListed(b''))", "FilesListed at the wrong moment"),
+        ("send(FilesNeeded(b''))", "FilesNeeded at the wrong moment"),
     ],
 )  # fmt: skip
 def test_a_host_that_lies_harms_nothing_here(
     out: Path, tmp_path: Path, code: str, text: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(collecting, "MAX_ENTRIES", 200)
-    monkeypatch.setattr(transfer, "MAX_ENTRIES", 200)
-
+    monkeypatch.setattr(collecting, "_MOST_MESSAGES", 200)
     before = len(os.listdir("/proc/self/fd"))
     result = fetch(LocalHosts(tmp_path / "h", a=LIE.format(root=str(ROOT), code=code)), item("x", out))
     assert re.search(text, result.failures[0]), result

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import JobError
-from launcher.files.requests import Item, items_of, parse_collects, parse_syncs
+from launcher.files.requests import Item, parse_collects, parse_syncs
 from launcher.job import TaskId
 
 
@@ -124,8 +124,10 @@ def test_items(here: Path):
         (TaskId("worker/0"), "a", "/work"),
         (TaskId("worker/1"), "b", ""),
     ]
-    requests = parse_collects(["log.{i}", "worker=ckpt:out", "worker/1=model:best"], {"ps": 1, "worker": 2})
-    items = items_of(requests, tasks, "/run", lambda path, task: path.replace("{i}", str(task.index)))
+    requests = parse_collects(
+        ["log.{task_index}", "worker=ckpt:out", "worker/1=model:best"], {"ps": 1, "worker": 2}
+    )
+    items = [r.item(*task, "/run") for r in requests for task in tasks if r.concerns(task[0])]
     assert items == [
         Item("ps/0", "a", "/work", "log.0", "/run/collected/ps-0"),
         Item("worker/0", "a", "/work", "log.0", "/run/collected/worker-0"),

@@ -20,6 +20,7 @@ from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, look
+from launcher.transports import base
 from launcher.transports.command import CommandPipe
 from tests.unit.files.conftest import Sync
 from tests.unit.files.hosts import LocalHosts, snapshot
@@ -189,7 +190,7 @@ def test_a_file_that_changes_while_it_is_sent_is_named(
     (folder / "run.sh").unlink()
     lines: list[str] = []
     monkeypatch.setattr(CommandPipe, "send", meddling_send)
-    paths = sync(Copying(hosts, 8, "syncing", lines.append), ("a",), trees, "job1")
+    paths = sync(Copying(hosts, 8, lines.append), ("a",), trees, "job1")
     assert f"--sync: {folder}/run.sh vanished: left out" in lines
     text = f"--sync: {folder}/src/big changed while it was read: the copy may mix old and new content"
     assert (text in lines) == (how != "rewrite once")
@@ -243,7 +244,7 @@ def test_the_oldest_python_will_do(hosts: LocalHosts, bring: Sync, folder: Path,
     tree, _ = bring(folder, f"{folder}:there")
     assert synced(tree) == snapshot(folder)
     items = [Item("worker/0", "a", str(tree), "s*c", str(tmp_path / "out"))]
-    assert collect(Copying(hosts, 1), items).files == 3
+    assert collect(Copying(hosts, 1), items)["a"].files == 3
     assert finish(Copying(hosts, 8), ("a",), "job1") == {}
 
 
@@ -331,15 +332,15 @@ def test_cancelling_ends_at_once_and_shows_no_success(
     trees = trees_of(folder)
     lines: list[str] = []
     with pytest.raises(OutOfTime) as caught:
-        sync(Copying(hosts, 2, "syncing", lines.append, 0.3), ("a", "b", "c"), trees, "job1")
+        sync(Copying(hosts, 2, lines.append, 0.3), ("a", "b", "c"), trees, "job1")
     assert list(caught.value.faults) == [f"{h}: the time limit (--timeout) ended the copying" for h in "abc"]
 
     def interrupt(text: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(copying_module, "_LINE_AFTER", 0.0)
+    monkeypatch.setattr(base, "_FIRST_NOTICE", 0.05)
     with pytest.raises(KeyboardInterrupt):
-        sync(Copying(hosts, 2, "syncing", interrupt), ("a", "b", "c"), trees, "job1")
+        sync(Copying(hosts, 2, interrupt), ("a", "b", "c"), trees, "job1")
     assert not lines
     assert not any((hosts.cache(host) / "work/job1/project").exists() for host in "abc")
 

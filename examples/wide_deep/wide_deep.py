@@ -20,7 +20,6 @@ from typing import Any
 import model
 
 from launcher import TFCluster, TFParallel, compat
-from launcher.feed.remote.readers import write_records
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -118,12 +117,18 @@ def score(args: dict[str, str], ctx: Any) -> dict[str, Any]:
 
 def write_shards(folder: str) -> tuple[list[str], list[str], int]:
     """The list of people as TFRecord shards: for training, for testing, and how many records train."""
+    import tensorflow as tf
+
     os.makedirs(folder, exist_ok=True)
     people = titanic.passengers()
     count = TRAIN_SHARDS + TEST_SHARDS
     paths = [os.path.join(folder, f"people-{n:02}-of-{count:02}.tfrecord") for n in range(count)]
-    sizes = [write_records(path, map(model.example_of, people[n::count])) for n, path in enumerate(paths)]
-    return paths[:TRAIN_SHARDS], paths[TRAIN_SHARDS:], sum(sizes[:TRAIN_SHARDS])
+    for n, path in enumerate(paths):
+        with tf.io.TFRecordWriter(path) as writer:
+            for person in people[n::count]:
+                writer.write(model.example_of(person))
+    records = sum(len(people[n::count]) for n in range(TRAIN_SHARDS))
+    return paths[:TRAIN_SHARDS], paths[TRAIN_SHARDS:], records
 
 
 def main() -> None:

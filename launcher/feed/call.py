@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 
 from launcher.errors import FeedError, FeedTimeout
 from launcher.feed.channel import Chunker, Partition, WorkerChannel
-from launcher.feed.sources import Piece, piece_of, run_user_code
+from launcher.feed.sources import piece_of, run_user_code
 from launcher.text import Waiting, listed
 
 #: Bytes of partitions that cannot be iterated again, kept in case that a task is lost.
 MOST_KEPT = 512 << 20
 #: Bytes of results that wait to be taken, and for each of them: beyond, no more rows are sent.
 MOST_RESULTS, _RESULT = 32 << 20, 64
+#: The key of partitions that any task may get.
+_ANY = ""
 #: Equal batches: rounds that the fastest task may be ahead of the slowest.
 _AHEAD = 32
 IN_STEP = "equal batches are for all tasks or for none"
@@ -104,16 +106,15 @@ class FeedCall:
         self._reading = self._exhausted = False
         self._made = 0
         self._served: set[str] = set()
-        #: Partitions that are not finished, or have results to be taken; those to be fed again.
+        #: Partitions that are not finished, or have results to be taken.
         self._partitions: dict[int, Partition] = {}
-        self._again: dict[int, Partition] = {}
-        #: Equal batches: those that are not sent, of each task that takes rows.
+        #: Those of them that no task has: equal batches, by task; those to be fed again, by `_ANY`.
+        self._queues: defaultdict[str, dict[int, Partition]] = defaultdict(dict)
         self._in_step = in_step
-        self._batches: dict[str, deque[Piece]] = {task: deque() for task in feed.tasks if in_step}
         #: Results: the partition that the next ones belong to, bytes that wait.
         self._next = self._result_bytes = 0
-        # Whether some task takes no more rows, and whether it had some then.
-        self._refused = any(channel.terminated for channel in feed.channels.values())
+        # Tasks that take no more rows, and whether rows were dropped with that.
+        self._refused = {name for name, channel in feed.channels.items() if channel.terminated}
         self._dropped = False
         self._returned = {name for name, channel in feed.channels.items() if channel.returned}
         #: The thread that waits for the end, or takes results.
@@ -128,11 +129,10 @@ class FeedCall:
         """Whether there is a partition for a task now: it waits for rows, or has the fewest unread ones."""
         if self.over or self.error is not None or not channel.has_room:
             return False
-        readable = not (self._exhausted or self._reading)
+        waiting, readable = self._queue(channel), not (self._exhausted or self._reading)
         if self._in_step:
-            readable &= max(map(len, self._batches.values()), default=0) < _AHEAD
-            return channel.task in self._batches and (readable or bool(self._batches[channel.task]))
-        if not (self._again or readable) or not self.permits(min(self._again, default=self._made)):
+            return bool(waiting) or (readable and max(map(len, self._queues.values())) < _AHEAD)
+        if not (waiting or readable) or not self.permits(min(waiting, default=self._made)):
             return False
         if not self._gathered():
             return channel.task not in self._served
@@ -146,11 +146,11 @@ class FeedCall:
         head = self._partitions.get(self._next)
         if number == self._next:
             return not (head and head.results)
-        return self._next in self._again  # it needs a task that has room
+        return self._next in self._queues[_ANY]  # it needs a task that has room
 
-    def all_given(self, task: str) -> bool:
+    def all_given(self, channel: WorkerChannel) -> bool:
         """Whether there is no partition for a task to begin with, as far as is known."""
-        return self._exhausted and not self._again and not self._batches.get(task)
+        return self._exhausted and not self._queue(channel)
 
     def take(self, channel: WorkerChannel) -> Partition | None:
         """The next partition of a task; ``None``: it has to ask again. Reads the source, the user's code."""
@@ -158,13 +158,8 @@ class FeedCall:
             if not self.offers(channel):
                 return None
             self._served.add(channel.task)
-            if self._again:
-                partition = self._again.pop(min(self._again))
-                channel.add(partition)
+            if (partition := self._next_partition(channel)) is not None:
                 return partition
-            if batches := self._batches.get(channel.task):
-                self.feed.wake()  # the source may be read again
-                return self._partition(batches.popleft(), channel)
             self._reading = True
         item, error = run_user_code(lambda: next(self._source, None))
         with self.feed.lock:
@@ -174,22 +169,35 @@ class FeedCall:
                 self.fail(error)
             if self.over:
                 self._source.close()
-            self._exhausted = item is None
-            self.changed()
-            if item is None or self.over:
                 return None
-            if isinstance(item, Piece):
-                return self._partition(item, channel)
-            for task, block in zip(self.feed.tasks, item, strict=True):
-                if task in self._batches:
-                    self._batches[task].append(piece_of(block))
-            return None
+            self._exhausted = item is None
+            if item is not None:
+                self._add(item)
+            self.changed()
+            return self._next_partition(channel)
 
-    def _partition(self, piece: Piece, channel: WorkerChannel) -> Partition:
-        partition = Partition(self, self._made, piece, keep=not self.feed.exactly_once)
-        self._made += 1
-        self._partitions[partition.number] = partition
+    def _queue(self, channel: WorkerChannel) -> dict[int, Partition]:
+        """The partitions that wait for this task."""
+        return self._queues[channel.task if self._in_step else _ANY]
+
+    def _add(self, item: Any) -> None:
+        """Partitions of what the source has given: a piece, or a round of blocks, one for each task."""
+        tasks = self.feed.tasks if self._in_step else [_ANY]
+        for task, piece in zip(tasks, map(piece_of, item) if self._in_step else [item], strict=True):
+            if task in self._refused:
+                self._dropped = True
+                continue
+            partition = Partition(self, self._made, piece)
+            self._partitions[self._made] = self._queues[task][self._made] = partition
+            self._made += 1
+
+    def _next_partition(self, channel: WorkerChannel) -> Partition | None:
+        """Give a task the first partition that waits for it."""
+        if not (waiting := self._queue(channel)):
+            return None
+        partition = waiting.pop(min(waiting))
         channel.add(partition)
+        self.feed.wake()  # the source may be read again
         return partition
 
     def _gathered(self) -> bool:
@@ -228,8 +236,10 @@ class FeedCall:
 
     def refused(self, channel: WorkerChannel) -> None:
         """A task takes no more rows."""
-        self._refused = True
-        self._dropped |= bool(self._batches.pop(channel.task, ()))
+        self._refused.add(channel.task)
+        for number in self._queues.pop(channel.task, ()):
+            del self._partitions[number]
+            self._dropped = True
         if channel.returned:
             self._returned.add(channel.task)
         self.changed()
@@ -250,7 +260,7 @@ class FeedCall:
                         "it had not consumed all of its rows, and exactly_once=True: they are not fed again"
                     )
                 partition.restart()
-                self._again[partition.number] = partition
+                self._queues[_ANY][partition.number] = partition
             except FeedError as error:
                 self.fail(FeedError(f"{loss or 'a task takes no more rows'}; {error}"))
         self.changed()
@@ -272,7 +282,7 @@ class FeedCall:
         """Nothing more is sent."""
         self.over = True
         self._partitions.clear()
-        self._again.clear()
+        self._queues.clear()
         if not self._reading:
             self._source.close()  # ends the thread that reads ahead, if there is one
         for channel in self.feed.channels.values():
@@ -288,8 +298,8 @@ class FeedCall:
     def consumed(self) -> bool:
         """Whether there is nothing left to wait for."""
         if self._refused and not self._wanting():  # partitions to be fed again are not wanted
-            return bool(self.feed.alive) or len(self._partitions) == len(self._again)
-        return self._exhausted and not self._partitions and not any(self._batches.values())
+            return bool(self.feed.alive) or len(self._partitions) == len(self._queues[_ANY])
+        return self._exhausted and not self._partitions
 
     def remains(self) -> str:
         """The warning if a function has returned before all rows of `train` were read; empty: it has not."""

@@ -91,11 +91,10 @@ class Partition:
     Args:
         call: feeds it.
         number: from 0.
-        piece: gives its rows.
-        keep: keep the chunks if the piece cannot give its rows a second time.
+        piece: gives its rows; if it can do so only once, the chunks are kept.
     """
 
-    def __init__(self, call: FeedCall, number: int, piece: Piece, keep: bool) -> None:
+    def __init__(self, call: FeedCall, number: int, piece: Piece) -> None:
         self.call = call
         self.number = number
         #: Results in order that were not taken yet; of how many bytes.
@@ -105,10 +104,9 @@ class Partition:
         #: Whether all its rows are consumed, or answered.
         self.done = False
         self._piece = piece
-        self._keep = keep and not piece.repeatable
-        self._kept: list[Chunk] = []
+        #: Chunks kept for a second time; ``None``: the piece can give its rows again, or they are too many.
+        self._kept: list[Chunk] | None = None if piece.repeatable else []
         self._fresh: Iterator[Chunk] | None = None
-        self._forgotten = False
         #: The number of results known from all tasks.
         self._known = 0
         self._begin()
@@ -128,12 +126,12 @@ class Partition:
             frames.check_size([code], f"the callable of partition {self.number}")
             yield Chunk(None, len(code) + _CODE_WEIGHT, [code])
             return
-        yield from list(self._kept)
-        if self._fresh is None or not self._keep:
+        yield from list(self._kept or ())
+        if self._fresh is None or self._piece.repeatable:
             self._fresh = self.call.chunker.chunks(self._piece)
         for chunk in self._fresh:
-            if self._keep:
-                self._kept.append(chunk)
+            if (kept := self._kept) is not None:
+                kept.append(chunk)
                 self.kept_bytes += chunk.weight
             yield chunk
 
@@ -180,7 +178,7 @@ class Partition:
         Raises:
             FeedError: its rows are gone.
         """
-        if self._forgotten:
+        if self._kept is None and not self._piece.repeatable:
             raise FeedError(
                 f"partition {self.number} can't be fed again: it can be iterated only once, and is too "
                 "big to be kept; feed lists, callables that read the data, or smaller partitions"
@@ -189,8 +187,7 @@ class Partition:
 
     def forget(self) -> None:
         """Drop what is kept for a second time."""
-        self._keep, self._kept, self.kept_bytes = False, [], 0
-        self._forgotten = True
+        self._kept, self.kept_bytes = None, 0
 
 
 class WorkerChannel:
@@ -396,7 +393,7 @@ class WorkerChannel:
                 elif call is not None and self._opened:
                     if call.offers(self):
                         return call
-                    if call.all_given(self.task) and not self._flushed:
+                    if call.all_given(self) and not self._flushed:
                         self._flushed = True
                         return frames.Kind.FLUSH
                 if call is None and self.feed.finished and not self._end_sent:

@@ -7,12 +7,12 @@ user's code runs.
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -20,12 +20,11 @@ from launcher.errors import FeedError
 from launcher.feed.call import IN_STEP, LOOK, Ended, Feed, FeedCall
 from launcher.feed.channel import WorkerChannel
 from launcher.feed.listener import Peer
-from launcher.feed.remote.frames import Kind, send_frame
 from launcher.feed.sources import pieces_of, rounds
 from launcher.text import Waiting
 
-#: Seconds for a thread to end, for a task to take a refusal.
-_THREAD, _REFUSAL = 2.0, 2.0
+#: Seconds for a thread to end.
+_THREAD = 2.0
 _OVER = "the driver feeds no more rows"
 
 
@@ -73,22 +72,16 @@ class Feeder:
     def add(self, peer: Peer) -> None:
         """Take over a connection on which a task opens a feed."""
         with self._lock:
-            refusal = self._refusal(peer)
-            if not refusal:
-                self._ended.pop(peer.task, None)
-                feed = self._feeds[peer.feed]
-                if (old := feed.channels.pop(peer.task, None)) is not None:
-                    old.close("the feed was opened again")
-                feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.sock)
-                feed.wake()
+            if refusal := self._refusal(peer):
+                no_feed = replace(next(iter(self._feeds.values())), call=None)
+                WorkerChannel(no_feed, peer.task, peer.sock).close(refusal)
                 return
-        with peer.sock as sock, suppress(OSError):  # the task may have ended
-            sock.settimeout(_REFUSAL)
-            send_frame(sock, Kind.GONE, [refusal.encode()])
-            sock.shutdown(socket.SHUT_WR)
-            for _ in range(16):  # what the task has sent: unread, it would reset the connection
-                if not sock.recv(1 << 16):
-                    break
+            self._ended.pop(peer.task, None)
+            feed = self._feeds[peer.feed]
+            if (old := feed.channels.pop(peer.task, None)) is not None:
+                old.close("the feed was opened again")
+            feed.channels[peer.task] = WorkerChannel(feed, peer.task, peer.sock)
+            feed.wake()
 
     def _refusal(self, peer: Peer) -> str:
         """Why a task may not open a feed; empty: it may."""

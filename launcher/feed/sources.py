@@ -165,7 +165,7 @@ def _row_pieces(data: Iterable[Any], per_partition: int | None, workers: int) ->
     iterator = iter(data)
     if per_partition:
         return map(piece_of, iter(lambda: list(islice(iterator, per_partition)), []))
-    return map(piece_of, groups(iterator))
+    return map(piece_of, groups_in_time(iterator))
 
 
 def _partition_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
@@ -248,8 +248,19 @@ def run_user_code(call: Callable[[], Result]) -> tuple[Result | None, Exception 
         return None, FeedError(f"reading the rows ended with {type(error).__name__}: {error}")
 
 
-def groups(rows: Iterator[Any], most: int = GROUP_BYTES) -> Iterator[list[Any]]:
-    """All rows in lists of about ``most`` bytes, or of those that came within a second.
+def groups(rows: Iterator[Any], most: int) -> Iterator[list[Any]]:
+    """All rows in lists of about ``most`` bytes; waits for each row."""
+    group: list[Any] = []
+    for full in _fill(group, rows, most):
+        if full:
+            yield group[:]
+            group.clear()
+    if group:
+        yield group
+
+
+def groups_in_time(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    """All rows in lists of about `GROUP_BYTES`, or of those that came within a second.
 
     ``next`` of a user's generator cannot be interrupted, so a thread iterates, one group ahead at most.
 
@@ -261,18 +272,11 @@ def groups(rows: Iterator[Any], most: int = GROUP_BYTES) -> Iterator[list[Any]]:
     ended: list[Exception | None] = []
 
     def read() -> None:
-        weight, step = 0, 1
-        for row in rows:
-            group.append(row)
-            bytes_each = max(1, _weight(row))
-            more = max(0, min(step, (most - weight) // bytes_each) - 1)
-            group.extend(islice(rows, more))  # each can be taken as soon as it comes
-            weight, step = weight + (1 + more) * bytes_each, min(2 * step, _STEP)
-            if weight >= most or len(group) >= _ROWS:
+        for full in _fill(group, rows, GROUP_BYTES):  # each row can be taken as soon as it comes
+            if full:
                 taken.clear()
                 ready.set()
                 taken.wait()
-                weight, step = 0, 1
             if left.is_set():
                 return
 
@@ -298,6 +302,24 @@ def groups(rows: Iterator[Any], most: int = GROUP_BYTES) -> Iterator[list[Any]]:
     finally:
         left.set()
         taken.set()
+
+
+def _fill(group: list[Any] | deque[Any], rows: Iterator[Any], most: int) -> Iterator[bool]:
+    """Append rows to a group, up to `_STEP` at a time; gives after each step whether the group is full.
+
+    The caller empties a full group, of about ``most`` bytes or `_ROWS` rows, before it goes on.
+    """
+    weight, step = 0, 1
+    for row in rows:
+        group.append(row)
+        bytes_each = max(1, _weight(row))
+        more = max(0, min(step, (most - weight) // bytes_each) - 1)
+        group.extend(islice(rows, more))
+        weight, step = weight + (1 + more) * bytes_each, min(2 * step, _STEP)
+        full = weight >= most or len(group) >= _ROWS
+        yield full
+        if full:
+            weight, step = 0, 1
 
 
 def _weight(row: Any) -> int:

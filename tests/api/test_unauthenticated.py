@@ -90,13 +90,6 @@ def test_a_task_with_the_key_is_accepted(lab: Lab, route: str):
     assert not any("127.0.0.1" in address for address in lab.listener.addresses)
 
 
-def test_a_wrong_key_is_rejected(lab: Lab):
-    with pytest.raises(ConnectError, match="cannot be reached"):
-        lab.connector(key=b"x" * 32).connect("member", timeout=0.0)
-    assert soon(lambda: lab.notices) and not lab.peers
-    assert lab.notices[0].startswith("rejected a connection with a wrong key")
-
-
 def test_the_driver_must_prove_that_it_has_the_key(tmp_path: Path):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "pretend"))

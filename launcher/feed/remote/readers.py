@@ -1,8 +1,8 @@
 """Readers of data files: text, CSV, TFRecord. They run in the driver, or are sent to a task and run there.
 
 Files named ``*.gz`` are unpacked. TFRecord files are read without TensorFlow: a record is its length (u64,
-little endian), the masked CRC-32C of those eight bytes, the record, and its masked CRC-32C. The checksums of
-lengths are always compared, those of records if google-crc32c is installed.
+little endian), the masked CRC-32C of those eight bytes, the record, and its masked CRC-32C. The checksums are
+compared if google-crc32c is installed.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import csv
 import gzip
 import io
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from functools import lru_cache
 from itertools import chain
 from typing import IO, Any, NamedTuple
 
 from launcher.errors import LaunchError
 
-#: Bytes read at once.
-_READ = 1 << 20
+#: Characters read at once.
+_READ = 1 << 18
 _LENGTH, _SUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEAD = _LENGTH.size + _SUM.size
 #: Bytes of a record; TensorFlow's own writer stays far below.
@@ -49,8 +48,9 @@ class TextReader(NamedTuple):
 
     def _lines(self) -> Iterator[list[str]]:
         with _text(self.path, self.encoding) as file:
-            while lines := file.readlines(_READ):
-                yield [line.rstrip("\n") for line in lines]
+            while text := file.read(_READ):
+                lines = (text + file.readline()).split("\n")
+                yield lines if lines[-1] else lines[:-1]
 
 
 class CsvReader(NamedTuple):
@@ -105,27 +105,34 @@ class RecordReader(NamedTuple):
         OSError: the file cannot be read.
     """
 
-    #: Whether the checksums of the records are compared, if google-crc32c is installed.
+    #: Whether the checksums are compared, if google-crc32c is installed.
     check: bool = True
     path: str = ""
 
     def __call__(self) -> Iterator[bytes]:
         """Read them."""
-        check = self.check and _fast_crc32c() is not None
+        crc32c = _crc32c() if self.check else None
+
+        def is_right(data: bytes, checksum: bytes) -> bool:
+            """Whether this is the checksum of these bytes, as it is stored: rotated, and a constant added."""
+            if crc32c is None:
+                return True
+            crc = crc32c(data)
+            return _SUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) == checksum
+
         with _opened(self.path) as file:
             at = 0
             while head := file.read(_HEAD):
-                size = int(_LENGTH.unpack_from(head)[0]) if len(head) == _HEAD else 0
-                if len(head) == _HEAD and (
-                    head[_LENGTH.size :] != _masked(head[: _LENGTH.size]) or size > _MOST
-                ):
+                whole = len(head) == _HEAD
+                size = int(_LENGTH.unpack_from(head)[0]) if whole else 0
+                if size > _MOST or (whole and not is_right(head[: _LENGTH.size], head[_LENGTH.size :])):
                     kind = "damaged" if at else "not a TFRecord file"
-                    raise BrokenFile(f"{self.path}: {kind}: the checksum of the length at byte {at} is wrong")
+                    raise BrokenFile(f"{self.path}: {kind}: the length of the record at byte {at} is wrong")
                 content = file.read(size + _SUM.size)
-                if len(head) < _HEAD or len(content) < size + _SUM.size:
+                if not whole or len(content) < size + _SUM.size:
                     raise BrokenFile(f"{self.path}: cut off within the record at byte {at}")
                 record = content[:size]
-                if check and content[size:] != _masked(record):
+                if not is_right(record, content[size:]):
                     raise BrokenFile(
                         f"{self.path}: damaged: the checksum of the record at byte {at} is wrong"
                     )
@@ -133,37 +140,8 @@ class RecordReader(NamedTuple):
                 at += _HEAD + len(content)
 
 
-def write_records(path: str, records: Iterable[bytes]) -> int:
-    """Write a TFRecord file; returns the number of records.
-
-    Args:
-        path: packed if it ends in ``.gz``.
-        records: the bytes of each, as ``example.SerializeToString()`` gives them.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    count = 0
-    with _opened(path, "wb") as file:
-        for record in records:
-            length = _LENGTH.pack(len(record))
-            file.write(b"".join((length, _masked(length), record, _masked(record))))
-            count += 1
-    return count
-
-
-def crc32c(data: bytes) -> int:
-    """The CRC-32C (Castagnoli) of these bytes; slow without google-crc32c."""
-    if (fast := _fast_crc32c()) is not None:
-        return int(fast(data))
-    crc, table = 0xFFFFFFFF, _table()
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ 0xFFFFFFFF
-
-
-@lru_cache(maxsize=None)
-def _fast_crc32c() -> Callable[[bytes], int] | None:
+def _crc32c() -> Callable[[bytes], int] | None:
+    """The CRC-32C (Castagnoli) of bytes; ``None``: google-crc32c is not installed."""
     try:
         from google_crc32c import value
     except ImportError:
@@ -171,24 +149,9 @@ def _fast_crc32c() -> Callable[[bytes], int] | None:
     return value  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=None)
-def _table() -> list[int]:
-    """The change of the register by each byte."""
-    table = list(range(256))
-    for _ in range(8):
-        table = [(byte >> 1) ^ (0x82F63B78 if byte & 1 else 0) for byte in table]
-    return table
-
-
-def _masked(data: bytes) -> bytes:
-    """The checksum as it is stored: rotated, and a constant added."""
-    crc = crc32c(data)
-    return _SUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _opened(path: str, mode: str = "rb") -> IO[bytes]:
+def _opened(path: str) -> IO[bytes]:
     """The bytes of a file, unpacked if its name ends in ``.gz``."""
-    file: Any = gzip.open(path, mode) if path.endswith(".gz") else open(path, mode)  # noqa: SIM115
+    file: Any = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # noqa: SIM115
     return file  # type: ignore[no-any-return]
 
 

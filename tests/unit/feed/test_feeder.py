@@ -212,6 +212,16 @@ def test_equal_batches_need_all_tasks(tmp_path: Path):
             lab.feeder.train([1], equal="drop", batch_size=1)
 
 
+def test_equal_batches_after_a_task_has_called_terminate(tmp_path: Path):
+    with Lab(tmp_path) as lab:
+        [got], other = lab.read(1, batch=4), lab.feed(1)
+        lab.run(lambda: other.next_batch(4) and other.terminate())
+        for _ in range(2):
+            lab.feeder.train(list(range(4000)), equal="drop", batch_size=4, feed_timeout=20)
+        lab.finish()
+    assert [len(batch) for batch in got if batch] == [4] * 1000
+
+
 # ---------------------------------------------------------------------------------------- results
 
 
@@ -224,6 +234,14 @@ def test_one_result_for_each_row_in_order(tmp_path: Path, rows: int):
         data = [lambda n=n: range(n, n + 999) for n in range(0, 4995, 999)]
         assert list(lab.feeder.inference(data)) == [2 * row for row in range(4995)]
         lab.finish()
+
+
+def test_results_that_are_tuples_with_arrays(tmp_path: Path):
+    with Lab(tmp_path, 1) as lab:
+        lab.answer(lambda row: (numpy.full(3, row), row), 1)
+        results = list(lab.feeder.inference(range(150)))
+        lab.finish()
+    assert [(list(array), row) for array, row in results] == [([n] * 3, n) for n in range(150)]
 
 
 def test_a_batch_of_inference_ends_with_its_partition(tmp_path: Path):
@@ -397,18 +415,6 @@ def test_a_function_that_wants_no_more_gets_no_row_after_a_break(tmp_path: Path)
         assert sorted(got) == list(range(60))
 
 
-def test_functions_that_return_early_are_named(tmp_path: Path):
-    with Lab(tmp_path) as lab:
-        feeds = [lab.feed(worker) for worker in (0, 1)]
-        fed = lab.run(lab.feeder.train, rows(range(1000)))
-        assert [len(feed.next_batch(10)) for feed in feeds] == [10, 10]
-        data_feed.end_all()
-        fed.join(20)
-        lab.finish()
-    text = "worker/0, worker/1 returned before reading all rows; call feed.terminate() if that is intended"
-    assert lab.notices == [f"feed 'input': {text}"]
-
-
 # ---------------------------------------------------------------------------------------- errors
 
 
@@ -450,8 +456,6 @@ def test_calls_that_are_refused(tmp_path: Path):
             lab.feeder.train([1], equal="drop")
         with pytest.raises(FeedError, match="there is no such feed; there is input"):
             lab.feed(qname_in="other").next_batch(1)
-        with pytest.raises(FeedError, match="worker/5 is not fed; fed are worker/0"):
-            lab.feed(5).next_batch(1)
         lab.answer(double, 1)
         results = lab.feeder.inference(range(10))
         next(results)

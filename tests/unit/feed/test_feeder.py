@@ -215,9 +215,11 @@ def test_equal_batches_need_all_tasks(tmp_path: Path):
 def test_equal_batches_after_a_task_has_called_terminate(tmp_path: Path):
     with Lab(tmp_path) as lab:
         [got], other = lab.read(1, batch=4), lab.feed(1)
-        lab.run(lambda: other.next_batch(4) and other.terminate())
-        for _ in range(2):
-            lab.feeder.train(list(range(4000)), equal="drop", batch_size=4, feed_timeout=20)
+        fed = lab.run(lab.feeder.train, list(range(4000)), equal="drop", batch_size=4)
+        assert len(other.next_batch(4)) == 4
+        other.terminate()
+        fed.join(20)
+        lab.feeder.train(list(range(4000)), equal="drop", batch_size=4)
         lab.finish()
     assert [len(batch) for batch in got if batch] == [4] * 1000
 

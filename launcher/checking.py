@@ -48,20 +48,14 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-class Offset(NamedTuple):
-    """How far the clock of a host is ahead of this machine's, and the error of that, both in seconds."""
-
-    seconds: float
-    uncertainty: float
-
-
 class HostReport(NamedTuple):
     """What a host reports about itself."""
 
     host: Host
     #: See `launcher.agent.checks`.
     facts: Mapping[str, Any]
-    offset: Offset
+    #: Seconds by which its clock is ahead of this machine's.
+    clock: float
 
     def version(self, package: str) -> str:
         """The version of a package that the tasks' Python would import; empty: it is not installed."""
@@ -269,14 +263,13 @@ def _minor(version: str) -> str:
 
 
 def _clocks(reports: Sequence[HostReport]) -> Iterator[Finding]:
-    """Clocks that are off from most others, ours among them, by more than the measurement may be wrong."""
-    times = sorted([report.offset.seconds for report in reports] + [0.0])
+    """Clocks that are off from most others, this machine's among them."""
+    times = sorted([report.clock for report in reports] + [0.0])
     usual, others = (times[len(times) // 2], "the others") if len(reports) > 1 else (0.0, "this machine's")
     for report in reports:
-        off = report.offset.seconds - usual
-        certain = abs(off) - report.offset.uncertainty
-        if certain > _ODD_CLOCK:
-            severity = PROBLEM if certain > _WRONG_CLOCK else WARNING
+        off = report.clock - usual
+        if abs(off) > _ODD_CLOCK:
+            severity = PROBLEM if abs(off) > _WRONG_CLOCK else WARNING
             seen = f"its clock is {duration(abs(off))} {'ahead of' if off > 0 else 'behind'} {others}"
             advice = "let it be set from the network: `timedatectl set-ntp true`"
             yield Finding(severity, "clock", (report.host.name,), seen, advice)

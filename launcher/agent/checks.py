@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -74,27 +73,24 @@ _RESULTS: Dict[str, Tuple[Type[Exception], ...]] = {
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EADDRNOTAVAIL)
 
 
-def main(_: object) -> int:
+def main(_: object) -> None:
     """Answer requests until stdin ends; that kills this process and the commands it runs."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    steps: Dict[str, Callable[[Json], Json]] = {
-        "clock": lambda _: {"at": time.time()},
-        "look": lambda request: {"facts": _facts(request), **_listen(request)},
-        "connect": _connect,
-    }
-    requests: "queue.SimpleQueue[Json]" = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(requests,), daemon=True).start()
-    while True:
-        request = requests.get()
-        print(json.dumps(steps[request["do"]](request)), flush=True)
-
-
-def _read(requests: "queue.SimpleQueue[Json]") -> None:
-    with os.fdopen(0, "rb", closefd=False) as lines:
-        for line in lines:
-            requests.put(json.loads(line))
+    with open(0, "rb", closefd=False) as requests:
+        for line in requests:
+            threading.Thread(target=_answer, args=(json.loads(line),), daemon=True).start()
     os.killpg(0, signal.SIGKILL)
+
+
+def _answer(request: Json) -> None:
+    if request["do"] == "clock":
+        answer: Json = {"at": time.time()}
+    elif request["do"] == "look":
+        answer = {"facts": _facts(request), **_listen(request)}
+    else:
+        answer = _connect(request)
+    print(json.dumps(answer), flush=True)
 
 
 def _together(jobs: Sequence[Callable[[], Json]], seconds: float, late: Sequence[Json]) -> List[Json]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from launcher.checking import PROBLEM, WARNING, Finding, HostReport, Offset, Pair, findings
+from launcher.checking import PROBLEM, WARNING, Finding, HostReport, Pair, findings
 from launcher.cli.tables import print_table
 from launcher.config.hostfile import read_hosts
 from launcher.config.values import argument, positive_duration
@@ -44,7 +44,7 @@ _ENTRY = "launcher.agent.checks:main"
 #: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
 _CONNECT, _MARGIN = 5.0, 5.0
 #: Parts of a look at a host, each with a time limit of its own.
-_PARTS = 4
+_PARTS = 3
 #: Seconds between two looks at a host that takes no bytes, and bytes of an answer.
 _LOOK, _LONGEST = 0.05, 4 << 20
 #: To this number of hosts each host connects: itself and the next ones in the list.
@@ -148,8 +148,7 @@ def _ask(
         asked = time.time()
         clock = _exchange(command, {"do": "clock"}, args.timeout)["at"]
         came = time.time()
-        offset = Offset(float(clock) - (asked + came) / 2, max(0.0, came - asked) / 2)
-        return HostReport(host, answer["facts"], offset)
+        return HostReport(host, answer["facts"], clock=float(clock) - (asked + came) / 2)
 
     def connect(name: str) -> list[Pair]:
         names = list(reports)
@@ -263,7 +262,7 @@ def _as_json(hosts: Sequence[Host], asked: Asked, found: Sequence[Finding], code
                 "name": host.name,
                 "address": host.shown_address,
                 "error": asked.failed.get(host.name),
-                "clock": report and report.offset._asdict(),
+                "clock": report and report.clock,
                 "facts": report and report.facts,
             }
             for host, report in rows

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from launcher.job import Host, JobSpec, Placement
 from launcher.transports.base import Link, Opener
 from launcher.transports.docker.container import Container, Mount, container_name
-from launcher.transports.docker.hosts import DockerHosts
+from launcher.transports.docker.hosts import DockerHosts, docker_hosts
 from launcher.transports.docker.options import DockerOptions
 from launcher.transports.machines import Launch, Planned, Request
 from tests.docker.engine import BASE, Engine
@@ -31,11 +31,13 @@ _ENTERED = ("--pid", "--mount", "--net", "--uts")
 _EMPTY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
 
 
-def containers(job: str, planned: Sequence[Container], notices: list[str]) -> DockerHosts:
+def containers(
+    job: str, planned: Sequence[Container], notices: list[str]
+) -> AbstractContextManager[DockerHosts]:
     """The containers of a launch at the engine of this machine."""
     spec = JobSpec(())
     details = Planned(spec, Placement(()), details=planned)
-    return DockerHosts(
+    return docker_hosts(
         Launch(job, Request(spec, ()), details, DockerOptions(BASE), notices.append, lambda: None)
     )
 

@@ -101,7 +101,7 @@ def test_a_context_with_tls(over_tls: dict[str, str], launch: Launch):
 def test_what_is_not_there(over_ssh: dict[str, str], launch: Launch, tmp_path: Path):
     ended = launch("--docker", "x", "true", env={**over_ssh, "DOCKER_HOST": "ssh://nobody"}, timeout=60)
     assert ended.code == 125
-    assert "the `docker` command fails: " in ended.err
+    assert "the Docker engine can't be used: " in ended.err
     assert "Could not resolve hostname nobody" in ended.err
     assert len(faults(ended)) == 1
     ended = launch("--docker", "x", "true", env={**over_ssh, "PATH": "/no/such"}, timeout=60)

@@ -128,7 +128,7 @@ def test_no_engine(launch: Launch, tmp_path: Path):
     for host, printed in {
         f"unix://{tmp_path}/none": f"no Docker engine responds: is it running? {SELECT}",
         "tcp://127.0.0.1:1": "no Docker engine responds: is it running?",
-        "npipe:////./pipe/x": "the `docker` command fails: ",
+        "npipe:////./pipe/x": "the Docker engine can't be used: ",
     }.items():
         ended = launch("--docker", "x", "true", env={"DOCKER_HOST": host})
         assert ended.code == 125

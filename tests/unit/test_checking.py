@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.checking import HostReport, Offset, Pair, findings, findings_of_agents
+from launcher.checking import HostReport, Pair, findings, findings_of_agents
 from launcher.job import Host
 
 GPU = {"index": "0", "uuid": "GPU-12ab", "name": "A100"}
@@ -35,9 +35,9 @@ def reports(*changes: dict[str, Any], gpus: tuple[str, ...] = ()) -> list[HostRe
     made = []
     for number, changed in enumerate(changes, 1):
         changed = dict(changed)
-        offset = Offset(changed.pop("clock", 0.0), 0.01)
+        clock = changed.pop("clock", 0.0)
         host = Host(f"node{number}", gpus=gpus or None)
-        made.append(HostReport(host, facts(number, **changed), offset))
+        made.append(HostReport(host, facts(number, **changed), clock))
     return made
 
 

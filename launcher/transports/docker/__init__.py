@@ -90,9 +90,9 @@ class DockerTransport(Transport):
 
     def hosts(self, launch: Launch) -> AbstractContextManager[LaunchHosts]:
         """See `Transport.hosts`."""
-        from launcher.transports.docker.hosts import DockerHosts
+        from launcher.transports.docker.hosts import docker_hosts
 
-        return DockerHosts(launch)
+        return docker_hosts(launch)
 
     def cleanup(
         self, hosts: Sequence[Host], commands: Hosts, notice: Callable[[str], None], dry_run: bool

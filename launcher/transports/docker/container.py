@@ -164,8 +164,7 @@ def with_folders(container: Container, folders: Iterable[str], read_only: bool) 
 def with_output_mounts(container: Container, placement: Placement) -> Container:
     """The container with the output folders of its tasks mounted."""
     mine = (dict(placed.env) for placed in placement.tasks if placed.host.name == container.host)
-    more = tuple(Mount(env[OUTPUT_DIR], env[OUTPUT_DIR]) for env in mine if OUTPUT_DIR in env)
-    return container._replace(mounts=container.mounts + more)
+    return with_folders(container, (env[OUTPUT_DIR] for env in mine if OUTPUT_DIR in env), read_only=False)
 
 
 def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:

@@ -35,7 +35,6 @@ LATE, NOT_FOUND = 124, 127
 FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
 #: What messages of the engine and of its command mean, by a pattern; the first one that matches counts.
 _MEANINGS = {
-    r"^the Docker engine does not respond": "{message}",
     r"PATH is": "the `docker` command is missing ({message}): install Docker",
     r"permission denied while trying to connect": (
         "this user may not use the Docker engine: `sudo usermod -aG docker $USER` and a new login allow it "
@@ -45,7 +44,7 @@ _MEANINGS = {
         "no Docker engine responds: is it running? DOCKER_HOST and `docker context use` select one "
         "({message})"
     ),
-    r"bind source path does not exist: *(?P<path>.*)": (
+    r"bind source path does not exist: *(?P<path>.*?)\.?$": (
         "the engine's machine has no {path} to mount (--no-mount leaves out the working folder)"
     ),
     r"could not select device driver": (
@@ -69,20 +68,20 @@ class Result(NamedTuple):
     code: int
     out: str = ""
     err: str = ""
-    #: The time limit.
-    seconds: float = ANSWER
 
     @property
     def fault(self) -> str:
         """Why the command failed, in one line; empty if it succeeded."""
         if self.code == 0:
             return ""
-        if self.code == LATE:
-            late = f"the Docker engine does not respond within {self.seconds:g} s"
-            return f"{late}: is it stuck? (try `docker info`)"
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         lines = [line for line in lines if not line.startswith(("WARNING:", "Run 'docker"))] or ["no message"]
         return re.sub(r"^(docker: |ERROR: )?(Error response from daemon: )?", "", printable(lines[0]))
+
+
+def _late(seconds: float) -> Result:
+    text = f"the Docker engine does not respond within {seconds:g} s: is it stuck? (try `docker info`)"
+    return Result(LATE, err=text)
 
 
 class Thing(NamedTuple):
@@ -148,12 +147,13 @@ class Engine:
                 out += data or b""
                 left = until - time.monotonic()
                 if left < 0 or len(out) > _OUTPUT:
-                    return Result(LATE, seconds=seconds)
+                    return _late(seconds)
                 if data is None:
                     poll.poll(left * 1000 + 1)
             code = command.wait(max(0.0, until - time.monotonic()))
-            code = LATE if code is None else code
-            return Result(code, out.decode(errors="replace"), command.stderr(), seconds)
+            if code is None or code == LATE:
+                return _late(seconds)
+            return Result(code, out.decode(errors="replace"), command.stderr())
         finally:
             command.close()
 
@@ -165,7 +165,7 @@ class Engine:
                 errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return Result(LATE, seconds=seconds)
+            return _late(seconds)
         except OSError as error:
             path = os.environ.get("PATH", "")
             return Result(NOT_FOUND, err=f"docker: {error.strerror}; PATH is {path}")
@@ -185,7 +185,9 @@ class Engine:
         errors = found.get("ServerErrors") or []
         if result.code or errors:
             text = result.err if result.err.strip() else "\n".join(errors)
-            raise TransportError(explain(result._replace(code=result.code or 1, err=text).fault))
+            fault = result._replace(code=result.code or 1, err=text).fault
+            meaning = explain(fault)
+            raise TransportError(f"the Docker engine can't be used: {fault}" if meaning == fault else meaning)
         return "name=rootless" in (found.get("SecurityOptions") or ())
 
     def login(self) -> tuple[str, str]:
@@ -310,7 +312,7 @@ class Engine:
 
 
 def explain(message: str, image: str = "", python: str = "") -> str:
-    """What a message of the engine, or of its command, means for the user, and what to try.
+    """What a message of the engine, or of its command, means, and what to try; else the message itself.
 
     Args:
         message: one line.
@@ -320,4 +322,4 @@ def explain(message: str, image: str = "", python: str = "") -> str:
     for pattern, meaning in _MEANINGS.items():
         if found := re.search(pattern, message, re.I):
             return meaning.format(message=message, image=image, python=python, **found.groupdict())
-    return f"the `docker` command fails: {message}"
+    return message

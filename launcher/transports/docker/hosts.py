@@ -75,7 +75,6 @@ def cleanup(
     engines = {host.name: Engine(notice, host, commands) for host in hosts} or {_HERE: Engine(notice)}
 
     def clean(name: str) -> tuple[list[Thing], dict[str, str]]:
-        engines[name].is_rootless()
         found = engines[name].dead()
         return found, {} if dry_run else engines[name].remove(found)
 
@@ -90,43 +89,46 @@ def cleanup(
         raise HostsError(faults)
 
 
+@contextmanager
+def docker_hosts(launch: Launch) -> Iterator[DockerHosts]:
+    """See `launcher.transports.machines.Transport.hosts`."""
+    if launch.request.named:
+        with ssh.machines(launch, agents=False) as machines:
+            yield DockerHosts(launch, machines)
+    else:
+        yield DockerHosts(launch, None)
+
+
 class DockerHosts:
     """See `launcher.transports.machines.LaunchHosts`. At the end no container is left, except with ``keep``.
 
     Args:
         launch: what begins; ``planned.details`` has a `Container` for each host.
+        machines: the hosts whose engines start the containers; ``None``: the engine of this machine does.
+
+    Raises:
+        HostsError: an engine can't be used, or does not have the image.
     """
 
-    def __init__(self, launch: Launch) -> None:
-        self._launch, self._notice = launch, launch.notice
+    agents: Sequence[tuple[int, int]] = ()
+
+    def __init__(self, launch: Launch, machines: Machines | None) -> None:
+        self._launch, self._notice, self._machines = launch, launch.notice, machines
         self._docker: DockerOptions = launch.settings
-        self._containers: dict[str, Container] = {one.host: one for one in launch.planned.details}
+        self._containers: dict[str, Container] = {
+            container.host: container for container in launch.planned.details
+        }
         self._labels = labels(launch.name, self._docker.keep)
-        self.agents: Sequence[tuple[int, int]] = ()
-        self.others = False
-        #: The hosts whose engines start the containers; ``None``: that of this machine does.
-        self._machines: Machines | None = None
+        self.others = machines is not None and machines.others
         self._engines = {_HERE: Engine(self._notice)}
+        if machines is not None:
+            hosts = launch.planned.placement.hosts()
+            self._engines = {host.name: Engine(self._notice, host, machines) for host in hosts}
         #: The job's network here, once it is there.
         self._network = ""
         self._links: dict[str, ContainerLink] = {}
         self._elsewhere: dict[str, _Elsewhere] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> DockerHosts:
-        launch = self._launch
-        with ExitStack() as stack:
-            if launch.request.named:
-                machines = self._machines = stack.enter_context(ssh.machines(launch, agents=False))
-                self.others = machines.others
-                hosts = launch.planned.placement.hosts()
-                self._engines = {host.name: Engine(self._notice, host, machines) for host in hosts}
-            _for_all(self._engines, self._prepare, self._notice, "its Docker engine")
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self._stack.__exit__(*details)
+        _for_all(self._engines, self._prepare, self._notice, "its Docker engine")
 
     def _prepare(self, name: str) -> None:
         """See that an engine responds and has the image; remove what killed launches left there."""

@@ -30,7 +30,7 @@ from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
 from launcher.transports.command import CommandPipe
 from launcher.transports.docker.container import Container
-from launcher.transports.docker.engine import LATE, Engine, explain
+from launcher.transports.docker.engine import LATE, Engine, Result, explain
 from launcher.transports.local import PipeLink
 
 #: Seconds for a container to end by itself, and for the exit status of a command that has closed its output.
@@ -41,8 +41,6 @@ _START = 300.0
 _LOOK = 0.05
 #: What ``docker exec`` prints about a container that has ended.
 _GONE = re.compile(r"no such container|is not running", re.I)
-#: The error of ``docker run`` where the engine refused.
-_REFUSED = re.compile(r"^docker: (?:Error response from daemon: )?(.*?)\.?$", re.MULTILINE)
 #: Exit statuses of ``docker run`` where no container started: refused; not runnable; not found.
 _REFUSAL, _NOT_STARTED = 125, (125, 126, 127)
 
@@ -254,13 +252,10 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
     last = printable(lines[-1]) if lines else ""
     if code < 0:
         return f"its `docker run` was killed by {signal_name(-code)}"
-    if code in _NOT_STARTED:
-        if began:
-            return f"its Docker engine has gone: was it stopped? ({last})"
-        refused = _REFUSED.search(stderr)
-        if refused or (code == _REFUSAL and lines):  # by the engine; or an option, by the command
-            message = printable(refused[1] if refused else lines[0])
-            return explain(message, container.image, container.python)
+    if code in _NOT_STARTED and began:
+        return f"its Docker engine has gone: was it stopped? ({last})"
+    if code == _REFUSAL or (code in _NOT_STARTED and "docker: " in stderr):
+        return explain(Result(code, err=stderr).fault, container.image, container.python)
     if code == 0 and began and not lines:
         return ""
     if code - 128 in signal.valid_signals():

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.api.remote.node import TRAINING, InputMode
 from launcher.api.run import Options, Path_, count_faults, list_faults, option_faults
-from launcher.api.tasks import TaskHandle, Tasks, dumps, notice
+from launcher.api.tasks import TaskHandle, Tasks, dumps
 from launcher.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
 from launcher.feed.listener import Peer
 from launcher.job import RunPaths
+from launcher.job_run.notices import print_notice
 from launcher.runs.run import json_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class _Nodes(Tasks):
             exactly_once=exactly_once,
             last_lines=self.last_lines,
             notice=self.explain,
-            warn=notice,
+            warn=print_notice,
         )
 
     def job_ended(self) -> None:
@@ -165,10 +166,8 @@ class TFCluster:
             bind = ["--host", "{task_host}"] if here else ["--bind_all"]
             argv = ["-m", "tensorboard.main", "--logdir", log_dir or ".", "--reload_multifile=true", *bind]
             roles[_BOARD] = {"count": 1, "sidecar": True, "command": [*argv, "--port", "{task_port}"]}
-        work = {
-            "function": dumps(_RUN, "map_fun", map_fun),
-            "arguments": dumps(_RUN, "tf_args", tf_args),
-        }
+        function, arguments = dumps(_RUN, {"map_fun": map_fun, "tf_args": tf_args})
+        work = {"function": function, "arguments": arguments}
         feeds: list[str] = []
         if input_mode == InputMode.FEED:
             feeds = [name for name in queues if name not in _OTHER_QUEUES] or ["input"]
@@ -388,5 +387,5 @@ def _roles(
 def _end_forgotten() -> None:
     """End the clusters of a program that ends without having shut them down."""
     for cluster in list(_open):
-        notice("the program ends without TFCluster.shutdown(): its nodes are stopped")
+        print_notice("the program ends without TFCluster.shutdown(): its nodes are stopped")
         cluster._close(at_once=True)

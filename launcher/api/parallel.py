@@ -16,7 +16,6 @@ from launcher.api.run import Options, count_faults, option_faults
 from launcher.api.tasks import TaskHandle, Tasks, dumps, ending_text, with_outcome
 from launcher.config.hostfile import read_hosts
 from launcher.errors import Fault, JobFailed, LaunchError, TaskFailed
-from launcher.feed.remote.codec import by_value
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,12 +77,8 @@ class TFParallel:
         slots, hosts = at_once or len(os.sched_getaffinity(0)), options.get("hosts")
         if at_once is None and hosts is not None:  # a host without a number of slots has one
             slots = sum(host.slots or 1 for host in read_hosts(os.fspath(hosts)))
-        function = dumps(_RUN, "map_fun", map_fun)
-        with by_value():  # once for all of them
-            arguments = [
-                dumps(_RUN, f"the arguments of instance {number}", value)
-                for number, value in enumerate(every)
-            ]
+        named = {f"the arguments of instance {number}": value for number, value in enumerate(every)}
+        function, *arguments = dumps(_RUN, {"map_fun": map_fun, **named})
         instances = _Instances(function, arguments, options, min(slots, len(every)), return_exceptions)
         return instances.results()
 

@@ -36,13 +36,14 @@ from launcher.feed.listener import LONGEST_FOLDER, Listener, Peer
 from launcher.feed.remote import connect
 from launcher.feed.remote.codec import by_value
 from launcher.job import OnFailure, is_loopback
+from launcher.job_run.notices import print_notice
 from launcher.runs.logs import last_lines
 from launcher.text import Waiting, listed, signal_name
 from launcher.transports import sections
 from launcher.transports.bootstrap import zipped
 
 #: Seconds between two looks at which tasks have connected.
-_LOOK = 0.05
+_LOOK = 0.02
 #: Seconds from SIGTERM to SIGKILL by default; and to fetch the files of tasks on other machines.
 _GRACE, _FETCHING = 10.0, 300.0
 _KEY_SIZE = 32
@@ -65,8 +66,8 @@ class TaskHandle:
     name: str
     host: str = ""
     attempt: int = 1
-    #: Set when it has connected.
-    arrived: threading.Event = field(default_factory=threading.Event)
+    #: It has connected.
+    arrived: bool = False
     #: How its process ended; empty: it has not.
     ending: str = ""
     #: What its function has raised; empty: nothing so far.
@@ -132,7 +133,7 @@ class Tasks:
         try:
             folder = _private_folder()
             self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
-            listener = Listener(key, folder, self._elsewhere or self._in_containers, notice)
+            listener = Listener(key, folder, self._elsewhere or self._in_containers, print_notice)
             self._resources.callback(listener.close)
             variables.update(LAUNCH_FEED=json.dumps(listener.addresses), LAUNCH_FEED_KEY=key.hex())
             argv = option_arguments(self._options)
@@ -186,7 +187,7 @@ class Tasks:
     def explain(self, text: str) -> None:
         """Print a line on stderr, unless the job is quiet."""
         if not self._quiet:
-            notice(text)
+            print_notice(text)
 
     def check(self) -> None:
         """Raise the failure of the job, if it has failed.
@@ -206,16 +207,19 @@ class Tasks:
             LaunchError: the job has failed, or it takes longer.
         """
         waiting = Waiting()
-        for handle in self.handles.values():
-            while not (self.driver.over.is_set() or (self._goes_on and handle.ending)):
-                if handle.arrived.wait(_LOOK):
-                    break
-                begun, waited = waiting.due(), waiting.seconds
-                if begun or waited > seconds:
-                    names = listed([task.name for task in self.handles.values() if not task.arrived.is_set()])
-                    if waited > seconds:
-                        raise JobFailed(f"{names} did not connect within {waited:.0f} s", self.run_dir)
-                    self.explain(f"{begun} {names} to connect (at most {seconds:g} s: reservation_timeout=)")
+        while missing := [
+            task.name
+            for task in self.handles.values()
+            if not (task.arrived or (self._goes_on and task.ending))
+        ]:
+            if self.driver.over.wait(_LOOK):
+                break
+            if waiting.seconds > seconds:
+                text = f"{listed(missing)} did not connect within {waiting.seconds:.0f} s"
+                raise JobFailed(text, self.run_dir)
+            if begun := waiting.due():
+                limit = f"at most {seconds:g} s: reservation_timeout="
+                self.explain(f"{begun} {listed(missing)} to connect ({limit})")
         self.check()
 
     def close(self, at_once: bool = False) -> None:
@@ -256,7 +260,7 @@ class Tasks:
             with Connection(sock.detach()) as channel:
                 channel.send(self._work if first else self.answer(handle, channel.recv()))
                 if first:
-                    handle.arrived.set()
+                    handle.arrived = True
                 channel.poll(None)  # the task closes it, when it has read all
 
     # ------------------------------------------------------------------ events, in a thread
@@ -325,34 +329,30 @@ def with_outcome(error: TaskFailed, name: str, outcome: Message) -> TaskFailed:
     return found
 
 
-def notice(text: str) -> None:
-    """Print a line on stderr, as `launch` does."""
-    if sys.stderr is not None:
-        print(f"launch: {text}", file=sys.stderr, flush=True)
-
-
 # ---------------------------------------------------------------------- what travels
 
 
-def dumps(caller: str, name: str, value: object) -> bytes:
-    """The bytes of a function, or of its arguments.
+def dumps(caller: str, values: Mapping[str, object]) -> list[bytes]:
+    """Pickle a function and its arguments.
 
     Args:
-        caller, name: for the message: ``TFCluster.run``, ``map_fun``.
-        value: to be pickled.
+        caller: ``TFCluster.run``, for the message.
+        values: by name, ``map_fun``.
 
     Raises:
-        InputError: it can't be pickled.
+        InputError: one of them can't be pickled.
     """
     import cloudpickle
 
-    try:
-        with by_value():
-            data: bytes = cloudpickle.dumps(value)
-    except Exception as error:  # whatever a class of the user's raises there
-        text = f"{name} can't be sent to another process: {type(error).__name__}: {error}"
-        raise InputError([Fault(caller, text, _ADVICE)]) from error
-    return data
+    pickles = []
+    with by_value():
+        for name, value in values.items():
+            try:
+                pickles.append(cloudpickle.dumps(value))
+            except Exception as error:  # whatever a class of the user's raises there
+                text = f"{name} can't be sent to another process: {type(error).__name__}: {error}"
+                raise InputError([Fault(caller, text, _ADVICE)]) from error
+    return pickles
 
 
 def start_text() -> str:

@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from launcher.transports.docker.engine import Engine, explain
 _T = TypeVar("_T")
 
 #: Seconds between two looks at what a test waits for.
-LOOK = 0.01
+_LOOK = 0.01
 #: Seconds for all processes of a task to be suspended or resumed; for an agent to answer.
 _SUSPEND, _ANSWER = 20.0, 10.0
 #: Last lines in the message of a failed wait; tasks whose last lines the report of a failed test shows.
@@ -38,8 +39,6 @@ _STATES = {
     "TaskSignalled": TaskState.STOPPING,
     "TaskStarted": TaskState.RUNNING,
 }
-#: Events after which not all tasks will start any more.
-_STOPPING = {"TaskNotStarted", "TaskSignalled", "StopAsked", "TimeUp", "AgentLost"}
 
 
 class WaitFailed(AssertionError):
@@ -91,7 +90,7 @@ class _Waits(ABC):
                 return found
             if reason:
                 raise WaitFailed(self._message(f"waited for {condition}: {reason}"))
-            time.sleep(LOOK)
+            time.sleep(_LOOK)
 
 
 class Job(_Waits):
@@ -145,14 +144,12 @@ class Job(_Waits):
             raise CannotStart(self.exit_code, self.output + error)
 
     def _has_begun(self) -> bool | None:
-        over, kinds = not self.running, [event["event"] for event in self.events]
+        over, kinds = not self.running, Counter(event["event"] for event in self.events)
         if not self.tasks and (plan := json_of(self.paths.plan)) is not None:
             self.plan, self.addresses = plan, plan["cluster"]
             self.tasks = tuple(Task(self, planned) for planned in plan["tasks"])
-        if "TaskNotStarted" in kinds and "TaskStarted" not in kinds:
-            return over or None  # it ends
-        started = 0 < len(self.tasks) == kinds.count("TaskStarted")
-        return over or started or bool(self.tasks and _STOPPING.intersection(kinds)) or None
+        all_known = kinds["TaskStarted"] + kinds["TaskNotStarted"] == len(self.tasks)
+        return over or (kinds["TaskStarted"] > 0 and all_known) or None  # without any it ends
 
     # ------------------------------------------------------------------ description
 
@@ -361,17 +358,10 @@ class Task(_Waits):
         """
         __tracebackhide__ = True
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
-        file, rest = GrowingFile(self._job.paths.log(self.name)), b""
-
-        def look() -> str | None:
-            nonlocal rest
-            lines = (rest + file.more()).split(b"\n")
-            rest = lines[-1]
-            texts = (line.decode("utf-8", "replace").removesuffix("\r") for line in lines)
-            return next(filter(pattern.search, texts), None)
-
         shown = text if isinstance(text, str) else text.pattern
-        return self._wait_for(look, timeout, f"a line with {shown!r}")
+        return self._wait_for(
+            lambda: next(filter(pattern.search, self.lines), None), timeout, f"a line with {shown!r}"
+        )
 
     # ------------------------------------------------------------------ waiting, signals
 
@@ -396,15 +386,20 @@ class Task(_Waits):
         Its host goes on, also a container: the launcher knows of it at once, as of any task that fails.
 
         Raises:
-            ClusterError: it has ended, or its agent does not answer.
+            ClusterError: it has ended.
+            WaitFailed: its agent does not answer within 10 s.
         """
         self._signal(signal.SIGKILL, to_all=True)
 
     def signal(self, number: int) -> None:
         """Send a signal to its main process.
 
+        Args:
+            number: of the signal, as in `signal`.
+
         Raises:
-            ClusterError: it has ended, or its agent does not answer.
+            ClusterError: it has ended.
+            WaitFailed: its agent does not answer within 10 s.
         """
         self._signal(number, to_all=False)
 
@@ -412,8 +407,9 @@ class Task(_Waits):
         """Suspend all its processes (SIGSTOP) until `resume`, like a machine that hangs.
 
         Raises:
-            ClusterError: it has ended, or its agent does not answer.
-            WaitFailed: some of its processes did not stop.
+            ClusterError: it has ended.
+            WaitFailed: its agent does not answer within 10 s, or some of its processes do not stop within
+                20 s.
         """
         __tracebackhide__ = True
         # Again and again: a process that forks may have a child that was not there before. The parent of a
@@ -424,8 +420,9 @@ class Task(_Waits):
         """Let it go on after `stop` (SIGCONT). Returns when it does.
 
         Raises:
-            ClusterError: it has ended, or its agent does not answer.
-            WaitFailed: some of its processes did not go on.
+            ClusterError: it has ended.
+            WaitFailed: its agent does not answer within 10 s, or some of its processes do not go on within
+                20 s.
         """
         __tracebackhide__ = True
         self._signal_until(signal.SIGCONT, lambda state: state not in "Tt", "go on")
@@ -487,15 +484,12 @@ class Task(_Waits):
             raise ClusterError(f"{self.name} can't be signalled: it is {self.described()}")
         known = len(self._events("SignalSent"))
         self._job.driver.command({"task": self.name, "signal": int(number), "all": to_all})
-        deadline = time.monotonic() + _ANSWER
-        while len(answers := self._events("SignalSent")) == known:
-            if self._is_over():
-                return ""
-            if time.monotonic() > deadline:
-                why = f"the agent of {self.host} does not answer within {_ANSWER:g} s"
-                raise ClusterError(f"{self.name} can't be signalled: {why}")
-            time.sleep(LOOK)
-        return str(answers[-1]["states"])
+
+        def look() -> str | None:
+            answers = self._events("SignalSent")[known:]
+            return str(answers[0]["states"]) if answers else "" if self._is_over() else None
+
+        return self._wait_for(look, _ANSWER, f"an answer of the agent of {self.host}")
 
     def _is_over(self) -> bool:
         return not self._job.running or bool(self._events("TaskGone", "TaskNotStarted"))

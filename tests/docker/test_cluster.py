@@ -137,6 +137,6 @@ def test_what_can_not_be_done(start: Callable[..., Job], cluster: Cluster, docke
     job = start(SLEEPS, workers=1, left_running=True)
     (name,) = docker.lines("ps", "--filter", f"label=tf-launcher.job={job.name}", "--format", "{{.Names}}")
     docker.docker("pause", name)
-    with pytest.raises(ClusterError, match="worker/0 can't be signalled: the agent of worker-0 does not"):
+    with pytest.raises(WaitFailed, match="waited for an answer of the agent of worker-0: not within 10 s"):
         job.task("worker/0").kill()
     docker.docker("unpause", name)

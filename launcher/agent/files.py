@@ -16,7 +16,6 @@ where no other machine used it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import functools
 import glob
@@ -37,7 +36,6 @@ from launcher.agent.transfer import (
     FileStream,
     Landing,
     entry_of,
-    existing,
     list_of,
     parse_list,
     send_entries,
@@ -46,7 +44,6 @@ from launcher.agent.transfer import (
 from launcher.errors import LaunchError, ProtocolError
 from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFailed, FilesFollow, FilesNeeded
 from launcher.task_id import TASK_MARK
-from launcher.text import byte_size
 
 #: Bytes of the trees of earlier runs, at most.
 _MOST_KEPT = 2 * 1024**3
@@ -81,7 +78,8 @@ def _remote_command(function: Callable[[_Pipe, Any], Iterable[str]]) -> Callable
             except LaunchError as error:
                 answer = FilesFailed(str(error))
             except OSError as error:
-                answer = FilesFailed(_explained(error))
+                path = os.fsdecode(error.filename2 or error.filename or _cache())
+                answer = FilesFailed(f"can't write {path}: {error.strerror or error}")
             pipe.put(answer)
             pipe.flush()
         except (BrokenPipeError, EOFError):  # the launcher is gone
@@ -89,19 +87,6 @@ def _remote_command(function: Callable[[_Pipe, Any], Iterable[str]]) -> Callable
         return 0
 
     return run
-
-
-def _explained(error: OSError) -> str:
-    """A failure of the disk, for the user: where, why, how much is free."""
-    path = os.fsdecode(error.filename2 or error.filename or _cache())
-    where = existing(path)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"disk full: {error.strerror} ({path}, {byte_size(shutil.disk_usage(where).free)} free)"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{where} is not writable: {error.strerror} ({path})"
-    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-        return f"{where} is in the way: {error.strerror} ({path})"
-    return f"{path}: {error.strerror or error}"
 
 
 # ---------------------------------------------------------------------- folders
@@ -290,14 +275,11 @@ def _check_place(path: str) -> None:
     Raises:
         LaunchError: it may not.
     """
-    for precious, name in ((_resolved("~"), "the home folder"), (_cache(), "the launcher's own cache")):
-        if (os.path.realpath(precious) + "/").startswith(path.rstrip("/") + "/"):
-            raise LaunchError(f"{path} can't be replaced: {name} is there; give a folder of its own")
-    if os.path.ismount(path):
-        raise LaunchError(f"{path} can't be replaced: it is a mount point; give a folder below it")
-    if os.path.lexists(path) and not os.path.isdir(path):
-        raise LaunchError(f"{path} is in the way: it is a file; give another place, or remove it")
-    if os.path.isdir(path) and os.listdir(path) and not _read_list(path)[0]:
+    kept = [os.path.realpath(folder) + "/" for folder in (_resolved("~"), _cache())]
+    if os.path.ismount(path) or any(folder.startswith(path.rstrip("/") + "/") for folder in kept):
+        fault = "is a mount point, or holds the home folder or the launcher's cache, so it is not replaced"
+        raise LaunchError(f"{path} {fault}; give a folder of its own")
+    if os.path.exists(path) and os.listdir(path) and not _read_list(path)[0]:
         fault = "holds files, and no sync made it, so it is not replaced"
         raise LaunchError(f"{path} {fault}; give another place, or empty it")
 
@@ -319,8 +301,8 @@ def _update(pipe: _Pipe, root: str) -> None:
     had = _unchanged(root, old_entries)
     same = {path: entry for path, entry in entries.items() if had.get(path) == entry}
     try:
-        landing.expect(sum(entry.size for path, entry in entries.items() if path not in same))
         _remove(stage)
+        landing.expect(sum(entry.size for path, entry in entries.items() if path not in same))
         pipe.put(FilesNeeded(bytes(path not in same for path in entries)))
         while isinstance(message := pipe.get(FileEntry, FilesDone), FileEntry):
             landing.land(message)

@@ -118,13 +118,6 @@ def parse_list(text: str) -> Tuple[str, Dict[str, FileEntry]]:
     return key, entries
 
 
-def existing(path: str) -> str:
-    """The nearest folder above a path that exists, or the path itself."""
-    while not os.path.lexists(path) and os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-    return path
-
-
 class FileStream:
     """Sends and receives messages about files. A subclass has `_write` and `_read`.
 
@@ -283,12 +276,14 @@ class Landing:
             ProtocolError: the other end may not announce this.
             OSError: the disk is too full for it.
         """
-        free = shutil.disk_usage(existing(self.top)).free
         if size < 0 or self._size:
             raise ProtocolError("FilesFollow at the wrong moment")
-        if size > free:
-            text = f"{byte_size(size)} are needed at {self.top}, and {byte_size(free)} are free"
-            raise OSError(errno.ENOSPC, text)
+        if size:
+            os.makedirs(self.top, exist_ok=True)
+            free = shutil.disk_usage(self.top).free
+            if size > free:
+                text = f"disk full: {byte_size(size)} are needed, and {byte_size(free)} are free"
+                raise OSError(errno.ENOSPC, text, self.top)
         self._size = 2 * size + _MOST_GROWTH
 
     def land(self, entry: FileEntry) -> None:

@@ -97,7 +97,7 @@ def _take(copying: Copying, talk: Conversation, item: Item, result: Collected) -
             try:
                 landing.expect(message.size)
             except OSError as error:
-                raise TransportError(f"{item.host}: disk full here: {error.strerror}") from error
+                raise TransportError(f"{item.host}: {item.into}: {error.strerror}") from error
             copying.add(message.size)
         else:
             try:

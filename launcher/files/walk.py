@@ -9,6 +9,7 @@ newline in a name.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -33,10 +34,9 @@ class Tree(NamedTuple):
 
     request: SyncRequest
     entries: dict[str, FileEntry]
-    #: Paths of sockets, pipes and devices, which can't travel.
-    special: list[str]
-    #: What the ignore rules leave out at the top levels: path (folders with a slash), rule file.
-    ignored: list[tuple[str, str]]
+    #: By reason, the paths that do not travel (folders with a slash): sockets, pipes and devices, and what
+    #: the ignore rules leave out at the top levels.
+    left_out: dict[str, list[str]]
 
     @property
     def files(self) -> int:
@@ -73,24 +73,24 @@ def look(requests: Sequence[SyncRequest], cwd: str, without: str | None = None) 
 
 
 def _tree(request: SyncRequest, without: str | None) -> Tree:
-    tree, rules, unreadable = Tree(request, {}, [], []), _Rules(request.folder), []
+    tree, rules, unreadable = Tree(request, {}, defaultdict(list)), _Rules(request.folder), []
 
     def problem(source: str, why: str) -> None:
         if why == SPECIAL:
-            tree.special.append(os.path.relpath(source, request.folder))
+            tree.left_out["as sockets, pipes or devices"].append(os.path.relpath(source, request.folder))
         else:
             unreadable.append(f"{source!r} ({why})")
 
-    def left_out(path: str, is_folder: bool) -> bool:
+    def stays(path: str, is_folder: bool) -> bool:
         source, name = f"{request.folder}/{path}", os.path.basename(path)
         if name == ".git" or source == without:
             return True
         by = rules.ignored_by(source, is_folder)
         if by and path.count("/") < _LEVELS and name != "__pycache__":
-            tree.ignored.append((path + "/" * is_folder, by))
+            tree.left_out[f"by {by}"].append(path + "/" * is_folder)
         return bool(by)
 
-    for source, entry in walk(request.folder, "", problem, left_out):
+    for source, entry in walk(request.folder, "", problem, stays):
         if entry.kind == FILE and not os.access(source, os.R_OK):
             problem(source, "Permission denied")
         else:
@@ -102,24 +102,16 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
     return tree
 
 
-def special(trees: Sequence[Tree]) -> list[str]:
-    """A line for each folder with sockets, pipes and devices, which can't travel."""
-    text = "--sync: sockets, pipes and devices are left out"
-    return [f"{text}: {listed(tree.special)} in {tree.request.text}" for tree in trees if tree.special]
-
-
 def left_out(trees: Sequence[Tree]) -> list[str]:
-    """What the ignore rules left out, a line a folder: ``left out by .gitignore: data/, venv/``."""
+    """What does not travel, a line a folder: ``left out by .gitignore: data/, venv/; ...``."""
     lines = []
     for tree in trees:
-        ignored = sorted(tree.ignored, key=lambda pair: (pair[0].rstrip("/").count("/"), pair))
-        kinds = []
-        for rule_file in RULE_FILES:
-            names = [printable(path) for path, by in ignored if by == rule_file]
-            kinds += [f"by {rule_file}: {listed(names)}"] if names else []
-        if kinds:
+        reasons = sorted(tree.left_out.items())
+        texts = [f"{reason}: {listed([*map(printable, paths)])}" for reason, paths in reasons]
+        if texts:
             of = f" of {tree.request.name}" if len(trees) > 1 else ""
-            lines.append(f"left out{of} {'; '.join(kinds)}; a line in .launchignore (!NAME) brings it back")
+            hint = "a line in .launchignore (!NAME) brings back what is ignored"
+            lines.append(f"left out{of} {'; '.join(texts)}; {hint}")
     return lines
 
 

@@ -113,7 +113,8 @@ def _launch(
         from launcher.output.base import Opening
 
         if staging is not None:
-            stack.enter_context(staging.on_hosts(hosts, job, interrupts))
+            staging.begin(hosts, job, interrupts)
+            stack.callback(staging.remove)
             placement = staging.send()
 
         tmux = tmux_session(job, lambda: bool(interrupts.read())) if options.tmux else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 from launcher.agent.transfer import OUTPUTS
 from launcher.errors import LaunchError
@@ -13,7 +12,7 @@ from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_collects, parse_syncs, with_tilde
 from launcher.files.sync import finish, sync
-from launcher.files.walk import Tree, left_out, look, special
+from launcher.files.walk import Tree, left_out, look
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
@@ -46,22 +45,19 @@ class Staging:
         self._syncs = parse_syncs(options.sync, options.sources.sync)
         counts = {role.name: role.count for role in options.job.roles}
         self._collects = parse_collects(options.collect, counts, options.sources.collect)
+        #: For the user.
+        self.notes: list[str] = []
         self._trees: list[Tree] = []
         self._subfolder = ""
         if self._syncs and self._remote:
             self._trees, self._subfolder = look(self._syncs, os.getcwd(), options.run_dir)
+        elif self._syncs:
+            self.notes.append("--sync: nothing is copied: all tasks run on this machine")
         #: Hosts whose tasks have their output folders there, not in the run's folder.
         self._output_hosts = self._remote if options.job.output_dirs else []
         #: Hosts with files that could not be collected.
         self._incomplete: Collection[str] = ()
         self._sent = False
-
-    @property
-    def notes(self) -> list[str]:
-        """Remarks for the user."""
-        if self._syncs and not self._remote:
-            return ["--sync: nothing is copied: all tasks run on this machine"]
-        return special(self._trees)
 
     def _copying(self, seconds: float = math.inf) -> Copying:
         quiet = self._options.quiet or self._options.json
@@ -76,9 +72,8 @@ class Staging:
 
     # ------------------------------------------------------------------ before the job
 
-    @contextmanager
-    def on_hosts(self, commands: Hosts, job: str, interrupts: Interrupts) -> Iterator[None]:
-        """The launch itself; at its end the folders of the run are removed from the hosts.
+    def begin(self, commands: Hosts, job: str, interrupts: Interrupts) -> None:
+        """The hosts are connected.
 
         Args:
             commands: run programs of ours on the hosts.
@@ -86,11 +81,6 @@ class Staging:
             interrupts: limit the work after the job.
         """
         self._commands, self._job, self._interrupts = commands, job, interrupts
-        try:
-            yield
-        finally:
-            with interrupts.limited("removing the folders of this run"):
-                self._remove()
 
     def send(self) -> Placement:
         """Copy the code to all other machines, and make folders for what their tasks make.
@@ -190,14 +180,15 @@ class Staging:
         self._incomplete = {host for host, result in results.items() if result.failures}
         return not self._incomplete
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
         """Remove the folders of this run from the hosts, but where not everything could be collected."""
         hosts = self._remote if self._trees or self._output_hosts else []
         kept = [host for host in hosts if host in self._incomplete]
         if kept:
             print_notice(f"what was not fetched is still in {_work_folder(self._job)} on {listed(kept)}")
         hosts = [host for host in hosts if host not in kept]
-        failed = finish(self._copying(), hosts, self._job) if hosts else {}
+        with self._interrupts.limited("removing the folders of this run"):
+            failed = finish(self._copying(), hosts, self._job) if hosts else {}
         for text in failed.values() if self._sent else ():
             print_notice(f"the folder of this run could not be removed: {text}")
 

@@ -206,7 +206,7 @@ sys.stdin.read()
         ("send(FOLLOW, FOLLOW)", "FilesFollow at the wrong moment"),
         ("send(FOLLOW)\nwhile True: send(FileNotice('x' * 100_000))", "too many messages"),
         ("send(FOLLOW)\nfor n in range(10**7): send(FileEntry(f'f{n}', 'd', 0o755))", "too many messages"),
-        ("send(FilesFollow(10**15))", "disk full here: 1000 TB are needed at .*, and .*B are free"),
+        ("send(FilesFollow(10**15))", "out: disk full: 1000 TB are needed, and .*B are free"),
         ("os.write(1, b'\\xff' * 1000)", "a message of type 255"),
         ("send(FilesNeeded(b''))", "FilesNeeded at the wrong moment"),
     ],

@@ -288,22 +288,22 @@ def test_nothing_of_others_is_replaced(bring: Sync, hosts: LocalHosts, folder: P
         bring(f"{folder}:some/where")
     assert snapshot(there) == {b"thesis": ("file", 0o644, b"years of work")}
     (hosts.home("a") / "file").write_text("x")
-    with pytest.raises(TransportError, match=r"a: .*/file is in the way: it is a file"):
+    with pytest.raises(TransportError, match=r"a: can't write .*/file: Not a directory"):
         bring(f"{folder}:file")
-    with pytest.raises(TransportError, match=r"a: .*/file is in the way: Not a directory"):
+    with pytest.raises(TransportError, match=r"a: can't write .*/file/.*: Not a directory"):
         bring(f"{folder}:file/below")
     for place in (".cache", ".cache/tf-launcher", ".."):
         path = os.path.realpath(hosts.home("a") / place)
-        with pytest.raises(TransportError, match=r"can't be replaced: the (home folder|launcher's own)"):
+        with pytest.raises(TransportError, match=r"is a mount point, or holds the home folder"):
             bring(f"{folder}:{path}")
-    with pytest.raises(TransportError, match=r"\Aa: /proc can't be replaced: it is a mount point; give a"):
+    with pytest.raises(TransportError, match=r"\Aa: /proc is a mount point, .* so it is not replaced"):
         bring(f"{folder}:/proc")
     (there / "thesis").unlink()
     bring(f"{folder}:some/where")
     (there / "out").mkdir()
     (there / "out/result").write_text("mine")
     (folder / "out").write_text("a file now")
-    with pytest.raises(TransportError, match=r"where/out is in the way: Is a directory"):
+    with pytest.raises(TransportError, match=r"can't write .*where/out: Is a directory"):
         bring(f"{folder}:some/where")
     assert (there / "out/result").read_text() == "mine"
 

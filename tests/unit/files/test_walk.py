@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.files.requests import parse_syncs
-from launcher.files.walk import Tree, left_out, look, special
+from launcher.files.walk import Tree, left_out, look
 from tests.unit.files.hosts import as_user
 
 _GIT = shutil.which("git")
@@ -161,7 +161,7 @@ def test_what_is_left_out_is_one_line_a_folder(tmp_path: Path):
     (project / ".launchignore").write_text("results/\n")
     make(other, "x")
     line = "by .gitignore: data/, venv/, src/out/; by .launchignore: results/"
-    line += "; a line in .launchignore (!NAME) brings it back"
+    line += "; a line in .launchignore (!NAME) brings back what is ignored"
     assert left_out(looked(project)) == [f"left out {line}"]
     assert left_out(looked(project, other)) == [f"left out of project {line}"]
     (project / ".launchignore").write_text("!data/\n")
@@ -169,15 +169,13 @@ def test_what_is_left_out_is_one_line_a_folder(tmp_path: Path):
     assert left_out(looked(other)) == []
 
 
-def test_sockets_pipes_and_devices_stay_with_one_remark(tmp_path: Path):
+def test_sockets_pipes_and_devices_stay(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / ".tf-launcher-sync").write_text("x")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
         trees = looked(tmp_path)
-    (remark,) = special(trees)
-    assert remark.startswith("--sync: sockets, pipes and devices are left out: ")
-    assert {"pipe", "socket"} < set(remark.replace(",", "").split())
+    assert left_out(trees)[0].startswith("left out as sockets, pipes or devices: pipe, socket; ")
     assert not trees[0].entries
 
 

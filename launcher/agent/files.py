@@ -262,7 +262,9 @@ def _use(run: str) -> None:
     Raises:
         EOFError: the launcher needs no answer any more: it removes the folder now.
     """
-    if select.select([0], [], [], 0)[0]:  # it sends nothing before the answer
+    poll = select.poll()
+    poll.register(0, 0)  # only POLLHUP: the list of the next tree may be there
+    if poll.poll(0):
         raise EOFError
     os.makedirs(run, mode=0o700, exist_ok=True)
     with open(f"{run}/.used-{os.uname().nodename}", "a", encoding="ascii") as mark:

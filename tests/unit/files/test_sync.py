@@ -201,7 +201,13 @@ def test_a_file_that_changes_while_it_is_sent_is_named(
     assert synced(Path(paths["a"][0])) == snapshot(folder)
 
 
-def test_several_folders_and_the_runs_own_stays(bring: Sync, hosts: LocalHosts, folder: Path, tmp_path: Path):
+def test_several_folders_and_the_runs_own_stays(
+    bring: Sync, hosts: LocalHosts, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    send = CommandPipe.send
+    monkeypatch.setattr(
+        CommandPipe, "send", lambda command, data: send(command, data[: 5000 if len(data) > 5000 else 60])
+    )
     data = tmp_path / "dat\u00e4\n"
     data.mkdir()
     (data / "set").write_text("1 2 3")

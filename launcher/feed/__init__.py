@@ -10,7 +10,6 @@ standard library only).
 `feed.listener`                     `Listener`: accepts the tasks that have the job's key; `Peer`: one of them
 `feed.sources`, `feed.files`        `rows`, `partitions`; `TextFiles`, `CsvFiles`, `TFRecordFiles`
 `feed.remote.connect`               `Connector`, `ConnectError`, `read_exactly`: a task's connection
-`feed.remote.frames`                `send_frame`, `recv_frame`, `hang_up`, `check_size`, `FeedBroken`
 `feed.remote.data_feed`             `DataFeed`, `dataset`, `end_all`
 `feed.remote.codec`                 `by_value`: pickle the program's own modules as code
 ==================================  ==========================================================================

@@ -1,4 +1,4 @@
-"""One call of `train` or `inference`: which task gets which partition, and when all are consumed.
+"""A call of `train` or `inference`: which task gets which partition, and when all are consumed.
 
 All methods but `take` and `results` are called with the lock of the feeder.
 """
@@ -29,7 +29,7 @@ _AHEAD = 32
 IN_STEP = "equal batches are for all tasks or for none"
 #: Seconds for all tasks to open their feeds; until then each gets one partition.
 GATHERING = 10.0
-#: Seconds without any task: in this time the job should have failed, with a reason that says more.
+#: Seconds without any task: in this time the job should have failed, for a more precise reason.
 LONELY = 1.0
 #: Seconds between two looks at the time.
 LOOK = 0.25
@@ -45,7 +45,7 @@ class Ended(NamedTuple):
 
 @dataclass
 class Feed:
-    """One feed: its tasks, and the call that is served. Used with the lock."""
+    """A feed: its tasks, and the call that is served. Used with the lock."""
 
     name: str
     lock: threading.RLock
@@ -181,7 +181,7 @@ class FeedCall:
         return self._queues[channel.task if self._in_step else _ANY]
 
     def _add(self, item: Any) -> None:
-        """Partitions of what the source has given: a piece, or a round of blocks, one for each task."""
+        """Make partitions of an item of the source: a piece, or a round of blocks, one for each task."""
         tasks = self.feed.tasks if self._in_step else [_ANY]
         for task, piece in zip(tasks, map(piece_of, item) if self._in_step else [item], strict=True):
             if task in self._refused:
@@ -297,7 +297,7 @@ class FeedCall:
 
     def consumed(self) -> bool:
         """Whether there is nothing left to wait for."""
-        if self._refused and not self._wanting():  # partitions to be fed again are not wanted
+        if self._refused and not self._takers():  # no task takes partitions to be fed again
             return bool(self.feed.alive) or len(self._partitions) == len(self._queues[_ANY])
         return self._exhausted and not self._partitions
 
@@ -309,7 +309,7 @@ class FeedCall:
         return f"{tasks} returned before reading all rows; call feed.terminate() if that is intended"
 
     def abandoned(self) -> str:
-        """Why no thread will take the results that are left; empty: one may."""
+        """Why no thread will take the results that are left; empty: a thread may."""
         if not self.inference:
             return ""
         if self.taker is threading.current_thread() or not self.taker.is_alive():
@@ -357,7 +357,7 @@ class FeedCall:
             self.feed.wake()  # its rows may be sent now
         return head is not None or (self._exhausted and self._next >= self._made)
 
-    def _wanting(self) -> list[str]:
+    def _takers(self) -> list[str]:
         """Tasks that may take more rows."""
         channels = self.feed.channels
         return [name for name in self.feed.alive if name not in channels or not channels[name].terminated]
@@ -365,9 +365,9 @@ class FeedCall:
     def _look(self) -> None:
         """Look at the time: missing tasks, the time limit."""
         now = time.monotonic()
-        alive, wanting = self.feed.alive, self._wanting()
+        alive, takers = self.feed.alive, self._takers()
         connected = {name for name, channel in self.feed.channels.items() if channel.connected}
-        missing = [name for name in wanting if name not in connected]
+        missing = [name for name in takers if name not in connected]
         feed, ended = f"feed {self.feed.name!r}", self.feed.ended
         rows_wait = missing and (self._in_step or missing == alive or not self._gathered())
         if rows_wait and (begun := self._waiting.due()):
@@ -379,10 +379,10 @@ class FeedCall:
         if not alive and now - max([end.at for end in ended.values()], default=0.0) > LONELY:
             endings = listed([f"{name} {end.reason}" for name, end in ended.items()])
             raise FeedError(f"{feed}: no task is left to take its rows: {endings}")
-        if self.inference and alive and not wanting:
+        if self.inference and alive and not takers:
             raise FeedError(f"{feed}: all tasks have called terminate(): no results will come")
         late = [name for name in alive if name in connected and self.feed.channels[name].late]
-        if not late and (self._in_step or missing == wanting):
+        if not late and (self._in_step or missing == takers):
             late = missing
         if not late:  # only the source of the rows is awaited
             self._moved = now

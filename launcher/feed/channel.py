@@ -1,5 +1,5 @@
 """`WorkerChannel`: the connection of one task for one feed, with two threads: one sends, one receives.
-`Partition`: what it sends.
+`Partition`: the rows that it sends.
 
 The sending thread takes partitions of the present call, makes their chunks, which runs the user's code, and
 sends them, which takes as long as the task does; both without the lock. When the connection has ended, the
@@ -84,7 +84,7 @@ class Chunker:
 
 
 class Partition:
-    """Some rows that are fed: their chunks, and what the present task has done with them.
+    """Some rows that are fed: their chunks, and how far the present task is with them.
 
     All but `make` is called with the lock of the feeder.
 
@@ -186,7 +186,7 @@ class Partition:
         self._begin()
 
     def forget(self) -> None:
-        """Drop what is kept for a second time."""
+        """Drop the chunks kept for a second time."""
         self._kept, self.kept_bytes = None, 0
 
 
@@ -368,7 +368,7 @@ class WorkerChannel:
                     frames.send_frame(self._sock, frames.Kind.END)
         finally:
             frames.hang_up(self._sock)
-            self._receiver.join()  # what has come before the end counts
+            self._receiver.join()  # frames that came before the end count
             with self.wake:
                 self._sending = None
                 self._give_back()
@@ -376,7 +376,7 @@ class WorkerChannel:
             self._sock.close()
 
     def _frames(self) -> Iterator[tuple[frames.Kind, Sequence[Buffer]]]:
-        """What to send, frame by frame; ends with the connection."""
+        """The frames to send; ends with the connection."""
         while (work := self._next_work()) is not None:
             if isinstance(work, frames.Kind):
                 yield work, ()

@@ -41,7 +41,7 @@ class Feeder:
         exactly_once: a lost task is an error for `train`; its rows are not fed again.
         last_lines: of a task, for messages.
         notice: takes lines about long waits; default: stderr.
-        warn: takes lines about what goes wrong and raises nothing; default: stderr.
+        warn: takes warnings: problems that raise nothing; default: stderr.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Feeder:
         return ""
 
     def lost(self, task: str, attempt: int, reason: str) -> None:
-        """A task has ended: other tasks get what it did not consume.
+        """A task has ended: other tasks get the rows that it did not consume.
 
         Args:
             attempt: the number of its start; a later one may open feeds.
@@ -119,7 +119,7 @@ class Feeder:
                     feed.call.fail(error)
             self._changed.notify_all()
 
-    # What the user calls.
+    # Calls of the user.
 
     def train(
         self,
@@ -131,7 +131,7 @@ class Feeder:
         equal: str | None = None,
         batch_size: int | None = None,
     ) -> None:
-        """Feed all rows; returns when they are consumed, or when all tasks want no more.
+        """Feed all rows; returns when they are consumed, or when no task takes more.
 
         Args:
             data: see `launcher.feed.sources`.

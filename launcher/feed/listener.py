@@ -1,7 +1,7 @@
 """Where the tasks of a job connect to its driving program; a connection is accepted only with the job's key.
 
-Each connection has a thread until its handshake is done (`launcher.feed.remote.connect` describes it). What
-an unauthenticated peer sends is never more than bytes, and at most `MOST_HELLO` of them are read.
+Each connection has a thread until its handshake is done (`launcher.feed.remote.connect` describes it). The
+listener unpickles nothing, and reads at most `MOST_HELLO` bytes of a hello.
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class Listener:
         #: Connections in their handshake, oldest first, and the threads that accept.
         self._pending: dict[socket.socket, threading.Thread] = {}
         self._accepting: list[threading.Thread] = []
-        self._delivering = threading.Lock()
         self.path = os.path.join(folder, "feed.sock")
         if len(os.fsencode(folder)) > LONGEST_FOLDER:
             raise OSError(f"the path of a socket in {folder!r} would be too long")
@@ -147,8 +146,7 @@ class Listener:
                 self._report(str(error))
         with self._lock:
             self._pending.pop(sock, None)
-        if peer is not None:
-            with self._delivering:
+            if peer is not None:
                 on_peer(peer)
 
     def _report(self, reason: str) -> None:

@@ -13,7 +13,7 @@ any iterable of partitions                            those partitions, taken la
 ``rows(...)``, ``partitions(...)``                    rows, partitions
 ====================================================  ====================================================
 
-The first item tells rows from partitions. Numbers, texts, bytes, tuples and dicts are rows. Iterators,
+The first item decides: rows or partitions. Numbers, texts, bytes, tuples and dicts are rows. Iterators,
 generators, ranges, sets, frames, files and callables are partitions; a callable is called in the task, and
 returns the rows. Lists and arrays are partitions if a generator gives them, or if a list holds lists of
 tuples, dicts or lists; a list of lists of numbers or texts, and a list of arrays, are refused::
@@ -41,9 +41,9 @@ Result = TypeVar("Result")
 
 #: Pieces for each worker of data that can be cut anywhere: a fast worker can take more of them.
 PIECES_PER_WORKER = 4
-#: Bytes and rows of a group of rows that come one by one; rows of which only the first is measured.
+#: Bytes and rows of a group of rows that come singly; rows of which only the first is measured.
 GROUP_BYTES, _ROWS, _STEP = 2 << 20, 16384, 64
-#: What becomes of the rows that make no whole round of equal batches.
+#: How to treat the rows that make no whole round of equal batches.
 _FILLS = ("drop", "pad", "repeat")
 #: Seconds after which rows that come slowly are a group, however few.
 _SECONDS = 1.0
@@ -235,7 +235,7 @@ def _shown(value: object) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-# Rows that come one by one.
+# Rows that come singly.
 
 
 def run_user_code(call: Callable[[], Result]) -> tuple[Result | None, Exception | None]:

@@ -49,9 +49,9 @@ class _OwnCodeError(Exception):
     """A class or function of the program's own modules, which only cloudpickle can carry."""
 
 
-def refused(what: str, expected: str) -> InputError:
+def refused(problem: str, expected: str) -> InputError:
     """The error about data that can't be fed."""
-    return InputError([Fault("data", what, f"expected {expected}")])
+    return InputError([Fault("data", problem, f"expected {expected}")])
 
 
 def imported(module: str, name: str) -> Any:
@@ -159,15 +159,15 @@ def _joined(blocks: Sequence[Any]) -> Any:
     return [row for block in blocks for row in block]
 
 
-def _alike(one: Block, other: Block) -> bool:
+def _alike(first: Block, other: Block) -> bool:
     """Whether two blocks can be joined without a change of their rows."""
-    if isinstance(one, Mapping):
-        same = isinstance(other, Mapping) and one.keys() == other.keys()
-        return same and all(_alike(one[name], other[name]) for name in one)
-    if isinstance(one, tuple):
-        return isinstance(other, tuple) and len(one) == len(other) and all(map(_alike, one, other))
-    if is_array(one):
-        return is_array(other) and one.dtype == other.dtype and one.shape[1:] == other.shape[1:]
+    if isinstance(first, Mapping):
+        same = isinstance(other, Mapping) and first.keys() == other.keys()
+        return same and all(_alike(first[name], other[name]) for name in first)
+    if isinstance(first, tuple):
+        return isinstance(other, tuple) and len(first) == len(other) and all(map(_alike, first, other))
+    if is_array(first):
+        return is_array(other) and first.dtype == other.dtype and first.shape[1:] == other.shape[1:]
     return isinstance(other, list)
 
 

@@ -22,6 +22,8 @@ MOST_AWAY, PAUSE = 60.0, 0.2
 _REPORT_SECONDS, _MOST_UNREPORTED = 1.0, 3 << 19
 #: Rows that the code of a partition is asked for at a time.
 _CODE_ROWS = 1024
+#: The rows that a dataset expects.
+_SIGNATURE = "rows as in output_signature"
 #: The feeds that this process has opened, by ``connect`` and name: two `DataFeed` of one feed share its rows.
 _OPENED: dict[tuple[Callable[[str], socket.socket], str], Reader] = {}
 _OPENING = threading.Lock()
@@ -139,7 +141,7 @@ def _columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, A
     """The rows of some blocks as one column for each name of an ``input_mapping``.
 
     Raises:
-        FeedError: the rows do not have those columns.
+        InputError: the rows do not have those columns.
     """
     if not blocks:
         return {name: [] for name in mapping.values()}
@@ -148,24 +150,24 @@ def _columns(blocks: Sequence[Block], mapping: Mapping[str, str]) -> dict[str, A
         return dict.fromkeys(mapping.values(), block)  # whole rows
     by_name = isinstance(block[0] if isinstance(block, list) else block, Mapping)
     keys: Iterable[Any] = mapping if by_name else range(len(mapping))
-    try:
-        return {name: _column(block, key) for key, name in zip(keys, mapping.values())}
-    except (KeyError, IndexError, TypeError) as error:
-        raise FeedError(
-            f"the rows fed do not have the columns {', '.join(mapping)} of the input_mapping: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    expected = f"the columns {', '.join(mapping)} of the input_mapping"
+    return {name: _column(block, key, expected) for key, name in zip(keys, mapping.values())}
 
 
-def _column(block: Block, key: Any) -> Any:
-    """One column of a block of any form.
+def _column(block: Block, key: Any, expected: str) -> Any:
+    """A column of a block of any form.
 
     Raises:
-        KeyError, IndexError, TypeError: there is no such column.
+        InputError: there is no such column.
     """
-    if isinstance(block, (Mapping, tuple)):
-        return block[key]
-    return block[:, key] if codec.is_array(block) else [row[key] for row in block]
+    try:
+        if isinstance(block, (Mapping, tuple)):
+            return block[key]
+        return block[:, key] if codec.is_array(block) else [row[key] for row in block]
+    except (KeyError, IndexError, TypeError) as error:
+        row = block if isinstance(block, (Mapping, tuple)) else block[0]
+        text = f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})"
+        raise codec.refused(text, expected) from error
 
 
 class Reader:
@@ -182,8 +184,6 @@ class Reader:
 
     def __init__(self, connect: Callable[[str], socket.socket], feed: str) -> None:
         self.feed = feed
-        #: Whether the function gets no more rows: the feed has ended, or `terminate` was called.
-        self.ended = False
         # Shared with the receiving thread.
         self._connect = connect
         self._changed = threading.Condition()
@@ -192,7 +192,7 @@ class Reader:
         self._connection = 0
         self._frames: deque[tuple[int, Sequence[memoryview]]] = deque()
         self._terminated = b""
-        self._end_received = self._closed = False
+        self._end_received = False
         self._error: FeedError | None = None
         # The connection of the present chunk, the number of the chunk on it, the last consumed one.
         self._current = self._number = self._consumed = 0
@@ -205,6 +205,11 @@ class Reader:
         self._given = self._returned = self._stale = 0
         self._thread = threading.Thread(target=self._receive_all, name=f"feed {feed}", daemon=True)
         self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the function gets no more rows: the feed has ended, or `terminate` was called."""
+        return self._end_received or bool(self._terminated)
 
     def batch(self, rows: int) -> list[Block]:
         """Blocks of so many rows together; of fewer at the end of the feed, or where the driver ends a batch.
@@ -261,7 +266,6 @@ class Reader:
         """
         if self.ended:
             return
-        self.ended = True
         self._drop()
         with self._changed:
             self._terminated = frames.RETURNED if returned else frames.UNWANTED
@@ -270,9 +274,7 @@ class Reader:
 
     def close(self) -> None:
         """End the connection and the thread."""
-        with self._changed:
-            self._closed = True
-            self._fail("was closed")
+        self._fail("was closed")
         if (sock := self._sock) is not None:
             frames.hang_up(sock)
         self._thread.join(5.0)
@@ -286,8 +288,7 @@ class Reader:
             self._stale = self._given - self._returned
             self._number = self._consumed = 0
             self._drop()
-        if self._end_received and not self.ended:
-            self.ended = True
+        if self.ended:
             self._drop()
 
     def _drop(self) -> None:
@@ -322,7 +323,7 @@ class Reader:
         if not (self._frames or self.ended):
             self._report(frames.Kind.HUNGRY)
         with self._changed:
-            while not (self._frames or self._end_received or self.ended or self._error is not None):
+            while not (self._frames or self.ended or self._error is not None):
                 if self._current != self._connection:
                     break
                 self._changed.wait()
@@ -372,7 +373,7 @@ class Reader:
                 self._receive(sock)
                 broken_at = time.monotonic()
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._end_received, PAUSE)
+                self._changed.wait_for(lambda: self._end_received or self._error is not None, PAUSE)
 
     def _receive(self, sock: socket.socket) -> None:
         """Take frames until the connection ends."""
@@ -384,7 +385,7 @@ class Reader:
                 else:
                     frames.send_frame(sock, frames.Kind.PROGRESS, [frames.pack_numbers(0, 0)])
             ahead = frames.ReadAhead(sock)
-            while not self._closed and (frame := frames.recv_frame(ahead)) is not None:
+            while self._error is None and (frame := frames.recv_frame(ahead)) is not None:
                 if frame[0] == frames.Kind.GONE:
                     self._fail(b"".join(frame[1]).decode("utf-8", "replace"))
                 with self._changed:
@@ -451,15 +452,7 @@ def columns(block: Block, signature: Any) -> Any:
     if not isinstance(signature, (Mapping, tuple, list)):
         return _array(block, signature)
     keys = list(signature) if isinstance(signature, Mapping) else range(len(signature))
-    found = []
-    for key in keys:
-        try:
-            column = _column(block, key)
-        except (KeyError, IndexError, TypeError) as error:
-            row = block if isinstance(block, (Mapping, tuple)) else block[0]
-            text = f"no {key!r} in {str(row)[:80]} ({type(error).__name__}: {error})"
-            raise codec.refused(text, "rows as output_signature says") from error
-        found.append(columns(column, signature[key]))
+    found = [columns(_column(block, key, _SIGNATURE), signature[key]) for key in keys]
     return dict(zip(keys, found)) if isinstance(signature, Mapping) else tuple(found)
 
 
@@ -483,5 +476,5 @@ def _array(values: Sequence[Any], spec: Any) -> Any:
         if not spec.shape.is_compatible_with(array.shape[1:]):
             raise ValueError(f"a row has the shape {array.shape[1:]}")
     except (ValueError, TypeError) as error:
-        raise codec.refused(f"rows are not {spec!r}: {error}", "rows as output_signature says") from error
+        raise codec.refused(f"rows are not {spec!r}: {error}", _SIGNATURE) from error
     return array

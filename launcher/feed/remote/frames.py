@@ -14,15 +14,15 @@ from enum import IntEnum
 
 from launcher.errors import FeedError
 
-#: Bytes of one frame, unless its receiver sets another limit.
+#: Bytes of a frame.
 MOST_BYTES = 1 << 31
-#: Buffers of one frame.
+#: Buffers of a frame.
 MOST_BUFFERS = 1 << 16
 #: Bytes of our own buffers in a frame with the user's.
 _OWN = 1 << 16
 #: Buffers that one ``sendmsg`` takes (IOV_MAX).
 _AT_ONCE = 1024
-#: Bytes that `ReadAhead` reads at once of what is small.
+#: Bytes that `ReadAhead` reads at once of small frames.
 _AHEAD = 4096
 
 _HEAD = struct.Struct("<BI")
@@ -72,7 +72,7 @@ def send_frame(
     """Send one frame; returns when the kernel has all of it.
 
     Args:
-        sock: blocking, with a timeout if the caller wants one.
+        sock: blocking, with a timeout if the caller needs it.
         buffers: contiguous bytes; nothing of them is copied.
 
     Raises:
@@ -83,14 +83,11 @@ def send_frame(
     _send_all(sock, [memoryview(head), *views])
 
 
-def recv_frame(
-    sock: socket.socket | ReadAhead, limit: int | None = None
-) -> tuple[int, list[memoryview]] | None:
+def recv_frame(sock: socket.socket | ReadAhead) -> tuple[int, list[memoryview]] | None:
     """Wait for one frame.
 
     Args:
         sock: a socket, or a `ReadAhead` of it.
-        limit: bytes of all its buffers; default: `MOST_BYTES`.
 
     Returns:
         Its kind and buffers (writable memory, contiguous bytes); ``None`` if the connection has ended between
@@ -108,9 +105,8 @@ def recv_frame(
     if count > MOST_BUFFERS:
         raise FeedRefused(f"a frame of {count} buffers; at most {MOST_BUFFERS:,} are allowed")
     sizes = struct.unpack(f"<{count}Q", _fill(sock, memoryview(bytearray(8 * count))))
-    most = MOST_BYTES if limit is None else limit
-    if sum(sizes) > most:  # before memory is taken for them
-        raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {most:,} are allowed")
+    if sum(sizes) > MOST_BYTES:  # before memory is taken for them
+        raise FeedRefused(f"a frame of {sum(sizes):,} bytes; at most {MOST_BYTES:,} are allowed")
     return kind, [_fill(sock, memoryview(bytearray(size))) for size in sizes]
 
 

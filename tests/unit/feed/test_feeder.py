@@ -383,7 +383,7 @@ def test_columns_by_name(tmp_path: Path, data: Any):
 
 
 def test_columns_that_rows_do_not_have():
-    with pytest.raises(FeedError, match="do not have the columns a, b .* KeyError: 'b'"):
+    with pytest.raises(InputError, match="no 'b' in {'a': 1} .* expected the columns a, b of the input_map"):
         data_feed._columns([[{"a": 1}]], {"a": "x", "b": "y"})
 
 

@@ -1,4 +1,4 @@
-"""The findings of ``launch check``: what is wrong with a set of hosts, from what they report. Pure."""
+"""The findings of ``launch check``: the faults of a set of hosts, from their reports. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.text import byte_size, counted, duration, listed
 
 #: A job on these hosts will fail, or do something else than was asked for; or it may.
 PROBLEM, WARNING = "problem", "warning"
-#: What TensorFlow takes for yes (``tensorflow/python/util/tf2.py`` and keras' lazy loader).
+#: Values that TensorFlow reads as true (``tensorflow/python/util/tf2.py`` and keras' lazy loader).
 _YES = ("1", "true", "True")
 #: Seconds: a clock that is off by more is odd; by more than the second, certificates and locks fail.
 _ODD_CLOCK, _WRONG_CLOCK = 1.0, 30.0
@@ -34,17 +34,17 @@ _PYTHON_STATES = {"missing": "is not there", "slow": "did not answer in time", "
 
 
 class Finding(NamedTuple):
-    """One thing that was found."""
+    """A fault that the check found."""
 
     #: `PROBLEM` or `WARNING`.
     severity: str
-    #: What it is about, one word that programs can rely on.
+    #: The subject, for programs: ``address``, ``name``, ``unreachable``, ``python``, ``clock``, ...
     kind: str
     #: The hosts concerned, in the order of the inventory.
     hosts: tuple[str, ...]
-    #: What was seen.
+    #: The fault.
     seen: str
-    #: What to try; may be empty.
+    #: A remedy; may be empty.
     advice: str = ""
 
 
@@ -82,7 +82,7 @@ def findings(
     """All findings, the worst first.
 
     Args:
-        hosts: the inventory, also the hosts that could not be asked.
+        hosts: the inventory, with the hosts that could not be checked.
         reports: of the hosts that answered.
         pairs: the connections between them.
     """
@@ -95,10 +95,10 @@ def findings(
 
 
 def findings_of_agents(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> tuple[Finding, ...]:
-    """What the agents' own facts show before a launch: it costs nothing.
+    """The findings from the facts of the agents, before a launch: they cost nothing.
 
     Args:
-        hosts: those that the tasks run on.
+        hosts: of the tasks.
         facts: of each host, see `launcher.agent.host`.
     """
     same = [host.name for host in hosts if host.name in facts and _runs_its_agent(host)]
@@ -154,7 +154,7 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) ->
                 yield Finding(PROBLEM, "address", (host.name,), seen, _WRITE)
     for address, names in by_address.items():
         if len(names) > 1:
-            seen, advice = f"have the same address {address}", "one of them is wrong, or too many"
+            seen, advice = f"have the same address {address}", "correct or remove one of them"
             yield Finding(PROBLEM, "address", tuple(names), seen, advice)
 
 
@@ -191,7 +191,7 @@ def _pairs(
 
 
 def _versions(reports: Sequence[HostReport]) -> Iterator[Finding]:
-    """Whether Python and TensorFlow are there, and the same everywhere."""
+    """Missing Pythons and TensorFlows, and versions that differ."""
     usable = []
     for report in reports:
         python = report.facts["task_python"]

@@ -59,9 +59,9 @@ print("\\n{_MARK}" + json.dumps(found))
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
 #: Connections at a time.
 _AT_ONCE = 16
-#: Bytes of what a host sends to those that connect.
+#: Bytes of the longest token.
 _LINE = 256
-#: Bytes that are written to find out whether a disk is full.
+#: Bytes of a file that shows whether a disk is full.
 _WRITTEN = 64 * 1024
 _RESULTS: Dict[str, Tuple[Type[Exception], ...]] = {
     "unknown name": (socket.gaierror, UnicodeError),
@@ -94,7 +94,7 @@ def _answer(request: Json) -> None:
 
 
 def _together(jobs: Sequence[Callable[[], Json]], seconds: float, late: Sequence[Json]) -> List[Json]:
-    """The results of the jobs; for a job that is not done in time, what stands at its place in ``late``.
+    """The results of the jobs; for a job that is not done in time, the value of ``late`` at its place.
 
     A thread that waits for a name service or a file server can't be interrupted: it stays behind.
     """
@@ -108,7 +108,7 @@ def _together(jobs: Sequence[Callable[[], Json]], seconds: float, late: Sequence
 
 
 def _facts(request: Mapping[str, Any]) -> Json:
-    """What the host has.
+    """The facts of the host.
 
     Args:
         request: ``python`` of its programs, ``workdir`` and ``venv`` of the host or ``None``, ``env`` of its

@@ -1,4 +1,4 @@
-"""``launch check``: look at hosts, and at the network between them, before a long job."""
+"""``launch check``: check hosts, and the network between them, before a long job."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _TIMEOUT = 20.0
 _ENTRY = "launcher.agent.checks:main"
 #: Seconds for one connection between two hosts, and that an answer may take beyond its host's own limit.
 _CONNECT, _MARGIN = 5.0, 5.0
-#: Parts of a look at a host, each with a time limit of its own.
+#: Parts of an answer about a host, each with its own time limit.
 _PARTS = 3
-#: Seconds between two looks at a host that takes no bytes, and bytes of an answer.
+#: Seconds between two attempts to send to a host, and bytes of the longest answer.
 _LOOK, _LONGEST = 0.05, 4 << 20
 #: To this number of hosts each host connects: itself and the next ones in the list.
 _PEERS = 32
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the hosts and print what was found.
+    """Check the hosts and print the findings.
 
     Raises:
         HostfileError: all faults of the list of hosts.
@@ -120,7 +120,7 @@ def _ask(
         stack: its end closes the remote commands.
     """
     by_name = {host.name: host for host in hosts}
-    #: What each host sends to those that connect to it.
+    #: A host sends its token to each peer that connects.
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, int] = {}
     running: dict[str, RemoteCommand] = {}
@@ -188,7 +188,7 @@ def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float
         if data and len(answer) < _LONGEST:
             answer += data
         elif data is not None:
-            lines = command.stderr().strip().splitlines() or ["it does not say why"]
+            lines = command.stderr().strip().splitlines() or ["there is no message"]
             raise TransportError(f"the check there ended: {lines[-1]}")
         elif time.monotonic() > until:
             raise TransportError("no answer in time")

@@ -1,4 +1,4 @@
-"""``launch clean``: remove what launches that have ended have left at Docker engines."""
+"""``launch clean``: remove what ended launches have left at Docker engines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from launcher.transports import ssh, transports
 SUMMARY = "remove containers and networks that killed launches, or --keep, have left"
 
 EXAMPLES = """\
-launch clean                  remove them, and say which
-launch clean --dry-run        only say which
+launch clean                  remove them and list them
+launch clean --dry-run        only list them
 launch clean --hosts lab.yaml the same at the engines of these hosts
 
-Only what carries the labels of a launch of yours, on this machine, whose process is over."""
+Only containers and networks labelled by a launch of yours, on this machine, that has ended."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Remove them, and print which.
+    """Remove them and list them.
 
     Raises:
         LaunchError: a host or an engine can't be reached, or does not remove them.

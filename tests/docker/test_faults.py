@@ -153,8 +153,8 @@ def test_no_permission(launch: Launch, tmp_path: Path):
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        ("--memory 64m", "it is about containers; expected --docker IMAGE, too"),
-        ("--keep", "it is about containers; expected --docker IMAGE, too"),
+        ("--memory 64m", "the option is about containers; expected --docker IMAGE, too"),
+        ("--keep", "the option is about containers; expected --docker IMAGE, too"),
         ("--docker x --memory much", "expected a size such as 512m or 2g"),
         ("--docker x --memory boss=64m", "there is no role 'boss'"),
         ("--docker x --cpus 0", "expected a number of CPUs"),

@@ -85,8 +85,8 @@ class DockerTransport(Transport):
         )
         if not request.named:
             return planned
-        remark = f"each host starts a container of {options.image}, by its own engine: all runs in there"
-        return planned._replace(shown=of_image, remarks=(remark,))
+        note = f"each host starts a container of {options.image}, at its own engine; its tasks run in it"
+        return planned._replace(shown=of_image, remarks=(note,))
 
     def hosts(self, launch: Launch) -> AbstractContextManager[LaunchHosts]:
         """See `Transport.hosts`."""

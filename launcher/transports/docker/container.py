@@ -1,4 +1,4 @@
-"""What containers a job has: one for each host, the labels of all, and their ``docker run`` command lines."""
+"""The containers of a job: one for each host, their labels, and their ``docker run`` command lines."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def own_hosts(job: JobSpec, free: Sequence[str]) -> tuple[tuple[Host, ...], dict
         PlacementError: there are not enough GPUs.
     """
     names = [_host_name(role, 0) for role in job.roles]
-    what = "its containers would have the same names as those of another role"
+    problem = "its containers would have the same names as those of another role"
     twins = [role for role, name in zip(job.roles, names, strict=True) if names.count(name) > 1]
     if twins:
-        raise JobError(Fault(role.source, f"role {role.name!r}: {what}") for role in twins)
+        raise JobError(Fault(role.source, f"role {role.name!r}: {problem}") for role in twins)
     left = list(free)
     asked = sum((role.gpus or 0) * role.count for role in job.roles)
     if asked > len(left):
-        what = f"the tasks ask for {counted(asked, 'GPU')}, this machine has {len(left)}"
-        expected = "ask for fewer with --gpus, or say which there are, as in CUDA_VISIBLE_DEVICES=0,1"
-        raise PlacementError([Fault("", what, expected)])
+        problem = f"the tasks ask for {counted(asked, 'GPU')}, this machine has {len(left)}"
+        expected = "use fewer with --gpus, or name them as in CUDA_VISIBLE_DEVICES=0,1"
+        raise PlacementError([Fault("", problem, expected)])
     hosts: list[Host] = []
     given: dict[str, tuple[str, ...]] = {}
     for role in job.roles:
@@ -114,12 +114,12 @@ def containers(
     Args:
         docker: the options.
         job: the job; its Python is the image's.
-        placement: which tasks run in each.
+        placement: the tasks of each.
         gpus: host -> ids of its GPUs; its container sees them if a task asks for one.
         here: mounts are of this machine, and the folders of tasks are mounted; else mounts are of the hosts.
 
     Raises:
-        JobError: mounts or limits that can't be.
+        JobError: faults of mounts or limits.
     """
     mounts, faults = asked_mounts(docker, here)
     roles = {role.name for role in job.roles}
@@ -155,7 +155,7 @@ def containers(
 
 
 def with_folders(container: Container, folders: Iterable[str], read_only: bool) -> Container:
-    """The container with folders of its tasks mounted at the same path, unless something else is."""
+    """The container with folders of its tasks mounted at the same path; its own mounts come first."""
     usual = [Mount(folder, folder, read_only) for folder in folders if folder != "/"]
     by_target = {mount.target: mount for mount in (*usual, *container.mounts)}
     return container._replace(mounts=tuple(by_target.values()))
@@ -168,7 +168,7 @@ def with_output_mounts(container: Container, placement: Placement) -> Container:
 
 
 def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount], list[Fault]]:
-    """The mounts of job file and command line, and what is wrong with them."""
+    """The mounts of job file and command line, and their faults."""
     found = [(text, _mount(text, here)) for text in docker.mounts]
     expected = "expected SRC, SRC:/DST or SRC:/DST:ro"
     faults = [Fault(f"--mount {text}", "this is not a mount", expected) for text, mount in found if not mount]
@@ -230,7 +230,7 @@ def is_dead(found: Mapping[str, str]) -> bool:
 
 def label_options(found: Mapping[str, str]) -> list[str]:
     """Labels as options of a ``docker`` command."""
-    return [word for label, value in found.items() for word in ("--label", f"{label}={value}")]
+    return [text for label, value in found.items() for text in ("--label", f"{label}={value}")]
 
 
 def run_command(
@@ -241,26 +241,26 @@ def run_command(
     No variable of the user's environment is among them: those travel to the agent.
 
     Args:
-        container: what it is to be like.
+        container: to start.
         name: its name at the engine.
         network: that it joins; in a network of the job its host's name resolves to it.
         its_labels: with `KEPT` the container stays when it has ended.
         command: what runs in it: the image's own entry point does not count.
     """
-    words = ["run", "--interactive", "--name", name, "--network", network, "--log-driver", "none"]
-    words += ["--sig-proxy=false"]
+    argv = ["run", "--interactive", "--name", name, "--network", network, "--log-driver", "none"]
+    argv += ["--sig-proxy=false"]
     if network != HOST_NETWORK:
-        words += ["--hostname", container.host, "--network-alias", container.host]
+        argv += ["--hostname", container.host, "--network-alias", container.host]
     if KEPT not in its_labels:
-        words += ["--rm"]
-    words += label_options(its_labels)
+        argv += ["--rm"]
+    argv += label_options(its_labels)
     if container.user:
-        words += ["--user", container.user]
+        argv += ["--user", container.user]
     if container.memory is not None:
-        words += ["--memory", str(container.memory), "--memory-swap", str(container.memory)]
+        argv += ["--memory", str(container.memory), "--memory-swap", str(container.memory)]
     for mount in container.mounts:
-        words += ["--mount", _mount_option(mount)]
-    return [*words, *container.options, "--entrypoint", command[0], container.image, *command[1:]]
+        argv += ["--mount", _mount_option(mount)]
+    return [*argv, *container.options, "--entrypoint", command[0], container.image, *command[1:]]
 
 
 def _mount_option(mount: Mount) -> str:

@@ -20,7 +20,7 @@ from launcher.text import printable
 from launcher.transports.base import Hosts, RemoteCommand
 from launcher.transports.docker.container import JOB, KEPT, OWNER, is_dead, label_options
 
-#: What runs a command line on a host, with a time limit, and with the streams of the remote command.
+#: They run a command line on a host: with a time limit; with the streams of the remote command.
 _MAIN, _BECOME = "launcher.agent.children:execute", "launcher.agent.children:become"
 #: Seconds for one answer of an engine, for the removal of things, and for a pull.
 ANSWER, REMOVAL, PULL = 30.0, 50.0, 3600.0
@@ -114,21 +114,21 @@ class Engine:
         #: Follows the names of things in lines for the user.
         self._where = f" on {host.name}" if host else ""
 
-    def docker(self, *words: str, seconds: float = ANSWER) -> Result:
+    def docker(self, *arguments: str, seconds: float = ANSWER) -> Result:
         """Run ``docker`` with these arguments."""
-        return self._run(["docker", *words], seconds)
+        return self._run(["docker", *arguments], seconds)
 
-    def start(self, programs: Hosts, words: Sequence[str]) -> RemoteCommand:
+    def start(self, programs: Hosts, arguments: Sequence[str]) -> RemoteCommand:
         """Start ``docker`` on the host, with a pipe to its streams.
 
         Args:
             programs: run programs on the host.
-            words: its arguments.
+            arguments: of ``docker``.
 
         Raises:
             TransportError: there is no connection to the host.
         """
-        return self._start(programs, _BECOME, ["docker", *words])
+        return self._start(programs, _BECOME, ["docker", *arguments])
 
     def _start(self, commands: Hosts, entry: str, argv: Sequence[str], **more: object) -> RemoteCommand:
         assert self._host is not None
@@ -172,7 +172,7 @@ class Engine:
         return Result(done.returncode, done.stdout or "", done.stderr)
 
     def is_rootless(self) -> bool:
-        """See that the engine can be used; whether it runs as its user, which is root in its containers.
+        """Check that the engine can be used; whether it runs as its user, which is root in its containers.
 
         Raises:
             TransportError: it can't be used.
@@ -194,7 +194,7 @@ class Engine:
         """``UID:GID`` and the home of the host's login user.
 
         Raises:
-            TransportError: the host does not say.
+            TransportError: the host does not answer.
         """
         result = self._run(["sh", "-c", 'echo "$(id -u):$(id -g)"; echo "$HOME"'], ANSWER)
         if result.code:
@@ -205,7 +205,7 @@ class Engine:
     # ------------------------------------------------------------------ images and networks
 
     def provide(self, image: str, policy: str) -> None:
-        """See that the engine has an image.
+        """Make sure that the engine has an image: pull it if needed.
 
         Args:
             image: as the user wrote it.
@@ -217,7 +217,7 @@ class Engine:
         if policy != "always" and self.docker("image", "inspect", "--", image).code == 0:
             return
         if policy == "never":
-            raise TransportError(f"the engine has no image {image}, and --pull never forbids to fetch it")
+            raise TransportError(f"the engine has no image {image}, and --pull never forbids pulling it")
         self._notice(f"pulling the image {image}{self._where}")
         if self._commands is None:  # shows its progress on stderr
             result = self._run_here(["docker", "pull", "--", image], PULL, stdout=2)
@@ -250,22 +250,22 @@ class Engine:
     # ------------------------------------------------------------------ clean-up
 
     def things(self, job: str | None = None, seconds: float = ANSWER) -> list[Thing]:
-        """What launches have created at the engine, containers first.
+        """The containers and networks of launches at the engine, containers first.
 
         Args:
             job: of this job only.
             seconds: time limit for each answer.
 
         Raises:
-            TransportError: the engine does not say.
+            TransportError: the engine does not list them.
         """
         keys = [OWNER, KEPT]
         fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in keys), "."])
         options = ["--no-trunc", "--filter", f"label={OWNER}"]
         options += ["--filter", f"label={JOB}={job}"] if job else []
         found: list[Thing] = []
-        for kind, words, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
-            result = self.docker(*words, *options, "--format", fields % plural, seconds=seconds)
+        for kind, listing, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
+            result = self.docker(*listing, *options, "--format", fields % plural, seconds=seconds)
             if result.code:
                 raise TransportError(f"what launches have left can't be listed: {explain(result.fault)}")
             for line in result.out.splitlines():
@@ -275,10 +275,10 @@ class Engine:
         return found
 
     def dead(self) -> list[Thing]:
-        """What launches of this user, from this machine, have left that have ended, also by ``--keep``.
+        """Those of launches of this user, from this machine, that have ended; also those of ``--keep``.
 
         Raises:
-            TransportError: the engine does not say.
+            TransportError: the engine does not list them.
         """
         return [thing for thing in self.things() if is_dead(thing.labels)]
 
@@ -286,14 +286,14 @@ class Engine:
         """Remove these, containers first.
 
         Returns:
-            Id of what is still there -> a line that says why.
+            Id of each that is still there -> a line with the reason.
         """
         until = time.monotonic() + seconds
         left = {}
         for thing in sorted(found, key=lambda thing: thing.kind):
-            words = ["rm", "--force", "--volumes"] if thing.kind == "container" else ["network", "rm"]
+            removal = ["rm", "--force", "--volumes"] if thing.kind == "container" else ["network", "rm"]
             while True:
-                result = self.docker(*words, thing.id, seconds=max(1.0, until - time.monotonic()))
+                result = self.docker(*removal, thing.id, seconds=max(1.0, until - time.monotonic()))
                 if not _BUSY.search(result.fault) or time.monotonic() > until:
                     break
                 time.sleep(_AGAIN)
@@ -302,7 +302,7 @@ class Engine:
         return left
 
     def sweep(self) -> None:
-        """Remove what launches have left that were killed, except what ``--keep`` left."""
+        """Remove what killed launches have left, but not what ``--keep`` left."""
         found = [thing for thing in self.dead() if KEPT not in thing.labels]
         if found:
             left = self.remove(found)

@@ -1,4 +1,4 @@
-"""The containers of a launch: one a task at the engine of this machine, or one at the engine of each host."""
+"""The containers of a launch: one for each task at this machine's engine, or one at each host's engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RUN, _SERVE = "launcher.agent.main:run", "launcher.agent.main:serve"
 _HERE = "this machine"
 #: Seconds that an agent in a container waits for a new connection: a login and a ``docker exec``.
 _RECONNECT = 4.0
-#: What users wait for.
+#: The step, in lines for users who wait.
 _STEP = "its engine to start the container"
 #: Seconds for an answer of an engine that may hang, at the end.
 _HURRY = 10.0
@@ -54,7 +54,7 @@ def _for_all(
     """The results of a function for all engines or hosts, called in threads; see `for_each`.
 
     Raises:
-        HostsError: what was wrong with some of them, each fault once.
+        HostsError: the faults of some of them, each fault once.
     """
     results, failed = for_each(names, function, notice, step)
     by_fault: dict[str, list[str]] = {}
@@ -103,7 +103,7 @@ class DockerHosts:
     """See `launcher.transports.machines.LaunchHosts`. At the end no container is left, except with ``keep``.
 
     Args:
-        launch: what begins; ``planned.details`` has a `Container` for each host.
+        launch: the launch; ``planned.details`` has a `Container` for each host.
         machines: the hosts whose engines start the containers; ``None``: the engine of this machine does.
 
     Raises:
@@ -131,7 +131,7 @@ class DockerHosts:
         _for_all(self._engines, self._prepare, self._notice, "its Docker engine")
 
     def _prepare(self, name: str) -> None:
-        """See that an engine responds and has the image; remove what killed launches left there."""
+        """Check that an engine responds and has the image; remove what killed launches left there."""
         engine, docker = self._engines[name], self._docker
         rootless = engine.is_rootless()
         engine.sweep()
@@ -145,7 +145,7 @@ class DockerHosts:
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """See `LaunchHosts.run`: on the host, not in its container."""
         if self._machines is None:
-            raise TransportError(f"{host}: it is a container of this machine")
+            raise TransportError(f"{host}: this is a container of this machine")
         return self._machines.run(host, entry, arguments)
 
     def relay(self, socket: str) -> Mapping[str, int]:
@@ -190,8 +190,8 @@ class DockerHosts:
             self._network = pool.submit(engine.make_network, network, self._labels).result()
         for host, container in self._containers.items():
             program = bootstrap.program(_RUN, {"host": host, "agent": new_agent_number()})
-            words = self._run_command(container, network)
-            self._links[host] = ContainerLink(container, self._name(host), words, engine, program)
+            argv = self._run_command(container, network)
+            self._links[host] = ContainerLink(container, self._name(host), argv, engine, program)
         _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _STEP)
 
     def _start_there(self, programs: Connections, placement: Placement) -> Placement:
@@ -210,9 +210,9 @@ class DockerHosts:
             if not self._docker.no_mount:
                 folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
                 container = with_folders(container, folders, self._docker.read_only)
-            words = self._run_command(container, HOST_NETWORK)
+            argv = self._run_command(container, HOST_NETWORK)
             engine, lease = self._engines[host], self._launch.request.settings["ssh"].lease
-            started = _Elsewhere(engine, programs, container, self._name(host), words, lease)
+            started = _Elsewhere(engine, programs, container, self._name(host), argv, lease)
             self._elsewhere[host] = started
             started.first.await_agent()
             return {placed.task: placed for placed in tasks}
@@ -235,9 +235,9 @@ class DockerHosts:
 
     def _end(self) -> None:
         """End-of-file ends each agent, and so its container; what is left then is removed by force."""
-        for container in list(self._elsewhere.values()):  # a thread may still be starting one
-            if not container.taken:
-                container.first.close()
+        for started in list(self._elsewhere.values()):  # a thread may still be starting one
+            if not started.taken:
+                started.first.close()
         if self._machines is not None:
             return
         for link in self._links.values():
@@ -265,8 +265,8 @@ class DockerHosts:
         """See `LaunchHosts.open`: the agent is up already."""
         if host.name in self._links:
             return self._links[host.name]
-        one = self._elsewhere[host.name]
-        return ReconnectingLink(host.name, one, one.arguments, self._notice, grace=_RECONNECT)
+        container = self._elsewhere[host.name]
+        return ReconnectingLink(host.name, container, container.arguments, self._notice, grace=_RECONNECT)
 
 
 def _at(home: str, path: str) -> str:
@@ -280,9 +280,9 @@ class _Elsewhere:
     Args:
         engine: the host's.
         programs: run programs on the host.
-        container: what it is.
+        container: the container.
         name: its name at the engine.
-        words: the arguments of ``docker`` that start it.
+        argv: the arguments of ``docker`` that start it.
         lease: seconds that its tasks outlive a lost connection.
     """
 
@@ -292,7 +292,7 @@ class _Elsewhere:
         programs: Connections,
         container: Container,
         name: str,
-        words: Sequence[str],
+        argv: Sequence[str],
         lease: float,
     ) -> None:
         self._engine, self._programs, self._container, self._name = engine, programs, container, name
@@ -301,7 +301,7 @@ class _Elsewhere:
         self.arguments: dict[str, Any] = {**own, "lease": lease}
         program = bootstrap.program(_SERVE, {**own, "lease": lease_there(lease)})
         #: The first connection to its agent, and whether the link has it.
-        self.first = ContainerCommand(engine.start(programs, words), container, program)
+        self.first = ContainerCommand(engine.start(programs, argv), container, program)
         self.taken = False
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
@@ -311,9 +311,9 @@ class _Elsewhere:
         if entry == START and not self.taken:
             self.taken = True
             return self.first
-        words = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
+        argv = ["exec", "--interactive", self._name, *bootstrap.loader(self._container.python)]
         program = bootstrap.program(CONNECT, arguments)
-        return ContainerCommand(self._engine.start(self._programs, words), self._container, program, False)
+        return ContainerCommand(self._engine.start(self._programs, argv), self._container, program, False)
 
     def reconnect(self, host: str) -> None:
         """See `launcher.transports.base.Connections.reconnect`."""

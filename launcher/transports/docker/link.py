@@ -51,10 +51,10 @@ class ContainerCommand:
     See `launcher.transports.base.RemoteCommand`.
 
     Args:
-        command: it; all that it prints is the container's.
-        container: what it runs in.
+        command: the ``docker`` command; its output is that of the container.
+        container: in which the agent runs.
         program: see `launcher.transports.bootstrap.program`.
-        is_run: it is ``docker run``: its end is that of the container.
+        is_run: the command is ``docker run``: it ends with the container.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class ContainerCommand:
         self.close = command.close
 
     def arrive(self) -> bool:
-        """Send and receive what can be until the agent is up; whether it is.
+        """Send and receive until the agent is up or nothing more can be done now; whether it is up.
 
-        Does not block, and reads nothing that the agent itself writes.
+        Does not block. Reads nothing that the agent itself writes.
 
         Raises:
             TransportError: there will be no agent.
@@ -125,7 +125,7 @@ class ContainerCommand:
         return end_fault(code, self._container, self.ready, self._command.stderr())
 
     def recv(self, size: int) -> bytes | None:
-        """See `RemoteCommand.recv`; at the end of the container the last message is why."""
+        """See `RemoteCommand.recv`; at the end of the container the last message is the reason."""
         try:
             if not self.arrive():
                 return None
@@ -151,8 +151,8 @@ class ContainerCommand:
 class DockerRun(CommandPipe):
     """A ``docker run`` here. Its output is the container's from the first byte on."""
 
-    def __init__(self, host: str, words: Sequence[str]) -> None:
-        super().__init__(host, ["docker", *words], b"", "docker")
+    def __init__(self, host: str, argv: Sequence[str]) -> None:
+        super().__init__(host, ["docker", *argv], b"", "docker")
         self._ready = True
 
     def end_input(self) -> None:
@@ -177,9 +177,9 @@ class ContainerLink(PipeLink):
     """The pipe to the agent in a container here.
 
     Args:
-        container: what it is.
+        container: the container.
         name: its name at the engine.
-        words: the arguments of ``docker`` that start it.
+        argv: the arguments of ``docker`` that start it.
         engine: this machine's.
         program: see `launcher.transports.bootstrap.program`.
 
@@ -191,10 +191,10 @@ class ContainerLink(PipeLink):
     same_clock = False
 
     def __init__(
-        self, container: Container, name: str, words: Sequence[str], engine: Engine, program: bytes
+        self, container: Container, name: str, argv: Sequence[str], engine: Engine, program: bytes
     ) -> None:
         self._name, self._engine = name, engine
-        self._run = DockerRun(container.host, words)
+        self._run = DockerRun(container.host, argv)
         self._command = ContainerCommand(self._run, container, program)
         self.await_agent = self._command.await_agent
         #: How the container ended; ``None``: it has not.
@@ -244,9 +244,9 @@ def end_fault(code: int, container: Container, began: bool, stderr: str) -> str:
 
     Args:
         code: exit status of the command; negative: killed by that signal.
-        container: what it was.
-        began: its agent was up.
-        stderr: what the command and the container wrote there.
+        container: the container.
+        began: whether its agent was up.
+        stderr: of the command and the container.
     """
     lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING: ")]
     last = printable(lines[-1]) if lines else ""

@@ -29,7 +29,7 @@ _SIMPLE = ("no_mount", "read_only", "user", "pull", "keep")
 
 
 class DockerOptions(NamedTuple):
-    """What the command line and the job file say of containers."""
+    """The settings of containers, of command line and job file."""
 
     image: str = ""
     #: ``SRC[:DST][:ro]`` each; of two with the same target the last one counts.
@@ -42,7 +42,7 @@ class DockerOptions(NamedTuple):
     user: str | None = None
     #: ``missing``, ``always`` or ``never``.
     pull: str = "missing"
-    #: For each task of a role that does not say, ps and sidecars excepted.
+    #: For each task of a role without its own number; ps and sidecars get none.
     gpus: int | None = None
     keep: bool = False
     #: ``options:`` of the job file: an option of ``docker run``, with underscores for dashes -> values.
@@ -70,7 +70,7 @@ def keys() -> Keys:
         Key("cpus", "The CPU limit of each container.", by_role(values.cpus)),
         Key("user", "The user of the tasks, UID:GID. Default: you.", text),
         Key("pull", "When to pull it. Default: missing.", pull),
-        Key("gpus", "GPUs for each task of a role that does not say, ps excepted.", gpus),
+        Key("gpus", "GPUs for each task of a role without its own number (ps tasks get none).", gpus),
         Key("keep", "Leave the containers when the job is over.", flag),
         Key("options", "Other options of docker run, without dashes: shm_size: 1g."),
     )
@@ -136,7 +136,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--pull", choices=("missing", "always", "never"), help="when to pull the image (default: missing)"
     )
     group.add_argument(
-        "--keep", action="store_true", help="leave the containers for a look; `launch clean` removes them"
+        "--keep", action="store_true", help="leave the containers at the end; `launch clean` removes them"
     )
 
 
@@ -182,22 +182,22 @@ def _with_limits(
 
 
 def faults(args: argparse.Namespace, docker: DockerOptions | None) -> Iterator[Fault]:
-    """Options about containers that can't be followed: none is ignored in silence.
+    """Faults of the options about containers.
 
     Args:
         args: the parsed options.
-        docker: they and the job file together.
+        docker: options and job file together.
     """
     if docker is None:
         for name in ("mount", "memory", "cpus", *_SIMPLE):
             if getattr(args, name):
                 option = f"--{name.replace('_', '-')}"
-                yield Fault(option, "it is about containers", "expected --docker IMAGE, too")
+                yield Fault(option, "the option is about containers", "expected --docker IMAGE, too")
         return
     if not docker.image or docker.image.startswith("-"):
         yield Fault("--docker", f"{docker.image!r} can't be the name of an image")
     elif docker.image.endswith(_PROGRAMS):
-        what = f"{docker.image!r} is a program, not an image"
-        yield Fault("--docker", what, f"expected --docker IMAGE {docker.image}")
+        problem = f"{docker.image!r} is a program, not an image"
+        yield Fault("--docker", problem, f"expected --docker IMAGE {docker.image}")
     if docker.no_mount and docker.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")

@@ -43,7 +43,7 @@ for step in range(100_000):
 """
 
 #: Counts by a child that is in a session of its own, and says when it hears SIGUSR1.
-HEARING = ["sh", "-c", f"trap 'echo heard' USR1; setsid sh -c '{COUNTS[2]}' & while :; do wait; done"]
+ANSWERING = ["sh", "-c", f"trap 'echo answered' USR1; setsid sh -c '{COUNTS[2]}' & while :; do wait; done"]
 
 
 @pytest.fixture
@@ -75,12 +75,12 @@ def test_a_ps_is_killed_once_a_worker_has_got_somewhere(start: Callable[..., Job
 
 def test_all_processes_are_suspended_and_killed(start: Callable[..., Job]):
     """Also one in a session of its own; the other task minds nothing."""
-    job = start(HEARING, workers=2, on_failure="continue", left_running=True)
+    job = start(ANSWERING, workers=2, on_failure="continue", left_running=True)
     one, other = job.tasks
     one.until_prints("step 2")
     one.stop()
     other.signal(signal.SIGUSR1)
-    other.until_prints("heard")  # what their agent had read of both before has come before
+    other.until_prints("answered")  # what their agent had read of both before has come before
     before = one.raw
     other.until_prints(f"step {len(other.lines) + 4}")  # time passes
     assert one.raw == before

@@ -1,4 +1,4 @@
-"""However a launch ends, nothing of it is left; and nothing of anybody else is touched."""
+"""However a launch ends, nothing of it is left; and nothing of other users is touched."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def receive(program: RemoteCommand, until: int | None = None, seconds: float = T
             received += data
             continue
         left = deadline - time.monotonic()
-        assert left > 0, f"not in time; it sent {received[-1000:]!r} and said {program.stderr()!r}"
+        assert left > 0, f"not in time; it sent {received[-1000:]!r}; stderr: {program.stderr()!r}"
         select.select([program], [], [], left)
     return received
 
@@ -110,7 +110,7 @@ def send(program: RemoteCommand, data: bytes, seconds: float = TIME_LIMIT) -> by
     while view:
         sent = program.send(view)
         view = view[sent:]
-        assert time.monotonic() < deadline, f"not in time; it said {program.stderr()!r}"
+        assert time.monotonic() < deadline, f"not in time; stderr: {program.stderr()!r}"
         if not sent:
             # No short time-out: the descriptor becomes ready when more can be sent.
             select.select([program], [program] if received else [], [], seconds)

@@ -160,7 +160,7 @@ class Lab:
             ["setsid", "--fork", *warden], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=60,
             cwd="/", env={"PATH": SEARCH}, pass_fds=[self._lock.fileno()],
         )  # fmt: skip
-        answer = json.loads(done.stdout or '{"error": "the warden of the lab said nothing"}')
+        answer = json.loads(done.stdout or '{"error": "no answer from the warden of the lab"}')
         self._lock.close()
         if "error" in answer:
             raise RuntimeError(f"no lab: {answer['error']}")

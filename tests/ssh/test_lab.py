@@ -39,10 +39,10 @@ def answer(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> byt
     """What comes back in time for a line that is sent."""
     assert process.stdin and process.stdout
     process.stdin.write(line)
-    return heard(process, seconds)
+    return received(process, seconds)
 
 
-def heard(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
+def received(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
     """What comes in time."""
     assert process.stdout
     ready, _, _ = select.select([process.stdout], [], [], seconds)
@@ -88,7 +88,7 @@ def test_cut_is_silence_and_restore_brings_all_of_it(echo: subprocess.Popen[byte
     assert echo.poll() is None
     hosts[0].restore()
     # As long again as it was cut, at most: so TCP tries again.
-    assert heard(echo, 60) == b"two\n"
+    assert received(echo, 60) == b"two\n"
     until(hosts[0].answers, TIME_LIMIT, "it answers again")
 
 

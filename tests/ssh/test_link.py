@@ -286,7 +286,7 @@ def test_remote_commands_over_a_connection_that_breaks(here: Reach):
     """What goes through them is whole, while a task prints and connections break."""
     here.agent.start("worker/0", ["python3", "-c", FLOOD])
     first = here.link.command("tests.stubs.programs:echo", None)
-    second = here.link.command("tests.stubs.programs:ends", {"said": "last words", "status": 3})
+    second = here.link.command("tests.stubs.programs:ends", {"stderr": "last words", "status": 3})
     data = bytes(range(256)) * 40_000
     sent = received = 0
     deadline = time.monotonic() + TIME_LIMIT * 2
@@ -373,7 +373,7 @@ class Breaking(PretendFleet):
 
 
 def works(here: Reach) -> None:
-    """The agent is there, and does what it is told."""
+    """The agent starts a task and reports its output and its end."""
     here.agent.ready()
     here.count(5)
     here.counted(5)
@@ -417,7 +417,7 @@ def test_connections_that_break_because_of_us():
 
 
 def test_a_host_that_is_not_back_in_time():
-    """Nothing is said of tasks that never were."""
+    """No tasks are mentioned: there were none."""
     fleet = PretendFleet()
     fleet.cut(reachable=False)
     assert never_ready(fleet, lease=4.0)[0] == "no answer for 4 s: connection refused"

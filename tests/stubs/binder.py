@@ -47,19 +47,19 @@ def serves(server, host, port):
     early: list[int] = []
     client.connect((host, port))
     while True:
-        guest, address = server._accept()
+        accepted, address = server._accept()
         if address == client.getsockname():
-            os.close(guest)
+            os.close(accepted)
             client.close()
             return early
-        early.append(guest)
+        early.append(accepted)
 
 
 def meet(server, first, early):
     """Wait until every task has come this far: no port is given back before."""
     if server.getsockname()[1] == first:
-        for guest in early + [server._accept()[0] for _ in range(len(OURS) - 1 - len(early))]:
-            os.close(guest)
+        for accepted in early + [server._accept()[0] for _ in range(len(OURS) - 1 - len(early))]:
+            os.close(accepted)
         return
     end = time.monotonic() + 80
     while time.monotonic() < end:

@@ -23,7 +23,7 @@ def shown(arguments):
 
 def ends(arguments):
     """With this exit status, after some last words."""
-    sys.stderr.write(arguments["said"])
+    sys.stderr.write(arguments["stderr"])
     return arguments["status"]
 
 

@@ -15,13 +15,13 @@ from launcher.errors import TransportError
 from launcher.transports import bootstrap
 
 SHELLS = [shell for shell in ("sh", "bash", "zsh", "csh", "tcsh", "fish") if shutil.which(shell)]
-#: Has no effect and says what it got.
+#: Has no effect and prints what it got.
 ENTRY = "launcher.text:printable"
 
 
 def answer(python: str, shell: str = "sh", entry: str = ENTRY) -> tuple[str, bytes, str]:
     """The word of the mark, what follows it, and stderr."""
-    data = bootstrap.startup(python, entry, "said")
+    data = bootstrap.startup(python, entry, "printed")
     result = subprocess.run([shell, "-c", bootstrap.COMMAND], input=data, capture_output=True, timeout=60)
     found = bootstrap.find_mark(b"Welcome!\n" + result.stdout)
     assert found is not None, result
@@ -30,7 +30,7 @@ def answer(python: str, shell: str = "sh", entry: str = ENTRY) -> tuple[str, byt
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_login_shell_starts_it(shell: str):
-    assert answer(sys.executable, shell) == (bootstrap.READY, b"", "said\n")
+    assert answer(sys.executable, shell) == (bootstrap.READY, b"", "printed\n")
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8", "3.9", "3.13"])
@@ -43,7 +43,7 @@ def test_every_python_starts_it_or_says_that_it_is_too_old(version: str):
         assert word.startswith(f"too old {version}")
         assert f"is Python {version}" in bootstrap.explain(word, "python3")
     else:
-        assert (word, stderr) == (bootstrap.READY, "said\n")
+        assert (word, stderr) == (bootstrap.READY, "printed\n")
 
 
 def test_a_python_that_is_not_there():

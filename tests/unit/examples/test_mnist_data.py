@@ -82,7 +82,7 @@ class TestCache:
         raw, where = data.fetch(tmp_path)
         assert same(raw, small) and where == "source 0"
         assert capsys.readouterr().err.count("is damaged and will be fetched anew") == 1
-        if damage != "folder":  # can't be replaced by a file: said, and no reason to fail
+        if damage != "folder":  # can't be replaced by a file: a message, no failure
             assert same(data.read_cache(file), small)
 
     def test_tasks_that_start_at_once_fetch_once(

@@ -22,6 +22,7 @@ from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, look
 from launcher.transports import base
 from launcher.transports.command import CommandPipe
+from tests.pythons import oldest_python
 from tests.unit.files.conftest import Sync
 from tests.unit.files.hosts import LocalHosts, snapshot
 
@@ -240,9 +241,7 @@ def test_a_host_whose_user_is_not_root(open_hosts: LocalHosts, folder: Path):
 
 
 def test_the_oldest_python_will_do(hosts: LocalHosts, bring: Sync, folder: Path, tmp_path: Path):
-    found = sorted(Path.home().glob(".pyenv/versions/3.8*/bin/python3.8"))
-    python = shutil.which("python3.8") if not found else str(found[0])
-    if python is None:
+    if (python := oldest_python()) is None:
         pytest.skip("no python3.8 on this machine")
     hosts.python = python
     bring(folder, f"{folder}:there")

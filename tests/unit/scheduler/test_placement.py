@@ -29,7 +29,7 @@ def role(name: str, count: int, **more) -> Role:
 
 
 def hosts(text: str) -> tuple[Host, ...]:
-    """``n1`` (nothing said), ``n1:2`` (slots), ``n1:2:4`` (max_slots too), ``n1::4`` (max_slots only)."""
+    """``n1`` (no number), ``n1:2`` (slots), ``n1:2:4`` (max_slots too), ``n1::4`` (max_slots only)."""
     found = []
     for word in text.split():
         name, *numbers = word.split(":")

@@ -83,15 +83,15 @@ def test_environment_later_ones_win_and_ours_always():
     ours = ("TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS")
     taken = tuple((name, "taken") for name in ours)
 
-    def env(job=(), host=(), role=(), said=(), gpus=None) -> dict[str, str]:
-        spec = JobSpec((Role("worker", 1, PROGRAM, env=role),), env=job, option_env=said)
+    def env(job=(), host=(), role=(), option=(), gpus=None) -> dict[str, str]:
+        spec = JobSpec((Role("worker", 1, PROGRAM, env=role),), env=job, option_env=option)
         return dict(only(spec, Host("n1", env=host, gpus=gpus)).env)
 
     for levels, value in [
         ("job", "job"),
         ("job host", "host"),
         ("job host role", "role"),
-        ("job role said", "said"),
+        ("job role option", "option"),
     ]:
         assert env(**{level: (("A", level),) for level in levels.split()})["A"] == value
     assert "taken" not in env(taken, taken, taken, taken).values()

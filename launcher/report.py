@@ -81,16 +81,21 @@ class TaskReport(NamedTuple):
     """How one task ended."""
 
     task: TaskId
+    #: The name of its host, as the user gave it.
     host: str
     #: What other tasks connected to, ``host:port``; empty if it never got a port.
     address: str
     port: Optional[int]
     state: TaskState
+    #: ``None``: it succeeded.
     reason: Optional[Reason]
+    #: How its main process ended.
     status: ExitStatus
     #: The end for the user: ``exit code 7``, ``killed by SIGKILL``...
     detail: str = ""
+    #: The number of its last start, from 1.
     attempt: int = 1
+    #: Its main process, as its host numbers it; ``None``: it never started.
     pid: Optional[int] = None
     #: Seconds since the epoch; ``None``: it never started, or its end is unknown.
     started_at: Optional[float] = None
@@ -107,7 +112,7 @@ class TaskReport(NamedTuple):
 
     @property
     def seconds(self) -> Optional[float]:
-        """How long it ran."""
+        """How long it ran, in seconds; ``None``: it never started, or its end is unknown."""
         if self.started_at is None or self.ended_at is None:
             return None
         return max(0.0, self.ended_at - self.started_at)
@@ -119,7 +124,9 @@ class Failure(NamedTuple):
     reason: Reason
     #: The task that failed first, or ``None`` if no task did (a host, a timeout, Ctrl-C).
     task: Optional[TaskId]
+    #: Its host, or the host that failed; ``None``: no host did.
     host: Optional[str]
+    #: Seconds since the epoch.
     at: float
     #: One sentence for the user, which names task and host.
     text: str
@@ -132,13 +139,18 @@ class Failure(NamedTuple):
 class Report(NamedTuple):
     """How the job ended."""
 
+    #: The name of the run, as ``launch ps`` lists it.
     job: str
+    #: Of ``launch``: 0, that of the first task that failed, or that of an error (docs/errors.md).
     exit_code: int
+    #: Seconds since the epoch.
     started_at: float
     ended_at: float
+    #: In the order of the plan.
     tasks: Tuple[TaskReport, ...]
     #: ``None`` when all went well.
     failure: Optional[Failure] = None
+    #: The folder with its logs.
     run_dir: str = ""
     schema: int = REPORT_SCHEMA
 

@@ -146,6 +146,9 @@ class TFCluster:
                 version), ``on_failure``, ``grace``, ``timeout``, ``run_dir``, ``quiet``, ``options``: as
                 those of `launcher.run`.
 
+        Returns:
+            The running cluster.
+
         Raises:
             InputError: an argument is wrong, or can't be sent to the nodes; nothing was started.
             TaskFailed: a node failed before all were there.
@@ -201,7 +204,7 @@ class TFCluster:
             data: partitions of rows (docs/python-api.md): lists, arrays, files, generators...
             num_epochs: how often.
             feed_timeout: seconds in which a node with rows before it must take some.
-            qname: the feed.
+            qname: the feed, one of ``queues``.
             equal: ``drop``, ``pad`` or ``repeat``: every node gets the same number of batches of
                 ``batch_size`` rows.
             batch_size: rows in each batch; only with ``equal``.
@@ -246,12 +249,16 @@ class TFCluster:
 
     @property
     def run_dir(self) -> str:
-        """The folder of the run: ``logs/``, ``report.json``, ``output/`` with what was collected."""
+        """The folder of the run: ``logs/``, ``report.json``, ``output/`` with collected files."""
         return self._nodes.run_dir
 
     @property
     def cluster_info(self) -> list[dict[str, Any]]:
-        """Of each node ``executor_id``, ``host``, ``job_name``, ``task_index``, ``port`` and ``addr``."""
+        """A dict for each node, as TensorFlowOnSpark has it, in the order of their numbers.
+
+        The keys: ``executor_id`` (from 0), ``host``, ``job_name``, ``task_index``, ``port``, ``addr``
+        (``host:port``).
+        """
         planned = self._planned()
         return [
             {
@@ -267,7 +274,7 @@ class TFCluster:
         ]
 
     def tensorboard_url(self) -> str | None:
-        """The address of TensorBoard; ``None``: there is none."""
+        """The address of TensorBoard, ``http://host:port``; ``None``: there is none."""
         task = self._planned().get(f"{_BOARD}/0")
         return None if task is None else f"http://{task['address']}"
 

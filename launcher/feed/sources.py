@@ -82,6 +82,9 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> Source:
             split into four for each worker; other iterables are grouped into about 2 MiB, or what comes
             within a second.
 
+    Returns:
+        Data for `launcher.TFCluster.train` and ``inference``.
+
     Raises:
         InputError: ``data`` is not iterable, or ``per_partition`` is less than 1.
     """
@@ -93,6 +96,12 @@ def rows(data: Iterable[Any], per_partition: int | None = None) -> Source:
 
 def partitions(data: Iterable[Any]) -> Source:
     """Each item is a partition: an iterable of rows, arrays, or a callable that returns them.
+
+    Args:
+        data: the partitions: a list, a generator, any iterable.
+
+    Returns:
+        Data for `launcher.TFCluster.train` and ``inference``.
 
     Raises:
         InputError: ``data`` is not iterable.

@@ -169,6 +169,18 @@ def test_a_cluster_that_is_not_fed_raises_at_once():
         cluster.train([1])
 
 
+def test_two_feeds_of_one_name_share_its_rows(capfd: pytest.CaptureFixture[str]):
+    def alternate(args: Any, ctx: Any) -> None:
+        feeds, rows = [ctx.get_data_feed(), ctx.get_data_feed()], []
+        while not feeds[0].should_stop():
+            rows += feeds[len(rows) // 10 % 2].next_batch(10)
+        print(len(rows), sum(rows))
+
+    with TFCluster.run(alternate, None, 1, input_mode=InputMode.FEED) as cluster:
+        cluster.train(list(range(1000)))
+    assert "worker/0 | 1000 499500\n" in capfd.readouterr().out
+
+
 def test_rows_that_are_left_are_a_line_also_in_a_quiet_job(capfd: pytest.CaptureFixture[str]):
     def first_only(args: Any, ctx: Any) -> None:
         ctx.get_data_feed().next_batch(1)

@@ -35,17 +35,17 @@ class InputMode(enum.IntEnum):
 
 @dataclass(eq=False, repr=False)
 class TFNodeContext:
-    """What a function is given to know where in the cluster it runs.
+    """``ctx``, the second argument of a function: its place in the cluster. (TensorFlowOnSpark's class.)
 
     Attributes:
         worker_num, executor_id: the number of this node among all, from 0: ps first, then chief, evaluator,
             workers.
-        job_name, task_index: its role, and its number there.
+        job_name, task_index: its role, and its number there, from 0.
         num_workers: how many nodes train: chief and workers.
         cluster_spec: addresses by role, ``{"worker": ["host:port", ...], ...}``.
-        working_dir: where it runs.
+        working_dir: the folder in which the process of the function runs.
         output_dir: a folder of its own, which is collected into the run's folder when the job is over.
-        defaultFS: ``file://``.
+        defaultFS: ``file://``, for `TFNode.hdfs_path`.
         mgr: for ``TFNode.DataFeed(ctx.mgr)``; ``None``: the cluster is not fed.
         tmp_socket: ``None``; the port is held for as long as the task runs, and a server can use it anyway.
     """
@@ -77,7 +77,15 @@ class TFNodeContext:
         return self.job_name in ("chief", "master")
 
     def absolute_path(self, path: str) -> str:
-        """A path as `open` takes it: relative ones are below the working folder; with a scheme, unchanged."""
+        """A path for `open`.
+
+        Args:
+            path: a relative one is below the working folder, ``~`` is the home; one with a scheme
+                (``hdfs://``) is unchanged.
+
+        Returns:
+            An absolute path, or the one with its scheme.
+        """
         if _SCHEMES.match(path):
             return path
         return os.path.normpath(os.path.join(self.working_dir, os.path.expanduser(path)))
@@ -86,7 +94,7 @@ class TFNodeContext:
         """Start the TensorFlow server of this node, on its own port of the cluster.
 
         Args:
-            num_gpus: ignored: the GPUs of a task are assigned before it starts.
+            num_gpus: ignored: the GPUs of a task are assigned before it starts (``gpus=``).
             rdma: only ``False``: TensorFlow 2 has no other protocol than gRPC.
 
         Returns:
@@ -108,7 +116,12 @@ class TFNodeContext:
     def export_saved_model(
         self, model: Any, export_dir: str, tag_set: Any = None, signatures: Any = None
     ) -> None:
-        """Write a model for serving: see `launcher.TFNode.export_saved_model`."""
+        """Write a model for serving.
+
+        Args:
+            model, tag_set, signatures: see `launcher.TFNode.export_saved_model`.
+            export_dir: the folder; a relative one is below the working folder.
+        """
         TFNode.export_saved_model(model, self.absolute_path(export_dir), tag_set, signatures)
 
     def get_data_feed(
@@ -126,23 +139,23 @@ class TFNodeContext:
             input_mapping: names of columns, by the columns of the rows in their order; batches are dicts
                 then.
 
+        Returns:
+            The feed. All feeds of one name in a node share their rows.
+
         Raises:
             InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or ``input_mapping``
                 is not a dict.
         """
         from launcher.feed.remote.data_feed import DataFeed
 
-        mgr = self.mgr
-        if mgr is None:
+        if self.mgr is None:
             expected = "start the cluster with input_mode=InputMode.FEED"
             raise InputError([Fault("DataFeed", "nothing feeds this node", expected)])
         if input_mapping is not None and not isinstance(input_mapping, Mapping):
             text = f"input_mapping is a {type(input_mapping).__name__}"
             expected = "expected a dict: the columns of the rows, in their order, and their names"
             raise InputError([Fault("DataFeed", text, expected)])
-        return DataFeed(
-            lambda feed: mgr.connect("feed", feed=feed), train_mode, qname_in, qname_out, input_mapping
-        )
+        return DataFeed(self.mgr.connect_feed, train_mode, qname_in, qname_out, input_mapping)
 
     def get_dataset(self, output_signature: Any, batch_size: int, qname: str = "input") -> Any:
         """The rows that the driver feeds, as a ``tf.data.Dataset`` of batches.
@@ -151,6 +164,13 @@ class TFNodeContext:
             output_signature: the `tf.TensorSpec` of one row; a tuple or dict of them for such rows.
             batch_size: rows in a batch; the last one may be shorter.
             qname: the feed.
+
+        Returns:
+            The dataset; each of its tensors has the shape of a row after the dimension of the batch.
+
+        Raises:
+            InputError: the cluster was not started with ``input_mode=InputMode.FEED``, or the signature is
+                something else.
         """
         from launcher.feed.remote.data_feed import dataset
 
@@ -175,6 +195,9 @@ class TFNode:
             ctx: that of the node.
             path: one with a scheme is unchanged; a relative one is below the working folder (on HDFS below
                 the user's home).
+
+        Returns:
+            The path with its scheme.
         """
         if _SCHEMES.match(path):
             return path
@@ -216,6 +239,9 @@ class TFNode:
             mgr: ``ctx.mgr``.
             args, kwargs: those of `TFNodeContext.get_data_feed`.
 
+        Returns:
+            The feed.
+
         Raises:
             InputError: see there.
         """
@@ -243,7 +269,11 @@ class compat:  # noqa: N801 - stands for a module of this name
 
     @staticmethod
     def disable_auto_shard(options: Any) -> None:
-        """Set a ``tf.data.Options`` to skip no rows: each worker is fed rows of its own already."""
+        """Set options of a dataset to skip no rows: each worker is fed rows of its own already.
+
+        Args:
+            options: a ``tf.data.Options``.
+        """
         import tensorflow as tf
 
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -95,6 +95,10 @@ class Connector:
                 print(f"{message}; trying again for {timeout:.0f} s", file=sys.stderr, flush=True)
             time.sleep(PAUSE)
 
+    def connect_feed(self, feed: str) -> socket.socket:
+        """A connection for the feed of this name; see `connect`."""
+        return self.connect("feed", feed=feed)
+
 
 def keep_alive(sock: socket.socket) -> None:
     """Make a TCP connection break by itself some time after its network did."""

@@ -91,15 +91,34 @@ class DataFeed:
         return [row for block in blocks for row in codec.as_rows(block)]
 
     def next_blocks(self, rows: int) -> list[Block]:
-        """The next rows in the form in which they came: lists, arrays, tuples or dicts of arrays."""
+        """The next rows in the form in which they came.
+
+        Args:
+            rows: how many; waits for them as `next_batch` does.
+
+        Returns:
+            Blocks of so many rows together: lists of rows, arrays (rows are their first dimension), tuples or
+            dicts of such arrays.
+
+        Raises:
+            FeedError: the driver is gone.
+        """
         return self._reader().batch(rows)
 
     def should_stop(self) -> bool:
-        """Whether there is nothing more to ask for: the feed has ended, or `terminate` was called."""
+        """Whether there is nothing more to ask for.
+
+        Returns:
+            ``True``: the feed has ended, or `terminate` was called. ``False``: there may be more rows; the
+            next batch can still be empty.
+        """
         return self._reader().look_for_end()
 
     def batch_results(self, results: Iterable[Any]) -> None:
         """Give the results of rows, in their order, one for each.
+
+        Args:
+            results: an iterable, such as a list or an array with the results in its first dimension.
 
         Raises:
             ValueError: there are more than rows were handed out.

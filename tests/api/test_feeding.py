@@ -171,7 +171,8 @@ def test_a_cluster_that_is_not_fed_raises_at_once():
 
 def test_two_feeds_of_one_name_share_its_rows(capfd: pytest.CaptureFixture[str]):
     def alternate(args: Any, ctx: Any) -> None:
-        feeds, rows = [ctx.get_data_feed(), ctx.get_data_feed()], []
+        feeds = [ctx.get_data_feed(), ctx.get_data_feed()]
+        rows: list[int] = []
         while not feeds[0].should_stop():
             rows += feeds[len(rows) // 10 % 2].next_batch(10)
         print(len(rows), sum(rows))

@@ -68,10 +68,10 @@ def test_the_working_folder_and_who_owns_what_is_written(
 
 def test_mounts(docker: Engine, image: str, launch: Launch, tmp_path: Path):
     (tmp_path / "work").mkdir()
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "it").write_text("seen")
+    (tmp_path / "da,ta").mkdir()
+    (tmp_path / "da,ta" / "it").write_text("seen")
     script = "cat /data/it; echo; if touch /data/new 2>/dev/null; then echo wrote; else echo refused; fi; pwd"
-    args = ["--docker", image, "--mount", "../data:/data:ro", "--no-mount", "--", "sh", "-c", script]
+    args = ["--docker", image, "--mount", "../da,ta:/data:ro", "--no-mount", "--", "sh", "-c", script]
     ended = launch(*args, cwd=tmp_path / "work", timeout=60)
     assert ended.code == 0, ended.err
     assert [line.partition("| ")[2] for line in ended.out.splitlines()[:3]] == ["seen", "refused", "/"]

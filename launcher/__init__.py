@@ -1,12 +1,12 @@
 """Launches distributed TensorFlow jobs.
 
-The names in ``__all__`` are public. They are imported when they are first used: a launch imports this package
-and must not pay for what it does not use.
+The names in ``__all__`` are public. Each is imported when it is first used, so that a launch imports only the
+modules that it needs.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # what type checkers look for; ``typing`` has it too, and costs 3 ms
+TYPE_CHECKING = False  # type checkers know this name; importing it from ``typing`` takes 3 ms
 
 if TYPE_CHECKING:
     from launcher.api.cluster import TFCluster as TFCluster
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Module -> its public names, which ``TYPE_CHECKING`` above has, too.
-_HOMES = {
+#: Module -> its public names, the same as under ``TYPE_CHECKING`` above.
+_MODULES = {
     "launcher.api.cluster": "TFCluster",
     "launcher.api.parallel": "TFParallel",
     "launcher.api.remote.node": "InputMode TFNode TFNodeContext compat",
@@ -56,14 +56,14 @@ _HOMES = {
     "launcher.report": "ExitStatus Failure Reason Report TaskReport TaskState",
 }
 
-__all__ = sorted(" ".join(_HOMES.values()).split())
+__all__ = sorted(" ".join(_MODULES.values()).split())
 
 
 def __getattr__(name: str) -> object:
-    """The public name, imported now and kept for the next time."""
-    for home, names in _HOMES.items():
+    """Import a public name when it is first used."""
+    for module, names in _MODULES.items():
         if name in names.split():
-            value: object = getattr(__import__(home, fromlist=[name]), name)
+            value: object = getattr(__import__(module, fromlist=[name]), name)
             globals()[name] = value
             return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,11 +6,11 @@ import _signal  # type: ignore[import-not-found]  # the half of ``signal`` that 
 import os
 import sys
 
-#: What a shell shows for a command that Ctrl-C ended.
+#: Exit code of a command that Ctrl-C ended, as a shell shows it.
 _INTERRUPTED = 130
 
 
-def _leave(*_: object) -> None:
+def _exit_interrupted(*_: object) -> None:
     """Ctrl-C ends a command at once, without a traceback; a running job handles it: `Interrupts`."""
     os._exit(_INTERRUPTED)
 
@@ -18,29 +18,29 @@ def _leave(*_: object) -> None:
 # Before all other imports. A caller that ignores Ctrl-C (nohup) wants it ignored.
 _IS_COMMAND = __name__ == "__main__" or os.path.basename(sys.argv[0]) == "launch"
 if _IS_COMMAND and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-    _signal.signal(_signal.SIGINT, _leave)
+    _signal.signal(_signal.SIGINT, _exit_interrupted)
 
 import errno  # noqa: E402
 import gc  # noqa: E402
 import signal  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-#: The launcher itself failed.
-_OURS = 125
+#: Exit code when the launcher itself failed.
+_LAUNCHER_FAILED = 125
 #: Errors of an output that can't be written, other than a closed pipe.
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def main() -> NoReturn:
-    """Run the command line and leave the process with its exit code.
+    """Run the command line and end the process with its exit code.
 
-    The interpreter is not taken down piece by piece: all that matters is on disk or on the
-    terminal by then, and the rest takes time.
+    The process ends by `os._exit`: all output is written by then, and shutting down the interpreter takes
+    time.
     """
-    gc.disable()  # importing makes no garbage, and looking for it takes a quarter of the time
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the ends of our children from us
+    gc.disable()  # imports make no garbage, and the collector would take a quarter of the time
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, children leave no exit status
     _open_standard_streams()
-    # Show letters that the terminal's encoding lacks with escapes. The stream may be closed.
+    # Print characters that the terminal's encoding lacks as escapes. The stream may be closed.
     getattr(sys.stdout, "reconfigure", dict)(errors="backslashreplace")
     try:
         code = _flushed(_run(sys.argv[1:]))
@@ -51,7 +51,7 @@ def main() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """A stream that was closed for us (``<&-``) would give its number to the next file we open."""
+    """Open closed standard streams (``<&-``) as /dev/null, so that no other file gets their numbers."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -60,7 +60,7 @@ def _open_standard_streams() -> None:
 
 
 def _run(argv: list[str]) -> int:
-    """The exit code of a command line; argparse's way of ending and faults of ours included."""
+    """Run a command line, and return its exit code, also where argparse ends it or the launcher fails."""
     try:
         from launcher.cli.main import main as command
 
@@ -69,32 +69,32 @@ def _run(argv: list[str]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
         return 0
-    except Exception as error:  # noqa: BLE001 - a fault of ours: shown whole, and with its own exit code
-        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
-            _complain(error)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere
-            return _OURS
+    except Exception as error:  # noqa: BLE001 - a fault of the launcher: its traceback, and exit code 125
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+            _report_unwritable(error)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the buffered output
+            return _LAUNCHER_FAILED
         sys.excepthook(*sys.exc_info())
-        return _OURS
+        return _LAUNCHER_FAILED
 
 
-def _complain(error: Exception) -> None:
+def _report_unwritable(error: Exception) -> None:
     try:
         os.write(2, f"launch: can't write the output: {error}\n".encode())
-    except OSError:  # nor can this
+    except OSError:  # stderr can't be written either
         return
 
 
 def _flushed(code: int) -> int:
-    """Write out what is still buffered; a result that can't be written is no success."""
+    """Flush the standard streams; exit code 0 becomes 125 if that fails."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
         except BrokenPipeError:
             continue
         except (OSError, ValueError) as error:
-            _complain(error)
-            code = code or _OURS
+            _report_unwritable(error)
+            code = code or _LAUNCHER_FAILED
     return code
 
 

@@ -1,53 +1,52 @@
-"""Everything that can go wrong, and the exit code of each.
+"""The errors of the launcher, each with its exit code.
 
 ::
 
     LaunchError                     125  launch itself failed
-    ├── InputError                    2  what the user gave is wrong; nothing was started
+    ├── InputError                    2  the user's input is wrong; nothing was started
     │   ├── HostfileError                in a hostfile or --hosts
     │   ├── JobError                     in a job file or on the command line
     │   └── PlacementError               the tasks do not fit the hosts
-    ├── ProgramError                127  the program to run is not there
-    ├── NotRunnableError            126  the program to run is there, and can't be run
+    ├── ProgramError                127  the program to run does not exist
+    ├── NotRunnableError            126  the program to run exists, and can't be run
     ├── TransportError              125  a host or its agent can't be reached
     │   ├── HostsError                   some of several hosts; a line for each
     │   │   └── OutOfTime         124        ... when --timeout was over, before the job began
     │   └── ConnectionLost               the connection to a host broke: a new one may work
-    ├── ProtocolError               125  a host sent what the protocol does not allow
-    ├── JobFailed                   125  of the Python API: the job has failed
-    │   └── TaskFailed                   because this task did: its exit status, last lines and traceback
-    └── FeedError                   125  of the Python API: rows can't be sent to the tasks
-        └── FeedTimeout                  a task takes none of them
+    ├── ProtocolError               125  a host sent a message that the protocol does not allow
+    ├── JobFailed                   125  Python API: the job has failed
+    │   └── TaskFailed                   this task failed first: its exit status, last lines and traceback
+    └── FeedError                   125  Python API: rows can't be sent to the tasks
+        └── FeedTimeout                  a task takes no rows
 
-A task's failure is not an error of `launch`: it is an event, and goes to the report. For a program
-that drives a job through the Python API it is an exception.
+In `launch` the failure of a task is an event and a part of the report. In the Python API it is an exception.
 """
 
 from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Type
 
 
 class Fault(NamedTuple):
-    """One thing wrong with some input."""
+    """One fault of some input."""
 
-    #: ``file:line``, or the option it came from; empty if neither is known.
+    #: ``file:line``, or the name of the option; empty if neither is known.
     where: str
-    #: What is wrong, with the offending text quoted.
-    what: str
-    #: What was expected, or "did you mean ...?"; may be empty.
+    #: The problem, with the offending text quoted.
+    problem: str
+    #: The input that was expected, or "did you mean ...?"; may be empty.
     expected: str = ""
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.what}" if self.where else self.what
+        head = f"{self.where}: {self.problem}" if self.where else self.problem
         return f"{head}; {self.expected}" if self.expected else head
 
 
 class LaunchError(Exception):
-    """Root of all errors of ours."""
+    """Base class of all errors of the launcher."""
 
     exit_code = 125
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        """For pickle: exceptions go from tasks to the program that drives them."""
+        """For pickle: exceptions travel from tasks to the program that runs the job."""
         return _restored, (type(self), str(self), self.__dict__)
 
 
@@ -58,7 +57,7 @@ def _restored(kind: "Type[LaunchError]", text: str, fields: Dict[str, Any]) -> "
 
 
 class InputError(LaunchError):
-    """What the user gave is wrong: all faults at once.
+    """The user's input is wrong: all faults at once.
 
     Args:
         faults: at least one.
@@ -84,13 +83,13 @@ class PlacementError(InputError):
 
 
 class ProgramError(LaunchError):
-    """The program to run is not there."""
+    """The program to run does not exist."""
 
     exit_code = 127
 
 
 class NotRunnableError(LaunchError):
-    """The program to run is there, and can't be run."""
+    """The program to run exists, and can't be run."""
 
     exit_code = 126
 
@@ -100,10 +99,10 @@ class TransportError(LaunchError):
 
 
 class HostsError(TransportError):
-    """Some of the hosts can't be reached: all of them at once.
+    """Hosts can't be reached: all of them at once.
 
     Args:
-        faults: one line for each, beginning with its name; at least one.
+        faults: a line for each host, beginning with its name; at least one.
     """
 
     def __init__(self, faults: Iterable[str]) -> None:
@@ -118,21 +117,21 @@ class OutOfTime(HostsError):
 
 
 class ConnectionLost(TransportError):
-    """The connection to a host broke, or is silent. A new connection may work."""
+    """The connection to a host broke, or the host does not answer. A new connection may work."""
 
 
 class ProtocolError(LaunchError):
-    """A host sent what the protocol does not allow."""
+    """A host sent a message that the protocol does not allow."""
 
 
 class JobFailed(LaunchError):
-    """The job that a program drives has failed; the message says why.
+    """The job of a Python program has failed; the message gives the reason.
 
     Args:
-        text: what happened, and what to try.
-        run_dir: the folder with its logs and its report; empty if it has none.
-        launch_code: what ``launch`` ended with; ``None``: it was not over yet.
-        report: the `launcher.Report`; ``None``: the job was not over yet, or there is none.
+        text: the reason, and what to try.
+        run_dir: the folder with the job's logs and report; empty if it has none.
+        launch_code: the exit code of ``launch``; ``None``: it has not ended.
+        report: the `launcher.Report`; ``None``: the job has not ended, or has no report.
     """
 
     def __init__(
@@ -145,15 +144,15 @@ class JobFailed(LaunchError):
 
 
 class TaskFailed(JobFailed):
-    """A task has failed, the first of its job to do so.
+    """A task has failed, as the first one of its job.
 
     Args:
-        text: what happened.
+        text: the reason.
         task: ``worker/0``.
-        host: where it ran; empty if that is not known.
-        code, signal: how its process ended, one of both; none: it runs still, or its host was lost.
-        traceback: Python's, of what its function raised; empty if it raised nothing.
-        last_lines: of what it has printed.
+        host: the host it ran on; empty if that is not known.
+        code, signal: how its process ended: one of them is set; neither: it still runs, or its host was lost.
+        traceback: Python's traceback of an exception in its function; empty if there was none.
+        last_lines: of its output.
         run_dir, report: see `JobFailed`.
     """
 
@@ -183,16 +182,16 @@ class TaskFailed(JobFailed):
 
 
 class FeedError(LaunchError):
-    """Rows can't be sent to the tasks, or results back; the message gives the reason."""
+    """Rows can't be sent to the tasks, or results from them; the message gives the reason."""
 
 
 class FeedTimeout(FeedError):
-    """A task has taken no rows for a long time, though there are some.
+    """A task has taken no rows for too long, though rows wait for it.
 
     Args:
         task: ``worker/0``; or several, ``worker/0, worker/1``.
-        seconds: how long.
-        last_lines: of what it has printed.
+        seconds: without a row taken.
+        last_lines: of its output.
     """
 
     def __init__(self, task: str, seconds: float, last_lines: Sequence[str] = ()) -> None:

@@ -1,7 +1,7 @@
-"""Events (what happened) and commands (what to do).
+"""Events and commands.
 
-Agents, the clock and the user report events. The supervisor gives commands. ``at`` is in seconds since
-the epoch, by the clock of the machine that saw the event. Hosts with Python 3.8 import this module.
+Events come from agents, timers and the user. Commands come from the supervisor. ``at`` is in seconds since
+the epoch, by the clock of the machine where the event happened. Hosts with Python 3.8 import this module.
 """
 
 import time
@@ -13,15 +13,15 @@ _BOOTED_AT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def now() -> float:
-    """The time of an event: seconds since the epoch, by the system's clock when this process started.
+    """The time for an event: seconds since the epoch.
 
-    Setting the system's clock does not change it, so that differences are durations.
+    A later change of the system's clock has no effect, so that differences are durations.
     """
     return _BOOTED_AT + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class AgentReady(NamedTuple):
-    """The agent of a host runs; ``facts`` describes the host (see ``launcher.agent.host``)."""
+    """The agent of a host runs; ``facts`` describes the host, see `launcher.agent.host`."""
 
     host: str
     at: float
@@ -54,7 +54,7 @@ class PortsRefused(NamedTuple):
 
 
 class PeersTried(NamedTuple):
-    """The agent has tried to reach other hosts: the addresses that it can't reach, and why."""
+    """The agent has tried to connect to other hosts: the addresses that it can't reach, and the reasons."""
 
     host: str
     at: float
@@ -72,7 +72,7 @@ class TaskStarted(NamedTuple):
 
 
 class TaskNotStarted(NamedTuple):
-    """The task could not be started: ``code`` is 127 (not found), 126 (not runnable) or 125 (host fault)."""
+    """The task did not start: ``code`` is 127 (not found), 126 (not runnable) or 125 (fault of the host)."""
 
     host: str
     at: float
@@ -83,7 +83,7 @@ class TaskNotStarted(NamedTuple):
 
 
 class TaskOutput(NamedTuple):
-    """Raw bytes the task printed (stdout and stderr as one stream), cut anywhere."""
+    """Raw bytes that the task printed (stdout and stderr as one stream), cut anywhere."""
 
     host: str
     task: TaskId
@@ -92,7 +92,7 @@ class TaskOutput(NamedTuple):
 
 
 class TaskSignalled(NamedTuple):
-    """A step of the stop sequence: this signal was sent to so many processes of the task."""
+    """A step of the stop sequence: this signal was sent to this number of the task's processes."""
 
     host: str
     at: float
@@ -120,13 +120,13 @@ class TaskExited(NamedTuple):
     at: float
     task: TaskId
     attempt: int
-    #: One of the two is set.
+    #: Either the exit code or the signal is set.
     code: Optional[int]
     signal: Optional[int]
-    #: Largest resident size of one of its processes, in bytes, and CPU seconds of all that it waited for.
+    #: Largest resident size of one of its processes, in bytes; CPU seconds of all that it waited for.
     peak_rss: int
     cpu_s: float
-    #: The kernel's message about an out-of-memory kill; empty: none.
+    #: The kernel's message about an out-of-memory kill; empty: there is none.
     oom: str = ""
 
 
@@ -137,7 +137,7 @@ class TaskGone(NamedTuple):
     at: float
     task: TaskId
     attempt: int
-    #: How many processes it had left behind that we ended.
+    #: Number of processes that it left behind and the agent ended.
     leftovers: int = 0
     #: Pids that outlived SIGKILL (uninterruptible sleep).
     unkillable: Tuple[int, ...] = ()
@@ -152,14 +152,14 @@ class AgentLost(NamedTuple):
 
 
 class AgentClosed(NamedTuple):
-    """The agent got `CloseAgent`, left nothing behind and ended."""
+    """The agent has ended by `CloseAgent`; no process of its tasks is left."""
 
     host: str
     at: float
 
 
 class StopAsked(NamedTuple):
-    """The user asks for the end of the job: ``signal`` is the signal, ``who`` its name for messages."""
+    """The user asks for the end of the job by a signal; ``who`` is its source for messages: ``Ctrl-C``."""
 
     at: float
     signal: int
@@ -167,13 +167,13 @@ class StopAsked(NamedTuple):
 
 
 class TimeUp(NamedTuple):
-    """A timer that was set has run out."""
+    """A timer of `SetTimer` has run out."""
 
     at: float
     timer: str
 
 
-#: What agents send.
+#: Events that agents send.
 AgentEvent = Union[
     AgentReady,
     HostGpus,
@@ -192,27 +192,27 @@ AgentEvent = Union[
 Event = Union[AgentEvent, AgentLost, StopAsked, TimeUp]
 
 
-#: A stop sequence: ``(signal, seconds)`` steps. Each signal goes to every process of the task. A process
-#: that is alive after so many seconds gets the next signal. After the last step it is reported as unkillable.
+#: A stop sequence: ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process
+#: that is alive after the seconds gets the next signal; after the last step it is reported as unkillable.
 StopSteps = Tuple[Tuple[int, float], ...]
 
 
 class HoldPorts(NamedTuple):
-    """To an agent: hold one port for each task until the task is gone."""
+    """To an agent: hold one port for each task, until `ReleasePorts` or `CloseAgent`."""
 
     host: str
     tasks: Tuple[TaskId, ...]
 
 
 class TryPeers(NamedTuple):
-    """To an agent: try whether these addresses (``host:port``, held by other agents) can be reached."""
+    """To an agent: try to connect to these addresses (``host:port``), which other agents hold."""
 
     host: str
     addresses: Tuple[str, ...]
 
 
 class SetCluster(NamedTuple):
-    """To an agent: the ClusterSpec, once, from which it completes commands and environments of its tasks."""
+    """To an agent: the ClusterSpec, from which it completes the commands and environments of its tasks."""
 
     host: str
     addresses: Mapping[str, Tuple[str, ...]]
@@ -220,7 +220,7 @@ class SetCluster(NamedTuple):
 
 
 class StartTask(NamedTuple):
-    """To an agent: start this process."""
+    """To an agent: start this task."""
 
     host: str
     task: TaskId
@@ -229,11 +229,11 @@ class StartTask(NamedTuple):
     #: Added to the agent's own environment.
     env: Mapping[str, str]
     workdir: Optional[str]
-    #: How processes that the task leaves behind when it ends are ended.
+    #: The stop sequence for processes that the task leaves behind.
     steps: StopSteps
-    #: The virtual or conda environment it runs in.
+    #: The virtual or conda environment that it runs in.
     venv: Optional[str] = None
-    #: The file that its Python runs: checked first, so that a missing file is reported as such.
+    #: The file that its Python runs: the agent checks first whether it exists.
     script: Optional[str] = None
     #: More arguments, with placeholders that the agent fills in; and whether the classic flags follow.
     args: Tuple[str, ...] = ()
@@ -241,7 +241,7 @@ class StartTask(NamedTuple):
 
 
 class StopTasks(NamedTuple):
-    """To an agent: end these tasks, all together. A second command replaces the first one's sequence."""
+    """To an agent: end these tasks, all at the same time. A later command replaces the stop sequence."""
 
     host: str
     tasks: Tuple[TaskId, ...]
@@ -251,8 +251,8 @@ class StopTasks(NamedTuple):
 class SignalTask(NamedTuple):
     """To an agent: send one signal to a task; ``all``: to each of its processes, not only to its main one.
 
-    The task does not count as stopped by the launcher, whatever the signal does. `SignalSent` is the answer,
-    unless the task has ended.
+    The task does not count as stopped by the launcher, also if the signal ends it. `SignalSent` is the
+    answer, unless the task has ended.
     """
 
     host: str
@@ -262,29 +262,29 @@ class SignalTask(NamedTuple):
 
 
 class ReleasePorts(NamedTuple):
-    """To an agent: free the ports of these tasks. Until then they stay held, also when a task has ended."""
+    """To an agent: free the ports of these tasks. Until then they are held, also when a task has ended."""
 
     host: str
     tasks: Tuple[TaskId, ...]
 
 
 class HoldOutput(NamedTuple):
-    """To an agent: keep the output of tasks until ``on`` is false (its reader is slow); events still come."""
+    """To an agent: send no output of tasks while ``on`` is true (its reader is slow); events are sent."""
 
     host: str
     on: bool
 
 
 class CloseAgent(NamedTuple):
-    """To an agent: end every task and all that is left of them, then end."""
+    """To an agent: end every task and all processes that tasks left behind, then end."""
 
     host: str
-    #: Do not end yet: run remote commands until the next CloseAgent.
+    #: Do not end yet: run remote commands until the next `CloseAgent`.
     stays: bool = False
 
 
 class HangUp(NamedTuple):
-    """To the launcher: close the link to this host's agent, which ends everything there if it still runs."""
+    """To the launcher: close the link to this host's agent; an agent that still runs ends its tasks then."""
 
     host: str
 
@@ -296,7 +296,7 @@ class MakePlan(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """To the launcher: report ``TimeUp(timer)`` in so many seconds; a second one replaces the first."""
+    """To the launcher: report ``TimeUp(timer)`` after these seconds; a second command replaces the first."""
 
     timer: str
     seconds: float
@@ -321,7 +321,7 @@ class Finish(NamedTuple):
     exit_code: int
 
 
-#: What agents take.
+#: Commands that agents take.
 AgentCommand = Union[
     HoldPorts, TryPeers, SetCluster, StartTask, StopTasks, SignalTask, ReleasePorts, HoldOutput, CloseAgent
 ]

@@ -1,4 +1,4 @@
-"""A job: tasks, hosts, what the user asked for, and where each task was placed."""
+"""Records of a job: its roles, tasks and hosts, the placement and the plan."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -12,56 +12,55 @@ from launcher.task_id import TaskId as TaskId
 OUTPUT_DIR = "OUTPUT_DIR"
 #: The variable with the ``host:port`` on a task's host that leads to a socket on the launcher's machine.
 RELAY = "LAUNCH_RELAY"
-#: Variables that each task gets from the launcher; users can't set them.
+#: Variables with a value of its own for each task; users can't set them.
 RESERVED_VARIABLES = ("TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", TASK_MARK)
 
 
 class Host(NamedTuple):
     """One machine of the inventory, as the user wrote it.
 
-    ``None`` (or an empty tuple) always means "not given", never "none".
+    ``None``, and an empty tuple of roles, variables or labels, mean that the user gave none.
     """
 
-    #: How to reach it: the name or address exactly as written.
+    #: The name or address to connect to, as written.
     name: str
     #: The address that other tasks connect to; ``None``: the name.
     address: str | None = None
     #: Login user and port of its ssh server.
     user: str | None = None
     port: int | None = None
-    #: How many tasks fit before other hosts are used, and how many fit at all.
+    #: Number of tasks that it takes before other hosts are used; number of tasks that it takes at most.
     slots: int | None = None
     max_slots: int | None = None
-    #: Ids of the GPUs that may be given out, as ``CUDA_VISIBLE_DEVICES`` takes them;
-    #: ``()``: it has none.
+    #: Ids of the GPUs that tasks may use, as in ``CUDA_VISIBLE_DEVICES``; ``()``: the host has no GPU.
     gpus: tuple[str, ...] | None = None
     #: Only tasks of these roles run here; empty: any.
     roles: tuple[str, ...] = ()
     #: The Python that runs ``.py`` programs here.
     python: str | None = None
-    #: The virtual or conda environment that tasks run in: its folder, or the name of one of conda's.
+    #: The virtual or conda environment of the tasks: its folder, or the name of a conda environment.
     venv: str | None = None
-    #: Where tasks run.
+    #: The folder that tasks run in.
     workdir: str | None = None
     #: Environment of every task here, ``(name, value)`` pairs in the order written.
     env: tuple[tuple[str, str], ...] = ()
-    #: Words to select hosts by: ``fast`` or ``zone=a``.
+    #: Labels by which roles select hosts: ``fast`` or ``zone=a``.
     labels: tuple[str, ...] = ()
-    #: ``file:line`` where it was written, for messages; empty if nowhere.
+    #: ``file:line`` where the user wrote it, for messages; empty: in no file.
     source: str = ""
 
     @property
     def shown_address(self) -> str:
-        """The address other tasks use for it: ``address``, else the name as written."""
+        """The address that other tasks connect to: ``address``, else the name."""
         return self.name if self.address is None else self.address
 
     def at(self, port: int) -> str:
-        """``host:port`` as other tasks connect to it, an IPv6 address in brackets (RFC 3986, 3.2.2)."""
+        """``host:port`` for other tasks, an IPv6 address in brackets (RFC 3986, 3.2.2)."""
         name = self.shown_address
         return f"[{name}]:{port}" if ":" in name and not name.startswith("[") else f"{name}:{port}"
 
 
-#: Names that mean the machine itself, on each machine.
+#: Names and addresses that mean the machine itself on every machine.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -70,16 +69,16 @@ def is_loopback(name: str) -> bool:
     return name in LOOPBACK_NAMES or (name.startswith("127.") and name.replace(".", "").isdigit())
 
 
-#: Roles that never end by themselves: we stop them when the job is done.
+#: Roles that never end by themselves: launch stops them when the job is done.
 SERVICE_ROLES = ("ps", "evaluator")
 
-#: Roles whose end is the end of the job. ``master`` is the chief of TensorFlow 1.
+#: Roles whose end ends the job. ``master`` is the chief of TensorFlow 1.
 CHIEF_ROLES = ("chief", "master")
 
-#: Roles of which TensorFlow accepts one task at most.
+#: Roles of which TensorFlow accepts at most one task.
 SINGLE_ROLES = (*CHIEF_ROLES, "evaluator")
 
-#: Tasks that one role may have.
+#: Largest number of tasks of a role.
 MOST_TASKS = 10_000
 
 
@@ -88,19 +87,19 @@ class ProgramKind(enum.Enum):
 
     SCRIPT = "script"  #: a ``.py`` file, run with the task's Python
     MODULE = "module"  #: ``python -m NAME``
-    CODE = "code"  #: ``python -c NAME``: the name is the code itself
-    EXECUTABLE = "executable"  #: anything else, found along ``PATH``
+    CODE = "code"  #: ``python -c NAME``: the name is the code
+    EXECUTABLE = "executable"  #: any other program, looked up along ``PATH``
 
 
-#: Programs that a Python's own options start, and what follows those.
-_OF_PYTHON = {
+#: Options of Python -> the kind of program, and the argument that follows, for messages.
+_PYTHON_OPTIONS = {
     "-m": (ProgramKind.MODULE, "the name of a module"),
     "-c": (ProgramKind.CODE, "Python code"),
 }
 
 
 class Program(NamedTuple):
-    """What a task runs: ``name`` is a script, module, executable or code; ``args`` may hold ``{words}``."""
+    """A task's program: ``name`` is a script, module, executable or code; ``args`` may have placeholders."""
 
     kind: ProgramKind
     name: str
@@ -108,21 +107,21 @@ class Program(NamedTuple):
 
     @classmethod
     def of(cls, command: Sequence[str]) -> "Program":
-        """The program that these words of a command line mean.
+        """The program of a command line.
 
         Args:
             command: ``["train.py", ...]``, ``["-m", "MODULE", ...]``, ``["-c", "CODE", ...]`` or
                 ``["EXECUTABLE", ...]``.
 
         Raises:
-            ValueError: no program is named; the message says what was expected.
+            ValueError: it names no program; the text is ``expected ...``.
         """
         if not command or not command[0]:
             raise ValueError("expected a program: FILE.py, -m MODULE, -c CODE or an executable")
-        if command[0] not in _OF_PYTHON:
+        if command[0] not in _PYTHON_OPTIONS:
             kind = ProgramKind.SCRIPT if command[0].endswith(".py") else ProgramKind.EXECUTABLE
             return cls(kind, command[0], tuple(command[1:]))
-        kind, expected = _OF_PYTHON[command[0]]
+        kind, expected = _PYTHON_OPTIONS[command[0]]
         if len(command) < 2 or not command[1].strip():
             raise ValueError(f"{command[0]}: expected {expected}")
         return cls(kind, command[1], tuple(command[2:]))
@@ -136,121 +135,121 @@ class Role(NamedTuple):
     program: Program
     #: ``(name, value)`` pairs added to the environment of its tasks.
     env: tuple[tuple[str, str], ...] = ()
-    #: GPUs a task needs for itself; ``None``: an even share of what its host has.
+    #: GPUs for each task; ``None``: an equal share of the host's GPUs.
     gpus: int | None = None
-    #: It may run only on these hosts (names) and on hosts with all these labels.
+    #: Names of the hosts that its tasks may run on, and labels that such a host must have; empty: any.
     hosts: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    #: It never ends by itself: stopped, and counted as a success, when the job is done.
+    #: Its tasks never end by themselves: they are stopped, and succeed, when the job is done.
     service: bool = False
-    #: Seconds it may take to end by itself when the job is done, before it is stopped; ``None``: not given.
+    #: Seconds that its tasks have to end by themselves after the job is done; ``None``: not given.
     drain: float | None = None
-    #: It serves the job (TensorBoard): a service whose own end, however it comes, is none of the job's.
+    #: It serves the job (TensorBoard): a service whose end, also a failure, has no effect on the job.
     sidecar: bool = False
-    #: Where its tasks run; ``None``: the host's or the job's.
+    #: The folder that its tasks run in; ``None``: the host's or the job's.
     workdir: str | None = None
-    #: Append the classic flags to its arguments; ``None``: as the job says, but not for a sidecar.
+    #: Append the classic flags to its arguments; ``None``: as for the job, but not for a sidecar.
     flags: bool | None = None
-    #: ``file:line`` where it was written, for messages; and where its program was.
+    #: ``file:line`` of the role and of its program, for messages.
     source: str = ""
     program_source: str = ""
 
 
 class OnFailure(enum.Enum):
-    """What one failed task means for the others."""
+    """The effect of a failed task on the others."""
 
-    STOP = "stop"  #: all others are stopped at once
-    CONTINUE = "continue"  #: they go on; the job still counts as failed
+    STOP = "stop"  #: the others are stopped at once
+    CONTINUE = "continue"  #: the others continue; the job still fails
 
 
 class Policy(NamedTuple):
     """How the job ends."""
 
     on_failure: OnFailure = OnFailure.STOP
-    #: Seconds between SIGTERM and the harder signals.
+    #: Seconds from SIGTERM to SIGABRT, which SIGKILL follows.
     grace: float = 10.0
-    #: Seconds the whole job may take; ``None``: no limit.
+    #: Seconds that the job may take; ``None``: no limit.
     timeout: float | None = None
-    #: The same as it was written, ``2h``; empty: it was not.
+    #: The limit as the user wrote it, ``2h``; empty: no limit.
     timeout_text: str = ""
 
 
 class JobSpec(NamedTuple):
-    """Everything asked of a launch except the hosts."""
+    """The job of a launch, without its hosts."""
 
     roles: tuple[Role, ...]
     #: Append the classic ``--ps_hosts= --worker_hosts= --job_name= --task_index=``.
     flags: bool = False
     #: ``(name, value)`` pairs for every task.
     env: tuple[tuple[str, str], ...] = ()
-    #: The same from the command line: stronger than what files say of hosts and roles.
+    #: The same from the command line: these override the variables of hosts and roles.
     option_env: tuple[tuple[str, str], ...] = ()
-    #: Where tasks run unless role or host say otherwise; ``None``: the agent's own folder.
+    #: The folder of tasks whose role and host name none; ``None``: the agent's own folder.
     workdir: str | None = None
-    #: The Python of ``.py`` programs unless the host says otherwise; ``None``: the agent's choice.
+    #: The Python of ``.py`` programs on hosts that name none; ``None``: ``python3``.
     python: str | None = None
     policy: Policy = Policy()
-    #: Every task is given a folder for what it makes, and all of them are in the run's folder at the end.
+    #: Each task gets a folder for results, which is in the run's folder when the job has ended.
     output_dirs: bool = False
 
 
 class Placed(NamedTuple):
-    """One task and the host it was given."""
+    """One task and its host."""
 
     task: TaskId
     role: Role
     host: Host
-    #: Ids of the GPUs that are this task's alone; ``()``: it must see none;
-    #: ``None``: ``CUDA_VISIBLE_DEVICES`` is not touched.
+    #: Ids of the GPUs of this task only; ``()``: it sees no GPU; ``None``: launch does not set
+    #: ``CUDA_VISIBLE_DEVICES``.
     gpus: tuple[str, ...] | None = None
-    #: Variables of ours that are this task's, or its host's: not for the user to overrule.
+    #: Variables that launch sets for this task or its host; the user can't override them.
     env: tuple[tuple[str, str], ...] = ()
 
 
 class Placement(NamedTuple):
-    """All tasks in the order of the table (chief, worker, ps, evaluator, others), and notes."""
+    """All tasks in the order of the table (chief, worker, ps, evaluator, others), and notes for the user."""
 
     tasks: tuple[Placed, ...]
     notes: tuple[str, ...] = ()
 
     def with_env(self, variables: Mapping[TaskId, Mapping[str, str]]) -> "Placement":
-        """The same, with more of our variables for some tasks."""
+        """The placement with more of launch's variables for some tasks."""
         more = ((placed, tuple(variables.get(placed.task, {}).items())) for placed in self.tasks)
         return self._replace(tasks=tuple(placed._replace(env=placed.env + new) for placed, new in more))
 
     def hosts(self) -> tuple[Host, ...]:
-        """The hosts in use, in the order their first task is listed."""
+        """The hosts in use, in the order of their first tasks."""
         return tuple({placed.host.name: placed.host for placed in self.tasks}.values())
 
 
 class TaskPlan(NamedTuple):
-    """Everything an agent needs to start one task."""
+    """How an agent starts one task."""
 
     task: TaskId
     host: str
-    #: ``host:port`` that other tasks connect to, brackets around an IPv6 address.
+    #: ``host:port`` that other tasks connect to, an IPv6 address in brackets.
     address: str
     port: int
-    #: The command; ``argv[0]`` may be a bare name, looked up along the task's ``PATH``. Its agent adds what
-    #: the ClusterSpec fills in: ``args``, and the classic flags.
+    #: The command; ``argv[0]`` may be a bare name, looked up along the task's ``PATH``. The agent appends
+    #: ``args``, with placeholders filled in, and the classic flags.
     argv: tuple[str, ...]
-    #: What is added to the agent's own environment; its agent adds ``TF_CONFIG`` and what else is of the
-    #: cluster.
+    #: Added to the agent's own environment. The agent adds ``TF_CONFIG`` and the other variables of the
+    #: ClusterSpec.
     env: Mapping[str, str]
-    #: Where it runs; ``None``: where the agent runs.
+    #: The folder that it runs in; ``None``: the agent's.
     workdir: str | None = None
     gpus: tuple[str, ...] | None = None
-    #: The virtual or conda environment it runs in: a folder, or the name of one of conda's.
+    #: The virtual or conda environment it runs in: its folder, or the name of a conda environment.
     venv: str | None = None
-    #: The file that its Python runs, if that is what it does.
+    #: The file that its Python runs; ``None``: it runs no file.
     script: str | None = None
-    #: Arguments of the program, which may hold ``{words}``, and whether the classic flags follow them.
+    #: Arguments of the program, perhaps with placeholders; and whether the classic flags follow them.
     args: tuple[str, ...] = ()
     flags: bool = False
 
 
 class Plan(NamedTuple):
-    """What will be started: one entry a task, and the whole ClusterSpec as ``role -> addresses``."""
+    """The plan of a job: an entry for each task, and the ClusterSpec as ``role -> addresses``."""
 
     tasks: tuple[TaskPlan, ...]
     cluster: Mapping[str, tuple[str, ...]]
@@ -265,22 +264,22 @@ class RunPaths(NamedTuple):
 
     @property
     def plan(self) -> str:
-        """The plan as it was started: hosts, ports, commands; environment values only where they are ours."""
+        """The plan: hosts, ports, commands, and those environment variables that launch sets."""
         return f"{self.root}/plan.json"
 
     @property
     def events(self) -> str:
-        """One JSON object a line: every event but output, every note, in the order they came."""
+        """Every event but output, and every notice, in the order they came; a JSON object for each line."""
         return f"{self.root}/events.jsonl"
 
     @property
     def report(self) -> str:
-        """How it ended; there only when it has ended."""
+        """The report; it exists only when the run has ended."""
         return f"{self.root}/report.json"
 
     @property
     def owner(self) -> str:
-        """Which launcher process runs it: pid, its start time, the boot it belongs to."""
+        """The identity of the launcher process: pid, start time, boot id."""
         return f"{self.root}/launcher.json"
 
     @property
@@ -289,9 +288,9 @@ class RunPaths(NamedTuple):
         return f"{self.root}/logs"
 
     def output(self, task: TaskId) -> str:
-        """The folder for what a task makes, if it was given one."""
+        """The folder for the results of a task, see `JobSpec.output_dirs`."""
         return f"{self.root}/output/{task.file_stem}"
 
     def log(self, task: TaskId) -> str:
-        """The raw bytes a task printed."""
+        """The file with the raw bytes that a task printed."""
         return f"{self.root}/logs/{task.file_stem}.log"

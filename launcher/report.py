@@ -1,4 +1,4 @@
-"""The report: how the job and each of its tasks ended. ``report.json`` is this, field by field."""
+"""The report: how the job and each of its tasks ended. ``report.json`` has the same fields."""
 
 import enum
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple, Type, TypeVar
@@ -7,18 +7,18 @@ from launcher.task_id import TaskId
 
 
 class TaskState(enum.Enum):
-    """Where a task is in its life.
+    """The state of a task.
 
     ::
 
         PENDING -> STARTING -> RUNNING -> ENDED -> SUCCEEDED | FAILED
                        |          |                (by itself)
-                       |          +-> STOPPING --> STOPPED   (by us)
+                       |          +-> STOPPING --> STOPPED   (by launch)
                        +-> FAILED (could not be started)
-        any of them -> LOST (its host is gone), PENDING -> CANCELLED (never started)
+        any of them -> LOST (its host is lost), PENDING -> CANCELLED (never started)
 
-    ENDED: the process itself is over, what it left behind is being ended and its last
-    output read.
+    ENDED: its own process has ended; the agent ends the processes that it left behind, and reads the last
+    output.
     """
 
     PENDING = "pending"
@@ -37,16 +37,16 @@ class Reason(enum.Enum):
     """Why a task, or the job, ended as it did."""
 
     EXIT = "exit"  #: it exited by itself
-    SIGNAL = "signal"  #: a signal that was not ours
-    OUT_OF_MEMORY = "out of memory"  #: SIGKILL, and the kernel says it ran out of memory
+    SIGNAL = "signal"  #: a signal ended it that launch did not send
+    OUT_OF_MEMORY = "out of memory"  #: SIGKILL, and the kernel reports that memory ran out
     NOT_FOUND = "not found"  #: the program does not exist
-    NOT_RUNNABLE = "not runnable"  #: it exists and cannot be run
-    HOST_LOST = "host lost"  #: its host or agent is gone
-    STOPPED = "stopped"  #: we ended it
-    NEVER_STARTED = "never started"  #: the job was over before its turn came
+    NOT_RUNNABLE = "not runnable"  #: the program exists and can't be run
+    HOST_LOST = "host lost"  #: its host or agent is lost
+    STOPPED = "stopped"  #: launch ended it
+    NEVER_STARTED = "never started"  #: the job was stopped before the task was started
     TIMEOUT = "timeout"  #: the job took longer than ``--timeout``
-    INTERRUPTED = "interrupted"  #: the user or the system asked us to stop
-    LAUNCHER = "launcher"  #: something of ours failed
+    INTERRUPTED = "interrupted"  #: the user or the system ended the launch by a signal
+    LAUNCHER = "launcher"  #: launch or a host failed
 
 
 class ExitStatus(NamedTuple):
@@ -57,7 +57,7 @@ class ExitStatus(NamedTuple):
 
     @property
     def shell(self) -> int:
-        """The number a shell would show: the code, or 128 + signal; 125 where there is neither."""
+        """The number that a shell shows: the code, or 128 + signal; 125 if neither is known."""
         if self.code is not None:
             return self.code
         return 125 if self.signal is None else 128 + self.signal
@@ -73,7 +73,7 @@ class ExitStatus(NamedTuple):
         return self.code == 0
 
 
-#: Version of ``report.json``. A new field keeps it; a changed or dropped one raises it.
+#: Version of ``report.json``. A new field keeps it; a changed or removed field raises it.
 REPORT_SCHEMA = 1
 
 
@@ -83,7 +83,7 @@ class TaskReport(NamedTuple):
     task: TaskId
     #: The name of its host, as the user gave it.
     host: str
-    #: What other tasks connected to, ``host:port``; empty if it never got a port.
+    #: ``host:port`` that other tasks connected to; empty if it never got a port.
     address: str
     port: Optional[int]
     state: TaskState
@@ -100,14 +100,14 @@ class TaskReport(NamedTuple):
     #: Seconds since the epoch; ``None``: it never started, or its end is unknown.
     started_at: Optional[float] = None
     ended_at: Optional[float] = None
-    #: Bytes; the largest resident size of one of its processes.
+    #: The largest resident size of one of its processes, in bytes.
     peak_rss: Optional[int] = None
     #: Seconds of CPU, user and system.
     cpu_s: Optional[float] = None
-    #: Processes it left behind that we ended, and pids that SIGKILL did not end.
+    #: Number of processes that it left behind and launch ended; pids that SIGKILL did not end.
     leftovers: int = 0
     unkillable: Tuple[int, ...] = ()
-    #: Its end is none of the job's.
+    #: Its end has no effect on the job.
     sidecar: bool = False
 
     @property
@@ -119,10 +119,10 @@ class TaskReport(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The first thing that went wrong: the cause of the job's end."""
+    """The first failure: the cause of the job's end."""
 
     reason: Reason
-    #: The task that failed first, or ``None`` if no task did (a host, a timeout, Ctrl-C).
+    #: The task that failed first; ``None``: a host, the time limit, or Ctrl-C.
     task: Optional[TaskId]
     #: Its host, or the host that failed; ``None``: no host did.
     host: Optional[str]
@@ -130,9 +130,9 @@ class Failure(NamedTuple):
     at: float
     #: One sentence for the user, which names task and host.
     text: str
-    #: What the user could try; may be empty.
+    #: Advice for the user; may be empty.
     hint: str = ""
-    #: If the time was up, the limit that was asked for, ``2h``; else empty.
+    #: For `Reason.TIMEOUT` the limit as the user wrote it, ``2h``; else empty.
     limit: str = ""
 
 
@@ -148,7 +148,7 @@ class Report(NamedTuple):
     ended_at: float
     #: In the order of the plan.
     tasks: Tuple[TaskReport, ...]
-    #: ``None`` when all went well.
+    #: ``None``: nothing failed.
     failure: Optional[Failure] = None
     #: The folder with its logs.
     run_dir: str = ""
@@ -159,7 +159,7 @@ _Record = TypeVar("_Record", Report, TaskReport, Failure)
 
 
 def report_from_json(fields: Mapping[str, Any]) -> Report:
-    """The record that ``report.json``, or the last line of ``--events-fd``, was made from."""
+    """The report in the content of ``report.json``, or in the last line of ``--events-fd``."""
     return _record(Report, fields, tasks=lambda tasks: tuple(map(_task, tasks)), failure=_failure)
 
 
@@ -173,7 +173,7 @@ def _failure(fields: Mapping[str, Any]) -> Failure:
 
 
 def _record(kind: Type[_Record], fields: Mapping[str, Any], **convert: Callable[[Any], Any]) -> _Record:
-    """A record of this kind; fields that it does not know are left out."""
+    """A record of this class; fields that the class does not have are left out."""
     known = {name: value for name, value in fields.items() if name in kind._fields}
     for name in convert:
         if known[name] is not None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-#: The variable that marks every process of a task, in its environment: ``JOB:ROLE/INDEX``.
+#: The environment variable that marks every process of a task; its value is ``JOB:ROLE/INDEX``.
 TASK_MARK = "TF_LAUNCHER_TASK"
-#: The task types TensorFlow 2 knows; any other role is the user's own
-#: (``tensorflow/python/distribute/multi_worker_util.py``).
+#: The task types of TensorFlow 2 (``tensorflow/python/distribute/multi_worker_util.py``); any other role is
+#: the user's own.
 TENSORFLOW_ROLES = ("chief", "worker", "ps", "evaluator")
 
 
 class TaskId(str):
     """``role/index``, as in ``worker/0``: one process of the job.
 
-    A string, so that it travels on the wire, in JSON and in file names as it is.
-    The form is TensorFlow's own (``/job:worker/task:0``) in short.
+    It is a string, so that messages, JSON and file names hold it without conversion. It is the short form of
+    TensorFlow's ``/job:worker/task:0``.
     """
 
     __slots__ = ()
@@ -25,7 +25,7 @@ class TaskId(str):
 
     @property
     def role(self) -> str:
-        """The role's name, ``worker`` in ``worker/0``."""
+        """The name of the role, ``worker`` in ``worker/0``."""
         return self.rpartition("/")[0]
 
     @property
@@ -35,9 +35,9 @@ class TaskId(str):
 
     @property
     def file_stem(self) -> str:
-        """The name with a dash, ``worker-0``: the name of its log file without suffix."""
+        """The name with a dash, ``worker-0``: the name of the log file without its suffix."""
         return self.replace("/", "-")
 
     def names(self, host: str) -> bool:
-        """Whether a host is called after this task, as a container of its own is (``worker-0``)."""
+        """Whether a host has the name of this task, as its own container has (``worker-0``)."""
         return host == self.file_stem.replace("_", "-").lower()

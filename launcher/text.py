@@ -1,4 +1,4 @@
-"""Wording that all packages share: counts, lists, durations, byte sizes, suggestions, names of signals.
+"""Texts for messages: counts, lists, durations, byte sizes, suggestions, names of signals.
 
 Python 3.8 and the standard library only: this module also runs on the hosts.
 """
@@ -14,12 +14,12 @@ KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 40`` where it has no name."""
+    """``SIGKILL`` for 9; ``signal 40`` for a signal without a name."""
     return f"signal {number}" if number not in KNOWN_SIGNALS else signal.Signals(number).name
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """``1 task``, ``2,013 tasks``; ``plural`` where it is not the noun and an s (``processes``)."""
+    """``1 task``, ``2,013 tasks``; ``plural`` is for nouns that take more than an s (``processes``)."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -43,7 +43,7 @@ def byte_size(size: Optional[float], binary: bool = False) -> str:
 
     Args:
         size: bytes.
-        binary: count in powers of 1024 (``64 MiB``), for limits that the user writes so.
+        binary: use powers of 1024 (``64 MiB``), as users write limits of memory.
     """
     if size is None:
         return "-"
@@ -57,25 +57,25 @@ def byte_size(size: Optional[float], binary: bool = False) -> str:
 
 
 def nearest(written: str, known: Iterable[str], ratio: float = 0.7) -> str:
-    """The known word that ``written`` was probably meant to be; empty if none is near.
+    """The known name that is most similar to a misspelt name; empty if none is similar.
 
     Args:
-        written: what was written; only its first 80 characters are compared.
-        known: what could have been meant.
-        ratio: how near it must be, from 0 to 1 (`difflib.SequenceMatcher.ratio`).
+        written: the misspelt name; only its first 80 characters are compared.
+        known: the correct names.
+        ratio: the least similarity, from 0 to 1 (`difflib.SequenceMatcher.ratio`).
     """
-    import difflib  # 3 ms that only a fault costs
+    import difflib  # 3 ms, needed only for a fault
 
     return next(iter(difflib.get_close_matches(written[:80], list(known), 1, ratio)), "")
 
 
 def did_you_mean(written: str, known: Sequence[str], otherwise: Optional[str] = None) -> str:
-    """``did you mean "count"?``, or what else to say where no known word is near.
+    """``did you mean "count"?``, or another text if no known name is similar.
 
     Args:
-        written: what was written.
-        known: what could have been meant.
-        otherwise: ``None``: name all that are known.
+        written: the misspelt name.
+        known: the correct names.
+        otherwise: the other text; ``None``: a list of all known names.
     """
     guess = nearest(written, known)
     if guess:
@@ -84,22 +84,22 @@ def did_you_mean(written: str, known: Sequence[str], otherwise: Optional[str] = 
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """``a, b, c``; of more than ``most`` the first few, and how many others: ``a, b, c, d and 3 more``."""
+    """``a, b, c``; of more than ``most`` names the first, and the number of others: ``a, b and 3 more``."""
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
 
 
 def nothing_started(seconds: float) -> str:
-    """The fault of a host that is connected, but where no program of ours has answered."""
+    """The fault of a host that is connected, but where our program does not answer."""
     return (
-        f"nothing of ours has started there in {seconds:.0f} s; does a start-up file of its login shell "
+        f"our program has not started there in {seconds:.0f} s; does a start-up file of its login shell "
         "(~/.bashrc?) wait, or read standard input?"
     )
 
 
 def printable(text: str) -> str:
-    """The text on one line, with escapes for what a terminal would act on."""
+    """The text on one line, with escapes for characters that a terminal would interpret."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
@@ -111,7 +111,7 @@ def shortened(line: str, width: int) -> str:
 
 
 class Waiting:
-    """When to explain a wait that begins now: after 2 s, after 30 s, then each time after twice as long."""
+    """Times for messages about a wait that begins now: after 2 s, 30 s, then after twice the time each."""
 
     FIRST, SECOND = 2.0, 30.0
 
@@ -121,11 +121,11 @@ class Waiting:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
+        """Seconds since the wait began."""
         return time.monotonic() - self._began
 
     def due(self) -> str:
-        """How to begin a sentence about it, ``waiting for`` or the like; empty: it is not time for one."""
+        """The beginning of a message, ``waiting for``, if it is time for one; else empty."""
         waited = self.seconds
         if waited < self._next:
             return ""

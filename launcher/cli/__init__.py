@@ -1,1 +1,1 @@
-"""The command line: one file a command, with ``SUMMARY``, ``EXAMPLES``, ``add_arguments`` and ``run``."""
+"""The command line: a module for each command has ``SUMMARY``, ``EXAMPLES``, ``add_arguments``, ``run``."""

@@ -1,4 +1,4 @@
-"""``launch completion``: the script that makes a shell complete the words of ``launch``."""
+"""``launch completion``: the script by which a shell completes the arguments of ``launch``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def complete(parser_of: Callable[[str], argparse.ArgumentParser], commands: list
     before = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     typed = [part for part in before[:-1] if part]
     if len(typed) > 1 and typed[1] in commands:
-        # argcomplete drops the words before this number: the command.
+        # argcomplete ignores the arguments before this number: the command.
         os.environ["_ARGCOMPLETE"] = "2"
         argcomplete.autocomplete(parser_of(typed[1]), always_complete_options=False)
         return

@@ -14,7 +14,7 @@ SUMMARY = "show the hosts of a hostfile or a list, and check it"
 
 EXAMPLES = """\
 launch hosts hostfiles/lab.yaml      a table of its hosts; every fault, if there are any
-launch hosts 'node[01-16]:4'         what a list stands for
+launch hosts 'node[01-16]:4'         the hosts of a list
 launch hosts --json lab.yaml         the same for programs"""
 
 _HEADERS = (
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the hosts.
 
     Raises:
-        HostfileError: all that is wrong with them.
+        HostfileError: with all faults.
     """
     hosts = read_hosts(args.hosts)
     if args.json:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(host: Host) -> list[str]:
-    """The cells of a host; of its environment only the names, values may be secrets."""
+    """The cells of a host; of its environment only the names, as values may be secret."""
     gpus = None if host.gpus is None else ",".join(host.gpus) or "none"
     python = (host.python, host.venv, host.workdir, ",".join(_names(host)))
     numbers = (host.slots, host.max_slots, gpus, ",".join(host.roles))

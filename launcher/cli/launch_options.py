@@ -19,18 +19,18 @@ from launcher.job_run.options import COMMAND_LINE, Options, Sources
 from launcher.scheduler.plan import check_program_args
 from launcher.transports.machines import this_machine
 
-#: Options that a job file has, too: it is overridden by the command line.
-_OF_FILES = (
+#: Options that are also keys of job files; the command line overrides the file.
+_FILE_KEYS = (
     "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "python", "run_dir", "sync",
     "timeout", "workdir",
 )  # fmt: skip
 #: Options that need no check.
-_AS_GIVEN = ("commands_fd", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show", "tmux")
-#: Options that describe the shape of a launch.
-_SHAPING = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
-#: Options about other machines. Not ``--relay``: the Python API always gives it, and does not know where a
-#: job file has its hosts.
-_OF_HOSTS = ("sync", "lease", "fanout", "connect_timeout", "accept_new_host_keys", "no_check")
+_UNCHECKED = ("commands_fd", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show", "tmux")
+#: Options for tasks and hosts: a note warns if they come after the program.
+_TASK_OPTIONS = ("--ps", "--workers", "--chief", "--evaluator", "--hosts", "--docker")
+#: Options about other machines. Not ``--relay``: the Python API always gives it, and does not know whether a
+#: job file names hosts.
+_HOST_OPTIONS = ("sync", "lease", "fanout", "connect_timeout", "accept_new_host_keys", "no_check")
 
 
 def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str) -> Options:
@@ -38,11 +38,11 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
 
     Args:
         args: the parsed command line.
-        command: the program and its arguments; or the job file and options, which ``args`` has.
+        command: the program and its arguments; or the job file and options, which ``args`` includes.
         job_file: the path of the job file; empty: there is none.
 
     Raises:
-        InputError: it asks for something that can't be done; all faults at once.
+        InputError: options are wrong; all faults at once.
     """
     try:
         os.getcwd()
@@ -63,7 +63,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     if args.gpus is not None:
         without = {"ps", *(role.name for role in roles if role.sidecar)}
         roles = tuple(r if r.name in without else r._replace(gpus=args.gpus) for r in roles)
-    given = {name: getattr(args, name) for name in _OF_FILES if getattr(args, name) not in (None, False, [])}
+    given = {name: getattr(args, name) for name in _FILE_KEYS if getattr(args, name) not in (None, False, [])}
     where = {**file.sources, **{name: f"--{name.replace('_', '-')}" for name in given}}
     settings = {**file.settings, **given}
     job = _job(args, roles, settings, faults, notes)
@@ -83,7 +83,7 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
     name = transports.selected(chosen)
     transport = transports.transports()[name]
     if transport.in_containers and not named and "collect" in settings:
-        problem = "this is about other machines, and none is named"
+        problem = "the option is about other machines, and none is named"
         faults.append(Fault("--collect", problem, "expected --hosts, or --output-dirs"))
     if "sync" in settings and "sync" not in given and not named:
         notes.append(f"{where['sync']}: sync: is not used: all tasks run on this machine, in its folders")
@@ -104,14 +104,14 @@ def read_options(args: argparse.Namespace, command: Sequence[str], job_file: str
         last_lines=not args.no_last_lines,
         sources=Sources(*(where.get(name, "") for name in Sources._fields)),
         notes=tuple(notes),
-        **{name: getattr(args, name) for name in _AS_GIVEN},
+        **{name: getattr(args, name) for name in _UNCHECKED},
     )
 
 
 def program_command(args: argparse.Namespace) -> list[str]:
     """The program and its arguments."""
     if args.module is not None:
-        return ["-m", *args.module, *args.program]  # argparse ends the former at a "--"
+        return ["-m", *args.module, *args.program]  # argparse ends args.module at a "--"
     if args.code is not None:
         return ["-c", *args.code, *args.program]
     command: list[str] = args.program
@@ -119,16 +119,16 @@ def program_command(args: argparse.Namespace) -> list[str]:
 
 
 def _misplaced(args: argparse.Namespace, command: Sequence[str]) -> Iterator[str]:
-    """Notes on arguments of the program that would be options of launch before it.
+    """Notes on arguments of the program that look like options of launch.
 
-    A program may have options of these names: ``--`` before the program says so.
+    ``--`` before the program prevents them: the program may have options of the same names.
     """
     if args.program[:1] == ["--"]:
         return
     for argument in command[1:]:
         option = argument.partition("=")[0]
-        if option in _SHAPING and not getattr(args, option[2:]):
-            yield f"{option} is given to {command[0]}: the options of launch go before the program"
+        if option in _TASK_OPTIONS and not getattr(args, option[2:]):
+            yield f"{option} is an argument of {command[0]}: the options of launch come before the program"
 
 
 # ---------------------------------------------------------------------- the job
@@ -142,7 +142,7 @@ def _counts(args: argparse.Namespace) -> dict[str, int]:
 
 
 def _job_file(path: str, args: argparse.Namespace) -> JobFile:
-    """The job file with other numbers of tasks; an empty path: there are only the roles of ``--roles-fd``."""
+    """The job file, with the roles of the command line; an empty path: only the roles of ``--roles-fd``."""
     from launcher.config.jobfile import parse_job, read_job_file
 
     roles: dict[str, Any] = {name: {"count": count} for name, count in _counts(args).items()}
@@ -157,7 +157,7 @@ def _job_file(path: str, args: argparse.Namespace) -> JobFile:
 
 
 def _roles(args: argparse.Namespace, command: Sequence[str], faults: list[Fault]) -> tuple[Role, ...]:
-    """The roles that the command line asks for."""
+    """The roles of the command line."""
     try:
         program = Program.of(command)
     except ValueError as error:
@@ -166,7 +166,7 @@ def _roles(args: argparse.Namespace, command: Sequence[str], faults: list[Fault]
     counts = _counts(args) or {"worker": 1}
     if not any(counts.values()):
         expected = "expected --workers N, --ps N, --chief or --evaluator"
-        faults.append(Fault(COMMAND_LINE, "no task is left to run", expected))
+        faults.append(Fault(COMMAND_LINE, "there is no task to run", expected))
     return tuple(
         Role(name, count, program, service=name in SERVICE_ROLES, source=COMMAND_LINE)
         for name, count in counts.items()
@@ -181,7 +181,7 @@ def _job(
     faults: list[Fault],
     notes: list[str],
 ) -> JobSpec:
-    """The job; the command line wins over the file in the settings."""
+    """Make the job from the options and from ``settings``, which merge the job file and the command line."""
     output_dirs = settings.get("output_dirs", False)
     taken = [name for name, given in ((OUTPUT_DIR, output_dirs), (RELAY, args.relay)) if given]
     variables = carried(args.env, os.environ, taken, faults, notes)
@@ -210,7 +210,7 @@ def _job(
 
 
 def _absolute(path: str) -> str:
-    """A path as the tasks get it; ``~/`` is the home on the machine they run on."""
+    """An absolute path; ``~/`` stays: it is the home on the machine of the task."""
     return path if path.startswith("~") else os.path.abspath(path)
 
 
@@ -218,12 +218,12 @@ def _absolute(path: str) -> str:
 
 
 def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault]) -> tuple[Host, ...]:
-    """The hosts that are given, else this machine.
+    """The hosts of the launch.
 
     Args:
-        given: hosts, a hostfile or a list.
-        source: where it is written.
-        faults: new ones go there.
+        given: hosts, a hostfile or a list; ``None``: this machine.
+        source: the option or ``file:line`` of it.
+        faults: new faults are appended.
     """
     if given is None:
         return (this_machine(os.environ),)
@@ -239,7 +239,7 @@ def _hosts(given: Sequence[Host] | str | None, source: str, faults: list[Fault])
 
 
 def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
-    """Paths that can't be used: better known before the job than after it."""
+    """Faults of the paths of ``--relay`` and ``--report``, before the job starts."""
     relay, report = args.relay, args.report
     if relay is not None and not (os.path.exists(relay) and stat.S_ISSOCK(os.stat(relay).st_mode)):
         expected = "expected the path of a unix socket that a process listens on"
@@ -247,18 +247,18 @@ def _path_faults(args: argparse.Namespace) -> Iterator[Fault]:
     if report is None:
         return
     if not report or os.path.isdir(report):
-        yield Fault("--report", f"{report!r} is no name of a file")
+        yield Fault("--report", f"{report!r} is not the name of a file")
     elif not os.path.isdir(os.path.dirname(os.path.abspath(report))):
-        yield Fault("--report", f"{report!r}: there is no such folder")
+        yield Fault("--report", f"{report!r}: its folder does not exist")
 
 
 def _conflicts(args: argparse.Namespace, other_machines: bool) -> Iterator[Fault]:
-    """Options that contradict each other, or have nothing to act on: none is ignored in silence."""
+    """Faults of options that contradict each other, or have no effect."""
     for name in ("quiet", "show", "tmux"):
         if args.json and getattr(args, name) and not args.dry_run:
-            expected = "expected one of them: --json prints everything, for programs"
+            expected = "expected one of them: --json prints everything as JSON"
             yield Fault(COMMAND_LINE, f"--json and --{name} both", expected)
-    for name in _OF_HOSTS:
+    for name in _HOST_OPTIONS:
         if not other_machines and getattr(args, name):
             option = f"--{name.replace('_', '-')}"
-            yield Fault(option, "this is about other machines, and none is named", "expected --hosts")
+            yield Fault(option, "the option is about other machines, and none is named", "expected --hosts")

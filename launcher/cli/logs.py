@@ -1,4 +1,4 @@
-"""``launch logs``: what the tasks of a run printed. Bytes in, bytes out, in bounded memory."""
+"""``launch logs``: print the output of the tasks of a run, in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from launcher.output.lines import LineCutter, labels
 from launcher.runs.logs import open_regular
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, tasks
 
-SUMMARY = "print what the tasks of a run printed"
+SUMMARY = "print the output of the tasks of a run"
 
 EXAMPLES = """\
-launch logs                        the newest run, every line with its task (when there are several)
-launch logs worker/0 > FILE        one task of it, byte for byte (a terminal gets no escapes but colours)
+launch logs                        the newest run, each line with its task's name
+launch logs worker/0 > FILE        one task of it, byte for byte
 launch logs -f ps worker/1         all ps and one worker, until the run has ended
 launch logs --lines 20 k3f9m       the last lines of each task of another run"""
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         for log in logs:
             log.write_rest(out)
         out.flush()
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if not logs:
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
-    """The run, and the words for tasks; the first word may be either."""
+    """The run, and the names of tasks; the first argument may be a run or a task."""
     if not selected:
         return find(None), ()
     try:
@@ -93,7 +93,7 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
 
 
 def _logs(run: Run, names: Sequence[str], lines: int | None) -> list[_Log]:
-    """The logs that are meant, in the order of the plan; none while there is no plan.
+    """The selected logs, in the order of the plan; none while there is no plan.
 
     Raises:
         InputError: a name is not that of a task.
@@ -114,13 +114,13 @@ def _logs(run: Run, names: Sequence[str], lines: int | None) -> list[_Log]:
 class _Log:
     """A log that may not exist yet.
 
-    One task is copied byte for byte into a file or pipe. With a label, and for a terminal, its lines are cut
-    as the console cuts them.
+    Without a label it is copied byte for byte into a file or pipe. With a label, and to a terminal, it is
+    written in lines as on the console.
 
     Args:
         path: the file.
         label: of the task; empty: none.
-        lines: start with the last lines, this many; ``None``: at the beginning.
+        lines: the number of last lines to start with; ``None``: all.
     """
 
     def __init__(self, path: str, label: str, lines: int | None) -> None:
@@ -133,7 +133,7 @@ class _Log:
         self._raw = not label and not terminal
 
     def write(self, out: BinaryIO) -> bool:
-        """Write what is new; return whether there was something."""
+        """Write the bytes since the last call, up to a limit. Returns whether there were any."""
         data, now = self._read(), time.monotonic()
         if self._raw:
             out.write(data)
@@ -163,7 +163,7 @@ class _Log:
 
 
 def _start_of_last(lines: int, file: BinaryIO) -> int:
-    """Where the last lines of a file begin, this many; the last one need not have a newline."""
+    """The offset of the last ``lines`` lines of a file; the last one may have no newline."""
     size = os.fstat(file.fileno()).st_size
     if not size:
         return 0

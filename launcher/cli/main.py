@@ -1,4 +1,4 @@
-"""``launch``: finds the command, reads its arguments, prints errors, returns the exit code."""
+"""``launch``: selects the command, parses its arguments, prints errors, returns the exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from launcher.errors import Fault, HostsError, InputError, LaunchError, NotRunnableError, ProgramError
 from launcher.text import nearest, printable
 
-#: Command -> module, imported when it is used. Any other word is a program to run.
+#: Command -> module, imported when it is used. Any other first argument belongs to ``run``.
 COMMANDS = {
     "run": "launcher.cli.run",
     "hosts": "launcher.cli.hosts",
@@ -24,12 +24,12 @@ COMMANDS = {
     "clean": "launcher.cli.clean",
     "completion": "launcher.cli.completion",
 }
-#: Commands of other programs that are options of this one.
+#: Commands of other programs that are options of ``launch``.
 _OPTIONS = ("help", "version")
 
-#: How argparse begins its message about arguments that no option takes.
+#: The beginning of argparse's message about unknown arguments.
 _UNRECOGNIZED = "unrecognized arguments: "
-#: Names that other launchers give to options of ours.
+#: Options of other launchers -> options of ``launch``.
 _ALIASES = {
     "--container": "--docker",
     "--image": "--docker",
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         argv: without the program's own name.
 
     Returns:
-        The exit code; every error of ours is printed by then.
+        The exit code, after errors were printed.
     """
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         from launcher.cli.completion import complete
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def print_error(error: LaunchError, hint: str = "") -> None:
-    """Print each fault on a line of its own, without anything that a terminal acts on."""
+    """Print each fault on a line of its own, with escapes for control characters."""
     faults: Sequence[object] = (error,)
     if isinstance(error, (InputError, HostsError)):
         faults = error.faults
@@ -92,7 +92,7 @@ def print_error(error: LaunchError, hint: str = "") -> None:
 
 
 def _meant_command(args: argparse.Namespace) -> str:
-    """For a program that does not exist: the command of ours that its name resembles."""
+    """For a program that does not exist: a hint to the command of ``launch`` with a similar name."""
     arguments = [argument for argument in args.program if argument != "--"]
     if args.module is not None or args.code is not None or not arguments or "/" in arguments[0]:
         return ""
@@ -121,24 +121,24 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with an error of one line: the usage would hide it."""
+    """A parser whose errors are a line each, without the usage."""
 
     def __init__(self, **settings: Any) -> None:
-        # Without a width, argparse imports shutil at every launch to ask for the size of the terminal.
+        # Without a width argparse imports shutil at every launch to get the size of the terminal.
         formatter = functools.partial(argparse.RawDescriptionHelpFormatter, width=_columns() - 2)
         super().__init__(formatter_class=formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong, all faults at once."""
+        """Raise an error with all faults."""
         faults = [message.removeprefix("argument ")]
         if message.startswith(_UNRECOGNIZED):
             faults = _unrecognized(message.removeprefix(_UNRECOGNIZED).split(), self._option_string_actions)
-        hint = f"({self.prog} --help shows all)"
+        hint = f"({self.prog} --help shows all options)"
         raise InputError(Fault("", f"{fault} {hint}") for fault in faults)
 
 
 def _columns() -> int:
-    """Columns of the terminal; at most what is easy to read."""
+    """The columns of the terminal; at most 112."""
     columns = os.environ.get("COLUMNS", "")
     try:
         found = int(columns) if columns.isdigit() and int(columns) else os.get_terminal_size(1).columns
@@ -148,13 +148,13 @@ def _columns() -> int:
 
 
 def _unrecognized(arguments: list[str], known: Iterable[str]) -> list[str]:
-    """A fault for each unknown option; a word after one may be its value."""
+    """A fault for each unknown option; an argument after an option may be its value."""
     options = [
         argument.partition("=")[0] for argument in arguments if argument.startswith("-") and argument != "--"
     ]
     if not options:
         extra = " ".join(argument for argument in arguments if argument != "--")
-        return [f"unexpected argument {extra!r}; only options may stand there"]
+        return [f"unexpected argument {extra!r}; expected options only"]
     names = [name.lstrip("-") for name in known]
     faults = []
     for option in options:

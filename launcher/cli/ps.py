@@ -21,13 +21,13 @@ from launcher.text import byte_size, duration
 SUMMARY = "list the runs of this machine"
 
 EXAMPLES = """\
-launch ps             the runs that are running, and what they use
-launch ps --all       those that have ended, too
+launch ps             the runs that are running, with their CPU time and memory
+launch ps --all       also the runs that have ended
 launch ps --json      the same for programs"""
 
-#: The name of a run has the time of its start; CPU and memory are those of this machine.
+#: CPU and memory are those of this machine. The name of a run has the time of its start.
 _HEADERS = ("run", "state", "time", "tasks", "hosts", "CPU", "memory", "command")
-#: Hosts that are named; more are counted.
+#: The most hosts that are named; of more hosts their number is shown.
 _MOST_NAMED = 2
 
 
@@ -96,9 +96,9 @@ def _row(record: Mapping[str, Any]) -> list[str]:
 
 
 def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | None:
-    """How long it ran; a run whose launcher died: until its last event."""
+    """How long the run took so far or until its end; if its launcher died, until its last event."""
     if state is RunState.RUNNING and run.owner is not None:
-        started = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")  # since boot: no clock that is set
+        started = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")  # since boot, unaffected by clock changes
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
     started_at, ended_at = report.get("started_at"), report.get("ended_at")
     if isinstance(started_at, (int, float)) and isinstance(ended_at, (int, float)):
@@ -110,13 +110,13 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
 
 
 def _command(plan: Mapping[str, Any]) -> list[str]:
-    """The command line that started it; the path of our own program is left out."""
+    """The command line of the run, without the path of ``launch``."""
     found = plan.get("command")
     return ["launch", *map(str, found[1:])] if isinstance(found, list) else []
 
 
 def _usage(pid: int | None) -> dict[str, float]:
-    """The number of processes from ``pid`` downwards, their CPU seconds (user and system) and resident bytes.
+    """The number, CPU seconds (user and system) and resident bytes of a process and its descendants.
 
     Memory that processes share is counted for each.
     """

@@ -1,4 +1,4 @@
-"""``launch [run]``: start a job and see it to its end."""
+"""``launch [run]``: run a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.job import MOST_TASKS
 from launcher.job_run.interrupts import stop_at_end_of_file
 from launcher.job_run.run import run_job
 
-SUMMARY = "start a distributed TensorFlow job, show what its tasks print, and say how each one ended"
+SUMMARY = "run a distributed TensorFlow job, show the output of its tasks, and report how each task ended"
 
 EXAMPLES = """\
 launch --ps 2 --workers 2 --flags train.py --epochs 3
@@ -23,11 +23,11 @@ launch --ps 1 --workers 2 train.py --ps_hosts={ps_hosts} --worker_hosts={worker_
        --job_name={job_name} --task_index={task_index}
 launch --workers 4 --dry-run train.py            show the plan, start nothing
 launch --workers 3 -- sh -c 'echo task $TASK_INDEX'
-launch job.yaml                                  all of it in a file"""
+launch job.yaml                                  a job file with all settings"""
 
 
 class _Once(argparse.Action):
-    """An option that may be given once: the last of several would silently win."""
+    """An option that may be given once; argparse itself would use the last one."""
 
     def __call__(
         self,
@@ -42,7 +42,7 @@ class _Once(argparse.Action):
 
 
 def _descriptor(text: str) -> int:
-    """The number of an open descriptor, inherited from the program that started this one."""
+    """The number of an open descriptor, inherited from the program that started ``launch``."""
     try:
         os.fstat(int(text))
     except (ValueError, OSError, OverflowError):
@@ -51,7 +51,7 @@ def _descriptor(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options, then the program and all that follows it."""
+    """The arguments of ``launch run``: the options, then the program and its arguments."""
     parser.set_defaults(parse=parser.parse_args)
     _add_options(parser)
     program = parser.add_argument_group("what to run")
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         Its exit code.
 
     Raises:
-        LaunchError: it could not be started.
+        LaunchError: the job could not be started.
     """
     if args.until_eof_fd is not None:
         stop_at_end_of_file(args.until_eof_fd)
@@ -93,7 +93,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     count = argument(whole(0, MOST_TASKS))
     tasks = parser.add_argument_group("tasks")
     tasks.add_argument("--ps", type=count, metavar="N", help="parameter servers")
-    tasks.add_argument("--workers", type=count, metavar="N", help="workers (1, if no task is asked for)")
+    tasks.add_argument("--workers", type=count, metavar="N", help="workers (default: 1 if no role is given)")
     tasks.add_argument("--chief", action="store_true", help="a chief")
     tasks.add_argument("--evaluator", action="store_true", help="an evaluator")
     tasks.add_argument("--gpus", type=count, metavar="N", help="GPUs per task (ps tasks get none)")
@@ -107,7 +107,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     program.add_argument(
         "-x", dest="env", action="append", default=[], metavar="NAME[=VALUE]",
-        help="environment for the tasks; NAME alone and PRE* carry what is set here; repeatable",
+        help="environment of the tasks; NAME alone and PRE* copy variables of launch; repeatable",
     )  # fmt: skip
     program.add_argument(
         "--python", metavar="PATH", help="the Python of .py programs and modules (default: launch's own)"
@@ -117,14 +117,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     others = parser.add_argument_group("other machines")
     others.add_argument(
         "--sync", action="append", default=[], metavar="DIR[:REMOTE]",
-        help="bring this folder to every host and run there; repeatable",
+        help="copy this folder to every host, and run the tasks in the copy; repeatable",
     )  # fmt: skip
     others.add_argument(
         "--collect", action="append", default=[], metavar="[TASK=]PATH[:DIR]",
         help="copy PATH from the tasks back here when the job ends; repeatable",
     )  # fmt: skip
     others.add_argument(
-        "--no-check", action="store_true", help="do not try whether the hosts reach each other"
+        "--no-check", action="store_true", help="do not check whether the hosts can connect to each other"
     )
     others.add_argument(
         "--relay", metavar="SOCKET",
@@ -136,42 +136,42 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     end = parser.add_argument_group("how it ends")
     end.add_argument(
         "--on-failure", choices=("stop", "continue"),
-        help="what one failed task means for the others (default: stop)",
+        help="stop the other tasks when one fails, or let them continue (default: stop)",
     )  # fmt: skip
     end.add_argument(
-        "--grace", metavar="S", help="from SIGTERM to harder signals: seconds, or 10s, 5m, 0 (default: 10)"
+        "--grace", metavar="S", help="time from SIGTERM to SIGABRT: seconds, or 10s, 5m, 0 (default: 10)"
     )
     end.add_argument(
         "--drain", action="append", default=[], metavar="[ROLE=]S",
-        help="time for workers and evaluator, or a role, to end by themselves when the job is done: 60s, 5m "
+        help="time for workers and evaluator, or a role, to end by themselves after the job is done: 60s, 5m "
         "(default: 0); repeatable",
     )  # fmt: skip
-    end.add_argument("--timeout", metavar="S", help="limit for the job: seconds, or 90s, 5m, 2h; 0: none")
+    end.add_argument("--timeout", metavar="S", help="limit for the job: seconds, or 90s, 5m, 2h; 0: no limit")
 
     output = parser.add_argument_group("output")
     output.add_argument(
-        "--run-dir", metavar="DIR", help="where this run's files go (default: below the XDG state folder)"
+        "--run-dir", metavar="DIR", help="folder of this run's files (default: below the XDG state folder)"
     )
     output.add_argument(
         "--output-dirs", action="store_true",
-        help="a folder for each task, named in its OUTPUT_DIR; all are in this run's output/ at the end",
+        help="give each task a folder, OUTPUT_DIR, whose content is in this run's output/ at the end",
     )  # fmt: skip
-    output.add_argument("--report", metavar="FILE", help="write the machine-readable report here too")
+    output.add_argument("--report", metavar="FILE", help="write the report (JSON) to this file, too")
     output.add_argument(
         "--show", metavar="TASKS", help="show only these tasks' output: worker,ps/0,worker/2-5"
     )
     output.add_argument("-q", "--quiet", action="store_true", help="show failures only")
     output.add_argument(
-        "--no-last-lines", action="store_true", help="leave the failed task's last lines out of the error"
+        "--no-last-lines", action="store_true", help="do not show the last lines of the task that failed"
     )
     output.add_argument("--json", action="store_true", help="events and output as JSON lines on stdout")
     output.add_argument(
-        "--tmux", action="store_true", help="a tmux pane for each task; closing the session ends the job"
+        "--tmux", action="store_true", help="show each task in a tmux pane; closing the session ends the job"
     )
     output.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
     version = f"launch {__version__}, Python {sys.version.split()[0]}"
     output.add_argument("--version", action="version", version=version)
-    # For programs that start `launch`: launcher.output.eventpipe, launcher.config.jobfile,
+    # For programs that start `launch`: launcher.output.jsonl, launcher.config.jobfile,
     # launcher.job_run.interrupts.
     output.add_argument("--events-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)
     output.add_argument("--commands-fd", type=_descriptor, metavar="N", help=argparse.SUPPRESS)

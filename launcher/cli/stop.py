@@ -21,18 +21,18 @@ SUMMARY = "end a run: its tasks first, then its launcher"
 
 EXAMPLES = """\
 launch stop                   the run, if only one is running
-launch stop k3f9m             the last letters of its name will do
+launch stop k3f9m             a run by the last letters of its name
 launch stop --now latest      without waiting for its --grace
 
-The exit code is 0 when the run has ended (also if it had before), 124 when it has not within
---timeout, 2 when there is no such run, 125 when it can't be stopped from here."""
+Exit code: 0 the run has ended, now or before; 124 it has not ended within --timeout; 2 there is no
+such run; 125 it can't be stopped from here."""
 
-#: Seconds between the two signals that together mean "at once" (the kernel merges equal pending signals), and
-#: between two looks at whether the launcher has handled the first one.
+#: Seconds between the two SIGTERM that mean "at once" (the kernel merges equal pending signals), and between
+#: two looks at whether the launcher has handled the first one.
 _BETWEEN, _LOOK = 0.25, 0.05
-#: Seconds until a message names what the command waits for.
+#: Seconds until a message names the tasks that it waits for.
 _QUIET = 2.0
-#: Seconds for the agents of a launcher that was killed to end its tasks, and themselves.
+#: Seconds for the agents of a killed launcher to end its tasks and themselves.
 _ALONE = 8.0
 _TIMED_OUT = 124
 
@@ -49,11 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop the run and say how it ended.
+    """Stop the run and print how it ended.
 
     Raises:
-        InputError: there is no such run, or the name fits several.
-        LaunchError: it is another machine's, or another user's.
+        InputError: there is no such run, or several match the name.
+        LaunchError: it runs on another machine, or belongs to another user.
     """
     found = find(args.run_id) if args.run_id else _only_one()
     if found.state is RunState.ELSEWHERE:
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
     if pidfd is None or found.owner is None:
         return _sweep(found, args)
     try:
-        if not found.is_believed:  # its folder may be another user's, and name any process
+        if not found.is_trusted:  # another user could have named any process
             raise LaunchError(
-                f"can't stop {found.job}: {found.paths.owner!r} is user {found.written_by}'s and names "
-                f"process {found.owner.pid}, another user's; if that is its launcher, end it with kill"
+                f"can't stop {found.job}: {found.paths.owner!r} belongs to user {found.written_by} and names "
+                f"process {found.owner.pid} of another user; if that is its launcher, end it with kill"
             )
         return _stop(found, pidfd, args)
     finally:
@@ -74,24 +74,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _only_one() -> Run:
-    """The run, if exactly one is running."""
+    """The only run that is running.
+
+    Raises:
+        InputError: none is running, or several are.
+    """
     running = [run for run in all_runs() if run.state is RunState.RUNNING]
     if len(running) == 1:
         return running[0]
     if not running:
         raise InputError([Fault("", "nothing is running", "`launch ps --all` lists earlier runs")])
     names = ", ".join(run.job for run in running[-5:])
-    raise InputError([Fault("", f"{len(running)} runs are running", f"say which: {names}")])
+    raise InputError([Fault("", f"{len(running)} runs are running", f"expected one of {names}")])
 
 
 def _sweep(run: Run, args: argparse.Namespace) -> int:
-    """The launcher is gone: end what is left of its run, if the agents do not.
+    """End the processes that are left of a run whose launcher has ended, after its agents had time for it.
 
     Raises:
-        LaunchError: something is still there.
+        LaunchError: some are still there, or belong to another user.
     """
     if run.state is RunState.DIED and run.agents and not run.is_ours:
-        text = f"its record belongs to user {run.written_by}, that user can end what is left"
+        text = f"its record belongs to user {run.written_by}: only that user or root can end its processes"
         raise LaunchError(f"the launcher of {run.job} died; {text}")
     swept = sweep_died([run], 0.0 if args.now else min(_ALONE, args.timeout))
     if swept.left:
@@ -125,18 +129,18 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
 
 
 def _ask(pidfd: int) -> None:
-    """Send SIGTERM; and SIGCONT, because a suspended launcher can't act on it."""
+    """Send SIGTERM; and SIGCONT, because a suspended launcher does not handle signals."""
     if send(pidfd, signal.SIGTERM):
         send(pidfd, signal.SIGCONT)
 
 
 def _ended(pidfd: int, seconds: float, deadline: float) -> bool:
-    """Whether the process ends within so many seconds, and before the deadline."""
+    """Whether the process ends within these seconds, and before the deadline."""
     left = max(0.0, min(seconds, deadline - time.monotonic()))
     return bool(select.select([pidfd], [], [], left)[0])
 
 
 def _end(run: Run, verb: str) -> str:
-    """How it ended, by its report."""
+    """How the run ended, according to its report."""
     code = exit_code_of(run.report())
     return f"{verb} without a report: its launcher died" if code is None else f"{verb} with exit code {code}"

@@ -1,4 +1,4 @@
-"""Prints a table as wide as its cells."""
+"""Prints tables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable, Sequence
 
 from launcher.text import printable, shortened
 
-#: Columns of numbers.
+#: Columns of numbers, aligned to the right.
 _RIGHT = frozenset({"slots", "max slots", "port", "pid", "processes", "CPU", "memory", "time"})
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], crop: bool = False) -> None:
-    """Print rows under their headers; columns that are empty in every row are left out.
+    """Print rows under their headers, without columns that are empty in every row.
 
     Args:
-        headers: a name for each column.
-        rows: the cells.
-        crop: cut lines at the edge of a terminal.
+        headers: the name of each column.
+        rows: the cells of each row.
+        crop: cut lines at the width of the terminal.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = {

@@ -2,7 +2,7 @@
 
 Three forms: YAML; plain lines as MPI, DeepSpeed and PBS write them; the inline list of ``--hosts``.
 
-A plain line is a host and its settings::
+A plain line has a host and its settings::
 
     # comment
     node1 slots=4 max-slots=8
@@ -10,10 +10,10 @@ A plain line is a host and its settings::
     node[03-16]
     fe80::1%eth0 slots = 2
 
-Quotes, single or double, hold anything but themselves; there are no escapes. ``#`` begins a comment where a
-setting could begin. A line with a name alone may come again: one slot more each time, as in PBS node files.
+Single or double quotes enclose any other characters; there are no escapes. ``#`` begins a comment where a
+setting could begin. A line with a name alone may be repeated: each line is one slot, as in PBS node files.
 
-Names end up on ssh's command line and in folder names, so no name begins with ``-`` or holds a slash.
+Names are arguments of ssh and names of folders, so a name must not begin with ``-`` or contain a slash.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from launcher.config.values import comma_separated
 from launcher.errors import Fault, HostfileError
 from launcher.job import Host
 
-#: Hosts of one launch.
+#: Largest number of hosts of a launch.
 MOST_HOSTS = 4096
-#: Characters of an entry, and of a name.
+#: Largest number of characters of an entry, and of a name.
 _LONGEST_ENTRY, _LONGEST_NAME = 2000, 253
 _YAML_ENDINGS = (".yaml", ".yml")
 _FILE_ENDINGS = (*_YAML_ENDINGS, ".txt", ".hosts")
-#: An address in brackets, which has a colon, perhaps with slots behind it.
+#: An IPv6 address in brackets, perhaps followed by slots.
 _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.*))?", re.DOTALL)
 
-#: A word of a plain line, and a setting: an empty value does not take the next setting for itself.
+#: A token of a plain line; and a setting, whose value may be empty even if another setting follows.
 _TOKEN = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
 _SETTING = re.compile(rf"([A-Za-z_-]+)\s*=(?:\s+(?![A-Za-z_-]+\s*=))?((?:{_TOKEN})?)(?=\s|$)")
-#: Other programs' names for our keys, in plain lines.
+#: Names that other programs have for keys of plain lines.
 _ALIASES = {
     "cpu": "slots", "count": "slots", "max-slots": "max_slots", "slots_max": "max_slots",
     "slots-max": "max_slots", "username": "user",
@@ -58,15 +58,15 @@ def split_entries(text: str) -> list[str]:
 
 
 def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The names that ``[user@]host[:slots]`` stands for, and its user and slots if it has them.
+    """The names in ``[user@]host[:slots]``, ranges expanded; and the user and the slots, if they are given.
 
     Args:
-        text: what was written.
-        bare_ipv6: take ``fe80::1:2`` as an address. Without it brackets are required, because
-            the ``:2`` could as well be meant as slots.
+        text: the entry.
+        bare_ipv6: read ``fe80::1:2`` as an address. Otherwise an address needs brackets, because the ``:2``
+            could be slots.
 
     Raises:
-        ValueError: with what was expected.
+        ValueError: ``expected ...``.
     """
     user, at, rest = text.rpartition("@")
     bracketed = _BRACKETED.fullmatch(rest)
@@ -88,10 +88,10 @@ def parse_entry(text: str, bare_ipv6: bool) -> tuple[tuple[str, ...], dict[str, 
 
 
 def parse_address(text: str) -> tuple[str, ...]:
-    """The names of a host alone, ranges written out, an IPv6 address with or without its brackets.
+    """The names in ``host``, ranges expanded; an IPv6 address may have brackets.
 
     Raises:
-        ValueError: with what was expected.
+        ValueError: ``expected ...``.
     """
     bracketed = _BRACKETED.fullmatch(text)
     return _host_names(bracketed[1] if bracketed and bracketed[2] is None else text)
@@ -99,7 +99,7 @@ def parse_address(text: str) -> tuple[str, ...]:
 
 def _host_names(text: str) -> tuple[str, ...]:
     if text.startswith("^"):
-        raise ValueError('expected a host to use; leave excluded hosts ("^host") out of the list')
+        raise ValueError('expected a host to use; remove excluded hosts ("^host") from the list')
     if ":" in text:
         if not _is_ipv6(text):
             raise ValueError('expected a name without ":", or an IPv6 address as in fe80::1%eth0')
@@ -118,10 +118,10 @@ def _host_names(text: str) -> tuple[str, ...]:
 
 
 def expand(text: str) -> list[str]:
-    """The names that ``n[01-16]x[1,3]`` stands for, the last range varying fastest.
+    """The names in ``n[01-16]x[1,3]``; the last range varies fastest.
 
     Raises:
-        ValueError: brackets that do not match or hold no ascending numbers, or too many names.
+        ValueError: ``expected ...``: brackets without a pair or without ascending numbers, or too many names.
     """
     if len(text) > _LONGEST_ENTRY:
         raise ValueError(f"expected at most {_LONGEST_NAME} characters in a host's name")
@@ -155,7 +155,7 @@ def _span(text: str) -> list[str]:
 
 
 def _is_ipv6(text: str) -> bool:
-    """Whether ``text`` is an IPv6 address, without brackets, perhaps with a zone."""
+    """Whether ``text`` is an IPv6 address without brackets, perhaps with a zone."""
     if not re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9][A-Za-z0-9_.-]*)?", text):
         return False
     try:
@@ -170,7 +170,7 @@ def _is_ipv6(text: str) -> bool:
 ENV = Key("env", "Environment variables of the tasks.", schema.named(values.env_name))
 WORKDIR = Key("workdir", "The folder that the tasks run in.", single(values.one_line))
 PYTHON = Key("python", "The Python that runs .py files and modules.", single(values.program_path))
-LABELS = Key("labels", "Words to select hosts by.", several(values.label, comma_separated, pairs=True))
+LABELS = Key("labels", "Labels by which roles choose.", several(values.label, comma_separated, pairs=True))
 _ROLES = Key("roles", "Only tasks of these roles run here.", several(values.role_name, comma_separated))
 _GPUS = Key("gpus", "How many GPUs the host has, or their ids.", several(values.gpu_id, values.gpu_ids))
 
@@ -193,10 +193,10 @@ HOST = table(
 _PLAIN = {name: key for name, key in HOST.items() if name not in ("name", "env")}
 _DEFAULTS = {name: key for name, key in HOST.items() if name not in ("name", "address")}
 HOSTFILE = table(
-    Key("hosts", "The hosts: names, or mappings with what is known of them."),
+    Key("hosts", "The hosts: names, or mappings with the keys of a host."),
     Key(
         "defaults",
-        "Settings of all hosts that do not say otherwise; env is merged.",
+        "Settings of hosts that do not have them; env is merged.",
         schema.mapping(_DEFAULTS, "expected settings for all hosts"),
     ),
 )
@@ -208,15 +208,15 @@ HOSTFILE = table(
 def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
     """The hosts of a hostfile or of an inline list.
 
+    The path of a file is a hostfile. So is a text with a slash or with the suffix of a hostfile, also if the
+    file does not exist: a misspelt path must not start a job on a host of that name.
+
     Args:
         text: a path or a list.
-        source: where it is written, for messages: an option, or ``file:line``.
-
-    A path that exists is a file, but a folder with a host's name is not meant. A text with a slash or with
-    the ending of a hostfile is a file, too: a typing error there must not start a job on hosts of that name.
+        source: the option, or ``file:line``, for messages.
 
     Raises:
-        HostfileError: it can't be read, or is wrong; all faults at once.
+        HostfileError: it can't be read, or has faults: all of them at once.
     """
     like_a_path = "/" in text or text.lower().endswith(_FILE_ENDINGS)
     if not like_a_path and (os.path.isdir(text) or not os.path.exists(text)):
@@ -238,11 +238,11 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
     """The hosts of a hostfile, in the order written.
 
     Args:
-        text: what the file holds.
-        source: its name: for messages, and because its ending may decide the form.
+        text: the content of the file.
+        source: its name, for messages; the suffix may decide the form.
 
     Raises:
-        HostfileError: with every fault of the file.
+        HostfileError: with all faults of the file.
     """
     text, faults = text.removeprefix("\ufeff"), Faults(source)
     if source.lower().endswith(_YAML_ENDINGS) or re.search(r"(?m)^hosts[ \t]*:(?=\s|$)", text):
@@ -261,7 +261,7 @@ def parse_list(text: str, source: str = "--hosts") -> tuple[Host, ...]:
     """The hosts of a list such as ``h1:2,user@h2,node[01-16],[fe80::1]:2``.
 
     Raises:
-        HostfileError: with every fault of the list.
+        HostfileError: with all faults of the list.
     """
     inventory = Inventory(Faults(source))
     for entry in split_entries(text) if text.strip() else ():
@@ -275,8 +275,8 @@ def read_host_list(node: Node, faults: Faults, defaults: Mapping[str, Any] = {})
     """The hosts of a YAML list, in a hostfile or in a job file.
 
     Args:
-        node: what is written at ``hosts:``.
-        faults: where faults go; with any of them the result is not to be used.
+        node: the value of ``hosts:``.
+        faults: new faults are added; the result is valid only without faults.
         defaults: see `Inventory.add`.
     """
     if not isinstance(node.value, list):
@@ -312,7 +312,7 @@ def _read_yaml(text: str, faults: Faults) -> tuple[Host, ...]:
 
 
 def _read_line(line: str, number: int, inventory: Inventory) -> None:
-    """A plain line: a host, then ``KEY=VALUE`` settings, blanks around ``=`` allowed, up to a comment."""
+    """Read a plain line: a host, ``KEY=VALUE`` settings (blanks around ``=`` are allowed), a comment."""
     faults, written = inventory.faults, dict[str, Node]()
     first = re.match(_TOKEN, line)
     name = first[0] if first else line
@@ -340,20 +340,20 @@ def _unquoted(text: str) -> str:
 
 
 class Inventory:
-    """The hosts of one input, in the order written: ranges become names, no host comes twice.
+    """The hosts of one input, in the order written, each name once.
 
     Args:
-        faults: where faults go; with any of them the hosts are not to be used.
+        faults: new faults are added; the hosts are valid only without faults.
     """
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
         self._hosts: dict[str, Host] = {}
-        #: Hosts that were written as a name alone.
+        #: Names of hosts that were written without settings.
         self._bare: set[str] = set()
 
     def hosts(self, line: int = 0) -> tuple[Host, ...]:
-        """All of them; none is a fault at a line, unless there are other faults."""
+        """All hosts. If there are none, and no other fault, adds a fault at ``line``."""
         if not self._hosts and not self.faults:
             self.faults.add(line, "no hosts", "expected at least one")
         return tuple(self._hosts.values())
@@ -369,11 +369,11 @@ class Inventory:
         """Add the host, or the range of hosts, of one entry.
 
         Args:
-            written: ``[user@]host[:slots]``; its user and slots win over the defaults.
-            line: where.
-            settings: those that are written beside the name; ``None``: nothing can be, as within a list.
-            defaults: settings of hosts that do not say otherwise; ``env`` is merged.
-            bare: without settings it may come again: one slot more each time.
+            written: ``[user@]host[:slots]``; the user and the slots override the defaults.
+            line: of the entry.
+            settings: the settings of the entry; ``None``: an entry of a list, which can't have any.
+            defaults: settings of hosts that do not have them; ``env`` is merged.
+            bare: an entry without settings may be repeated: each time is one slot.
         """
         faults, before, nodes = self.faults, len(self.faults), {} if settings is None else settings.nodes
         entry = faults.check(line, "host", written, lambda text: parse_entry(text, settings is not None))

@@ -1,4 +1,4 @@
-"""Job files: YAML -> the roles of a job, settings of the launch, and perhaps where it runs."""
+"""Job files: YAML -> the roles of a job, the settings of the launch, and perhaps the hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from launcher.job import (
 )
 from launcher.text import nearest
 
-#: Stands in for a program that is missing, which is a fault.
+#: Placeholder for a program that is missing, which is a fault.
 _NO_PROGRAM = Program(ProgramKind.EXECUTABLE, "")
 
 
@@ -33,7 +33,7 @@ _NO_PROGRAM = Program(ProgramKind.EXECUTABLE, "")
 
 
 def _program(node: Node, label: str, faults: Faults) -> Program | None:
-    """A program: a list of words, or a text that is split as a shell does, but nothing is expanded."""
+    """Read a program: a list of words, or a text that is split as a shell does, without expansions."""
     if isinstance(node.value, list):
         command = [text for item in node.value if (text := text_of(item, label, faults)) is not None]
         if len(command) < len(node.value):
@@ -57,7 +57,7 @@ def _duration(text: str) -> str:
 
 
 _FLAG, _DURATION, _PATH = single(values.flag), single(_duration), single(values.one_line)
-_COMMAND_HELP = "What tasks run: a list of words, or a text that is split as a shell does."
+_COMMAND_HELP = "The program and its arguments: a list, or a text that is split as a shell does."
 _COMMAND = Key("command", _COMMAND_HELP, _program)
 _PROGRAM = Key("program", "The same as command.", _program, "command")
 _WHOLE_GPUS = single(values.whole(0, values.MOST_GPUS))
@@ -75,24 +75,24 @@ ROLE = table(
     Key("hosts", "Only these hosts run the tasks; ranges are allowed.", _HOSTS),
     LABELS._replace(help="Only hosts with all of these labels run the tasks."),
     Key("service", "The tasks never end by themselves. Default: true for ps and evaluator.", _FLAG),
-    Key("drain", "How long the tasks may go on when the job is done. Default: 0.", single(values.duration)),
-    Key("sidecar", "The tasks serve the job (TensorBoard): their end is not the job's.", _FLAG),
-    Key("flags", "Append the classic flags. Default: as the job says; false for a sidecar.", _FLAG),
+    Key("drain", "How long the tasks may run after the job is done. Default: 0.", single(values.duration)),
+    Key("sidecar", "The tasks serve the job (TensorBoard): their end has no effect on it.", _FLAG),
+    Key("flags", "Append the classic flags. Default: as for the job; false for a sidecar.", _FLAG),
     WORKDIR,
 )
 
 _ON_FAILURE = single(values.choice("stop", "continue"))
 _FLAGS_HELP = "Append --ps_hosts, --worker_hosts, --job_name and --task_index to arguments."
-_SYNC_HELP = "Folders of this machine that the hosts get before the job starts."
-#: Settings of the launch, which options of the same names override.
+_SYNC_HELP = "Folders of this machine that are copied to the hosts before the job starts."
+#: Settings of the launch; options of the same names override them.
 _SETTINGS = table(
     ENV,
     Key("flags", _FLAGS_HELP, _FLAG),
     WORKDIR,
     PYTHON,
-    Key("on_failure", "What one failed task means for the others. Default: stop.", _ON_FAILURE),
-    Key("grace", "How long after SIGTERM the harder signals come. Default: 10s.", _DURATION),
-    Key("timeout", "The limit for the whole job. Default: 0, which is no limit.", _DURATION),
+    Key("on_failure", "Whether other tasks stop or continue when one fails. Default: stop.", _ON_FAILURE),
+    Key("grace", "Time from SIGTERM to SIGABRT, which SIGKILL follows. Default: 10s.", _DURATION),
+    Key("timeout", "The time limit for the job. Default: 0, which is no limit.", _DURATION),
     Key("run_dir", "The folder of this run's files: new or empty.", _PATH),
     Key("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", _FLAG),
     Key("sync", _SYNC_HELP, several(values.one_line)),
@@ -111,7 +111,7 @@ JOB = table(
 
 
 def read_job_file(path: str, roles: Mapping[str, Any] = {}, sections: Mapping[str, Section] = {}) -> JobFile:
-    """Read a job file; its paths are then absolute. See `parse_job`.
+    """Read a job file; its paths become absolute. See `parse_job`.
 
     Raises:
         JobError: the file can't be read.
@@ -132,12 +132,11 @@ def parse_job(
     Args:
         text: its content; may be empty if there are ``roles``.
         source: its name, for messages.
-        roles: by name, a count or the keys of a role. They replace those of the file's role. If one of them
-            has a ``command``, roles of the file that are not named here are kept only if they have a program
-            of their own.
+        roles: name -> a count, or keys of a role, which replace the keys of the file's role. If one of them
+            has a ``command``, other roles of the file are kept only if they have their own program.
         sections: the keys of the transports, see `launcher.transports.sections`.
-        folder: the file's: its paths are relative to it. Programs stay as they are: they are relative to the
-            folder that they run in.
+        folder: of the file: paths in it are relative to this folder. Programs are not changed: they are
+            relative to the folder that they run in.
     """
     faults = Faults(source)
     text = text.removeprefix("\ufeff")
@@ -162,7 +161,7 @@ class _Reader:
         self.top = schema.read_mapping(node, keys, faults, _below_roles)
 
     def job_file(self) -> JobFile:
-        """The whole file."""
+        """The content of the file."""
         top, settings, sections = self.top, self.top.some(*_SETTINGS), {}
         if "workdir" in settings:
             settings["workdir"] = self._below(settings["workdir"])
@@ -188,7 +187,7 @@ class _Reader:
         return JobFile(roles, settings, sections, sources, notes)
 
     def _below(self, path: str) -> str:
-        """A path that may be another machine's: there ``~`` is another home."""
+        """A path that may be on another machine: ``~`` stays, as the home there is another one."""
         return path if path.startswith("~") else os.path.join(self.folder, path)
 
     def _here(self, path: str) -> str:
@@ -197,7 +196,7 @@ class _Reader:
     # ------------------------------------------------------------------ roles
 
     def _roles(self) -> tuple[Role, ...]:
-        """The roles that have tasks, in the order written; no task at all is a fault."""
+        """The roles that have tasks, in the order written; a job without tasks is a fault."""
         faults, top = self.faults, self.top
         node = top.get("roles", Node({}))
         if not isinstance(node.value, dict):
@@ -215,12 +214,12 @@ class _Reader:
             keys = schema.read_mapping(_role_mapping(written), ROLE, faults)
             found.append((self._role(name, written.key_line, keys), keys))
         roles = tuple(role for role, _ in found if role.count)
-        if faults:  # what seems to be missing may have one of the faults
+        if faults:  # one of them may be the reason why something seems to be missing
             return roles
         if not roles:
             top.add("roles", "no task in any role", "expected at least one below roles:, as in worker: 1")
         elif all(role.sidecar for role in roles):
-            top.add("roles", "sidecars only", "expected another role, whose end is the job's")
+            top.add("roles", "sidecars only", "expected another role, whose end ends the job")
         chief = any(role.name in CHIEF_ROLES for role in roles)
         for role, keys in found:
             if role.drain and role.count and not role.service and (role.name in CHIEF_ROLES or not chief):
@@ -263,7 +262,7 @@ class _Reader:
         )
 
     def _note_name(self, name: str, line: int) -> None:
-        """Note a name that is nearly one of TensorFlow's."""
+        """Add a note on a name that is similar to one of TensorFlow's."""
         lower = name.lower()
         meant = "" if name in TENSORFLOW_ROLES else nearest(lower, TENSORFLOW_ROLES, 0.8)
         if meant and (lower in (meant, f"{meant}s") or meant not in lower):
@@ -272,16 +271,16 @@ class _Reader:
             self.notes.append(f"{self.faults.where(line)}: {problem} {why}")
 
     def _note_variables(self, line: int, program: Program) -> None:
-        """Note a ``$NAME`` in arguments, which a shell would expand."""
+        """Add a note on a ``$NAME`` in arguments, which only a shell would expand."""
         match = re.search(r"\$(\w+|\{\w+\})", " ".join(program.args), re.ASCII)
         if match and program.kind is not ProgramKind.CODE and "-c" not in program.args:
-            problem = f"{match[0]} reaches the program as it is written: no shell expands it"
-            advice = f"[sh, -c, 'exec {program.name} ...'] does, with the task's environment"
+            problem = f"the program gets {match[0]} as it is written: no shell expands it"
+            advice = f"[sh, -c, 'exec {program.name} ...'] expands it from the task's environment"
             self.notes.append(f"{self.faults.where(line)}: {problem}; {advice}")
 
 
 def _below_roles(key: str) -> str:
-    """Where a key belongs that a job file does not have, but a role, or the mapping of roles."""
+    """For an unknown key at the top: where it belongs, if it is a key or the name of a role; else empty."""
     lower = key.lower()
     role = next((role for role in TENSORFLOW_ROLES if lower in (role, f"{role}s")), "")
     if role:
@@ -290,14 +289,14 @@ def _below_roles(key: str) -> str:
 
 
 def _role_mapping(node: Node) -> Node:
-    """The mapping of a role; ``worker: 4`` is short for one with ``count: 4``."""
+    """The mapping of a role; ``worker: 4`` is short for ``worker: {count: 4}``."""
     return node._replace(value={"count": node}) if isinstance(node.value, str) else node
 
 
 def _overlaid(node: Node, roles: Mapping[str, Any]) -> Node:
     """A job file with other roles, see `parse_job`."""
     old = node.value.get("roles", Node({}))
-    if not isinstance(old.value, dict):  # a fault, which its reader reports
+    if not isinstance(old.value, dict):  # a fault, which `_Reader` reports
         return node
     commands = {"command", "program"}
     new_program = any(isinstance(role, dict) and "command" in role for role in roles.values())

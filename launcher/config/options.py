@@ -13,16 +13,16 @@ class JobFile(NamedTuple):
     """The content of a job file."""
 
     roles: tuple[Role, ...] = ()
-    #: Other keys that are written, by the names of options; durations as they are written. The hosts are a
-    #: tuple of `launcher.job.Host`, or the text for ``--hosts``.
+    #: Name of an option -> the value of its key; durations as they are written. The hosts are a tuple of
+    #: `launcher.job.Host`, or the text for ``--hosts``.
     settings: Mapping[str, Any] = {}
-    #: Key of a transport -> what its reader made of it, see `launcher.transports.sections`.
+    #: Key of a transport -> its settings, see `launcher.transports.sections`.
     sections: Mapping[str, Any] = {}
-    #: Key -> ``file:line`` where it is written, for messages.
+    #: Key -> ``file:line``, for messages.
     sources: Mapping[str, str] = {}
     #: Notes for the user.
     notes: tuple[str, ...] = ()
-    #: What is wrong; with any of them there are no roles.
+    #: The faults; with any of them there are no roles.
     faults: tuple[Fault, ...] = ()
 
 
@@ -38,8 +38,8 @@ def carried(
     Args:
         settings: ``NAME``, ``NAME=VALUE`` and ``PRE*``.
         environ: the launcher's environment.
-        taken: names that other options give a value to.
-        faults, notes: new ones go there; they never hold a value, which may be secret.
+        taken: names of variables that other options set.
+        faults, notes: new ones are appended; they never contain a value, which may be secret.
     """
     found: dict[str, str] = {}
     for setting in settings:
@@ -47,19 +47,19 @@ def carried(
         if name.endswith("*") and not equals:
             matching = {key: environ[key] for key in environ if key.startswith(name[:-1])}
             if not matching:
-                notes.append(f"-x {name}: no variable that is set here begins so")
-            # What is each task's own is not carried from a task that launches.
+                notes.append(f"-x {name}: no variable of launch has a name with this beginning")
+            # A task that runs launch has these variables, with its own values.
             found.update({key: value for key, value in matching.items() if key not in RESERVED_VARIABLES})
             continue
         try:
             env_name(name)
             if name in taken:
-                raise ValueError("expected another: an option of this launch sets it")
+                raise ValueError("expected another name: an option of this launch sets this variable")
             found[name] = value if equals else environ[name]
         except ValueError as error:
             faults.append(Fault(f"-x {name}", f"{name!r} can't be set", str(error)))
         except KeyError:
-            expected = "expected NAME=VALUE, or a variable that is set"
+            expected = "expected NAME=VALUE, or the name of a variable that is set"
             faults.append(Fault(f"-x {name}", f"{name} is not set here", expected))
     return found
 
@@ -67,16 +67,16 @@ def carried(
 def drained(
     roles: Sequence[Role], settings: Sequence[str], faults: list[Fault], notes: list[str]
 ) -> tuple[Role, ...]:
-    """The roles with the time that ``--drain`` options give them.
+    """The roles with the times of ``--drain`` options.
 
     Args:
-        roles: those of the job; none: they have faults of their own.
-        settings: ``60s``, ``evaluator=5m``: what follows ``--drain``.
-        faults, notes: new ones go there.
+        roles: of the job; empty: they have faults.
+        settings: the values of ``--drain``: ``60s``, ``evaluator=5m``.
+        faults, notes: new ones are appended.
     """
     fixed = {*CHIEF_ROLES, *(role.name for role in roles if role.sidecar)}
     names = sorted({role.name for role in roles} - fixed)
-    # Roles that may end by themselves without the job being done; a ps and most other services never end.
+    # Roles that may end by themselves before the job is done; a ps and most other services never end.
     may_end = {role.name for role in roles if role.name == "evaluator" or not role.service} - fixed
     of_files = {role.name for role in roles if role.drain is not None}
     times: dict[str, float] = {}
@@ -91,7 +91,7 @@ def drained(
             continue
         if named and name not in names and (roles or not name):
             expected = f"expected ROLE=S with {listed(names) or 'a worker, or an evaluator'}"
-            faults.append(Fault(option, f"{name!r} can't go on when the job is done", expected))
+            faults.append(Fault(option, f"{name!r} can't run on after the job is done", expected))
         elif named:
             times[name] = seconds
         else:
@@ -100,5 +100,5 @@ def drained(
         times = {**dict.fromkeys(may_end - of_files, general), **times}
     chief = any(role.name in CHIEF_ROLES for role in roles)
     if not faults and not any(role.name in times and (chief or role.service) for role in roles):
-        notes.append("--drain changes nothing here: it is for workers beside a chief, and for an evaluator")
+        notes.append("--drain has no effect: it is for workers beside a chief, and for an evaluator")
     return tuple(role._replace(drain=times.get(role.name, role.drain)) for role in roles)

@@ -1,8 +1,8 @@
-"""Text with lines -> values by tables of keys, and the faults of one input, which are reported all at once.
+"""YAML -> values, by tables of keys; collects all faults of one input, with their lines.
 
-A `Node` is a value as it was written, and its line. YAML is read without constructing anything: a tag runs no
-code, a value stays the text that was written (a host may be called ``no``). Aliases are refused: written out,
-they could be gigabytes.
+A `Node` is a value as it was written, and its line. PyYAML constructs no objects: a tag runs no code, and
+each value stays the text that was written (a host may be called ``no``). Aliases are refused: expanded, they
+could be gigabytes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from launcher.text import did_you_mean, printable
 
 T = TypeVar("T")
 
-#: At most so many faults are shown: a binary file given by mistake has thousands.
+#: Largest number of faults that are shown: a binary file has thousands.
 MOST_FAULTS = 100
-#: At most so many characters of an offending text are shown.
+#: Largest number of characters of an offending text that are shown.
 MOST_QUOTED = 80
-#: Bytes of a file; a hostfile of ten thousand hosts is a tenth of it.
+#: Largest size of a file in bytes; a hostfile of ten thousand hosts has a tenth of it.
 MOST_BYTES = 4 * 1024 * 1024
 
 #: The tags of YAML's own types.
 _CORE = "tag:yaml.org,2002:"
-#: No program can get these in an argument or its environment.
+#: Characters that can't be in arguments or environments of programs.
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -33,13 +33,13 @@ class Node(NamedTuple):
     """A value as it was written: a text, ``None``, a list of nodes, or a dict of nodes."""
 
     value: Any
-    #: Its line, from 1, and that of its key; 0: it is not from a file.
+    #: The line of the value and of its key, from 1; 0: they are not from a file.
     line: int = 0
     key_line: int = 0
 
 
 def quoted(text: str) -> str:
-    """``text`` in double quotes, on one line, shortened."""
+    """``text`` in double quotes, with escapes for control characters, shortened."""
     return f'"{printable(text if len(text) <= MOST_QUOTED else text[: MOST_QUOTED - 3] + "...")}"'
 
 
@@ -47,7 +47,7 @@ class Faults:
     """The faults of one input, by line.
 
     Args:
-        source: the file's name, or the option it came from.
+        source: the name of the file or of the option.
     """
 
     def __init__(self, source: str) -> None:
@@ -58,15 +58,15 @@ class Faults:
         return len(self._found)
 
     def where(self, line: int) -> str:
-        """``file:line``; just the source for line 0, which means that the input has no lines."""
+        """``file:line``; for line 0 only the source, as the input has no lines."""
         return f"{self.source}:{line}" if line else self.source
 
     def add(self, line: int, problem: str, expected: str = "") -> None:
-        """Add one fault: what is wrong, with the text quoted, and what was expected."""
+        """Add a fault: the problem, with the text quoted, and ``expected ...``."""
         self._found.append((line, Fault(self.where(line), problem, expected)))
 
     def add_kind(self, node: Node, label: str, expected: str) -> None:
-        """Add the fault that a node is of the wrong kind."""
+        """Add the fault that a node is a text, a list, a mapping or empty, and should not be."""
         value = node.value
         kind = "is a mapping" if isinstance(value, dict) else "is a list"
         if value is None or isinstance(value, str):
@@ -74,12 +74,12 @@ class Faults:
         self.add(node.line, f"{label} {kind}", expected)
 
     def check(self, line: int, label: str, text: str, read: Callable[[str], T]) -> T | None:
-        """The value that ``read`` makes of ``text``; where it raises ``ValueError`` a fault, and ``None``.
+        """Return ``read(text)``; if that raises ``ValueError``, add a fault and return ``None``.
 
         Args:
             line: of the text.
-            label: what the text is, as in ``slots``.
-            read: raises ``ValueError`` with what it expected.
+            label: the name of the value, as in ``slots``.
+            read: raises ``ValueError("expected ...")``.
         """
         try:
             return read(text)
@@ -88,7 +88,7 @@ class Faults:
             return None
 
     def all(self) -> tuple[Fault, ...]:
-        """Every fault once, in the order of the lines, the first hundred of them."""
+        """Each fault once, in the order of the lines; at most `MOST_FAULTS`."""
         faults = tuple(dict.fromkeys(fault for _, fault in sorted(self._found, key=lambda found: found[0])))
         more = len(faults) - MOST_FAULTS
         return faults if more <= 0 else (*faults[:-more], Fault(self.source, f"and {more} more faults"))
@@ -101,12 +101,12 @@ class Faults:
 
 # ---------------------------------------------------------------------- tables of keys
 
-#: Makes the value of a node, for the key it is called by; or adds faults and returns ``None``.
+#: Converts a node, for the key with this label; or adds faults and returns ``None``.
 Read = Callable[[Node, str, Faults], Any]
 
 
 def as_written(node: Node, label: str, faults: Faults) -> Node:
-    """Leave the node to the reader of the whole mapping."""
+    """Return the node, which the caller of `read_mapping` converts."""
     return node
 
 
@@ -114,10 +114,10 @@ class Key(NamedTuple):
     """One key of a mapping."""
 
     name: str
-    #: For users: the reference documentation is made of it.
+    #: The description in the reference documentation.
     help: str
     read: Read = as_written
-    #: The key that it is another name of.
+    #: Name of another key, of which this one is a synonym.
     same_as: str = ""
 
 
@@ -130,19 +130,19 @@ def table(*keys: Key) -> Keys:
 
 
 class Values(dict[str, Any]):
-    """The values of a mapping, by its table. A faulty value is in ``nodes`` only."""
+    """The converted values of a mapping. A value with a fault is in ``nodes`` only."""
 
     def __init__(self, line: int, faults: Faults) -> None:
         super().__init__()
         self.line = line
         self.faults = faults
-        #: What was written at each key.
+        #: The node of each key that is written.
         self.nodes: dict[str, Node] = {}
-        #: Whether a key is unknown: it may be a misspelt one that another fault would call missing.
+        #: Whether a key is unknown: it may be a misspelt key, which must not be reported as missing as well.
         self.misspelt = False
 
     def some(self, *keys: str) -> dict[str, Any]:
-        """Those of the keys that have a value, for a record's other fields to keep their defaults."""
+        """The values of these keys, without keys that have none: for the fields of a record with defaults."""
         return {key: self[key] for key in keys if key in self}
 
     def line_of(self, key: str) -> int:
@@ -157,18 +157,18 @@ class Values(dict[str, Any]):
 def read_mapping(
     node: Node, keys: Keys, faults: Faults, elsewhere: Callable[[str], str] = lambda key: ""
 ) -> Values:
-    """Read a mapping by its table.
+    """Convert a mapping by its table.
 
     Args:
         node: a mapping.
         keys: the keys it may have; any other is a fault.
-        faults: where faults go.
-        elsewhere: for an unknown key, where it belongs; empty: nowhere.
+        faults: new faults are added.
+        elsewhere: gives the advice for an unknown key that belongs elsewhere; empty: there is none.
     """
     values = Values(node.line, faults)
     for name, value in node.value.items():
         if name not in keys:
-            # Suggestions take time, and a file with so many faults is another kind of file.
+            # Suggestions take time, and a file with so many faults is of another kind.
             hint = elsewhere(name) or (did_you_mean(name, tuple(keys)) if len(faults) < MOST_FAULTS else "")
             faults.add(value.key_line, f"unknown key {quoted(name)}", hint)
             values.misspelt = True
@@ -187,7 +187,7 @@ def read_mapping(
 
 
 def text_of(node: Node, label: str, faults: Faults) -> str | None:
-    """The text of a value; for a list, a mapping or nothing a fault, and ``None``."""
+    """The text of a value; if it is a list, a mapping or empty, add a fault and return ``None``."""
     if isinstance(node.value, str):
         return node.value
     faults.add_kind(node, label, "expected one value")
@@ -195,7 +195,7 @@ def text_of(node: Node, label: str, faults: Faults) -> str | None:
 
 
 def single(read: Callable[[str], Any]) -> Read:
-    """One value; ``read`` makes it of its text, or raises ``ValueError`` with what it expected."""
+    """A reader of one value: ``read`` converts its text, or raises ``ValueError("expected ...")``."""
 
     def value(node: Node, label: str, faults: Faults) -> Any:
         text = text_of(node, label, faults)
@@ -205,19 +205,19 @@ def single(read: Callable[[str], Any]) -> Read:
 
 
 def alone(text: str) -> Sequence[str]:
-    """A text that stands for itself: a path may hold commas and blanks."""
+    """A text as the only item of a list: a path may contain commas and blanks."""
     return (text,)
 
 
 def several(
     read: Callable[[str], Any], split: Callable[[str], Sequence[str]] = alone, pairs: bool = False
 ) -> Read:
-    """A list of values, each once.
+    """A reader of a list of values, each once.
 
     Args:
         read: as for `single`.
-        split: what one text in the place of a list stands for.
-        pairs: a mapping may stand there, too: ``zone: a`` is ``zone=a``.
+        split: makes a list of a text that is written in its place.
+        pairs: a mapping may be written in its place: ``zone: a`` is ``zone=a``.
     """
 
     def values(node: Node, label: str, faults: Faults) -> Any:
@@ -242,7 +242,7 @@ def several(
 
 
 def named(read: Callable[[str], str]) -> Read:
-    """A mapping of names, which ``read`` checks, to texts."""
+    """A reader of a mapping of names, which ``read`` checks, to texts."""
 
     def texts(node: Node, label: str, faults: Faults) -> Any:
         if not isinstance(node.value, dict):
@@ -257,7 +257,7 @@ def named(read: Callable[[str], str]) -> Read:
 
 
 def by_role(read: Callable[[str], Any]) -> Read:
-    """One value for every role (an empty name), or a mapping of roles to values."""
+    """A reader of one value for every role (its name is empty), or of a mapping of roles to values."""
 
     def limits(node: Node, label: str, faults: Faults) -> Any:
         if not isinstance(node.value, dict):
@@ -272,7 +272,7 @@ def by_role(read: Callable[[str], Any]) -> Read:
 
 
 def mapping(keys: Keys, expected: str) -> Read:
-    """A mapping with a table of its own; anything else is a fault with ``expected``."""
+    """A reader of a mapping by a table; anything else is a fault with ``expected``."""
 
     def values(node: Node, label: str, faults: Faults) -> Any:
         if not isinstance(node.value, dict):
@@ -286,7 +286,7 @@ class Section(NamedTuple):
     """A key of job files that a transport reads."""
 
     help: str
-    #: Makes the transport's settings of the node, the names of the file's roles, and a place for faults.
+    #: Converts the node to settings of the transport; gets the names of the file's roles, and adds faults.
     read: Callable[[Node, Sequence[str], Faults], Any]
 
 
@@ -294,11 +294,11 @@ class Section(NamedTuple):
 
 
 def read_text(path: str, kind: str, error: type[InputError]) -> str:
-    """The text of a file that may be a pipe (``<(...)`` of a shell), up to a limit.
+    """The text of a file, or of a pipe (``<(...)`` of a shell), up to a limit.
 
     Args:
         path: the file.
-        kind: what it was meant to be, for messages: ``hostfile``.
+        kind: of file, for messages: ``hostfile``.
         error: the class to raise.
 
     Raises:
@@ -320,12 +320,12 @@ def read_text(path: str, kind: str, error: type[InputError]) -> str:
 
 
 def shown_path(path: str) -> str:
-    """A path as a message can show it, on one line."""
+    """A path for a message, on one line."""
     return path if path.isprintable() else repr(path)
 
 
 def parse_yaml(text: str, faults: Faults) -> Node | None:
-    """The document in ``text``; ``None``: there is at least one fault."""
+    """The document in ``text``; ``None``: it has faults, which were added."""
     import yaml  # 30 ms
 
     before = len(faults)
@@ -353,7 +353,7 @@ def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
         return made._replace(value=[_node(item, 0, faults, seen) for item in node.value])
     if node.id == "scalar":
         if _UNFIT.search(node.value):
-            faults.add(line, f"{quoted(node.value)} holds a NUL or half a character")
+            faults.add(line, f"{quoted(node.value)} contains a NUL or half a character")
         return made if node.tag == f"{_CORE}null" else made._replace(value=str(node.value))
     found: dict[str, Node] = {}
     for key, value in node.value:
@@ -369,7 +369,7 @@ def _node(node: Any, key_line: int, faults: Faults, seen: set[int]) -> Node:
 
 
 def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
-    """Add a fault at the line where the part begins that could not be read to its end."""
+    """Add the fault of a text that is not YAML, at the line where the faulty part begins."""
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a number out of bounds"
     mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
     if context is not None and not str(getattr(error, "context", "")).startswith("while parsing a block"):
@@ -383,7 +383,7 @@ def _add_syntax_fault(text: str, error: Exception, faults: Faults) -> None:
 
 
 def node_of(value: Any) -> Node:
-    """A value of JSON as a node without a line."""
+    """A JSON value as a node without a line."""
     if isinstance(value, dict):
         return Node({str(key): node_of(each) for key, each in value.items()})
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Readers of single values: each takes a text, or raises ``ValueError`` with what it expected."""
+"""Readers of single values: each converts a text, or raises ``ValueError("expected ...")``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.job import RESERVED_VARIABLES
 
 MOST_GPUS = 256
 MOST_SLOTS = 1_000_000
-#: The longest duration in days: timers of the system end at some 292 years.
+#: The longest duration in days: timers of the system end at about 292 years.
 MOST_DAYS = 10_000
 
 _T = TypeVar("_T")
@@ -22,7 +22,7 @@ _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def argument(read: Callable[[str], _T]) -> Callable[[str], _T]:
-    """The same reader as the ``type`` of an option of argparse."""
+    """A reader as the ``type`` of an argument of argparse."""
 
     def argument_type(text: str) -> _T:
         try:
@@ -45,7 +45,7 @@ def matching(pattern: str, expected: str) -> Callable[[str], str]:
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """A reader of whole numbers, both bounds included. ``010`` is refused: YAML says 8, people say 10."""
+    """A reader of whole numbers from ``low`` to ``high``. It refuses ``010``, which is 8 in YAML."""
 
     def read(text: str) -> int:
         if re.fullmatch("0|[1-9][0-9]{0,17}", text) and low <= int(text) <= high:
@@ -56,7 +56,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def choice(*choices: str) -> Callable[[str], str]:
-    """A reader of one of some words."""
+    """A reader of one of several texts."""
     *first, last = choices
     return matching("|".join(choices), f"expected {', '.join(first)} or {last}")
 
@@ -80,21 +80,21 @@ _variable = matching(
 
 
 def flag(text: str) -> bool:
-    """``true`` or ``false``, and YAML's other words for them."""
+    """``true`` or ``false``, or another name of YAML for them."""
     if text.lower() not in _FLAGS:
         raise ValueError("expected true or false")
     return _FLAGS[text.lower()]
 
 
 def one_line(text: str) -> str:
-    """Text of one line, such as a path: not empty, no control characters."""
+    """Text of one line, such as a path: not empty, without control characters."""
     if not text or re.search("[\x00-\x1f\x7f\ud800-\udfff]", text):
         raise ValueError("expected text of one line")
     return text
 
 
 def program_path(text: str) -> str:
-    """The name or path of a program; not an option, which it would be on another program's command line."""
+    """The name or path of a program; it can't begin with ``-``, which would be an option."""
     if one_line(text).startswith("-"):
         raise ValueError('expected the name or path of a program, not beginning with "-"')
     return text
@@ -110,14 +110,14 @@ def image(text: str) -> str:
 def env_name(text: str) -> str:
     """The name of an environment variable that users may set."""
     if _variable(text) in RESERVED_VARIABLES:
-        raise ValueError("expected another: launch sets this one, for each task its own")
+        raise ValueError("expected another name: launch sets this variable for each task")
     return text
 
 
 def slots(text: str) -> int:
-    """How many tasks a host takes."""
+    """The number of tasks that a host takes."""
     if text == "0":
-        raise ValueError("expected 1 or more; leave out a host that is to run no task")
+        raise ValueError("expected 1 or more; leave out a host that should run no task")
     return whole(1, MOST_SLOTS)(text)
 
 
@@ -136,7 +136,7 @@ def positive_duration(text: str) -> float:
     """A duration above 0."""
     seconds = duration(text)
     if not seconds:
-        raise ValueError("expected more than no time at all")
+        raise ValueError("expected a duration above 0")
     return seconds
 
 
@@ -147,7 +147,7 @@ def memory(text: str) -> int:
         raise ValueError("expected a size such as 512m or 2g")
     size = int(float(match[1]) * (1 << _POWERS[match[2].lower()]))
     if not 6 << 20 <= size < 1 << 63:
-        raise ValueError("expected from 6m to 8388607t: container engines take no other size")
+        raise ValueError("expected from 6m to 8388607t: container engines accept no other size")
     return size
 
 

@@ -1,4 +1,4 @@
-"""Makes the folder of a run, and removes those of old runs."""
+"""Makes the folder of a run, and removes the folders of old runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from launcher.runs.owner import AgentRecord, start_ticks, this_process
 from launcher.runs.run import AGENTS, Run, RunState, load, runs_folder
 from launcher.text import listed
 
-#: Runs below the state folder that are kept. With more than these and the second number, a launch looks at
-#: the oldest, at most the third number, and removes those that are over.
+#: Number of runs that are kept below the state folder. When there are more by the second number, a launch
+#: removes the oldest ones that are over, at most the third number.
 KEPT_RUNS, _SLACK, MOST_REMOVED = 200, 20, 20
-#: The newest runs, among which a launch looks for some that died.
+#: Number of the newest runs that a launch checks for dead launchers.
 _LOOKED_AT = 20
-#: Seconds after which a run without a report may be removed although it is not known to be over.
+#: Seconds after which a run of another machine without a report may be removed.
 _UNKNOWN = 30 * 24 * 3600.0
-#: Without letters and digits that look alike.
+#: Without letters that look like digits.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
 
@@ -39,8 +39,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
     From now on only this user can read and write what this process creates.
 
     Args:
-        run_dir: a new or an empty folder. ``None``: below the state folder, which keeps the newest
-            ``KEPT_RUNS``.
+        run_dir: a new or an empty folder; ``None``: a folder below the state folder.
         job: the run's name.
         agents: its agents on this machine: number and pid of the watchdog.
 
@@ -59,7 +58,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
         if agents:
             record[AGENTS] = [AgentRecord(number, pid, start_ticks(pid) or 0) for number, pid in agents]
         write_json(paths.owner, record)
-    except FileExistsError as error:  # another launch was given the same folder a moment ago
+    except FileExistsError as error:  # another launch has made it since
         raise _in_use(paths.root, "another launch has just taken it") from error
     except OSError as error:
         if made:
@@ -71,7 +70,7 @@ def create(run_dir: str | None, job: str, agents: Sequence[tuple[int, int]] = ()
 
 
 def unfinished(job: str) -> list[Run]:
-    """The newest other runs that have agents and no report: they run, or they died."""
+    """The newest other runs that have agents and no report: they run, or their launchers died."""
     try:
         folder = runs_folder()
         names = sorted(os.listdir(folder))[-_LOOKED_AT:]
@@ -83,7 +82,7 @@ def unfinished(job: str) -> list[Run]:
 
 
 def _make(root: str) -> bool:
-    """Make the folder, unless it is there and empty. Returns whether it was made."""
+    """Make the folder, unless an empty one exists. Returns whether it was made."""
     try:
         os.makedirs(os.path.dirname(root), mode=0o700, exist_ok=True)
         os.mkdir(root, 0o700)
@@ -99,12 +98,12 @@ def _make(root: str) -> bool:
         raise _cannot_make(root, error) from error
     if found:
         names = listed([repr(name) for name in found], 4)
-        raise _in_use(root, f"{names} {'is' if len(found) == 1 else 'are'} in the way")
+        raise _in_use(root, f"it contains {names}")
     return False
 
 
 def _register_and_prune(root: str, job: str) -> None:
-    """Let ``launch ps`` find a run that lies elsewhere; remove old runs. Never a reason to fail."""
+    """Link a run that lies elsewhere, so that ``launch ps`` finds it; remove old runs. Ignores errors."""
     try:
         folder = runs_folder()
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -118,14 +117,14 @@ def _register_and_prune(root: str, job: str) -> None:
 
 
 def prune(folder: str, names: Sequence[str], keep: int) -> None:
-    """Remove the oldest runs beyond the newest ``keep``, except those that run.
+    """Remove the oldest runs beyond the newest ``keep``, except those that are not over.
 
     Only folders with the name of a run are removed; of a run with a ``--run-dir`` only the link.
 
     Args:
-        folder: the runs.
-        names: its entries; their names sort by time.
-        keep: how many stay.
+        folder: the folder of the runs.
+        names: its entries; the names of runs sort by time.
+        keep: the number of runs that stay.
     """
     runs = sorted(filter(_JOB_ID.fullmatch, names))
     for path in [f"{folder}/{name}" for name in runs[: max(0, len(runs) - keep)][:MOST_REMOVED]]:
@@ -135,10 +134,10 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
 
 
 def _is_over(path: str) -> bool:
-    """Whether no process can still be writing to the run.
+    """Whether no process writes to the run any more.
 
     Raises:
-        OSError: it can't be found out.
+        OSError: its folder can't be read.
     """
     run = load(path)
     state = None if run is None else run.state
@@ -147,9 +146,9 @@ def _is_over(path: str) -> bool:
     return state is not RunState.RUNNING and os.lstat(path).st_mtime < time.time() - _UNKNOWN
 
 
-def _in_use(root: str, what: str) -> JobError:
+def _in_use(root: str, reason: str) -> JobError:
     return JobError(
-        [Fault("--run-dir", f"{root!r} can't be used: {what}", "expected a new or an empty folder")]
+        [Fault("--run-dir", f"{root!r} can't be used: {reason}", "expected a new or an empty folder")]
     )
 
 
@@ -161,6 +160,6 @@ def _cannot_make(root: str, error: OSError) -> LaunchError:
 
 def _remove(folder: str) -> None:
     """Remove a folder; links in it are not followed."""
-    import shutil  # with all kinds of compression: few launches need it
+    import shutil  # it imports compression; few launches need it
 
     shutil.rmtree(folder)

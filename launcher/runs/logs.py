@@ -1,6 +1,6 @@
 """Reads files of a run, also while they grow.
 
-A run's folder may be another user's: a pipe or a link in the place of a file does no harm.
+The folder may belong to another user, who could put a pipe or a link in the place of a file.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from launcher.job import RunPaths, TaskId
 from launcher.output.lines import clean_lines
 from launcher.text import shortened
 
-#: Bytes of a log that are read for its last lines, and characters of a line that are shown.
+#: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500
 
 
 def open_regular(path: str, links: bool = True) -> BinaryIO:
-    """Open a file for reading; a pipe or a device in its place is refused.
+    """Open a regular file for reading; refuse a pipe or a device in its place.
 
     Args:
         path: of the file.
         links: whether the last part of the path may be a link.
 
     Raises:
-        OSError: it is not there, or no regular file.
+        OSError: it does not exist, or is not a regular file.
     """
-    if stat.S_ISREG(os.stat(path, follow_symlinks=links).st_mode):  # opening some devices does something
+    if stat.S_ISREG(os.stat(path, follow_symlinks=links).st_mode):  # opening some devices has effects
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
         file = os.fdopen(os.open(path, flags), "rb")
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -45,7 +45,7 @@ class GrowingFile:
         self._at = 0
 
     def more(self) -> bytes:
-        """What was appended since the last call."""
+        """The bytes appended since the last call."""
         try:
             if os.stat(self.path).st_size == self._at:
                 return b""
@@ -59,7 +59,7 @@ class GrowingFile:
 
 
 def tail(path: str) -> tuple[bytes, bool]:
-    """The last 64 KiB of a log, and whether there is more before them; empty if it can't be read."""
+    """The last 64 KiB of a log, and whether the log is longer; empty if it can't be read."""
     try:
         with open_regular(path, links=False) as file:
             start = max(0, os.fstat(file.fileno()).st_size - _SIZE)
@@ -70,10 +70,10 @@ def tail(path: str) -> tuple[bytes, bool]:
 
 
 def last_lines(root: str, task: str, count: int) -> list[str]:
-    """The last lines of a task of the run in ``root``, without terminal control, long ones shortened."""
+    """The last lines of a task of the run in ``root``, without control sequences, long lines shortened."""
     return shown_lines(tail(RunPaths(root).log(TaskId(task)))[0].decode("utf-8", "replace"), count)
 
 
 def shown_lines(text: str, count: int) -> list[str]:
-    """The last lines of a text, in the same way."""
+    """The last lines of a text, without control sequences, long lines shortened."""
     return [shortened(line, _LONGEST) for line in clean_lines(text.encode(), False)[-count:]]

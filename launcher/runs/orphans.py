@@ -1,4 +1,4 @@
-"""Ends what a run left on this machine whose launcher, agent and watchdog were killed or stopped."""
+"""Kills processes that a run left on this machine, after its launcher, agent and watchdog were killed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from launcher.agent.sweep import tagged
 from launcher.runs.owner import user_of
 from launcher.runs.run import Run, RunState, forget_agents
 
-#: Seconds for killed processes to be gone.
+#: Seconds for killed processes to end.
 _KILL_LIMIT = 5.0
-#: Seconds between two looks.
+#: Seconds between two looks at the processes.
 _LOOK = 0.02
 #: An agent starts at most this number of ticks (hundredths of a second) after its watchdog.
 _APART = 500
@@ -28,19 +28,19 @@ class Swept(NamedTuple):
 
     #: A message for the user; empty: nothing was left.
     text: str = ""
-    #: Some processes are still there.
+    #: Some processes still exist.
     left: bool = False
 
 
 def sweep_died(runs: Iterable[Run], deadline: float | None = None) -> Swept:
-    """Kill the processes that these runs left, if their launchers died: their agents and what those started.
+    """Kill the agents and tasks that these runs left here, if their launchers died.
 
-    A record that another user wrote counts for nothing.
+    Records of other users are ignored.
 
     Args:
-        runs: runs that may have died.
-        deadline: seconds for agents that are just ending them; then they are killed too. ``None``: such
-            agents are left alone.
+        runs: runs without a report.
+        deadline: seconds for agents that still run to end their tasks and themselves; then they are killed
+            too. ``None``: agents that still run are not killed.
     """
     died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
     swept = [_sweep(run, deadline) for run in died]
@@ -55,7 +55,7 @@ def _sweep(run: Run, deadline: float | None) -> Swept:
             break
         time.sleep(_LOOK)
     if ending and deadline is None:
-        return Swept(f"job {run.job} died; its agent is just ending what it left here", left=True)
+        return Swept(f"the launcher of job {run.job} died; its agent is ending its tasks here", left=True)
     left = found = _processes(run)[1]
     until = time.monotonic() + _KILL_LIMIT
     while left and time.monotonic() < until:
@@ -69,11 +69,11 @@ def _sweep(run: Run, deadline: float | None) -> Swept:
         return Swept()
     many = f"{len(found)} processes" if len(found) > 1 else "a process"
     but = f", but {', '.join(str(process.pid) for process in left)} can't be" if left else ""
-    return Swept(f"job {run.job} died and had left {many} here: killed{but}", bool(left))
+    return Swept(f"the launcher of job {run.job} died and left {many} here: killed{but}", bool(left))
 
 
 def _processes(run: Run) -> tuple[list[Process], list[Process]]:
-    """The agents and watchdogs of the run, which could start others; and these with all that they started."""
+    """The agents and watchdogs of the run; and these with all processes that they started."""
     agents = [process for process in all_processes() if not process.ended and _is_agent(run, process)]
     by_number, known = tagged(), {process.pid for process in agents}
     started = [
@@ -86,7 +86,7 @@ def _processes(run: Run) -> tuple[list[Process], list[Process]]:
 
 
 def _is_agent(run: Run, process: Process) -> bool:
-    """Whether it is a watchdog of this run, or an agent: in its watchdog's session, and little younger."""
+    """Whether it is a watchdog of this run, or an agent: in its session, and started soon after it."""
     for agent in run.agents:
         if process.pid == agent.pid:
             return process.start == agent.start_ticks
@@ -96,5 +96,5 @@ def _is_agent(run: Run, process: Process) -> bool:
 
 
 def _is_mine(pid: int) -> bool:
-    """Whether this user may end it: any process can put on the mark of an agent."""
+    """Whether it belongs to this user, or this user is root: processes of others could set an agent's tag."""
     return os.geteuid() in (0, user_of(pid))

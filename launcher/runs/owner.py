@@ -1,7 +1,7 @@
-"""The launcher process that owns a run: whether it is alive, and signals to it.
+"""The launcher process of a run: whether it is alive, and signals to it.
 
-A pid alone identifies a process only until it ends. A pid, the start time of the process (in clock ticks
-since boot) and the boot id identify it for ever.
+A pid identifies a process only until it ends. A pid, the start time (in clock ticks since boot) and the boot
+id identify it for ever.
 """
 
 import os
@@ -19,23 +19,23 @@ class Owner(NamedTuple):
     #: Field 22 of ``/proc/PID/stat``.
     start_ticks: int
     boot_id: str
-    #: Home folders are shared between machines, and with containers: where the pid counts.
+    #: Where the pid is valid: home folders may be shared with other machines and with containers.
     machine: str
     pid_namespace: str
 
 
 class AgentRecord(NamedTuple):
-    """An agent of this machine, by which its processes can be found after it was killed."""
+    """Identifies the processes of an agent of this machine, also after it was killed."""
 
-    #: The number in the process tags of all that it started.
+    #: The number in the process tags of all processes that it started.
     number: int
-    #: Its watchdog, the leader of their session, and when that started, in ticks since boot.
+    #: Pid and start time (in ticks since boot) of its watchdog, which is the leader of their session.
     pid: int
     start_ticks: int
 
 
 def this_process() -> Owner:
-    """This process.
+    """The identity of this process.
 
     Raises:
         OSError: there is no ``/proc``.
@@ -47,27 +47,27 @@ def this_process() -> Owner:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; ``None`` if it is over (a zombie is)."""
+    """When the process started, in clock ticks since boot; ``None`` if it has ended (also a zombie)."""
     process = look_at(pid)
     return None if process is None or process.ended else process.start
 
 
 def is_elsewhere(owner: Owner) -> bool:
-    """Whether its pid means nothing here: another machine's, or another container's."""
+    """Whether its pid is not valid here: it is a process of another machine or container."""
     if owner.machine != os.uname().nodename:
         return True
     return owner.boot_id == _boot_id() and owner.pid_namespace != _pid_namespace()
 
 
 def is_alive(owner: Owner) -> bool:
-    """Whether this very process runs here and now."""
+    """Whether the process runs here; another process with the same pid does not count."""
     if is_elsewhere(owner) or owner.boot_id != _boot_id():
         return False
     return start_ticks(owner.pid) == owner.start_ticks
 
 
 def attach(owner: Owner) -> int | None:
-    """A pidfd of the process, or ``None`` if it is over. It polls readable when the process ends.
+    """A pidfd of the process, readable when the process has ended; ``None``: it has ended already.
 
     Raises:
         LaunchError: the system has no pidfds.
@@ -80,17 +80,17 @@ def attach(owner: Owner) -> int | None:
         return None
     except OSError as error:
         raise LaunchError(f"can't watch process {owner.pid}: {error.strerror}") from error
-    if start_ticks(owner.pid) == owner.start_ticks:  # so the pidfd is that process, not a later one
+    if start_ticks(owner.pid) == owner.start_ticks:  # the pidfd is not of a later process
         return pidfd
     os.close(pidfd)
     return None
 
 
 def send(pidfd: int, signum: int) -> bool:
-    """Send a signal through a pidfd; ``False`` if the process is over.
+    """Send a signal through a pidfd. Returns ``False`` if the process has ended.
 
     Raises:
-        LaunchError: it is not ours to signal.
+        LaunchError: the process belongs to another user.
     """
     try:
         signal.pidfd_send_signal(pidfd, signum)
@@ -102,7 +102,7 @@ def send(pidfd: int, signum: int) -> bool:
 
 
 def is_pending(pidfd: int, number: int) -> bool:
-    """Whether the process has not taken this signal yet: it would take no notice of a second one."""
+    """Whether the process has not handled this signal yet; until then the kernel drops a second one."""
     try:
         with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
             pid = int(file.read().partition(b"\nPid:")[2].split()[0])
@@ -114,7 +114,7 @@ def is_pending(pidfd: int, number: int) -> bool:
 
 
 def user_of(pid: int) -> int | None:
-    """The (real) user a process runs for; ``None`` if it is gone."""
+    """The real user id of a process; ``None`` if it has ended."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             uids = file.read().partition(b"\nUid:")[2].split(None, 1)

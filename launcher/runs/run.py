@@ -1,4 +1,4 @@
-"""Finds runs, and reads what the files of their folders say."""
+"""Finds runs, and reads the files of their folders."""
 
 import enum
 import json
@@ -14,25 +14,25 @@ from launcher.runs.logs import open_regular
 from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere, user_of
 from launcher.text import printable
 
-#: The field of ``launcher.json`` with the agents; removed once no process of theirs is left.
+#: The field of ``launcher.json`` with the agents; removed when none of their processes is left.
 AGENTS = "agents"
-#: Bytes of a ``launcher.json``; a longer one is not ours.
+#: Largest size of a ``launcher.json``, in bytes.
 _RECORD_SIZE = 64 * 1024
-#: Bytes of a plan or a report: that of ten thousand tasks is smaller.
+#: Largest size of a plan or a report, in bytes: enough for ten thousand tasks.
 _LARGEST = 1 << 30
-#: Seconds since the epoch: a later start is not believed.
+#: Latest start of a run, in seconds since the epoch; a later one in a file is wrong.
 _FAR = 1e11
 #: The newest run.
 LATEST = "latest"
 
 
 class RunState(enum.Enum):
-    """Where a run is in its life."""
+    """The state of a run."""
 
     RUNNING = "running"  #: its launcher is alive
     ENDED = "ended"  #: there is a report
-    DIED = "died"  #: its launcher is gone and left no report
-    ELSEWHERE = "elsewhere"  #: its launcher is another machine's, and there is no report yet
+    DIED = "died"  #: its launcher has ended without a report
+    ELSEWHERE = "elsewhere"  #: its launcher is on another machine, and there is no report
 
 
 class Run(NamedTuple):
@@ -43,14 +43,14 @@ class Run(NamedTuple):
     owner: Owner | None
     #: Seconds since the epoch; 0: unknown.
     started_at: float
-    #: The agents on this machine that may have left processes if it died.
+    #: Its agents on this machine.
     agents: tuple[AgentRecord, ...] = ()
-    #: The user its ``launcher.json`` belongs to.
+    #: User id of the owner of its ``launcher.json``.
     written_by: int = -1
 
     @property
     def state(self) -> RunState:
-        """What is true of it now."""
+        """Its state now."""
         alive = self.owner is not None and is_alive(self.owner)  # first: it may end in between
         if os.path.exists(self.paths.report) and not alive:
             return RunState.ENDED
@@ -61,12 +61,12 @@ class Run(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this user (or root) wrote its record: the record of another may not choose what we kill."""
+        """Whether this user or root wrote its record: other users must not choose which processes we kill."""
         return self.written_by in (0, os.geteuid())
 
     @property
-    def is_believed(self) -> bool:
-        """Whether the record may name this launcher: it is ours, or of that launcher's own user."""
+    def is_trusted(self) -> bool:
+        """Whether the record may name the launcher: this user, root, or the launcher's own user wrote it."""
         return self.is_ours or (self.owner is not None and self.written_by == user_of(self.owner.pid))
 
     def plan(self) -> Mapping[str, Any]:
@@ -101,20 +101,20 @@ def all_runs() -> list[Run]:
         names = os.listdir(folder)
     except OSError:
         return []
-    # A folder that was used again belongs to the later run only, though an old link still leads there.
+    # A link of an earlier run may lead to a --run-dir that a later run has used.
     runs = [run for name in names if (run := load(f"{folder}/{name}")) is not None and run.job == name]
     return sorted(runs, key=lambda run: (run.started_at, run.job))
 
 
 def find(text: str | None = None) -> Run:
-    """The run that is named.
+    """Find a run.
 
     Args:
-        text: its name, a beginning or the last letters of its name if no other run has them, the path of its
-            folder; ``latest`` or ``None`` for the newest.
+        text: its name, the beginning or the last letters of its name if no other run has them, or the path
+            of its folder; ``latest`` or ``None``: the newest.
 
     Raises:
-        InputError: there is none, or more than one.
+        InputError: no run matches, or several do.
     """
     if text and (os.sep in text or os.path.isdir(text)):
         run = load(text)
@@ -140,7 +140,7 @@ def find(text: str | None = None) -> Run:
 
 
 def load(path: str) -> Run | None:
-    """The run whose folder this is; ``None`` if it is not a run's folder."""
+    """The run of a folder; ``None``: it is not the folder of a run."""
     paths = RunPaths(os.path.realpath(path))
     record, written_by = read_record(paths)
     if not record and not os.path.exists(paths.plan) and not os.path.exists(paths.report):
@@ -157,19 +157,19 @@ def load(path: str) -> Run | None:
 
 
 def forget_agents(run: Run) -> None:
-    """Nothing of this run is left: no later launch needs to look."""
+    """Remove the agents from the record of a run, when none of their processes is left."""
     record = {name: value for name, value in read_record(run.paths)[0].items() if name != AGENTS}
-    with suppress(OSError):  # then a later launch looks again
+    with suppress(OSError):  # a later launch then looks for processes again
         write_json(run.paths.owner, record)
 
 
 def tasks(run: Run) -> dict[TaskId, str]:
-    """The tasks of a run and the host of each, in the order of its plan; empty while there is none."""
+    """The tasks of a run and the host of each, in the order of the plan; empty while there is no plan."""
     return tasks_of(run.plan())
 
 
 def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
-    """The same, from the content of ``plan.json``; entries that are not tasks are left out."""
+    """The tasks and hosts in the content of ``plan.json``; entries that are not tasks are left out."""
     planned = plan.get("tasks")
     found = {}
     for entry in planned if isinstance(planned, list) else []:
@@ -180,13 +180,13 @@ def tasks_of(plan: Mapping[str, Any]) -> dict[TaskId, str]:
 
 
 def exit_code_of(report: Mapping[str, Any]) -> int | None:
-    """The exit code in the content of ``report.json``; ``None`` if there is none."""
+    """The exit code in the content of ``report.json``; ``None``: there is none."""
     code = report.get("exit_code")
     return code if isinstance(code, int) else None
 
 
 def remaining(run: Run) -> list[TaskId]:
-    """The tasks without an event yet that they are gone."""
+    """The tasks of a run that have no ``TaskGone`` event yet."""
     gone = set()
     with suppress(OSError), open_regular(run.paths.events) as lines:
         for event in (_object(line) or {} for line in lines if b"TaskGone" in line):
@@ -195,7 +195,7 @@ def remaining(run: Run) -> list[TaskId]:
 
 
 def json_of(path: str) -> Mapping[str, Any] | None:
-    """The object in a JSON file of a run; ``None`` if there is none."""
+    """The object in a JSON file of a run; ``None``: there is none."""
     try:
         with open_regular(path) as file:
             return _object(file.read()) if os.fstat(file.fileno()).st_size <= _LARGEST else None
@@ -204,9 +204,9 @@ def json_of(path: str) -> Mapping[str, Any] | None:
 
 
 def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
-    """The object in ``launcher.json``, empty if there is none, and the user that the file belongs to.
+    """The object in ``launcher.json``, empty if there is none; and the id of the file's owner.
 
-    We write a file there: a link is not ours.
+    A link in its place is ignored: launch writes a file.
     """
     try:
         with open_regular(paths.owner, links=False) as file:
@@ -225,7 +225,7 @@ def _object(data: bytes) -> Mapping[str, Any] | None:
 
 
 def _owner(record: Mapping[str, Any]) -> Owner | None:
-    """The process that a ``launcher.json`` names."""
+    """The launcher that a ``launcher.json`` identifies; ``None``: its fields are wrong."""
     fields = [record.get(name) for name in Owner._fields]
     types = (int, int, str, str, str)
     if not all(isinstance(field, type_) for field, type_ in zip(fields, types, strict=True)):
@@ -234,7 +234,7 @@ def _owner(record: Mapping[str, Any]) -> Owner | None:
 
 
 def _agents(found: object) -> tuple[AgentRecord, ...]:
-    """The agents in a list; entries that are not agents are left out."""
+    """The agents in a ``launcher.json``; entries that are not agents are left out."""
     entries = found if isinstance(found, list) else []
     return tuple(
         AgentRecord(*entry)

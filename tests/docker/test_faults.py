@@ -160,7 +160,7 @@ def test_no_permission(launch: Launch, tmp_path: Path):
         ("--docker x --cpus 0", "expected a number of CPUs"),
         ("--docker x --mount :/a", "this is not a mount"),
         ("--docker x --mount /a:b:c:d", "this is not a mount"),
-        ("--docker x --sync .", "this is about other machines, and none is named"),
+        ("--docker x --sync .", "the option is about other machines, and none is named"),
         ("--docker x --no-mount --read-only", "the working folder, which is not mounted"),
         ("--docker=", "'' can't be the name of an image"),
         ("--docker train.py", "'train.py' is a program, not an image; expected --docker IMAGE train.py"),

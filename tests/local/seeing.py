@@ -214,7 +214,7 @@ _FRAME = re.compile(r'File ".*/launcher/(?!__init__)([^"]*)", line (\d+)')
 #: The line of the command from which on a Ctrl-C is ours.
 _MAIN = "__main__.py"
 _LINES = (ROOT / "launcher" / _MAIN).read_text().splitlines()
-_HANDLER = 1 + [line.strip() for line in _LINES].index("_signal.signal(_signal.SIGINT, _leave)")
+_HANDLER = 1 + [line.strip() for line in _LINES].index("_signal.signal(_signal.SIGINT, _exit_interrupted)")
 #: In the error of a Python that could not start, or could not start our command.
 _NOT_STARTED = ("runpy", "site", "Fatal Python error: init")
 #: Python itself can drop a Ctrl-C before a line of ours is run: it reports that, and goes on.

@@ -35,8 +35,8 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
             ["--hosts", "n1", "--hosts", "n2", "true"],
             "--hosts: expected once; several hosts are host,host,...",
         ),
-        (["--no-check", "--lease", "30", "true"], "--no-check: this is about other machines, and none"),
-        (["--sync", ".", "true"], "--sync: this is about other machines"),
+        (["--no-check", "--lease", "30", "true"], "--no-check: the option is about other machines, and none"),
+        (["--sync", ".", "true"], "--sync: the option is about other machines"),
         (["--workers", "-1", "true"], "-1"),
         (["--workers", "0", "true"], "no task"),
         (["--grace", "soon", "true"], "soon"),
@@ -45,8 +45,8 @@ def _refused(launch: Launch, *words: str | Path, code: int = 2, **settings: Any)
         (["-x", "NO_SUCH_VARIABLE", "true"], "NO_SUCH_VARIABLE"),
         (["-x", "=value", "true"], "-x"),
         (["-x", "A B=3", "true"], "-x A B: 'A B' can't be set; expected a variable's name"),
-        (["-x", "TF_CONFIG={}", "true"], "launch sets this one, for each task its own"),
-        (["-x", "OUTPUT_DIR=/x", "--output-dirs", "true"], "an option of this launch sets it"),
+        (["-x", "TF_CONFIG={}", "true"], "launch sets this variable for each task"),
+        (["-x", "OUTPUT_DIR=/x", "--output-dirs", "true"], "an option of this launch sets this variable"),
         (["--show", "unknown", "true"], "unknown"),
         (["--show", "", "true"], "--show"),
         (["--hosts", "", "true"], "host"),
@@ -159,9 +159,9 @@ def test_commands_refuse_what_is_not_there(launch: Launch, command: str):
     [
         (["--worker", "3", "true"], "unrecognized option --worker; did you mean --workers? (launch --help"),
         (["--wrokers=3", "true"], "unrecognized option --wrokers; did you mean --workers? (launch --help"),
-        (["--zzz", "true"], "unrecognized option --zzz (launch --help shows all)"),
+        (["--zzz", "true"], "unrecognized option --zzz (launch --help shows all options)"),
         (["--workers", "two", "true"], "--workers: 'two': expected a whole number from 0 to 10000 ("),
-        (["ps", "--al"], "unrecognized option --al; did you mean --all? (launch ps --help shows all)"),
+        (["ps", "--al"], "unrecognized option --al; did you mean --all? (launch ps --help"),
     ],
 )
 def test_an_unknown_option_is_one_line(launch: Launch, words: Words, message: str):

@@ -36,7 +36,7 @@ def test_flags_by_role_and_the_master_of_tensorflow_1(launch: Launch, tmp_path: 
     }
     notes = "\n".join(plan["notes"])
     assert f'{tmp_path}/job.yaml:5: role "workers": did you mean "worker"?' in notes
-    assert f"{tmp_path}/job.yaml:1: $HOME reaches the program as it is written" in notes
+    assert f"{tmp_path}/job.yaml:1: the program gets $HOME as it is written" in notes
     job = "roles: {master: {command: 'true'}, worker: {command: [sleep, '60']}}\n"
     (tmp_path / "job.yaml").write_text(job)
     assert launch(tmp_path / "job.yaml").code == 0, "its end is the job's, as a chief's"

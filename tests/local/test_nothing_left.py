@@ -157,7 +157,7 @@ def test_orphans_are_killed_by_the_next_command(
         run, orphans = _orphaned(launch, family, others, killed)
         ended = launch(*command)
         assert ended.code == 0
-        if f"job {run.name} died and had left {len(orphans)} processes here: killed\n" in ended.err:
+        if f"job {run.name} died and left {len(orphans)} processes here: killed\n" in ended.err:
             break
         soon(lambda left=orphans: not any(map(alive, left)))  # type: ignore[misc]
     else:

@@ -391,7 +391,7 @@ def test_nothing_starts_over_the_first_connection_but_over_the_second(
     here.agent.until(lambda: fleet.dialled)
     monkeypatch.setattr(links, "FIRST_ANSWER", 60.0)  # the second one may take its time
     works(here)
-    assert re.match(r"node1: connection lost \(nothing of ours has started there", here.notices[0])
+    assert re.match(r"node1: connection lost \(our program has not started there", here.notices[0])
     assert re.fullmatch(r"node1: connected again after \d+ s", here.notices[1])
     assert fleet.dialled == 1
 

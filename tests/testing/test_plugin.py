@@ -215,7 +215,7 @@ def test_processes_that_are_left_behind_are_ended_and_reported(plugged: pytest.P
     )
     result = plugged.runpytest_subprocess("-rP", timeout=LIMIT)
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["job * died and had left 2 processes here: killed"])
+    result.stdout.fnmatch_lines(["the launcher of job * died and left 2 processes here: killed"])
     pids = re.findall(r"^pids: (\d+) (\d+)$", result.stdout.str(), re.M)
     assert pids and not any(_lives(int(pid)) for pid in pids[0])
 

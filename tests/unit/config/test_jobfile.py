@@ -159,7 +159,7 @@ def test_a_name_near_one_of_tensorflows_is_only_noted(roles: str, meant: str):
 
 def test_a_variable_in_a_command_is_noted():
     assert parsed("command: a.py --data=$DATA ${X}\nroles: {worker: 2, ps: 1}").notes == (
-        "j:1: $DATA reaches the program as it is written: no shell expands it; [sh, -c, 'exec a.py ...'] does, with the task's environment",
+        "j:1: the program gets $DATA as it is written: no shell expands it; [sh, -c, 'exec a.py ...'] expands it from the task's environment",
     )  # fmt: skip
     assert parsed("command: [sh, -c, 'echo $X']\nroles: {worker: 1}").notes == ()
 
@@ -237,13 +237,13 @@ FAULTS = [
     ("program: a\nroles: {worker: 1, x: {sidecar: yes, drain: 5}}", f'j:2: "drain" and "sidecar" both; {SIDECAR}'),
     ("program: a\nroles: {worker: 1, ps: {sidecar: yes}}", "j:2: ps as a sidecar; expected a role with a name of your own: the job needs this one"),
     ("program: a\nroles: {worker: 1, x: {sidecar: yes, gpus: 1}}", f'j:2: "gpus" and "sidecar" both; {SIDECAR}'),
-    ("program: a\nroles: {board: {sidecar: true}}", "j:2: sidecars only; expected another role, whose end is the job's"),
+    ("program: a\nroles: {board: {sidecar: true}}", "j:2: sidecars only; expected another role, whose end ends the job"),
     ("program: a\nroles:\n worker:\n  drain: 5\n ps: {drain: 5}\n chief: 0", f'j:4: "drain" for "worker"; {WAITS}'),
     # docker
     (START + "docker: [tf]", "j:3: docker is a list; expected an image, or a mapping with image:"),
     (START + "docker: true", 'j:3: docker is "true"; expected the name of an image'),
     (START + "docker: {}", "j:3: docker has no image; expected image:"),
-    (START + DOCKER + "memory: 1m}", 'j:3: memory is "1m"; expected from 6m to 8388607t: container engines take no other size'),
+    (START + DOCKER + "memory: 1m}", 'j:3: memory is "1m"; expected from 6m to 8388607t: container engines accept no other size'),
     (START + DOCKER + "memory: {wroker: 1g}}", "j:3: memory: there is no role 'wroker'; did you mean \"worker\"?"),
     (START + DOCKER + "cpus: none}", 'j:3: cpus is "none"; expected a number of CPUs such as 2 or 0.5'),
     (START + DOCKER + "read_only: true, no_mount: true}", 'j:3: "no_mount" and "read_only" both; expected one of them: the working folder is not mounted'),

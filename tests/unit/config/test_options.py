@@ -24,7 +24,7 @@ def test_variables():
         "TASK_X": "x",
         "BASH_FUNC_f%%": "f",
     }
-    assert (faults, notes) == ([], ["-x NO_SUCH_*: no variable that is set here begins so"])
+    assert (faults, notes) == ([], ["-x NO_SUCH_*: no variable of launch has a name with this beginning"])
 
 
 def role(name: str, **more) -> Role:
@@ -40,7 +40,7 @@ def drain(words: str, *roles: Role) -> tuple[dict[str, float | None], list[str],
 
 CHIEF, WORKER, PS, EVALUATOR = (role(name) for name in ("chief", "worker", "ps", "evaluator"))
 BOARD = role("board", sidecar=True, service=True)
-NOTE = "--drain changes nothing here: it is for workers beside a chief, and for an evaluator"
+NOTE = "--drain has no effect: it is for workers beside a chief, and for an evaluator"
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_drain(words: str, roles: tuple[Role, ...], times: dict[str, float], not
     [
         ("soon", "--drain: 'soon' is not a duration; expected seconds, or a number and s, m, h or d, as in 90 or 5m"),
         ("ps=soon", "--drain ps=: 'soon' is not a duration; expected seconds, or a number and s, m, h or d, as in 90 or 5m"),
-        ("=5", "--drain: '' can't go on when the job is done; expected ROLE=S with ps, worker"),
-        ("evaluator=5", "--drain evaluator=: 'evaluator' can't go on when the job is done; expected ROLE=S with ps, worker"),
-        ("chief=5", "--drain chief=: 'chief' can't go on when the job is done; expected ROLE=S with ps, worker"),
-        ("board=5", "--drain board=: 'board' can't go on when the job is done; expected ROLE=S with ps, worker"),
+        ("=5", "--drain: '' can't run on after the job is done; expected ROLE=S with ps, worker"),
+        ("evaluator=5", "--drain evaluator=: 'evaluator' can't run on after the job is done; expected ROLE=S with ps, worker"),
+        ("chief=5", "--drain chief=: 'chief' can't run on after the job is done; expected ROLE=S with ps, worker"),
+        ("board=5", "--drain board=: 'board' can't run on after the job is done; expected ROLE=S with ps, worker"),
     ],
 )  # fmt: skip
 def test_faults_of_drain(word: str, fault: str):

@@ -79,7 +79,7 @@ def test_faults_of_syncs(texts: list[str], faults: list[str]):
     try:
         parse_syncs(texts, "job.yaml:3")
     except JobError as error:
-        found = [fault.what for fault in error.faults]
+        found = [fault.problem for fault in error.faults]
         assert all(fault.where == "job.yaml:3" and "expected" in fault.expected for fault in error.faults)
     assert found == faults
 

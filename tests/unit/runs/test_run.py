@@ -146,11 +146,11 @@ def test_records_that_are_believed(state: Path, sleeper: Sleeper, monkeypatch: p
     run = run._replace(written_by=1000)
     monkeypatch.setattr("launcher.runs.run.os.geteuid", lambda: 1000)
     monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: 1000)
-    assert (run.is_ours, run.is_believed) == (True, True)
+    assert (run.is_ours, run.is_trusted) == (True, True)
     monkeypatch.setattr("launcher.runs.run.os.geteuid", lambda: _OTHER_USER)
-    assert (run.is_ours, run.is_believed) == (False, True)
+    assert (run.is_ours, run.is_trusted) == (False, True)
     monkeypatch.setattr("launcher.runs.run.user_of", lambda pid: _OTHER_USER)
-    assert (run.is_ours, run.is_believed) == (False, False)
+    assert (run.is_ours, run.is_trusted) == (False, False)
     assert run._replace(written_by=0).is_ours
 
 

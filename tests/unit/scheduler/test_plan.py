@@ -218,7 +218,7 @@ def test_what_is_too_long_for_the_kernel():
     assert len(place(many, (host,)).tasks) == 4000
     with pytest.raises(PlacementError) as caught:
         place(JobSpec(roles(worker=6000, ps=10)), (host,))
-    assert [fault.what.split()[0] for fault in caught.value.faults] == ["TF_CONFIG", "CLUSTER_SPEC"]
+    assert [fault.problem.split()[0] for fault in caught.value.faults] == ["TF_CONFIG", "CLUSTER_SPEC"]
     assert "in a job of 6,010 tasks; expected at most 131,072" in str(caught.value)
     for size, fits in ((MOST_BYTES - 3, True), (MOST_BYTES - 2, False)):
         spec = JobSpec(roles(worker=1), env=(("A", "x" * size),))

@@ -1,4 +1,4 @@
-"""What shows a job and writes its files: console or JSON, logs, tmux."""
+"""The renderers of a job: console or JSON, log files, tmux."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 _STDOUT, _STDERR, _SIGPIPE = 1, 2, 13
 
 
-def tmux_session(job: str, asked: Callable[[], bool]) -> Tmux:
-    """A tmux session for a job: in this terminal if it is one, else the user attaches to it.
+def tmux_session(job: str, interrupted: Callable[[], bool]) -> Tmux:
+    """A tmux session for a job: in this terminal if there is one, else for the user to attach to.
 
     Args:
         job: the job's id.
-        asked: whether a signal has asked the launch to end.
+        interrupted: whether a signal asks the launch to end.
 
     Raises:
         LaunchError: tmux is not installed.
     """
     from launcher.output.tmux import Tmux  # with subprocess
 
-    return Tmux(job, all(map(os.isatty, (0, 1, 2))), asked)
+    return Tmux(job, all(map(os.isatty, (0, 1, 2))), interrupted)
 
 
 class JobDisplay:
@@ -60,23 +60,23 @@ class JobDisplay:
         panes = [] if tmux is None else [tmux]
         console = _console(options, show, self.writer, tmux)
         self.renderers: Sequence[Renderer] = [self._files, *panes, console, *events]
-        #: Set by `close`: a file, or the output, is not complete.
+        #: Set by `close`: a file or the console's output is not complete.
         self.unwritten = False
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know of it."""
+        """Notes for the user."""
         return [f"a pane for each task: {self._tmux.how_to_attach}"] if self._tmux is not None else []
 
     def stop_asked(self) -> StopAsked | None:
-        """The end of the job, once, when the reader of the output is gone (as SIGPIPE has it)."""
+        """A request to end the job, once: the output's reader or the tmux session is closed."""
         if not self._pipe_closed and isinstance(self.writer.broken(_STDOUT), BrokenPipeError):
             self._pipe_closed = True
             return StopAsked(now(), _SIGPIPE, "a closed pipe (the reader of the output has gone)")
-        return None if self._tmux is None else self._tmux.stop_wanted()
+        return None if self._tmux is None else self._tmux.stop_asked()
 
     def close(self) -> None:
-        """Say what could not be written; a reader that has closed its pipe does not want to know."""
+        """Close the writer; report output that could not be written, unless its reader closed the pipe."""
         error = self.writer.broken(_STDOUT)
         if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
             text = f"the output could not be written: {error.strerror}; it is complete in {self._paths.logs}"
@@ -95,7 +95,7 @@ def _console(options: Options, show: frozenset[str] | None, writer: Writer, tmux
     if options.json:
         return Jsonl(writer)
     terminal = os.isatty(_STDOUT)
-    # Not when stdout goes to a pager or to tee: two writers on one terminal tear each other's lines.
+    # No live line if stdout goes to a pager or to tee: two writers on one terminal mix their lines.
     live = terminal and os.isatty(_STDERR) and tmux is None
     settings = ConsoleOptions(
         live=live and os.environ.get("TERM") != "dumb",

@@ -16,27 +16,27 @@ STOP_SIGNALS = {
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "a hang-up of the terminal",
 }
-#: Seconds that the work after a job (collecting its files) may still take after SIGTERM or SIGHUP.
+#: Seconds that the work after a job (collecting its files) may take after SIGTERM or SIGHUP.
 TIME_LEFT = 10.0
 
 
 class _Mode(enum.Enum):
-    """What a signal does."""
+    """The effect of a signal."""
 
-    RAISE = enum.auto()  #: raise an exception, so that each open context is left in order
-    QUEUE = enum.auto()  #: wait in the pipe until `Interrupts.read`
-    LIMIT = enum.auto()  #: Ctrl-C raises; another signal sets a time limit first
-    IGNORE = enum.auto()  #: nothing
+    RAISE = enum.auto()  #: it raises an exception, so that each open context is closed
+    QUEUE = enum.auto()  #: it waits in the pipe until `Interrupts.read`
+    LIMIT = enum.auto()  #: Ctrl-C raises an exception; another signal sets a time limit first
+    IGNORE = enum.auto()  #: none
 
 
 class Interrupts:
-    """Handles these signals, as a context, from before the first agent starts to the end of the launch.
+    """Handles the stop signals, as a context, from before the first agent starts to the end of the launch.
 
     A signal raises `KeyboardInterrupt` (Ctrl-C) or `SystemExit` with the exit code 128 + its number. While
-    the job runs (`queued`) it raises nothing: the kernel's handler writes its number to a pipe, so none is
-    lost and nothing is interrupted. A signal that the caller ignores (``nohup``) stays ignored.
+    the job runs (`queued`) it raises nothing: Python writes its number to a pipe, so that no signal is lost
+    and none interrupts the code. A signal that the caller ignores (``nohup``) stays ignored.
 
-    Python drops an exception that is raised in a destructor: such a Ctrl-C must be pressed again.
+    Python drops an exception that is raised in a destructor: the user must then press Ctrl-C again.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Interrupts:
         self._limited = False
 
     def __enter__(self) -> Interrupts:
-        #: Readable when a signal is in the queue.
+        #: Readable when a signal waits.
         self.fd, self._write_end = os.pipe()
         for fd in (self.fd, self._write_end):
             os.set_blocking(fd, False)
@@ -53,7 +53,7 @@ class Interrupts:
         numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
         self._old[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_signal)
-        # `stty tostop` must not stop a launcher in the background when it writes: its tasks would run on.
+        # `stty tostop` must not suspend a launcher in the background when it writes.
         self._old[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         return self
 
@@ -66,7 +66,7 @@ class Interrupts:
         os.close(self._write_end)
 
     def read(self) -> list[signal.Signals]:
-        """The signals in the queue, in the order in which they came; each press of Ctrl-C is one."""
+        """The signals that wait, in the order in which they came."""
         try:
             numbers = os.read(self.fd, 4096)
         except BlockingIOError:
@@ -75,16 +75,16 @@ class Interrupts:
 
     @contextmanager
     def queued(self) -> Iterator[None]:
-        """While the job runs: signals are queued for `read`."""
+        """While the job runs: signals wait for `read`."""
         with self._in(_Mode.QUEUE):
             yield
 
     @contextmanager
     def limited(self, work: str) -> Iterator[None]:
-        """While the work after a job is done: Ctrl-C ends it at once, SIGTERM and SIGHUP after `TIME_LEFT`.
+        """During work after the job: Ctrl-C ends it at once, SIGTERM and SIGHUP after `TIME_LEFT`.
 
         Args:
-            work: what is done, for the message: ``collecting the files of the job``.
+            work: for the message: ``collecting the files of the job``.
         """
         self._work = work
         with self._in(_Mode.LIMIT):
@@ -94,7 +94,7 @@ class Interrupts:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
     def ignore(self) -> None:
-        """From now on no signal interrupts: what is being removed must not stay behind."""
+        """From now on no signal interrupts the launch, so that all is removed that must not stay."""
         self._mode = _Mode.IGNORE
 
     @contextmanager
@@ -114,7 +114,7 @@ class Interrupts:
             name = STOP_SIGNALS[signal.Signals(number)]
             text = f"launch: {name}: {TIME_LEFT:g} s are left for {self._work}; once more ends it at once\n"
             try:
-                os.write(2, text.encode())  # print() could be what the signal interrupted
+                os.write(2, text.encode())  # the signal may have interrupted a print()
             except OSError:
                 pass
             return
@@ -124,12 +124,10 @@ class Interrupts:
 
 
 def stop_at_end_of_file(fd: int) -> None:
-    """Send this process SIGTERM when the pipe ends: the program that holds its other end is gone.
-
-    The kernel sends the signal, so this works before and while the job runs, and needs no thread.
+    """Let the kernel send this process SIGTERM when the program at the other end of a pipe has ended.
 
     Args:
-        fd: the reading end of a pipe to which nothing is written.
+        fd: the reading end of the pipe, to which nothing is written.
     """
     os.set_inheritable(fd, False)
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
@@ -137,5 +135,5 @@ def stop_at_end_of_file(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    if poll.poll(0):  # it had ended before
+    if poll.poll(0):  # the pipe had ended before
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Messages for the user beside the output of the tasks."""
+"""Messages of the launcher for the user."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from launcher.events import AgentReady, Event, TaskNotStarted, Tell
 from launcher.job import Host
 from launcher.text import printable
 
-#: Messages that may wait for the console; the oldest are dropped.
+#: Largest number of messages that wait for the console; the oldest are dropped.
 _MOST_WAITING = 1000
 
-_NOT_SYNCED = "--sync DIR brings a folder to every host and runs there"
-_SYNCED = "--sync leaves out what .gitignore names"
+_NOT_SYNCED = "--sync DIR copies a folder to every host, and runs the tasks in the copy"
+_SYNCED = "--sync leaves out files that .gitignore names"
 _MOUNTED = "it sees only the folder that the tasks run in; --mount adds others"
 _PYTHON = "venv: or python: of a host names its Python"
-#: Exit codes of a task whose program is not there, or can't be run.
+#: Exit codes of a task whose program does not exist, or can't be run.
 _NO_PROGRAM = (126, 127)
 
 
 def print_notice(text: str) -> None:
-    """Print a message on stderr, each line after ``launch:``; parts of it may come from a host."""
+    """Print a message on stderr, each line after ``launch:``, with escapes for control characters."""
     for line in text.rstrip("\n").split("\n"):
         print(f"launch: {printable(line)}", file=sys.stderr, flush=True)
 
 
 class Notices:
-    """Takes messages from any thread. Prints them; while a job runs, queues them for its console."""
+    """Prints messages; while a job runs, queues them for its console. Any thread may call it."""
 
     def __init__(self) -> None:
         self._waiting: deque[Tell] = deque(maxlen=_MOST_WAITING)
@@ -49,22 +49,22 @@ class Notices:
         os.close(self._write_end)
 
     def __call__(self, text: str) -> None:
-        """Give a message to the user now."""
+        """Print a message, or queue it as an urgent one."""
         if not self._queueing:
             print_notice(text)
             return
         self.add(text, urgent=True)
         try:
             os.write(self._write_end, b".")
-        except OSError:  # the pipe is full, or closed at the end of the launch
+        except OSError:  # the pipe is full, or closed as the launch has ended
             pass
 
     def add(self, text: str, urgent: bool = False) -> None:
-        """Queue a message for the console of the job, which is not there yet."""
+        """Queue a message for the console of the job."""
         self._waiting.append(Tell(text, urgent))
 
     def take(self) -> list[Tell]:
-        """The messages that wait."""
+        """Remove and return the messages that wait."""
         try:
             os.read(self.fd, 65536)
         except BlockingIOError:
@@ -76,7 +76,7 @@ class Notices:
 
     @contextmanager
     def queued(self) -> Iterator[None]:
-        """While the console of a job takes them."""
+        """While a job runs: messages wait for `take`; the rest is printed at the end."""
         self._queueing = True
         try:
             yield
@@ -87,13 +87,13 @@ class Notices:
 
 
 class HostHints:
-    """Looks at the events of a job with other machines or containers.
+    """Gives hints from the events of a job on other machines or in containers.
 
     Args:
-        hosts: those that the tasks run on.
-        synced: code was brought to them.
-        check: look for what usually goes wrong between hosts.
-        in_containers: the tasks run in containers.
+        hosts: the hosts of the tasks.
+        synced: whether ``--sync`` copied folders to them.
+        check: whether to check the facts of the hosts for common faults.
+        in_containers: whether the tasks run in containers.
     """
 
     def __init__(self, hosts: Sequence[Host], synced: bool, check: bool, in_containers: bool) -> None:
@@ -105,12 +105,12 @@ class HostHints:
         self._advised = False
 
     def observe(self, event: Event) -> str:
-        """A message for the user; empty: there is none."""
+        """A hint for the user about this event; empty: there is none."""
         if isinstance(event, TaskNotStarted) and event.code in _NO_PROGRAM and not self._advised:
             self._advised = True
             if self._in_containers:
-                return f"not there in the container of {event.host}: {_MOUNTED}"
-            return f"not there on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
+                return f"if it is missing in the container of {event.host}: {_MOUNTED}"
+            return f"if it is missing on {event.host}: {_SYNCED if self._synced else _NOT_SYNCED}; {_PYTHON}"
         if isinstance(event, AgentReady) and self._check:
             self._ready[event.host] = event.facts
             if len(self._ready) == len(self._hosts):

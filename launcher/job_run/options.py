@@ -1,4 +1,4 @@
-"""What one launch is asked to do: one record, made from the command line and the job file."""
+"""The options of a launch: a record, made from the command line and the job file."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,12 +7,12 @@ from launcher.job import Host, JobSpec
 from launcher.transports.machines import Request, Transport
 from launcher.transports.ssh import SshSettings, SshTransport
 
-#: The source of what several options say together, and of roles that options make.
+#: Source of faults of several options together, and of roles that options make.
 COMMAND_LINE = "command line"
 
 
 class Sources(NamedTuple):
-    """Where a value comes from, for messages: an option, or ``file:line``; empty: it is the default."""
+    """The sources of values, for messages: an option, or ``file:line``; empty: the value is the default."""
 
     workdir: str = ""
     python: str = ""
@@ -22,43 +22,43 @@ class Sources(NamedTuple):
 
 
 class Options(NamedTuple):
-    """One launch."""
+    """The options of a launch."""
 
     job: JobSpec
     hosts: tuple[Host, ...]
-    #: What ``--hosts`` says; ``None``: it is not given.
+    #: The text of ``--hosts``; ``None``: the option is not given.
     hosts_text: str | None = None
-    #: ``--hosts`` or the job file names the hosts; else there is only this machine.
+    #: Whether ``--hosts`` or the job file names the hosts; else the job runs on this machine.
     hosts_named: bool = False
-    #: How the hosts are reached: the transport, its name, and the settings of all transports by name.
+    #: The transport for the hosts, its name, and the settings of all transports by name.
     transport: Transport = SshTransport()
     transport_name: str = "ssh"
     settings: Mapping[str, Any] = {"ssh": SshSettings()}
-    #: Let the hosts try to reach each other first.
+    #: Whether the hosts connect to each other before the job starts.
     check: bool = True
     #: A unix socket that tasks on other machines can connect to.
     relay: str | None = None
-    #: As ``--sync`` and ``--collect`` take them.
+    #: The values of ``--sync`` and ``--collect``.
     sync: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
-    #: The folder of the run; ``None``: one below the state folder.
+    #: The folder of the run; ``None``: a folder below the state folder.
     run_dir: str | None = None
-    #: Where the report goes besides the run's folder.
+    #: The file of ``--report``.
     report: str | None = None
-    #: Tasks whose output is shown, as ``--show`` takes them.
+    #: The value of ``--show``: the tasks whose output is shown.
     show: str | None = None
     quiet: bool = False
     json: bool = False
     tmux: bool = False
-    #: Show the last lines of the task that failed.
+    #: Whether the failure report has the last lines of the task that failed.
     last_lines: bool = True
     dry_run: bool = False
-    #: An inherited pipe that gets the events, see `launcher.output.eventpipe`.
+    #: An inherited pipe for events, see `launcher.output.jsonl.EventPipe`.
     events_fd: int | None = None
     #: An inherited pipe with commands, see `launcher.job_run.orchestrator`.
     commands_fd: int | None = None
     sources: Sources = Sources()
-    #: Remarks on the options, for the user.
+    #: Notes on the options, for the user.
     notes: tuple[str, ...] = ()
 
     @property
@@ -69,6 +69,6 @@ class Options(NamedTuple):
 
     @property
     def request(self) -> Request:
-        """What the transport plans from."""
+        """The part of the options that the transport's plan depends on."""
         python, workdir = bool(self.sources.python), bool(self.sources.workdir)
         return Request(self.job, self.hosts, self.hosts_named, self.settings, python, workdir)

@@ -1,4 +1,4 @@
-"""The loop of one job: reads events from the agents, asks the supervisor, and carries out its commands."""
+"""The loop of one job: passes events of the agents to the supervisor, and executes its commands."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from launcher.supervisor import Machine, Phase
 from launcher.task_id import TASK_MARK
 from launcher.transports.base import Link
 
-#: Seconds for a lost or closed agent to end; and if the user does not want to wait, to end and to be killed.
+#: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.
 _LAST_WAIT = 10.0
 _IMMEDIATE_WAIT, _IMMEDIATE_KILL = 0.5, 3.0
-#: Seconds in which the reason of an agent's end usually becomes known.
+#: Seconds to wait for the reason of an agent's end.
 _REASON_WAIT = 2.0
-#: Seconds between two looks at an agent that ended.
+#: Seconds between two looks for that reason.
 _LOOK = 0.01
 
 
@@ -40,21 +40,20 @@ class _Connection:
         self.host = host
         self.link = link
         self.closed = False
-        #: The job is over there; the link is left to its owner.
+        #: The agent runs on after the job; the link stays open.
         self.stays = False
-        #: The selector watches `Link.writing`.
+        #: The descriptor of `Link.writing` that the selector watches; -1: none.
         self.watched = -1
-        #: When it ended without AgentClosed, until the reason is known; and until when to ask for that.
+        #: When the link ended without AgentClosed; and until when (monotonic) to wait for the reason.
         self.lost_at = 0.0
         self.ask_until = 0.0
-        #: Seconds that the host's clock is behind ours, by the quickest event so far.
+        #: Seconds that the host's clock is behind ours, by the event that was quickest so far.
         self._clock_behind = float("inf")
 
     def dated(self, event: events.Event) -> events.Event:
-        """The event with a time by our clock: the first failure is looked for over all hosts.
+        """The event with a time by this machine's clock, so that times of all hosts can be compared.
 
-        No event arrives before it happens, so the quickest one gives the difference of the two clocks, and
-        its time on the network.
+        The quickest event has the smallest difference of the clocks: the true one and its network delay.
         """
         if self.link.same_clock or isinstance(event, events.TaskOutput):
             return event
@@ -66,13 +65,13 @@ class Orchestrator:
     """Runs one job.
 
     Args:
-        job, placement: what runs where.
-        open_link: starts the agent of a host.
+        job, placement: the tasks and their hosts.
+        open_link: gives the link to the agent of a host.
         display: shows the job.
-        opening: what the display gets first.
+        opening: for the renderers of the display.
         interrupts, notices: of this launch.
-        hints: remarks on other machines; ``None``: there are none.
-        check: let the hosts try to reach each other before a task starts.
+        hints: gives hints about other machines; ``None``: there are none.
+        check: let the hosts connect to each other before the tasks start.
         commands_fd: an inherited pipe from which `_on_commands` reads; ``None``: there is none.
     """
 
@@ -106,10 +105,10 @@ class Orchestrator:
         self._timers: dict[str, float] = {}
         self._due: list[tuple[float, str]] = []
         self._finished = False
-        #: The agents keep the output; descriptors of slow readers that the selector watches.
+        #: Whether the agents keep the output; the descriptors of slow readers, which the selector watches.
         self._held = False
         self._blocked: set[int] = set()
-        #: Set when the ports are known; and whether ``plan.json`` could not be written.
+        #: The plan, when the ports are known; whether ``plan.json`` could not be written.
         self.plan: Plan | None = None
         self.plan_unwritten = False
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -127,10 +126,10 @@ class Orchestrator:
         }
 
     def run(self) -> Report:
-        """Run the job to its end; no process of it is left then.
+        """Run the job to its end.
 
         Returns:
-            How it ended, after the display has shown it.
+            The report, after it was shown; no process of the job is left.
         """
         with self._interrupts.queued(), self._notices.queued():
             self._selector.register(self._interrupts.fd, selectors.EVENT_READ, self._on_signals)
@@ -178,7 +177,7 @@ class Orchestrator:
             self._watch_writing(connection)
 
     def _hold_output(self) -> None:
-        """Leave the output with the agents while its reader is slow; events come all the same."""
+        """Let the agents keep the output while its reader is slow; events still arrive."""
         writer = self._display.writer
         ending = self._machine.phase in (Phase.STOPPING, Phase.CLOSING)
         held = writer.holds(ending, self._machine.failure is not None)
@@ -197,11 +196,11 @@ class Orchestrator:
         now = time.monotonic()
         waits = [self._due[0][0] - now] if self._due else []
         waits += [_LOOK] if self._lost else []
-        waits += [wait for one in self._display.renderers if (wait := one.tick(now)) is not None]
+        waits += [wait for renderer in self._display.renderers if (wait := renderer.tick(now)) is not None]
         return max(0.0, min(waits)) if waits else None
 
     def _handle(self, event: events.Event) -> None:
-        """Show an event, give it to the supervisor, and execute the commands."""
+        """Show an event, pass it to the supervisor, and execute the commands."""
         self._show(event)
         hint = "" if self._hints is None else self._hints.observe(event)
         if hint:
@@ -302,7 +301,7 @@ class Orchestrator:
         connection.watched = writing
 
     def _close_connections(self) -> None:
-        """Close all, and wait for the last process of ours on this machine."""
+        """Close all connections, and wait for the agents on this machine to end."""
         for connection in self._connections.values():
             self._close(connection)
         connections = [connection for connection in self._connections.values() if not connection.stays]
@@ -315,13 +314,13 @@ class Orchestrator:
             connection.link.close()
 
     def _kill(self, connection: _Connection, deadline: float) -> None:
-        """Kill an agent that does not end: it is stopped, or stuck in the kernel."""
+        """Kill an agent that does not end: it is suspended, or stuck in the kernel."""
         if connection.link.kill(_left(deadline)) is not None:
-            result = "so it and all it had started were killed"
+            result = "so it and all processes that it started were killed"
         elif connection.link.same_clock:
-            result = "and SIGKILL did not help"
+            result = "and SIGKILL did not end it"
         else:
-            result = "and it can't be reached: it ends everything there when its lease is over"
+            result = "and it can't be reached: it ends its tasks when its lease is over"
         self._show(events.Tell(f"the agent of {connection.host} did not end, {result}", urgent=True))
 
     # ------------------------------------------------------------------ commands
@@ -365,5 +364,5 @@ class Orchestrator:
 
 
 def _left(deadline: float) -> float:
-    """Seconds until then; at least a moment, so that each agent is asked once."""
+    """Seconds until the deadline; at least a moment, so that each agent is asked once."""
     return max(0.1, deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""The plan of a job, written: ``plan.json``, and ``--dry-run``."""
+"""Writes the plan of a job: ``plan.json``, and ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from launcher.text import printable
 #: Version of ``plan.json``.
 PLAN_SCHEMA = 1
 
-#: Ports of a dry run are examples: real ones are taken when the job starts.
+#: First port of a dry run: its ports are examples.
 _FIRST_PORT = 20_000
 
-#: Variables of a task that are ours, in the order shown; the first ones say where it is in the cluster.
+#: Variables that launch sets, in the order shown; first those of the ClusterSpec.
 _CLUSTER_VARIABLES = ("JOB_NAME", "TASK_INDEX", "TASK_ADDRESS", "TF_CONFIG", "CLUSTER_SPEC")
 OWN_VARIABLES = (*_CLUSTER_VARIABLES, "CUDA_VISIBLE_DEVICES", OUTPUT_DIR, RELAY)
 
@@ -34,7 +34,7 @@ def write_plan(plan: Plan, paths: RunPaths, job: str) -> None:
 
 
 def plan_as_dict(plan: Plan, job: str) -> dict[str, object]:
-    """A plan for JSON. Of the environment only what we set ourselves: the rest may be secret."""
+    """A plan for JSON. It has only the variables that launch sets: others may be secret."""
     tasks = [_task_as_dict(task) for task in completed(plan)]
     command = _without_values(sys.argv)
     return {"schema": PLAN_SCHEMA, "job": job, "command": command, "tasks": tasks, "cluster": plan.cluster}
@@ -46,13 +46,13 @@ def _task_as_dict(task: TaskPlan) -> dict[str, object]:
     return {**{name: getattr(task, name) for name in names}, "env": env}
 
 
-def _without_values(words: Sequence[str]) -> list[str]:
+def _without_values(argv: Sequence[str]) -> list[str]:
     """The command line without the values of ``-x NAME=VALUE``: they may be secret."""
     shown = []
-    for before, word in zip(["", *words], words, strict=False):
-        name, equals, _ = word.partition("=")
-        secret = equals and (before == "-x" or word.startswith("-x"))
-        shown.append(f"{name}=..." if secret else word)
+    for before, argument in zip(["", *argv], argv, strict=False):
+        name, equals, _ = argument.partition("=")
+        secret = equals and (before == "-x" or argument.startswith("-x"))
+        shown.append(f"{name}=..." if secret else argument)
     return shown
 
 
@@ -63,9 +63,9 @@ def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence
     """Print the plan as commands that can be copied, all else as comments.
 
     Args:
-        job, placement: what would run where.
-        as_json: for programs.
-        files: what would travel with it, line by line.
+        job, placement: the tasks and their hosts.
+        as_json: print JSON.
+        files: lines about the files that would be copied.
 
     Returns:
         The exit code, 0.
@@ -81,8 +81,8 @@ def show_plan(job: JobSpec, placement: Placement, as_json: bool, files: Sequence
 
 
 def _lines(plan: Plan, notes: Sequence[str]) -> Iterator[str]:
-    """A shell that is given all of them starts one task after the other."""
-    yield "# Nothing is started. Ports are examples: real ones are taken, and held, when the job starts."
+    """The lines of a dry run; as a shell script they start one task after the other."""
+    yield "# Nothing is started. The ports are examples: the hosts choose and hold ports when the job starts."
     yield from (f"# {printable(line)}" for note in notes for line in note.splitlines())
     yield ""
     yield "# ClusterSpec"
@@ -104,18 +104,18 @@ def _task_lines(task: TaskPlan) -> Iterator[str]:
 
 
 def _folder(path: str) -> str:
-    """Quoted, but for the home that is the host's."""
+    """A folder for a shell, quoted except for ``~/``, the home on the host."""
     return f"~/{_quoted(path[2:])}" if path.startswith("~/") else _quoted(path)
 
 
-def _quoted(word: str) -> str:
-    """A word for a shell. What a terminal would obey is spelled out as bash, zsh and ksh read it."""
-    if all(char.isprintable() or char in "\n\t" for char in word):
-        return shlex.quote(word)
-    return f"$'{''.join(map(_spelled, word))}'"
+def _quoted(text: str) -> str:
+    """A text quoted for a shell; control characters become escapes, as bash, zsh and ksh read them."""
+    if all(char.isprintable() or char in "\n\t" for char in text):
+        return shlex.quote(text)
+    return f"$'{''.join(map(_escaped, text))}'"
 
 
-def _spelled(char: str) -> str:
+def _escaped(char: str) -> str:
     if char in "\\'":
         return f"\\{char}"
     if char.isprintable():

@@ -1,6 +1,6 @@
-"""Checks what the tasks need of this machine before anything starts: folders, programs, Pythons.
+"""Checks before the job starts whether folders, programs and Pythons of tasks on this machine exist.
 
-Other machines check theirs when a task starts, with the same words and exit codes.
+Agents on other machines check them when a task starts, with the same messages and exit codes.
 """
 
 import os
@@ -16,23 +16,23 @@ from launcher.transports.machines import Planned
 
 
 class _Missing(NamedTuple):
-    """Why a task can't be started."""
+    """The reason why a task can't be started."""
 
     #: ``file:line`` or the option that names the program; empty: the command line.
     where: str
-    #: The first task of its role; empty: this does not depend on the role.
+    #: The first task of its role; empty: the reason does not depend on the role.
     task: str
-    #: What is wrong; its class gives the exit code.
+    #: The message; its class gives the exit code.
     error: LaunchError
 
 
 def check_programs(options: Options, planned: Planned) -> None:
-    """Check whether every task on this machine can be started, as far as files tell.
+    """Check the folders and the programs of all tasks on this machine.
 
     Raises:
-        JobError: working folders that do not exist, all of them.
-        ProgramError, NotRunnableError: programs that do not exist, or can't be run: all of them, in the class
-            of the first.
+        JobError: working folders do not exist; it names all of them.
+        ProgramError, NotRunnableError: programs do not exist, or can't be run; it names all of them, and has
+            the class of the first.
     """
     here = [placed for placed in planned.placement.tasks if placed.host.name in planned.local]
     folders = dict.fromkeys(_workdir(options, placed) for placed in here)
@@ -42,19 +42,19 @@ def check_programs(options: Options, planned: Planned) -> None:
     if faults:
         raise JobError(faults)
     differing: dict[tuple[str, Host], Placed] = {}
-    for placed in here:  # hundreds of tasks, few that differ
+    for placed in here:  # tasks of one role and host do not differ
         differing.setdefault((placed.role.name, placed.host), placed)
-    missing = [one for placed in differing.values() for one in _missing(options, placed)]
+    missing = [fault for placed in differing.values() for fault in _missing(options, placed)]
     if missing:
         raise _together(missing)
 
 
 def _together(missing: Sequence[_Missing]) -> LaunchError:
-    """One error for all, a line each; roles with the same fault share a line."""
+    """One error with a line for each fault; roles with the same fault share a line."""
     roles: dict[tuple[str, str], dict[str, str]] = {}
-    for one in missing:
-        role = one.task.partition("/")[0]
-        roles.setdefault((one.where, str(one.error)), {}).setdefault(role, one.task)
+    for fault in missing:
+        role = fault.task.partition("/")[0]
+        roles.setdefault((fault.where, str(fault.error)), {}).setdefault(role, fault.task)
     lines = [
         ": ".join(filter(None, (where, listed([*tasks.values()]), why)))
         for (where, why), tasks in roles.items()
@@ -71,7 +71,7 @@ def _folder_fault(folder: str) -> str:
 
 
 def _workdir(options: Options, placed: Placed) -> tuple[str, str]:
-    """Where a task runs, after the source of that."""
+    """The source of a task's working folder, and the folder."""
     if placed.role.workdir:
         return placed.role.source, os.path.expanduser(placed.role.workdir)
     if placed.host.workdir:
@@ -80,7 +80,7 @@ def _workdir(options: Options, placed: Placed) -> tuple[str, str]:
 
 
 def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
-    """What the command of a task names and does not exist."""
+    """The faults of a task: its Python or its program does not exist, or can't be run."""
     role, folder = placed.role, _workdir(options, placed)[1]
     env = dict(options.job.env + placed.host.env + role.env + options.job.option_env)
     path = env.get("PATH", os.environ.get("PATH", os.defpath))
@@ -106,7 +106,7 @@ def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
 
 
 def _python(options: Options, placed: Placed) -> tuple[str, str]:
-    """The Python of a task, after the source of that."""
+    """The source of a task's Python, and the Python."""
     if placed.host.python:
         return placed.host.source, placed.host.python
     if placed.host.venv and "/" in placed.host.venv:
@@ -139,14 +139,14 @@ def _executable_error(name: str, folder: str, path: str) -> LaunchError | None:
     if os.path.exists(os.path.join(folder, name)):
         hint = " (a file of that name is in the working folder: write ./ before it)"
     elif os.path.exists(os.path.join(folder, name.split(" ")[0])):
-        hint = " (write the program and its arguments without quotes around them all)"
+        hint = " (remove the quotes around the program and its arguments)"
     elif name.isdigit():
         hint = "; --chief and --evaluator take no number"
     return ProgramError(f"program not found: {name!r} is nowhere along PATH{hint}")
 
 
 def _not_there(name: str, folder: str) -> ProgramError:
-    """For a path that leads to no file."""
+    """The error for a path without a file."""
     looked = "" if os.path.isabs(name) else f" (looked in {os.path.abspath(folder)!r})"
     beside = os.path.dirname(os.path.join(folder, os.path.expanduser(name)))
     try:
@@ -158,8 +158,8 @@ def _not_there(name: str, folder: str) -> ProgramError:
 
 
 def _beside_job_file(role: Role) -> str:
-    """What to try if the program of a job file lies beside that file, and the tasks run elsewhere."""
+    """Advice if the program is in the folder of the job file, and the tasks run in another folder."""
     file = (role.program_source or role.source).rpartition(":")[0]
     if not file or not os.path.isfile(os.path.join(os.path.dirname(file), role.program.name)):
         return ""
-    return "; it lies beside the job file: `workdir: .` there makes that its folder"
+    return "; it is in the folder of the job file: `workdir: .` in that file makes tasks run there"

@@ -1,6 +1,6 @@
-"""One launch: connect to the hosts, bring the files, run the job, collect the files, report.
+"""One launch: connect to the hosts, copy files there, run the job, collect files, report.
 
-The agents start first: what shows and supervises the job is imported meanwhile.
+The agents start first, so that modules for display and supervision are imported meanwhile.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 
 def run_job(options: Options) -> int:
-    """Run a job to its end; with ``--dry-run`` show its plan.
+    """Run a job to its end; with ``--dry-run`` print its plan.
 
     Args:
-        options: what to run, where and how.
+        options: of the launch.
 
     Returns:
         The exit code of ``launch``.
 
     Raises:
-        InputError: the options can't be followed; nothing was started.
-        LaunchError: the job could not be started; nothing of it is left.
+        InputError: the options are wrong; nothing was started.
+        LaunchError: the job could not be started; no process of it is left.
     """
     planned = options.transport.plan(options.request)
     if not options.transport.in_containers:
@@ -86,7 +86,7 @@ def _launch(
     show: frozenset[str] | None,
     interrupts: Interrupts,
 ) -> int:
-    """Run a job whose options are known to be right."""
+    """Run a job whose options were checked."""
     began, job, placement = events.now(), new_job_id(), planned.placement
     with ExitStack() as stack:
         notices = stack.enter_context(Notices())
@@ -141,7 +141,7 @@ def _launch(
         hints = None
         if hosts.others or options.transport.in_containers:
             hints = HostHints(placement.hosts(), bool(options.sync), check, options.transport.in_containers)
-        gc.freeze()  # what is imported by now stays: only what comes is looked at
+        gc.freeze()  # the collector need not look at imported modules
         gc.enable()
         orchestrator = Orchestrator(
             planned.job,
@@ -160,7 +160,7 @@ def _launch(
         complete = staging is None or staging.collect(orchestrator.plan, paths)
         code = report.exit_code if options.report is None else write_report(report, options.report)
         if not code and (display.unwritten or orchestrator.plan_unwritten):
-            text = "the job is ok, but not everything could be written: see above"
+            text = "the job is ok, but some files or output could not be written: see above"
             print_notice(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
     for line in hosts.kept():
@@ -181,7 +181,7 @@ def _run_folder(options: Options, job: str, agents: Sequence[tuple[int, int]]) -
     """Make the folder of the run.
 
     Raises:
-        JobError: it is in use; a job file that names one names the same for each of its runs.
+        JobError: it is in use. If a job file names it, each run of the file uses the same folder.
     """
     try:
         return create(options.run_dir, job, agents)
@@ -194,7 +194,7 @@ def _run_folder(options: Options, job: str, agents: Sequence[tuple[int, int]]) -
 
 
 def _sweep(job: str) -> str:
-    """End what earlier runs left whose launcher and agents were killed; a message about it."""
+    """Kill processes that runs with a dead launcher left. Returns a message; empty: there were none."""
     runs = unfinished(job)
     if not runs:
         return ""
@@ -218,10 +218,10 @@ def _announcement(job: str, placement: Placement, paths: RunPaths) -> str:
 
 
 def write_report(report: Report, path: str) -> int:
-    """Write ``--report``.
+    """Write the file of ``--report``.
 
     Returns:
-        The exit code: that of the job, or 125 where the report can't be written.
+        The exit code of the job; 125 instead of 0 if the file can't be written.
     """
     from launcher.output.files import write_json_for_user
     from launcher.output.jsonl import report_as_dict
@@ -235,7 +235,7 @@ def write_report(report: Report, path: str) -> int:
 
 
 def _report_unstarted(options: Options, placement: Placement, error: TransportError, began: float) -> None:
-    """Write what ``--report`` and ``--json`` promise for a job of which nothing was started."""
+    """Write the report for ``--report`` and ``--json`` of a job that was not started."""
     if options.report is None and not options.json:
         return
     from launcher.output.jsonl import report_as_dict

@@ -6,12 +6,12 @@ from launcher.events import Event, Tell
 from launcher.job import Placement, RunPaths
 from launcher.report import Report
 
-#: What a renderer shows.
+#: Events that a renderer shows.
 Shown = Event | Tell
 
 
 class Opening(NamedTuple):
-    """What is known before the first event."""
+    """The job as renderers get it before the first event."""
 
     job: str
     placement: Placement
@@ -22,16 +22,16 @@ class Opening(NamedTuple):
 
 
 class Renderer(Protocol):
-    """Called from one thread only: `begin` once, then `on` and `tick`, `close` once.
+    """Shows a job. One thread calls `begin` once, then `on` and `tick`, then `close` once.
 
-    No method raises because an output fails: a full disk or a closed pipe never ends a job.
+    No method raises an exception if output can't be written: a full disk or a closed pipe does not end a job.
     """
 
     def begin(self, opening: Opening) -> None:
         """The run begins."""
 
     def on(self, event: Shown) -> None:
-        """Something happened."""
+        """An event happened."""
 
     def tick(self, now: float) -> float | None:
         """Time passes (``now`` by ``time.monotonic``).
@@ -41,4 +41,4 @@ class Renderer(Protocol):
         """
 
     def close(self, report: Report) -> None:
-        """The run is over: all is written, or queued for the reader, when this returns."""
+        """The run has ended. When this returns, all output is written or queued."""

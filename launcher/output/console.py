@@ -21,7 +21,7 @@ from launcher.text import did_you_mean, duration, shortened
 
 #: Colours of the tasks' labels; red is for failures.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
-#: Seconds between two looks at lines without an end.
+#: Seconds between two looks at unfinished lines.
 _LOOK = 0.5
 _ERASE = b"\r\x1b[K"
 #: States of tasks in the order of the live line, and the least seconds between two drawings of it.
@@ -29,7 +29,7 @@ _ORDER, _PAUSE = ("running", "starting", "stopping", "ended"), 0.1
 
 
 class Options(NamedTuple):
-    """How to show a job."""
+    """How the console shows a job."""
 
     stdout: int = 1
     stderr: int = 2
@@ -42,12 +42,12 @@ class Options(NamedTuple):
     quiet: bool = False
     #: The failure report has the last lines of the task.
     last_lines: bool = True
-    #: Whether something else covers the terminal now (tmux): notices wait.
+    #: Whether tmux covers the terminal now: notices wait.
     covered: Callable[[], bool] = lambda: False
 
 
 def wants_colour(is_tty: bool, environ: Mapping[str, str]) -> bool:
-    """Whether to use colours: ``NO_COLOR`` forbids, ``FORCE_COLOR`` and ``CLICOLOR_FORCE`` demand them."""
+    """Whether to use colours: not with ``NO_COLOR``, always with ``FORCE_COLOR`` and ``CLICOLOR_FORCE``."""
     if environ.get("NO_COLOR"):
         return False
     if any(environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
@@ -59,9 +59,9 @@ class Console:
     """The renderer for people.
 
     Args:
-        writer: what it writes to; the caller closes it.
+        writer: writes stdout and stderr; the caller closes it.
         options: how to show the job.
-        clock: seconds, the same as `tick` is given.
+        clock: the clock of the times that `tick` gets.
     """
 
     def __init__(
@@ -72,18 +72,18 @@ class Console:
         self._clock = clock
         self._cutters: dict[TaskId, LineCutter] = {}
         self._unfinished: dict[TaskId, LineCutter] = {}
-        #: When to look at these again.
+        #: When to look at the unfinished lines again.
         self._look_at = 0.0
         self._labels: dict[TaskId, str] = {}
         self._status: _StatusLine | None = None
         self._paths: RunPaths
-        #: The last notice, if no line was printed since.
+        #: The last notice, if no line was printed after it.
         self._last_notice = ""
         #: Notices that wait until the terminal is uncovered.
         self._kept: list[Tell] = []
 
     def begin(self, opening: Opening) -> None:
-        """Learn the labels; nothing is printed."""
+        """Make the labels of the tasks; print nothing."""
         self._paths = opening.paths
         hosts = {placed.task: placed.host.name for placed in opening.placement.tasks}
         self._labels = labels(hosts, list(hosts))
@@ -104,10 +104,10 @@ class Console:
             self._end(event.task)
 
     def tick(self, now: float) -> float | None:
-        """Show lines without an end, draw the live line."""
+        """Show unfinished lines, and draw the live line."""
         self._show_notices()
         if self._unfinished and self._writer.holds():
-            self._look_at = now + 4 * _LOOK  # launch holds the output: the task is not quiet
+            self._look_at = now + 4 * _LOOK  # launch holds the output, so the line may have an end
         if self._unfinished and now >= self._look_at:
             self._look_at = now + _LOOK
             self._print(b"".join(cutter.snapshot(now) for cutter in self._unfinished.values()))
@@ -118,7 +118,7 @@ class Console:
         return min(waits) if waits else None
 
     def close(self, report: Report) -> None:
-        """The last lines, why the job failed, the table."""
+        """Show the last lines, the failure report and the table."""
         self._show_notices()
         for task in list(self._cutters):
             self._end(task)
@@ -162,7 +162,7 @@ class Console:
         self._writer.write(self._options.stdout, lines)
 
     def _end(self, task: TaskId) -> None:
-        """The task prints no more."""
+        """The task is gone: show its last line."""
         self._unfinished.pop(task, None)
         cutter = self._cutters.pop(task, None)
         if cutter is not None:
@@ -185,7 +185,7 @@ class Console:
 class _StatusLine:
     """The live line at the bottom of a terminal: ``3 running, 1 starting, 2 ended · 12s``.
 
-    The writer that prints the lines draws it too, so that the two never mix.
+    The writer of the other lines draws it, so that they do not mix.
     """
 
     def __init__(self, writer: Writer, options: Options, placement: Placement, began: float) -> None:
@@ -210,13 +210,13 @@ class _StatusLine:
             self._states.update(dict.fromkeys(lost, "ended"))
 
     def erase(self) -> None:
-        """Make room for lines."""
+        """Erase it, before other lines are printed."""
         if self._drawn:
             self._writer.write(self._fd, _ERASE)
             self._drawn = ""
 
     def tick(self, now: float) -> float:
-        """Draw it if it is time; returns the seconds until the next call is needed."""
+        """Draw it when it is due. Returns the seconds until the next call is needed."""
         if now - self._drawn_at < _PAUSE:
             return self._drawn_at + _PAUSE - now
         states = list(self._states.values())
@@ -237,7 +237,7 @@ def parse_selection(text: str, placement: Placement, where: str = "--show") -> f
     """The tasks that ``worker,ps/0,worker/2-5`` selects: roles, tasks and ranges of tasks, in any mixture.
 
     Raises:
-        JobError: a name is no role and no task of this job; has all such names.
+        JobError: names that are neither a role nor a task of this job; all of them.
     """
     known: dict[str, list[TaskId]] = {}
     for placed in placement.tasks:
@@ -257,9 +257,9 @@ def parse_selection(text: str, placement: Placement, where: str = "--show") -> f
             near = did_you_mean(name.replace(":", "/"), names, f"expected one of {', '.join(known)}")
             last = f"{role}/{len(known[role]) - 1}" if role in known else ""
             expected = f"expected {role}/0 to {last}" if last else near
-            faults.append(Fault(where, f"no task is called {name!r}", expected))
+            faults.append(Fault(where, f"there is no task {name!r}", expected))
     if not chosen and not faults:
-        faults.append(Fault(where, f"{text!r} names no task", "expected, for example, worker,ps/0"))
+        faults.append(Fault(where, f"{text!r} names no task", "expected names, as in worker,ps/0"))
     if faults:
         raise JobError(faults)
     return frozenset(chosen)

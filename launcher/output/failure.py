@@ -1,4 +1,4 @@
-"""The failure report: the first task that failed, why, its last lines and its Python traceback."""
+"""The failure report: the first task that failed, the reason, its last lines and its Python traceback."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from launcher.report import Failure, Reason, Report, TaskReport, TaskState
 from launcher.runs.logs import tail
 from launcher.text import listed, printable, shortened
 
-#: Lines of the task that are shown; of a traceback those at its two ends; and tasks in a list.
+#: Number of last lines that are shown; of lines at the two ends of a traceback; of tasks in a list.
 _LAST = 20
 _TRACEBACK_ENDS = (15, 30)
 _LISTED = 10
 #: Characters of a line that are shown; the last line of a traceback is never cut.
 _LONGEST = 2000
-#: What Python writes before the stack of a thread when it gets SIGABRT.
+#: The line that Python prints on SIGABRT before the stack of a thread.
 _STACKS = b" (most recent call first):\n"
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -25,9 +25,9 @@ _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-#: Most other lines between the lines of a traceback (a log of another thread).
+#: Largest number of other lines between the lines of a traceback (the log of another thread).
 _MOST_FOREIGN = 10
-#: Lines of TensorFlow 2.4 to 2.21 at each start that do not explain a failure: a part of each.
+#: Parts of lines that TensorFlow 2.4 to 2.21 prints at each start, and that do not explain a failure.
 _NOTICES = (
     "All log messages before absl::InitializeLog() is called are written to STDERR",
     "oneDNN custom operations are on. You may see slightly different numerical results",
@@ -38,7 +38,7 @@ _NOTICES = (
     "factory: Attempting to register factory for plugin cu",
     "computation placer already registered. Please check linkage",
 )
-#: What a line of a known mistake matches, and the hint for it.
+#: Pattern of a line that shows a known mistake, and the hint for it.
 _HINTS = (
     (
         "ModuleNotFoundError: ",
@@ -50,12 +50,12 @@ _HINTS = (
     ),
     (
         "Address already in use",
-        "the task's port is held for it: a server binds it only if it sets SO_REUSEADDR (see docs/tasks.md)",
+        "launch holds the port of a task: a server binds it only with SO_REUSEADDR (see docs/tasks.md)",
     ),
     (
         r"Attempt to convert a value \(PerReplica:",
         "`model.fit` of Keras 3 can't do that: install tf_keras of TensorFlow's version, and launch with "
-        "-x TF_USE_LEGACY_KERAS=1 (`launch check` sees it beforehand)",
+        "-x TF_USE_LEGACY_KERAS=1 (`launch check` finds this)",
     ),
     (
         "arguments are required: .*--(ps_hosts|worker_hosts|job_name)|flag --(ps_hosts|job_name)=None: ",
@@ -63,13 +63,13 @@ _HINTS = (
     ),
     (
         "unrecognized arguments: .*--(ps_hosts|worker_hosts)",
-        "--flags added these: leave it out where the program does not define them",
+        "--flags added these: remove it if the program does not define them",
     ),
 )
 
 
 def failure_report(report: Report, paths: RunPaths, last_lines: bool = True) -> str:
-    """The text for the user, ended by a newline; empty if nothing failed.
+    """The failure report as text that ends with a newline; empty if nothing failed.
 
     Args:
         report: how the job ended.
@@ -85,7 +85,7 @@ def failure_report(report: Report, paths: RunPaths, last_lines: bool = True) -> 
 
 
 def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: bool) -> list[str]:
-    """The last lines of the task that failed, what to try, where its log is."""
+    """The last lines of the task that failed, hints, the path of its log."""
     hint = failure.hint
     if failure.task is None:
         if failure.reason is Reason.TIMEOUT:
@@ -104,13 +104,13 @@ def _about_task(report: Report, failure: Failure, paths: RunPaths, last_lines: b
     if not last_lines:
         return tips
     if not lines:
-        but = " but TensorFlow's notices" if printed else ""
+        but = " but TensorFlow's notices at its start" if printed else ""
         return [f"  it printed nothing{but}", *tips]
     return [*_last_lines(lines, block), *tips]
 
 
 def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
-    """The last lines, and before them the traceback unless they hold it."""
+    """The last lines; before them the traceback, unless it is among them."""
     shown = [shortened(line, _LONGEST) for line in lines]
     text: list[str] = []
     first = max(0, len(lines) - _LAST)
@@ -129,7 +129,7 @@ def _last_lines(lines: Sequence[str], block: range | None) -> list[str]:
 
 
 def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]:
-    """The other tasks that failed by themselves, not because launch stopped them."""
+    """The other tasks that failed, without those that launch stopped."""
     others = [
         task
         for task in report.tasks
@@ -167,7 +167,7 @@ def hints(lines: Sequence[str]) -> list[str]:
 
 
 def last_traceback(lines: Sequence[str]) -> range | None:
-    """The lines of the last complete Python traceback, with those that it is chained to."""
+    """The lines of the last complete Python traceback, with the tracebacks that are chained to it."""
     found: range | None = None
     for start, line in enumerate(lines):
         end = _traceback_end(lines, start) if _TRACEBACK in line else 0
@@ -177,7 +177,7 @@ def last_traceback(lines: Sequence[str]) -> range | None:
 
 
 def _traceback_end(lines: Sequence[str], start: int) -> int:
-    """The line after the exception: the first that is not indented and looks like one; 0 if there is none."""
+    """The number after that of the exception's line, the first that looks like one; 0: there is none."""
     foreign = 0
     for at, line in enumerate(lines[start + 1 :], start + 1):
         if line.startswith((" ", "\t")):

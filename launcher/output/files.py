@@ -20,22 +20,21 @@ from launcher.output.writer import Writer
 from launcher.report import Report
 from launcher.text import listed
 
-#: Files that are open at a time, and as a part of the limit for all descriptors; of more the one opened first
-#: is closed until it is needed again.
+#: Largest number of open files, and the same as a part of the limit for descriptors. To open one more file,
+#: the file that was opened first is closed.
 _MOST_OPEN, _PART = 256, 4
-# A run's folder may lie in another user's folder: a link or a pipe could be put in the place of our files.
+# The folder of a run may be in a folder of another user, who could put a link or a pipe in place of a file.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Files:
-    """Writes the run's folder. Unbuffered: what a task has printed is there, also if launch is killed.
+    """Writes the files of a run, without buffers, so that they are complete if launch is killed.
 
-    A file that can't be written (full disk) gets nothing more, so that it has no gap; the job goes on.
+    A file that can't be written (full disk) gets no more data, so that it has no gap; the job continues.
 
     Args:
-        warn: called once when a file can't be written, urgently if it is the report; and at the end with the
-            logs that are not complete.
+        warn: gets a message for the first file that can't be written, and at the end one that names all.
         clock: seconds since the epoch, for notices in ``events.jsonl``.
     """
 
@@ -44,7 +43,7 @@ class Files:
         self._clock = clock
         self._paths: RunPaths
         self._most_open = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART)
-        #: Open files by path, the one opened first first.
+        #: Open files by path, in the order in which they were opened.
         self._fds: dict[str, int] = {}
         #: Lines for ``events.jsonl`` since the last tick.
         self._events: list[bytes] = []
@@ -54,15 +53,15 @@ class Files:
         self.unwritten = False
 
     def begin(self, opening: Opening) -> None:
-        """Create every file: a program that follows a log need not wait for its first line."""
+        """Create every file, so that other programs can open a log before its first line."""
         self._paths = paths = opening.paths
-        with contextlib.suppress(OSError):  # creating the first file fails with the same reason
+        with contextlib.suppress(OSError):  # creating the first file fails for the same reason
             os.makedirs(paths.logs, exist_ok=True)
         for path in (paths.events, *(paths.log(placed.task) for placed in opening.placement.tasks)):
             self._append(path, b"", _APPEND | os.O_CREAT | os.O_EXCL)
 
     def on(self, event: Shown) -> None:
-        """Output goes to its task's log, everything else to ``events.jsonl``."""
+        """Append output to its task's log, any other event to ``events.jsonl``."""
         if isinstance(event, TaskOutput):
             self._append(self._paths.log(event.task), event.data)
             return
@@ -91,7 +90,7 @@ class Files:
             self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))
 
     def _append(self, path: str, data: bytes, flags: int = _APPEND) -> None:
-        """Append to a file. Without O_CREAT: a log that was deleted must not seem to begin anew."""
+        """Append to a file. The default flags have no O_CREAT: a log that was deleted is not created again."""
         if path in self._broken:
             return
         try:
@@ -108,18 +107,18 @@ class Files:
             self._broken.append(path)
             self._close(path)
             if len(self._broken) == 1:
-                self._warn(Tell(f"{path} can't be written: {error.strerror}; it ends here, the job goes on"))
+                self._warn(Tell(f"{path} can't be written: {error.strerror}; it ends here, the job runs on"))
 
     def _close(self, path: str) -> None:
         if path in self._fds:
-            with contextlib.suppress(OSError):  # NFS reports a full disk only now; the data counts as written
+            with contextlib.suppress(OSError):  # NFS may report a full disk now
                 os.close(self._fds.pop(path))
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file of a run, whole or not at all, readable by this user only.
+    """Write a JSON file of a run, complete or not at all, readable by this user only.
 
-    A file or link in its place is replaced, not followed.
+    A file or a link in its place is replaced.
 
     Raises:
         OSError: it can't be written; what was there before is unchanged.
@@ -128,9 +127,9 @@ def write_json(path: str, value: Mapping[str, Any]) -> None:
 
 
 def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file that the user has named, with the permissions of the umask; a link is followed.
+    """Write a JSON file that the user has named, with the permissions of the umask; follow a link.
 
-    A regular file is there whole or not at all. Into a pipe it is written as far as a reader is there.
+    A regular file is written completely or not at all.
 
     Raises:
         OSError: it can't be written; what was there before is unchanged. A pipe has no reader.
@@ -146,7 +145,7 @@ def write_json_for_user(path: str, value: Mapping[str, Any]) -> None:
 
 
 def _write_to_pipe(path: str, data: bytes) -> None:
-    """Write to a pipe or device that may have no reader, or one that does not read."""
+    """Write to a pipe or device, within a time limit."""
     fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     writer = Writer()
     try:
@@ -163,7 +162,7 @@ def _write_to_pipe(path: str, data: bytes) -> None:
 def _json(value: Mapping[str, Any]) -> Iterator[str]:
     """An object as JSON, in pieces: a line for each field, and for each item of a list.
 
-    A field that is an iterator of records is never in memory as a whole.
+    The items of an iterator are made one at a time.
     """
     separator = "{"
     for name, field in sorted(value.items()):
@@ -186,7 +185,7 @@ _compact = json.JSONEncoder(ensure_ascii=False).encode
 def _replace(path: str, pieces: Iterable[str], mode: int) -> None:
     new = f"{path}.{os.getpid()}.new"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(new)  # of a launch that was killed
+        os.unlink(new)  # of a process with the same pid that was killed
     try:
         with open(os.open(new, _NEW, mode), "w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(pieces)

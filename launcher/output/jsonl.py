@@ -16,14 +16,14 @@ from launcher.output.lines import whole_characters
 from launcher.output.writer import Writer
 from launcher.report import Report
 
-#: More bytes of a line than this do not wait for its end: they come in an object with ``"more": true``.
+#: A part of a line with more bytes does not wait for its end: it is an object with ``"more": true``.
 _LIMIT = 1 << 20
 #: Seconds between two attempts to write to a full pipe of ``--events-fd``.
 _RETRY = 0.05
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
-    """The report field by field: an enum is its value, a record an object, a tuple a list."""
+    """The report as a dict: an enum becomes its value, a record a dict, a tuple a list."""
     return _record(report)
 
 
@@ -50,10 +50,10 @@ def _value(value: Any) -> Any:
 
 
 class Jsonl:
-    """The renderer for programs. Nothing is folded or left out.
+    """The renderer for programs: all events and all output.
 
     Args:
-        writer: what it writes to; give it ``notice=skipped_notice``.
+        writer: writes the lines; its ``notice`` is `skipped_notice`.
         fd: the descriptor.
         clock: seconds since the epoch, for notices.
     """
@@ -62,14 +62,14 @@ class Jsonl:
         self._writer = writer
         self._fd = fd
         self._clock = clock
-        #: The start of each task's last line.
+        #: The unfinished line of each task.
         self._rests: dict[TaskId, bytearray] = {}
 
     def begin(self, opening: Opening) -> None:
-        """Nothing is known that no event has."""
+        """Write nothing: events have all information."""
 
     def on(self, event: Shown) -> None:
-        """One line for each event; output by whole lines."""
+        """Write a line for each event, and for each line of output."""
         if isinstance(event, events.TaskOutput):
             self._output(event.task, event.data)
             return
@@ -78,11 +78,11 @@ class Jsonl:
         self._write(event_as_dict(event, self._clock()))
 
     def tick(self, now: float) -> float | None:
-        """Nothing waits here."""
+        """Write nothing: events were written when they happened."""
         return None
 
     def close(self, report: Report) -> None:
-        """Lines without an end, then the report."""
+        """Write unfinished lines, then the report."""
         for task in list(self._rests):
             self._end(task)
         self._write({"event": "Report", **report_as_dict(report)}, urgent=True)
@@ -127,7 +127,7 @@ class EventPipe(Jsonl):
         os.set_inheritable(fd, False)
 
     def begin(self, opening: Opening) -> None:
-        """Name the run."""
+        """Write the first line, with the name and the folder of the run."""
         root = opening.paths.root
         self._write({"event": "Opened", "at": opening.started_at, "job": opening.job, "run_dir": root})
 
@@ -137,18 +137,18 @@ class EventPipe(Jsonl):
             super().on(event)
 
     def tick(self, now: float) -> float | None:
-        """Write what waits for the reader."""
+        """Write the lines that wait for the reader."""
         self._writer.flush()
         return _RETRY if self._writer.blocked() else None
 
     def close(self, report: Report) -> None:
-        """Write the report; wait for the reader as long as it reads."""
+        """Write the report, wait for the reader within the limits of the writer, close the pipe."""
         super().close(report)
         self._writer.close()
 
 
 def skipped_notice(lines: int, size: int) -> bytes:
-    """What stands where lines were dropped because the reader was too slow."""
+    """The line in place of lines that were dropped because the reader was too slow."""
     return f"{json.dumps({'event': 'Skipped', 'lines': lines, 'bytes': size})}\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""Turns the raw bytes of a task, cut anywhere, into whole prefixed lines without terminal control."""
+"""Converts the raw output of a task, cut anywhere, to lines with a prefix, without control sequences."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import re
 
 from launcher.job import TaskId
 
-#: Seconds without output after which the start of a line is shown without its end, and until the first state
-#: of a line that a task keeps rewriting is; the time between two states doubles, up to the second number.
+#: Seconds until an unfinished line is shown: without further output; or, if the task rewrites it, in its
+#: first state. The time between two states doubles, up to the second number.
 _QUIET, _LONGEST_WAIT = 2.0, 60.0
 _NEVER = float("inf")
-#: Labels are padded to the longest one, up to this many characters.
+#: Labels are padded to the longest one, up to this number of characters.
 _LABEL_WIDTH = 40
 RESET = "\x1b[0m"
 _CONTROLS = bytes(code for code in range(32) if code not in (9, 10)) + b"\x7f"
 _REWRITE = re.compile(rb"\r|\x08+")
 _CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]{0,4096}(?:\x07|\x1b\\|\x9c)"
-#: ``sgr`` is a colour; the rest moves the cursor, sets titles, rings, or is not text.
+#: ``sgr`` is a colour; other matches are control characters and sequences.
 _NOT_TEXT = re.compile(
     rf"(?P<sgr>\x1b\[[0-9;:]*m)|{_CSI}|{_STRING}|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
@@ -45,9 +45,9 @@ def strip_controls(text: str, keep_colours: bool = False) -> str:
 
 
 def has_controls(data: bytes) -> bool:
-    """Whether UTF-8 text holds control characters other than tab and newline.
+    """Whether UTF-8 text contains control characters other than tab and newline.
 
-    One memchr for each: ten times as fast as a regular expression.
+    It calls memchr for each of them, which is ten times as fast as a regular expression.
     """
     for code in _CONTROLS:
         if code in data:
@@ -56,17 +56,17 @@ def has_controls(data: bytes) -> bool:
 
 
 class LineCutter:
-    r"""The lines of one task.
+    r"""Cuts the output of one task into lines.
 
     Plain text passes at the speed of ``memchr`` and ``replace``. Of a line that is rewritten with ``\r`` or
-    backspaces the text after the last of them is shown. Lines up to ``limit`` do not depend on where the
+    backspaces the text after the last of them is shown. Lines up to ``limit`` are the same wherever the
     bytes are cut.
 
     Args:
-        prefix: starts each line.
-        continued_prefix: starts the later parts of a line whose start was shown before its end came.
-        keep_colours: keep colour sequences; each line is reset at its end.
-        limit: bytes of a line that wait for its newline; then its start is shown.
+        prefix: of each line.
+        continued_prefix: of the later parts of a line whose start was shown before its end came.
+        keep_colours: keep colour sequences; colours are reset at the end of each line.
+        limit: bytes of a line that wait for its newline; of a longer line the start is shown.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class LineCutter:
         self._rest: list[bytes] = []
         self._size = 0
         self._rewriting = False
-        #: The start of this line was shown, and is not in the rest any more.
+        #: The start of this line was shown, and is not in ``_rest`` any more.
         self._continued = False
         #: The state of a rewritten line that was shown last.
         self._shown = ""
-        #: When to show the line before its end; seconds from one state of a rewritten line to the next.
+        #: When to show the line before its end; seconds between two states of a rewritten line.
         self._due, self._wait = _NEVER, _QUIET
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is a part of a line to show before its end: ask for a `snapshot` soon."""
+        """Whether a part of a line waits to be shown by `snapshot`."""
         return self._due < _NEVER
 
     def feed(self, data: bytes, now: float) -> bytes:
@@ -113,7 +113,7 @@ class LineCutter:
         return out
 
     def snapshot(self, now: float) -> bytes:
-        """What to show of a line before its end: its state if it is rewritten, its start after some quiet."""
+        """The part of an unfinished line that is due: the state of a rewritten line, the start of another."""
         if now < self._due:
             return b""
         line = b"".join(self._rest)
@@ -129,14 +129,14 @@ class LineCutter:
         return self._line(text, whole=True) if new else b""
 
     def end(self) -> bytes:
-        """The task prints no more: the rest of its last line."""
+        """The rest of the last line, when the task prints no more."""
         rest = b"".join(self._rest)
         shown = self._finish(rest) if rest else b""
         self._begin_line()
         return shown
 
     def _lines(self, block: bytes) -> bytes:
-        """Lines that end in this block; the start of the first one may have been shown."""
+        """The lines that end in this block; the start of the first one may have been shown."""
         first = b""
         if self._continued or self._shown:
             line, _, block = block.partition(b"\n")
@@ -157,7 +157,7 @@ class LineCutter:
         return first + b"%b%b\n" % (prefix, block[:-1].replace(b"\n", b"\n" + prefix)) if block else first
 
     def _finish(self, line: bytes) -> bytes:
-        """A line up to its end, or what is left of it."""
+        """A line up to its end, without a part that was shown."""
         line = line.rstrip(b"\r")
         rewritten = b"\r" in line or b"\b" in line
         text = self._state(line) if rewritten else self._text(line)
@@ -166,7 +166,7 @@ class LineCutter:
         return self._line(text, whole=rewritten)
 
     def _shorten(self) -> bytes:
-        """Show the start of an overlong line; of a rewritten one keep only its state."""
+        """The start of a line above the limit; of a rewritten line keep only its state."""
         line = b"".join(self._rest)
         if self._rewriting:
             line = self._state(line).encode()
@@ -177,7 +177,7 @@ class LineCutter:
         return self._start(line, whole_characters(line.rstrip(b"\r")))  # these may belong to the newline
 
     def _start(self, line: bytes, end: int) -> bytes:
-        """Show the start of a line before its end comes."""
+        """The start of an unfinished line, to be shown now."""
         part = line[:end]
         if has_controls(part) or not part.isascii():
             part = _closed(self._text(part)).encode()
@@ -186,7 +186,7 @@ class LineCutter:
         return b"%b%b\n" % (prefix, part) if part else b""
 
     def _state(self, line: bytes) -> str:
-        """The text that a rewritten line shows: what follows the last rewriting and can be seen."""
+        """The state of a rewritten line: the last visible text between rewritings."""
         texts = (self._text(segment) for segment in reversed(_REWRITE.split(line)))
         return next(filter(_is_visible, texts), "")
 
@@ -199,11 +199,11 @@ class LineCutter:
 
 
 def clean_lines(data: bytes, cut: bool) -> list[str]:
-    """Output as lines without terminal control, without blank lines at its end.
+    """Output as lines without control sequences, without blank lines at its end.
 
     Args:
         data: raw bytes.
-        cut: there was more before them, so the first line is not whole.
+        cut: whether the output is longer, so that the first line is incomplete and left out.
     """
     cutter = LineCutter(b"", b"")
     text = (cutter.feed(data, 0.0) + cutter.end()).decode("utf-8", "replace").rstrip()
@@ -212,7 +212,7 @@ def clean_lines(data: bytes, cut: bool) -> list[str]:
 
 
 def whole_characters(data: bytes | bytearray) -> int:
-    """The length of the data without a UTF-8 character that is cut at its end."""
+    """The length of the data without an incomplete UTF-8 character at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data[-4:])
     return len(data) - len(decoder.getstate()[0])
@@ -223,6 +223,6 @@ def _is_visible(text: str) -> bool:
 
 
 def _closed(line: str) -> str:
-    """The line, with a reset at its end if a colour is on: the next line is another task's."""
+    """The line, with a reset at its end if a colour is set: the next line may be of another task."""
     last = line.rfind("\x1b")
     return line if last < 0 or line.startswith((RESET, "\x1b[m"), last) else line + RESET

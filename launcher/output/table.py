@@ -1,4 +1,4 @@
-"""The result table: a row a task, and one line for the job."""
+"""The result table: a row for each task, and a line for the job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from launcher.report import Reason, Report, TaskReport, TaskState
 from launcher.text import byte_size, counted, duration, printable, signal_name
 
 HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM"]
-#: Columns of numbers.
+#: Columns of numbers, aligned to the right.
 _RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM")
-#: Up to this number of tasks each has a row. Of more, those that ended as expected are only counted.
+#: Up to this number of tasks each has a row. In larger jobs, tasks that ended as expected are only counted.
 MANY = 40
 _EXPECTED = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
 _BAD, _GOOD = "1;31", "1;32"
@@ -23,7 +23,7 @@ _COLOURS = {
 
 
 def result_table(report: Report, colour: bool = False) -> str:
-    """Table, where the run's folder is, and the verdict, as aligned text.
+    """The table, the path of the run's folder, and the verdict, as text.
 
     Args:
         report: how the job ended.
@@ -38,7 +38,7 @@ def result_table(report: Report, colour: bool = False) -> str:
 
 
 def verdict(report: Report) -> str:
-    """``job JOB: ok in 12s``, or how it ended in a few words: the failure report has the reason."""
+    """``job JOB: ok in 12s``, or how it ended, without the reason, which the failure report has."""
     took = duration(report.ended_at - report.started_at)
     failure, code = report.failure, f"exit code {report.exit_code}"
     if failure is None:
@@ -55,7 +55,7 @@ def verdict(report: Report) -> str:
 
 
 def _tasks_to_show(report: Report) -> tuple[list[TaskReport], list[str]]:
-    """The tasks that have a row, and sentences about the others."""
+    """The tasks that have a row, and lines about groups of other tasks."""
     if len(report.tasks) <= MANY:
         return list(report.tasks), []
     first = report.failure.task if report.failure else None
@@ -80,7 +80,7 @@ def _group(role: str, state: TaskState, group: list[TaskReport]) -> str:
 
 
 def _aligned(report: Report, tasks: list[TaskReport], colour: bool) -> list[str]:
-    """Head and rows in columns, as wide as they need to be; nothing if there are no rows."""
+    """The lines of the table; none if there are no tasks."""
     if not tasks:
         return []
     rows = [_row(task) for task in tasks]
@@ -112,7 +112,7 @@ def _row(task: TaskReport) -> list[str]:
 
 
 def _exit(task: TaskReport) -> str:
-    """``0``, ``7``, ``SIGKILL (9)``; ``SIGTERM`` alone if the signal was ours; ``-`` if it is not known."""
+    """``0``, ``7``, ``SIGKILL (9)``; ``SIGTERM`` if launch sent it; ``-`` if the end is not known."""
     code, signal = task.status
     if code is not None:
         return str(code)

@@ -1,8 +1,8 @@
-"""``--tmux``: a tmux session with one pane a task, as users open terminals by hand.
+"""``--tmux``: a tmux session with a pane for each task.
 
-A pane only shows the task's log (``tail -F``), so the task runs and ends like any other. Closing the session
-ends the job. The tmux server belongs to the run (its socket is named after the job) and can't outlive it:
-every pane ends with the launcher (``tail --pid``), and a server without panes ends.
+A pane shows the task's log (``tail -F``); tmux has no effect on the task. Closing the session ends the job.
+The tmux server belongs to the run (its socket has the name of the job) and can't outlive it: every pane ends
+with the launcher (``tail --pid``), and a server without panes ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from launcher.text import signal_name
 
 #: Panes of a window; more tasks get more windows.
 PANES = 9
-#: Seconds a tmux command may take, and between two looks at whether the session is still there.
+#: Seconds that a tmux command may take; between two looks at whether the session has ended.
 _LIMIT, _LOOK = 5.0, 0.2
 _NEW_SESSION = ["new-session", "-d", "-s", "launch", "-x", "200", "-y", "50"]
 _SETTINGS = (
@@ -43,28 +43,28 @@ class Tmux:
     Args:
         job: the job's id.
         attach: show the session in this terminal now; else a notice has the command for it.
-        asked: whether a signal has asked the launch to end.
+        interrupted: whether a signal asks the launch to end.
 
     Raises:
         LaunchError: tmux is not installed.
     """
 
-    def __init__(self, job: str, attach: bool, asked: Callable[[], bool]) -> None:
+    def __init__(self, job: str, attach: bool, interrupted: Callable[[], bool]) -> None:
         program = shutil.which("tmux")
         if program is None:
             raise LaunchError("--tmux needs tmux, which is not installed (Debian: apt-get install tmux)")
         self._command = [program, "-L", f"launch-{job}"]
         self.how_to_attach = f"tmux -L launch-{job} attach"
         self._attach = attach
-        self._asked = asked
+        self._interrupted = interrupted
         self._panes: dict[TaskId, str] = {}
         self._socket = ""
-        #: The server's process, to see its end, and to end one that does not answer.
+        #: The server's process, to notice its end, and to kill a server that does not answer.
         self._pidfd = -1
         #: The client in this terminal.
         self._client: subprocess.Popen[bytes] | None = None
         self._over = False
-        #: The server does not answer: it is asked nothing more.
+        #: The server does not answer: it gets no more commands.
         self._stuck = False
 
     @property
@@ -73,7 +73,7 @@ class Tmux:
         return self._client is not None and self._client.poll() is None
 
     def begin(self, opening: Opening) -> None:
-        """Open the session: every log exists by now.
+        """Open the session; every log exists by now.
 
         Raises:
             LaunchError: tmux can't be started.
@@ -99,7 +99,7 @@ class Tmux:
         pid, _, self._socket = found.partition(" ")
         with suppress(OSError, ValueError):  # the session was closed meanwhile
             self._pidfd = os.pidfd_open(int(pid))
-        # Ctrl-C means what it means without tmux: once orderly, twice at once.
+        # Ctrl-C interrupts the launcher, as without tmux.
         self._run("bind", "-n", "C-c", "run-shell", "-b", f"kill -INT {os.getpid()}")
         if self._attach:
             self._client = subprocess.Popen([*self._command, "attach"])
@@ -117,15 +117,15 @@ class Tmux:
             self._title(event.task, "stopping")
 
     def tick(self, now: float) -> float | None:
-        """Look again soon whether the session is still there."""
+        """Ask for the next look at whether the session has ended."""
         return None if self._over else _LOOK
 
     def close(self, report: Report) -> None:
-        """Keep the session open while the user looks at it; nothing of it is left when this returns."""
+        """Show the end of the job until the user leaves the session; then end the server."""
         interrupted = report.failure is not None and report.failure.reason is Reason.INTERRUPTED
         if self.attached and not interrupted and not self._stuck:
             self._show_end(report)
-            while self.attached and not self._asked():
+            while self.attached and not self._interrupted():
                 time.sleep(_LOOK)
         self._run("kill-server")
         if self._pidfd >= 0:
@@ -139,11 +139,11 @@ class Tmux:
                 self._client.kill()
                 self._client.wait()
         if os.path.basename(self._socket).startswith("launch-"):
-            with suppress(OSError):  # tmux has removed it
+            with suppress(OSError):  # tmux has removed its socket
                 os.unlink(self._socket)
 
-    def stop_wanted(self) -> events.StopAsked | None:
-        """A closed session means that the job is to end."""
+    def stop_asked(self) -> events.StopAsked | None:
+        """A request to end the job, once, when the session is closed."""
         if self._over or not self._panes or not self._has_ended():
             return None
         self._over = True

@@ -1,4 +1,4 @@
-"""Writes to stdout and stderr in order, and never waits for a slow reader while the job runs."""
+"""Writes to stdout and stderr, without waiting for slow readers while the job runs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from collections import deque
 from collections.abc import Callable, Collection
 from itertools import islice
 
-#: A pipe takes this many bytes as a whole or not at all.
+#: Bytes that a pipe takes completely or not at all.
 _PIPE_BUF = 4096
-#: Queued chunks go in one ``writev``: at most so many, and at once when there are so many bytes.
+#: Largest number of chunks in one ``writev``; bytes in a queue that are written without waiting for `flush`.
 _CHUNKS, _JOINED = 64, 1 << 18
-#: A queue of this many times its capacity drops lines: its producer ignores `Writer.holds`.
-_FAR_TOO_MUCH = 16
-#: Seconds that a job that is done waits for a slow reader before it drops lines. Agents have more time to end
-#: their tasks and to close.
+#: A queue drops lines at this multiple of its capacity, if its producer ignores `Writer.holds`.
+_DROP_FACTOR = 16
+#: Seconds that a job that is done waits for a slow reader before lines are dropped; less than agents have to
+#: end their tasks and to close.
 _DONE_LIMIT = 10.0
-#: Seconds between two questions of `Writer.finish` whether the user wants the end now.
+#: Seconds between two questions of `Writer.finish` whether a signal asks for the end.
 _LOOK = 0.05
 
 
 class Writer:
-    """A bounded queue for each file, for one thread, which calls `flush` at the end of each turn of its loop.
+    """A bounded queue for each file. One thread uses it.
 
-    It also calls `flush` when a `blocked` file is writable.
-
-    While `holds` is true the agents keep the output of tasks, so that no line is lost. At the end of a job
-    that failed a full queue drops lines, and a notice has their number.
+    The thread calls `flush` at the end of each turn of its loop, and when a `blocked` file is writable. While
+    `holds` is true the agents keep the output of tasks, so that no line is lost. At the end of a job that
+    failed a full queue drops lines, and a notice has their number.
 
     Args:
         logs: the folder of the complete output, for the notice; empty if there is none.
@@ -37,24 +36,24 @@ class Writer:
         capacity: bytes that may wait for one reader.
     """
 
-    #: Seconds of `finish`: in all, without progress, in all after a failure, for urgent lines then.
-    TOTAL, IDLE, HURRIED, URGENT = 30.0, 2.0, 1.0, 1.0
+    #: Limits of `finish` in seconds: in total, without progress, in total after a failure, for urgent lines.
+    TOTAL, IDLE, FAILED, URGENT = 30.0, 2.0, 1.0, 1.0
 
     def __init__(
         self, logs: str = "", notice: Callable[[int, int], bytes] | None = None, capacity: int = 4 << 20
     ) -> None:
         self._notice = notice or (lambda lines, size: _notice(lines, size, logs))
         self._capacity = capacity
-        #: A queue of so many bytes drops lines; lower when the end of a job does not wait; 0: all is dropped.
-        self._limit = _FAR_TOO_MUCH * capacity
-        #: By device and inode: two descriptors of one file share a queue.
+        #: Bytes at which a queue drops lines; lower when the end of a job does not wait; 0: all are dropped.
+        self._limit = _DROP_FACTOR * capacity
+        #: By device and inode, so that two descriptors of one file share a queue.
         self._files: dict[object, _File] = {}
         self._of_fd: dict[int, _File] = {}
         self._full = False
         self._ending_since: float | None = None
 
     def write(self, fd: int, data: bytes, urgent: bool = False) -> None:
-        """Queue whole lines until `flush`. Urgent lines (few: a report, a warning) are never dropped."""
+        """Queue complete lines until `flush`. Urgent lines (a report, a warning) are never dropped."""
         file = self._of_fd.get(fd) or self._open(fd)
         if not data or file.error is not None:
             return
@@ -68,7 +67,7 @@ class Writer:
             file.send()
 
     def flush(self) -> None:
-        """Write what the readers take now."""
+        """Write as much as the readers take now."""
         for file in self._files.values():
             file.send()
 
@@ -77,16 +76,16 @@ class Writer:
         return [file.fd for file in self._files.values() if file.blocked]
 
     def broken(self, fd: int) -> OSError | None:
-        """Why this descriptor can't be written to any more; ``BrokenPipeError``: its reader is gone."""
+        """The error that ended writing to this descriptor; ``BrokenPipeError``: its reader has gone."""
         file = self._of_fd.get(fd)
         return file.error if file else None
 
     def holds(self, ending: bool = False, failed: bool = False) -> bool:
-        """Whether the agents have to keep the output of tasks, because too much waits for a reader.
+        """Whether the agents must keep the output of tasks, because too much waits for a reader.
 
         Args:
-            ending: the job is being ended.
-            failed: it failed, so its end does not wait for output.
+            ending: whether the job is being stopped.
+            failed: whether it failed, so that its end does not wait for output.
         """
         if ending:
             self._ending_since = self._ending_since or time.monotonic()
@@ -96,19 +95,19 @@ class Writer:
         self._full = any(file.size >= enough for file in self._files.values())
         return self._full and self._limit > self._capacity
 
-    def finish(self, asked: Callable[[], bool] = lambda: False) -> bool:
+    def finish(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait a bounded time until all is written; then drop all but urgent lines and wait for these.
 
         Args:
-            asked: whether the user wants the end now.
+            interrupted: whether a signal asks for the end now.
 
         Returns:
-            Whether all was written, or never can be.
+            Whether all was written, except to files with an error.
         """
         if self._limit:
             for file in self._files.values():
                 file.add_notice()
-            if self._wait(self.TOTAL if self._limit > self._capacity else self.HURRIED, asked):
+            if self._wait(self.TOTAL if self._limit > self._capacity else self.FAILED, interrupted):
                 return True
             self._limit = 0
             for file in self._files.values():
@@ -117,14 +116,14 @@ class Writer:
         return False
 
     def close(self) -> bool:
-        """`finish`, then close the descriptors that are ours."""
+        """Call `finish`, then close the descriptors that this writer has opened."""
         done = self.finish()
         for file in self._files.values():
             file.close()
         return done
 
-    def _wait(self, total: float, asked: Callable[[], bool]) -> bool:
-        """Write until nothing waits. Returns whether nothing does."""
+    def _wait(self, total: float, interrupted: Callable[[], bool]) -> bool:
+        """Write within the limits. Returns whether nothing waits any more."""
         began = progressed = time.monotonic()
         while True:
             before = sum(file.size for file in self._files.values())
@@ -134,7 +133,7 @@ class Writer:
                 return True
             now = time.monotonic()
             progressed = now if left < before else progressed
-            if now - began >= total or now - progressed >= self.IDLE or asked():
+            if now - began >= total or now - progressed >= self.IDLE or interrupted():
                 return False
             poll = select.poll()
             for fd in self.blocked():
@@ -153,29 +152,29 @@ class Writer:
 
 
 class _File:
-    """What waits for the reader of one file."""
+    """The queue of one file."""
 
     def __init__(self, fd: int, notice: Callable[[int, int], bytes]) -> None:
         self._notice = notice
         self.size = 0
         self.error: OSError | None = None
-        #: The reader does not take all that waits.
+        #: The reader does not take all data now.
         self.blocked = False
         self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
         self._dropped_lines = self._dropped_bytes = 0
-        #: The last byte written is within a line.
-        self._torn = False
+        #: The last written byte is not the end of a line.
+        self._within_line = False
         self._given = self.fd = fd
-        #: Writing may block: ask first, and write little.
-        self._asks = False
+        #: Writing may block: poll before each write, and write little.
+        self._polls = False
         try:
             mode = os.fstat(fd).st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd):
-                # O_NONBLOCK on the given descriptor would hold for all processes that share it (the shell).
-                self._asks = True
+                # O_NONBLOCK on the given descriptor would affect all processes that share it (the shell).
+                self._polls = True
                 self.fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-                self._asks = False
-        except OSError:  # closed (the first write reports it), a socket, or another user's
+                self._polls = False
+        except OSError:  # closed (the first write reports it), a socket, or a pipe of another user
             pass
 
     def add(self, data: bytes, urgent: bool) -> None:
@@ -184,21 +183,21 @@ class _File:
         self.size += len(data)
 
     def drop(self, data: bytes) -> None:
-        """Count lines that are not shown."""
+        """Drop lines, and count them for the notice."""
         self._dropped_lines += data.count(b"\n")
         self._dropped_bytes += len(data)
 
     def add_notice(self) -> None:
-        """Queue a line with the numbers of dropped lines and bytes, if there are any."""
+        """Queue the notice with the numbers of dropped lines and bytes, if there are any."""
         if self._dropped_lines and self.error is None:
             self.add(self._notice(self._dropped_lines, self._dropped_bytes), urgent=True)
             self._dropped_lines = self._dropped_bytes = 0
 
     def drop_waiting(self) -> None:
-        """Drop all but urgent lines, and the rest of a line that was begun."""
+        """Drop all lines but urgent ones and a line whose beginning was written."""
         waiting, self._queue, self.size = self._queue, deque(), 0
         lines = [(bytes(data), urgent) for data, urgent in waiting]
-        if lines and self._torn and not lines[0][1]:
+        if lines and self._within_line and not lines[0][1]:
             line, newline, rest = lines[0][0].partition(b"\n")
             self.add(line + newline, urgent=True)
             lines[0] = (rest, False)
@@ -211,14 +210,14 @@ class _File:
                 self.add(data, urgent)
 
     def send(self) -> None:
-        """Write what the reader takes now; to a slow one whole lines, as it may stop for good."""
+        """Write as much as the reader takes now; to a slow one complete lines, as it may never read again."""
         try:
             while self._queue:
                 pieces = [data for data, _ in islice(self._queue, _CHUNKS)]
-                if self.blocked or self._asks:
+                if self.blocked or self._polls:
                     head = bytes(pieces[0][:_PIPE_BUF])
                     pieces = [head[: head.rfind(b"\n") + 1] or head]
-                if self._asks and not _is_writable(self.fd):
+                if self._polls and not _is_writable(self.fd):
                     raise BlockingIOError
                 sent = os.writev(self.fd, pieces)
                 self.blocked = self.blocked or sent < sum(map(len, pieces))
@@ -231,18 +230,18 @@ class _File:
             self._queue.clear()
 
     def _remove(self, size: int) -> None:
-        """So many bytes are written."""
+        """Remove bytes that were written from the queue."""
         self.size -= size
         while size:
             data, urgent = self._queue.popleft()
             done = min(size, len(data))
-            self._torn = data[done - 1] != ord("\n")
+            self._within_line = data[done - 1] != ord("\n")
             if done < len(data):
                 self._queue.appendleft((memoryview(data)[done:], urgent))
             size -= done
 
     def close(self) -> None:
-        """Close the description that is ours."""
+        """Close the descriptor if this object has opened it."""
         if self.fd != self._given:
             os.close(self.fd)
             self.fd = self._given

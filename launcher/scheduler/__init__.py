@@ -1,7 +1,7 @@
-"""Scheduler: job and hosts in, plan out. Pure: nothing here asks the machine anything.
+"""Scheduler: job and hosts -> plan. Pure: it does not look at the machine.
 
-Two steps, because ports are reserved between them: `placement.place` gives each task a host, the agents then
-hold a port for each task, and `plan.make_plan` makes the commands and environments that name those ports.
+There are two steps: `placement.place` gives each task a host; when the agents hold a port for each task,
+`plan.make_plan` makes the commands and environments.
 
 This module imports nothing, because agents import `cluster_spec` from this package.
 """

@@ -1,4 +1,4 @@
-"""The search for a host for each task, the most restricted roles first, and the GPUs of each task."""
+"""Assigns tasks to hosts, the most restricted roles first; and GPUs to tasks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from heapq import heapify, heappop, heapreplace
 from launcher.job import Host, Placed, Placement, Role, TaskId
 from launcher.text import counted, listed
 
-#: How well a host suits a task: the smallest wins; the last number is the host's ``order``.
+#: How well a host suits a task: the smallest rank is best; the last number is the host's ``order``.
 Rank = tuple[int, int, int, int, int]
 
 
 def slots_of(host: Host) -> tuple[int, int | None]:
-    """The number of tasks a host takes before others are used, and in all (``None``: no limit).
+    """The number of tasks that a host takes before others are used, and its limit (``None``: no limit).
 
-    The words are Open MPI's (``man mpirun``, "Hostfiles": ``slots=2 max_slots=4``). ``slots`` alone
-    is a hard limit, ``max_slots`` says how far a host may be filled beyond it. A host with neither
-    counts as one slot without a limit, so that a single machine takes every task.
+    The names are those of Open MPI (``man mpirun``, "Hostfiles": ``slots=2 max_slots=4``). ``slots`` alone is
+    also the limit; ``max_slots`` is a higher one. A host with neither has one slot and no limit, so that a
+    single machine takes every task.
     """
     if host.slots is None:
         slots, limit = 1, host.max_slots
@@ -27,7 +27,7 @@ def slots_of(host: Host) -> tuple[int, int | None]:
 
 
 class HostCapacity:
-    """One host and the number of tasks assigned to it so far; `allocate_gpus` gives out ids."""
+    """One host, and the tasks and the number of GPUs that are assigned so far."""
 
     __slots__ = ("host", "order", "slots", "limit", "gpus_left", "roles", "tasks")
 
@@ -57,9 +57,9 @@ class HostCapacity:
     def rank(self, role: Role) -> Rank:
         """How well this host suits the next task of ``role``.
 
-        First comes how far it would be beyond the slots, then whether the host is reserved for this
-        role. Parameter servers also keep apart from each other: every worker talks to all of them,
-        so two on one host share one network card.
+        A host with a free slot is better than one without, then a host reserved for this role is better.
+        Parameter servers are spread over hosts: every worker connects to all of them, and those of one host
+        share its network card.
         """
         over = max(0, self.tasks + 1 - self.slots)
         unreserved = int(role.name not in self.host.roles)
@@ -75,14 +75,14 @@ class HostCapacity:
 
 
 def selected(role: Role, hosts: Iterable[HostCapacity]) -> list[HostCapacity]:
-    """The hosts a role asks for: all, or those with its names and with all its labels."""
+    """The hosts that a role's ``hosts`` and ``labels`` select."""
     names, labels = frozenset(role.hosts), frozenset(role.labels)
     named = [capacity for capacity in hosts if not names or capacity.host.name in names]
     return [capacity for capacity in named if labels.issubset(capacity.host.labels)]
 
 
 class Assignment:
-    """Tasks and the hosts they are assigned to; `assign` makes a complete one."""
+    """Tasks and the hosts that they are assigned to; made by `assign`."""
 
     def __init__(self, roles: Sequence[Role], hosts: Sequence[Host]) -> None:
         self.roles = {role.name: role for role in roles}
@@ -99,9 +99,8 @@ class Assignment:
     def next_role(self, waiting: Sequence[Role]) -> Role:
         """The role to assign next.
 
-        That is the role with the fewest hosts to choose from, so that no other role takes a place it depends
-        on. Among equals parameter servers come first, since only a free choice lets them keep apart, then
-        roles that need many GPUs.
+        It is the role with the fewest hosts to choose from, so that no other role takes its only places.
+        Among equals parameter servers come first, to be spread over hosts, then roles that need many GPUs.
         """
 
         def need(role: Role) -> tuple[int, bool, int]:
@@ -111,9 +110,9 @@ class Assignment:
         return min(waiting, key=need)
 
     def fill(self, role: Role) -> None:
-        """Give every task of ``role`` the best host left; stop at the first task that finds none.
+        """Assign each task of ``role`` to the best host left; stop when there is none.
 
-        The hosts wait in a heap, because only the host used last changes its rank.
+        The hosts are in a heap, because only the rank of the host that was used last changes.
         """
         heap = [capacity.rank(role) for capacity in self.allowed[role.name] if capacity.fits(role)]
         heapify(heap)
@@ -130,7 +129,7 @@ class Assignment:
 
 
 def assign(roles: Sequence[Role], hosts: Sequence[Host]) -> Assignment:
-    """Give every task a host, as far as they fit.
+    """Assign every task that fits to a host.
 
     Args:
         roles: in the order of the table; their names differ.
@@ -146,16 +145,16 @@ def assign(roles: Sequence[Role], hosts: Sequence[Host]) -> Assignment:
 
 
 def allocate_gpus(tasks: Sequence[Placed]) -> Placement:
-    """Give out the GPUs of every host, no GPU twice.
+    """Assign the GPUs of every host, each GPU to at most one task.
 
-    A TensorFlow process takes the memory of every GPU it can see (the GPU guide, "Limiting GPU
-    memory growth"), so two tasks with the same GPU would fight over it.
+    A TensorFlow process takes all memory of every GPU it sees (the GPU guide, "Limiting GPU memory growth"),
+    so two tasks can't share one.
 
     Args:
-        tasks: in the order of the table, each on a host with as many GPUs as its role asks for.
+        tasks: in the order of the table, each on a host with as many GPUs as its role needs.
 
     Returns:
-        The same tasks with ``gpus`` filled in, and notes on those that got none.
+        The same tasks with their GPUs, and notes on tasks without one.
     """
     by_host: dict[str, list[Placed]] = {}
     for placed in tasks:
@@ -168,20 +167,20 @@ def allocate_gpus(tasks: Sequence[Placed]) -> Placement:
 
 
 def _requested(placed: Placed) -> int | None:
-    """The number of GPUs a task asks for; ``None``: a share. A ps and a sidecar ask for none by default."""
+    """The number of GPUs that a task needs; ``None``: a share. For a ps or a sidecar the default is 0."""
     none = placed.role.name == "ps" or placed.role.sidecar
     return 0 if placed.role.gpus is None and none else placed.role.gpus
 
 
 def _allocate(tasks: Sequence[Placed], ids: dict[TaskId, tuple[str, ...] | None]) -> list[str]:
-    """Give out the GPUs of one host: the numbers asked for, then equal shares, or one each while they last.
+    """Assign the GPUs of one host: first the requested numbers, then equal shares, at least one for a task.
 
     Args:
-        tasks: those of the host.
-        ids: what each task got; written here.
+        tasks: of the host.
+        ids: task -> its GPUs; new ones are added.
 
     Returns:
-        A note if some got none although the host has GPUs.
+        A note, if tasks got none although the host has GPUs.
     """
     host, used, sharing = tasks[0].host, 0, []
     for placed in tasks:

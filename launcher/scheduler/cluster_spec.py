@@ -1,6 +1,6 @@
-"""What each task knows of the others: ClusterSpec, ``TF_CONFIG``, placeholders and classic flags.
+"""The addresses of a job's tasks, as tasks get them: ClusterSpec, ``TF_CONFIG``, placeholders, classic flags.
 
-Agents import this module: Python 3.8, standard library, and of ours only `task_id` and `text`.
+Agents import this module: Python 3.8, the standard library, `launcher.task_id` and `launcher.text` only.
 
 ===================================  ==========================================================
 ``{ps_hosts}`` ``{worker_hosts}``    addresses of all tasks of a role, ``host:port,host:port``;
@@ -18,8 +18,8 @@ Agents import this module: Python 3.8, standard library, and of ours only `task_
 ``{cluster_spec}`` ``{tf_config}``   JSON: the whole cluster, and this task's ``TF_CONFIG``
 ===================================  ==========================================================
 
-Other braces (JSON, ``{}``, awk, a shell's ``${rank}``) stay as they are. ``{{rank}}`` stands for the text
-``{rank}``. Values that are filled in are not scanned again.
+Other braces (JSON, ``{}``, awk, a shell's ``${rank}``) stay as they are. ``{{rank}}`` becomes the text
+``{rank}``. Values that are filled in are not scanned for placeholders.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ from typing import Dict, Iterable, Iterator, Mapping, Sequence, Tuple
 from launcher.task_id import TENSORFLOW_ROLES, TaskId
 from launcher.text import nearest
 
-#: What ``TF_CONFIG`` names as part of the cluster. TensorFlow 2 refuses all of it if it has any other type of
-#: task; an evaluator is allowed, but the documented form leaves it out
+#: Roles in the ``cluster`` of ``TF_CONFIG``. TensorFlow 2 refuses a cluster with any other type of task; it
+#: allows an evaluator, but the documented form leaves it out
 #: (https://www.tensorflow.org/guide/distributed_training, "Setting up TF_CONFIG";
 #: ``_validate_cluster_spec`` in ``tensorflow/python/distribute/multi_worker_util.py``).
 #: ``master`` is the chief of TensorFlow 1 (``TaskType.MASTER`` in ``tf.estimator``'s ``run_config.py``).
 TF_CONFIG_ROLES = ("chief", "master", "worker", "ps")
 
-#: Placeholders with a value of each task's own, and those with one value for all; those of roles come on top.
+#: Placeholders with another value for each task; with the same value for all; those of roles are not here.
 TASK_PLACEHOLDERS = ("job_name", "task_index", "rank", "task_address", "task_host", "task_port", "tf_config")
 JOB_PLACEHOLDERS = ("world_size", "cluster_spec")
 
 #: ``${`` of a shell, skipped; ``{{name}}``; ``{name}``.
 BRACES = re.compile(r"\$\{+|\{\{(?P<text>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}", re.ASCII)
 
-#: From this ratio on a name in braces is a misspelt placeholder (`launcher.text.nearest`).
+#: From this similarity on a name in braces is a misspelt placeholder (`launcher.text.nearest`).
 NEAR = 0.8
 
 
 class ClusterSpec:
-    """The addresses of all tasks, and what is derived from them once for all tasks.
+    """The addresses of all tasks, and the values that are the same for all tasks.
 
     Args:
         addresses: role -> ``host:port`` of each of its tasks by index; roles in the order of the table,
             sidecars last.
-        sidecars: names of the roles that do not count in ``{world_size}``.
+        sidecars: names of roles that ``{world_size}`` does not count.
     """
 
     def __init__(self, addresses: Mapping[str, Sequence[str]], sidecars: Iterable[str] = ()) -> None:
         self.addresses: Dict[str, Tuple[str, ...]] = {
-            role: tuple(their_addresses) for role, their_addresses in addresses.items()
+            role: tuple(role_addresses) for role, role_addresses in addresses.items()
         }
         self.json = _compact(self.addresses)
         self.tf_json = _compact({role: self.addresses[role] for role in TF_CONFIG_ROLES if role in addresses})
         self._first_rank: Dict[str, int] = {}
         total = 0
-        for role, their_addresses in self.addresses.items():
+        for role, role_addresses in self.addresses.items():
             self._first_rank[role] = total
-            total += len(their_addresses)
+            total += len(role_addresses)
         world_size = total - sum(len(addresses.get(role, ())) for role in sidecars)
         self.values = {
             **role_placeholders(self.addresses),
@@ -85,23 +85,23 @@ class ClusterSpec:
         return self._first_rank[task.role] + task.index
 
     def tf_config(self, task: TaskId) -> str:
-        """``TF_CONFIG`` of one task, which is named by its real role, whatever that is."""
+        """``TF_CONFIG`` of one task; ``task`` has its role, also one that is not in ``cluster``."""
         own = _compact({"type": task.role, "index": task.index})
         return f'{{"cluster":{self.tf_json},"task":{own}}}'
 
 
 def _compact(value: object) -> str:
-    """JSON without spaces: the kernel counts the bytes of environments."""
+    """JSON without spaces: the kernel limits the size of environments."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def role_placeholders(addresses: Mapping[str, Sequence[str]]) -> Dict[str, str]:
-    """The placeholders of roles and their values; TensorFlow's own roles are always among them."""
+    """The placeholders of roles and their values, always including TensorFlow's own roles."""
     values = {}
     for role in (*TENSORFLOW_ROLES, *addresses):
-        name, their_addresses = re.sub(r"\W", "_", role), addresses.get(role, ())
-        values[f"{name}_hosts"] = ",".join(their_addresses)
-        values[f"num_{name}"] = str(len(their_addresses))
+        name, role_addresses = re.sub(r"\W", "_", role), addresses.get(role, ())
+        values[f"{name}_hosts"] = ",".join(role_addresses)
+        values[f"num_{name}"] = str(len(role_addresses))
     return {"num_workers": values["num_worker"], **values}
 
 
@@ -150,23 +150,23 @@ def fill_placeholders(arguments: Iterable[str], cluster: ClusterSpec, task: Task
 def complete(
     cluster: ClusterSpec, task: TaskId, args: Iterable[str], flags: bool
 ) -> Tuple[Tuple[str, ...], Dict[str, str]]:
-    """What the ClusterSpec adds to the command and to the environment of a task.
+    """The arguments and the environment of a task that depend on the ClusterSpec.
 
     Args:
         cluster: of the job.
-        task: one of it.
-        args: of its program, which may hold placeholders.
+        task: of the job.
+        args: of its program, perhaps with placeholders.
         flags: whether the classic flags follow them.
     """
-    words = fill_placeholders(args, cluster, task)
-    return words + classic_flags(cluster, task) if flags else words, task_environment(cluster, task)
+    arguments = fill_placeholders(args, cluster, task)
+    return arguments + classic_flags(cluster, task) if flags else arguments, task_environment(cluster, task)
 
 
 def misspelt_placeholders(argument: str, roles: Iterable[str]) -> Iterator[Tuple[str, str]]:
-    """The unknown names in braces that are near a placeholder, each with that placeholder.
+    """Unknown names in braces that are similar to a placeholder, each with that placeholder.
 
     Args:
-        argument: what the user wrote.
+        argument: of a program.
         roles: the names of the job's roles.
     """
     known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
@@ -178,9 +178,9 @@ def misspelt_placeholders(argument: str, roles: Iterable[str]) -> Iterator[Tuple
 
 
 def classic_flags(cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:
-    """The flags of programs for TensorFlow 1, as its "Distributed TensorFlow" guide wrote them.
+    """The flags of programs for TensorFlow 1, as in its "Distributed TensorFlow" guide.
 
-    Many programs do not know ``--chief_hosts``, so it is there only if the job has a chief.
+    Many programs do not define ``--chief_hosts``, so it is added only if the job has a chief.
     """
     roles = ("ps", "worker", "chief") if "chief" in cluster.addresses else ("ps", "worker")
     hosts = [f"--{role}_hosts={','.join(cluster.addresses.get(role, ()))}" for role in roles]

@@ -1,4 +1,4 @@
-"""Gives each task a host, or says why the tasks and the hosts do not fit together."""
+"""Gives each task a host, or reports why the tasks do not fit the hosts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     """Give every task of a job a host, and its GPUs.
 
     The same job and hosts always give the same placement. Hosts are filled up to their slots in the order
-    written, then beyond, evenly, as far as they allow. `launcher.scheduler.assignment` has the rules for
-    slots, ps, the order of roles, and GPUs. Sidecars take no slot: they
-    run on the host of the first task.
+    written, then evenly up to their limits; `launcher.scheduler.assignment` has the rules. Sidecars take no
+    slot: they run on the host of the first task.
 
     Args:
         job: roles of different names.
-        hosts: the inventory, names differing, in the order written.
+        hosts: the inventory, in the order written; names differ.
 
     Returns:
         The tasks in the order of the table, and notes for the user.
 
     Raises:
-        PlacementError: with every fault: names and labels that no host has, roles that do not fit and
-            why, hosts whose address only they can use, environments too long for the kernel.
+        PlacementError: with all faults: names and labels that no host has, roles that do not fit and why,
+            hosts with a loopback address beside others, environments that are too long for the kernel.
     """
     if not hosts:
         raise PlacementError([Fault("", "there is no host to run on", "write at least one")])
@@ -59,7 +58,7 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
 
 
 def _endless(job: JobSpec) -> list[str]:
-    """A note on a job of services alone."""
+    """A note on a job with services only."""
     if not all(role.service for role in job.roles):
         return []
     names = " and ".join(role.name for role in job.roles if not role.sidecar)
@@ -67,13 +66,13 @@ def _endless(job: JobSpec) -> list[str]:
 
 
 def _in_table_order(job: JobSpec) -> list[Role]:
-    """TensorFlow's roles as it lists them, then the user's as written."""
+    """TensorFlow's roles in its order, then the user's as written."""
     order = {name: number for number, name in enumerate(TENSORFLOW_ROLES)}
     return sorted(job.roles, key=lambda role: order.get(role.name, len(order)))
 
 
 def _beside(role: Role, tasks: list[Placed], assignment: Assignment) -> list[Placed]:
-    """The tasks of a sidecar: on the hosts reserved for it, else on the first used host it may use."""
+    """The tasks of a sidecar: on hosts reserved for it, else on the first host in use that it may run on."""
     allowed = [capacity.host for capacity in selected(role, assignment.hosts)]
     used = dict.fromkeys(placed.host for placed in tasks)
     beside = next((host for host in used if host in allowed), allowed[0])
@@ -85,7 +84,7 @@ def _beside(role: Role, tasks: list[Placed], assignment: Assignment) -> list[Pla
 
 
 def _unknown_selectors(role: Role, hosts: Sequence[Host]) -> Iterator[Fault]:
-    """Faults for the host names and labels a role asks for that no host has."""
+    """Faults of names and labels in a role that no host has."""
     names = [host.name for host in hosts]
     labels = list(dict.fromkeys(label for host in hosts for label in host.labels))
     for name in dict.fromkeys(role.hosts):
@@ -95,16 +94,16 @@ def _unknown_selectors(role: Role, hosts: Sequence[Host]) -> Iterator[Fault]:
     for label in dict.fromkeys(role.labels):
         if label not in labels:
             known = f"the labels are {listed(labels)}" if labels else "there are no labels"
-            what = f"{role.name}: no host has the label {label!r}"
-            yield Fault(role.source, what, did_you_mean(label, labels, known))
+            problem = f"{role.name}: no host has the label {label!r}"
+            yield Fault(role.source, problem, did_you_mean(label, labels, known))
 
 
 def _unassigned(assignment: Assignment, tasks: int) -> Iterator[Fault]:
-    """One fault for every role whose tasks did not all fit.
+    """A fault for every role whose tasks did not all fit.
 
     Args:
-        assignment: the finished search.
-        tasks: how many tasks of the job need a slot.
+        assignment: complete.
+        tasks: the number of tasks of the job that need a slot.
     """
     for role in assignment.roles.values():
         assigned, allowed = len(assignment.chosen[role.name]), assignment.allowed[role.name]
@@ -122,54 +121,54 @@ def _unassigned(assignment: Assignment, tasks: int) -> Iterator[Fault]:
 
 
 def _not_admitted(role: Role, hosts: Sequence[HostCapacity]) -> Fault:
-    """The fault of a role that may use none of the hosts."""
+    """The fault of a role that may run on none of the hosts."""
     reserved = [capacity.host.name for capacity in selected(role, hosts)]
     if reserved:
-        what = f"{role.name}: no host takes it, {listed(reserved)} being for other roles"
-        return Fault(role.source, what, f"write {role.name} into roles: of a host")
+        problem = f"{role.name}: no host is for this role ({listed(reserved)}: for other roles only)"
+        return Fault(role.source, problem, f"add {role.name} to roles: of a host")
     whose = f"none of its hosts ({listed(role.hosts)})" if role.hosts else "no host"
-    what = f"{role.name}: {whose} has all its labels ({listed(role.labels)})"
-    return Fault(role.source, what, "drop some, or label a host")
+    problem = f"{role.name}: {whose} has all its labels ({listed(role.labels)})"
+    return Fault(role.source, problem, "remove some, or add labels to a host")
 
 
 def _too_few_gpus(role: Role, assigned: int, hosts: Sequence[HostCapacity]) -> Fault:
     left = listed([f"{capacity.host.name} {_gpus_left(capacity)}" for capacity in hosts])
-    needs = f"{role.name} needs {counted(role.gpus or 0, 'GPU')} a task"
-    what = f"{needs}, for {role.count - assigned} of {role.count} there are none: {left}"
-    expected = "add hosts, ask for fewer, or say which there are"
+    needs = f"{role.name} needs {counted(role.gpus or 0, 'GPU')} per task"
+    problem = f"{needs}, {role.count - assigned} of {role.count} tasks get none: {left}"
+    expected = "add hosts, request fewer, or name the GPUs of hosts"
     written = [capacity.host for capacity in hosts if capacity.host.source]
     unknown = [host.name for host in written if host.gpus is None]
     if unknown:
         expected += f"; in a hostfile, as in {unknown[0]} gpus=2"
     if len(written) < len(hosts):
-        expected += "; CUDA_VISIBLE_DEVICES says which this machine has, as in CUDA_VISIBLE_DEVICES=0,1"
-    return Fault(role.source, what, expected)
+        expected += "; for this machine by CUDA_VISIBLE_DEVICES=0,1"
+    return Fault(role.source, problem, expected)
 
 
 def _gpus_left(capacity: HostCapacity) -> str:
-    return "does not say its GPUs" if capacity.host.gpus is None else f"has {capacity.gpus_left} left"
+    return "has no known GPU" if capacity.host.gpus is None else f"has {capacity.gpus_left} left"
 
 
 def _all_full(hosts: Sequence[HostCapacity], tasks: int) -> Fault:
     verb = "has" if len(hosts) == 1 else "have"
     room_for = f"{counted(len(hosts), 'host')} {verb} room for {sum(capacity.tasks for capacity in hosts)}"
     places = listed([f"{capacity.host.name} {capacity.tasks}" for capacity in hosts])
-    what = f"{counted(tasks, 'task')} do not fit: {room_for} ({places})"
-    return Fault("", what, "add hosts, raise slots, or set max_slots")
+    problem = f"{counted(tasks, 'task')} do not fit: {room_for} ({places})"
+    return Fault("", problem, "add hosts, raise slots, or set max_slots")
 
 
 def _its_hosts_full(role: Role, assigned: int, hosts: Sequence[HostCapacity]) -> Fault:
     numbers = {capacity.host.name: capacity.roles.get(role.name, 0) for capacity in hosts}
     places = listed([f"{name} {numbers[name]}" for name in sorted(numbers, key=lambda name: -numbers[name])])
     only = f"{role.name}: only {assigned} of {counted(role.count, 'task')} fit"
-    what = f"{only} on the {counted(len(hosts), 'host')} it may use ({places})"
-    return Fault(role.source, what, "allow it more hosts, raise slots, or set max_slots")
+    problem = f"{only} on the {counted(len(hosts), 'host')} it may use ({places})"
+    return Fault(role.source, problem, "allow it more hosts, raise slots, or set max_slots")
 
 
 def _loopbacks(hosts: Iterable[Host]) -> Iterator[Fault]:
-    """Faults for hosts whose address (``localhost``) means the caller on every machine.
+    """Faults of hosts with a loopback address, which means another machine to each host.
 
-    Only loopback addresses are fine: then all tasks are on one machine.
+    If all hosts have one, all tasks are on this machine: no fault.
 
     Args:
         hosts: those in use.
@@ -177,7 +176,7 @@ def _loopbacks(hosts: Iterable[Host]) -> Iterator[Fault]:
     used = list(hosts)
     local = [host for host in used if is_loopback(host.shown_address)]
     for host in local if len(local) < len(used) else ():
-        what = (
-            f"{host.name}: tasks on other hosts can't reach it as {host.shown_address!r}, that is themselves"
+        problem = (
+            f"{host.name}: tasks on other hosts can't reach it by {host.shown_address!r}, their own machine"
         )
-        yield Fault(host.source, what, "set address: to what the others can connect to")
+        yield Fault(host.source, problem, "set address: to an address that the others can connect to")

@@ -1,4 +1,4 @@
-"""The plan: the command and the environment of every task, once its port is known."""
+"""The plan: the command and the environment of every task, when the ports are known."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from launcher.scheduler.cluster_spec import (
 )
 from launcher.text import counted
 
-#: What runs ``.py`` files by default, looked up along the task's ``PATH``.
+#: The default Python of ``.py`` files, looked up along the task's ``PATH``.
 DEFAULT_PYTHON = "python3"
-#: The same where the host has a virtual or conda environment: both have it by this name.
+#: The Python of virtual and conda environments.
 VENV_PYTHON = "python"
 
-#: The kernel passes no longer string to a program (``MAX_ARG_STRLEN``, execve(2)), its final NUL included.
+#: Size of the longest argument or variable of a program, with its NUL (``MAX_ARG_STRLEN``, execve(2)).
 MOST_BYTES = 128 * 1024
-#: As long as any port.
+#: A port with the most digits.
 _LONG_PORT = 65535
 
 
@@ -43,8 +43,8 @@ def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -
 
     Args:
         job: checked by `check_program_args`.
-        placement: what `launcher.scheduler.placement.place` made of the same job.
-        ports: the port that is held for each task, on its host.
+        placement: of the same job, by `launcher.scheduler.placement.place`.
+        ports: the port that each task's host holds for it.
 
     Raises:
         KeyError: a task has no port.
@@ -56,7 +56,7 @@ def make_plan(job: JobSpec, placement: Placement, ports: Mapping[TaskId, int]) -
 
 
 def completed(plan: Plan) -> Iterator[TaskPlan]:
-    """The tasks with all that their agents add. One at a time: each may hold the whole ClusterSpec."""
+    """The tasks as their agents complete them; one at a time, as each may contain the whole ClusterSpec."""
     cluster = ClusterSpec(plan.cluster, plan.sidecars)
     return (_completed(task, cluster) for task in plan.tasks)
 
@@ -69,14 +69,14 @@ def _completed(task: TaskPlan, cluster: ClusterSpec) -> TaskPlan:
 def _task_plan(job: JobSpec, placed: Placed, port: int) -> TaskPlan:
     program, host, task = placed.role.program, placed.host, placed.task
     python = host.python or (VENV_PYTHON if host.venv else None) or job.python or DEFAULT_PYTHON
-    # A sidecar (TensorBoard) rarely takes the classic flags, so only its own ``flags: true`` gives them.
+    # A sidecar (TensorBoard) rarely takes the classic flags, so it gets them only by its own ``flags: true``.
     flags = (job.flags and not placed.role.sidecar) if placed.role.flags is None else placed.role.flags
     return TaskPlan(
         task=task,
         host=host.name,
         address=host.at(port),
         port=port,
-        argv=_start_words(program, python),
+        argv=_command(program, python),
         env=_environment(job, placed),
         workdir=placed.role.workdir or host.workdir or job.workdir,
         gpus=placed.gpus,
@@ -87,8 +87,8 @@ def _task_plan(job: JobSpec, placed: Placed, port: int) -> TaskPlan:
     )
 
 
-def _start_words(program: Program, python: str) -> tuple[str, ...]:
-    """The words that start a program, without its arguments; no placeholder is filled in here."""
+def _command(program: Program, python: str) -> tuple[str, ...]:
+    """The beginning of a program's command line, without the program's arguments."""
     words: dict[ProgramKind, tuple[str, ...]] = {
         ProgramKind.SCRIPT: (python, program.name),
         ProgramKind.MODULE: (python, "-m", program.name),
@@ -99,10 +99,10 @@ def _start_words(program: Program, python: str) -> tuple[str, ...]:
 
 
 def _environment(job: JobSpec, placed: Placed) -> dict[str, str]:
-    """What a task gets on top of its agent's environment: the user's variables, then ours; not the cluster's.
+    """The variables of a task, without those of its agent's environment and of the ClusterSpec.
 
-    Later ones win: job, host, role, command line. The user may replace ``CUDA_VISIBLE_DEVICES``, but no other
-    variable of ours.
+    The order of precedence, the strongest last: job, host, role, command line. Users may override
+    ``CUDA_VISIBLE_DEVICES``, but no other variable that launch sets.
     """
     gpus = {} if placed.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(placed.gpus)}
     users = dict(job.env + placed.host.env + placed.role.env + job.option_env)
@@ -113,24 +113,24 @@ def check_program_args(job: JobSpec) -> None:
     """Find misspelt placeholders before anything is started.
 
     Raises:
-        JobError: with a fault for each name in braces that is nearly, but not quite, a placeholder.
+        JobError: with a fault for each name in braces that is similar to a placeholder.
     """
     roles = [role.name for role in job.roles]
     faults: dict[str, Fault] = {}
     for role in job.roles:
         for argument in role.program.args:
             for name, meant in misspelt_placeholders(argument, roles):
-                what = f"argument {argument!r}: there is no placeholder {{{name}}}"
-                expected = f"did you mean {{{meant}}}? ({{{{{name}}}}} stands for the text itself)"
-                faults.setdefault(what, Fault(role.program_source or role.source, what, expected))
+                problem = f"argument {argument!r}: there is no placeholder {{{name}}}"
+                expected = f"did you mean {{{meant}}}? ({{{{{name}}}}} becomes the text {{{name}}})"
+                faults.setdefault(problem, Fault(role.program_source or role.source, problem, expected))
     if faults:
         raise JobError(faults.values())
 
 
 def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:
-    """Faults for variables and arguments that are too long for the kernel, before ports are known.
+    """Faults of variables and arguments that are too long for the kernel.
 
-    The first task of each role stands for all of them. One ClusterSpec of about 6,200 tasks is too long.
+    Only the first task of each role is checked. A ClusterSpec of about 6,200 tasks is too long.
     """
     cluster = cluster_of(placement, dict.fromkeys((placed.task for placed in placement.tasks), _LONG_PORT))
     tasks = counted(len(placement.tasks), "task")
@@ -146,5 +146,5 @@ def oversized(job: JobSpec, placement: Placement) -> Iterator[Fault]:
             size = len(text.encode("utf-8", "surrogateescape")) + 1
             if size > MOST_BYTES and label not in found:
                 found.add(label)
-                what = f"{label} takes {size:,} bytes in a job of {tasks}"
-                yield Fault("", what, f"expected at most {MOST_BYTES:,}: Linux passes no more to a program")
+                problem = f"{label} takes {size:,} bytes in a job of {tasks}"
+                yield Fault("", problem, f"expected at most {MOST_BYTES:,}, the limit of Linux")

@@ -111,13 +111,13 @@ def test_files_that_are_no_job_or_hostfile(launch: Launch, tmp_path: Path, data:
 
 def test_a_cluster_that_is_too_long_for_an_environment(launch: Launch):
     err = _refused(launch, "--workers", "9000", "true").err
-    assert "in a job of 9,000 tasks; expected at most 131,072: Linux passes no more" in err
+    assert "in a job of 9,000 tasks; expected at most 131,072, the limit of Linux" in err
 
 
 def test_gpus_that_are_hidden(launch: Launch):
     err = _refused(launch, "--gpus", "1", "true", env={"CUDA_VISIBLE_DEVICES": "-1"}).err
     assert "localhost has 0 left" in err
-    assert "CUDA_VISIBLE_DEVICES says which this machine has" in err
+    assert "for this machine by CUDA_VISIBLE_DEVICES=0,1" in err
 
 
 def test_this_machine_by_its_own_name(launch: Launch):
@@ -237,7 +237,7 @@ def test_a_program_that_lies_beside_the_job_file(launch: Launch, tmp_path: Path)
     (tmp_path / "sub").mkdir()
     job, words = tmp_path / "job.yaml", "command: [train.py]\nroles: {worker: 1}\n"
     job.write_text(words)
-    beside = "it lies beside the job file: `workdir: .` there makes that its folder\n"
+    beside = "it is in the folder of the job file: `workdir: .` in that file makes tasks run there\n"
     assert _not_run(launch, 127, job, cwd=tmp_path / "sub").endswith(beside)
     job.write_text(f"{words}workdir: .\n")
     assert "trained" in launch(job, cwd=tmp_path / "sub").out

@@ -135,7 +135,7 @@ def test_selections(text: str, expected: str):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("wroker", "--show: no task is called 'wroker'; did you mean \"worker\"?"),
+        ("wroker", "--show: there is no task 'wroker'; did you mean \"worker\"?"),
         ("worker:1", 'did you mean "worker/1"?'),
         ("worker/9", "expected worker/0 to worker/3"),
         ("worker/2-4", "expected worker/0 to worker/3"),

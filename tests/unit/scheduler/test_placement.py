@@ -200,16 +200,16 @@ MANY = tuple(Host(f"n{number}", slots=1) for number in range(1, 10))
         ([role("chief", 1), role("worker", 1)], hosts("n1:1"), f"2 tasks do not fit: 1 host has room for 1 (n1 1); {ADD}"),
         ([role("worker", 10)], MANY, f"10 tasks do not fit: 9 hosts have room for 9 (n1 1, n2 1, n3 1, n4 1 and 5 more); {ADD}"),
         ([role("worker", 3, hosts=("n2", "n3"), source="j:4")], MANY, "j:4: worker: only 2 of 3 tasks fit on the 2 hosts it may use (n2 1, n3 1); allow it more hosts, raise slots, or set max_slots"),
-        ([role("worker", 3, gpus=2)], (GPU, UNKNOWN), "worker needs 2 GPUs a task, for 1 of 3 there are none: g1 has 0 left, n1 does not say its GPUs; add hosts, ask for fewer, or say which there are; in a hostfile, as in n1 gpus=2"),
-        ([role("worker", 1, gpus=1)], (Host("localhost"),), "worker needs 1 GPU a task, for 1 of 1 there are none: localhost does not say its GPUs; add hosts, ask for fewer, or say which there are; CUDA_VISIBLE_DEVICES says which this machine has, as in CUDA_VISIBLE_DEVICES=0,1"),
+        ([role("worker", 3, gpus=2)], (GPU, UNKNOWN), "worker needs 2 GPUs per task, 1 of 3 tasks get none: g1 has 0 left, n1 has no known GPU; add hosts, request fewer, or name the GPUs of hosts; in a hostfile, as in n1 gpus=2"),
+        ([role("worker", 1, gpus=1)], (Host("localhost"),), "worker needs 1 GPU per task, 1 of 1 tasks get none: localhost has no known GPU; add hosts, request fewer, or name the GPUs of hosts; for this machine by CUDA_VISIBLE_DEVICES=0,1"),
         ([role("worker", 1, hosts=("node7",), source="j:9")], hosts("node1"), "j:9: worker: there is no host 'node7'; did you mean \"node1\"?"),
         ([role("worker", 1, hosts=("gpubox",))], hosts("n1 n2"), "worker: there is no host 'gpubox'; the hosts are n1, n2"),
         ([role("worker", 1, labels=("fsat",))], LAB, "worker: no host has the label 'fsat'; did you mean \"fast\"?"),
         ([role("worker", 1, labels=("slow",))], LAB, "worker: no host has the label 'slow'; the labels are zone=a, fast, zone=b"),
         ([role("worker", 1, labels=("fast",))], hosts("n1"), "worker: no host has the label 'fast'; there are no labels"),
-        ([role("worker", 1, hosts=("a2",), labels=("fast",))], LAB, "worker: none of its hosts (a2) has all its labels (fast); drop some, or label a host"),
-        ([role("worker", 1)], (Host("n1", roles=("ps",)),), "worker: no host takes it, n1 being for other roles; write worker into roles: of a host"),
-        ([role("board", 1, hosts=("a2",), labels=("fast",), sidecar=True), role("worker", 1)], LAB, "board: none of its hosts (a2) has all its labels (fast); drop some, or label a host"),
+        ([role("worker", 1, hosts=("a2",), labels=("fast",))], LAB, "worker: none of its hosts (a2) has all its labels (fast); remove some, or add labels to a host"),
+        ([role("worker", 1)], (Host("n1", roles=("ps",)),), "worker: no host is for this role (n1: for other roles only); add worker to roles: of a host"),
+        ([role("board", 1, hosts=("a2",), labels=("fast",), sidecar=True), role("worker", 1)], LAB, "board: none of its hosts (a2) has all its labels (fast); remove some, or add labels to a host"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit(roles: list[Role], inventory: tuple[Host, ...], expected: str):
@@ -227,9 +227,9 @@ def test_all_faults_come_at_once():
     assert [fault.partition(";")[0] for fault in faults(roles, inventory)] == [
         "ps: there is no host 'n3'",
         "x: no host has the label 'fast'",
-        "chief: no host takes it, n2 being for other roles",
+        "chief: no host is for this role (n2: for other roles only)",
         "6 tasks do not fit: 2 hosts have room for 2 (localhost 1, n2 1)",
-        "localhost: tasks on other hosts can't reach it as 'localhost', that is themselves",
+        "localhost: tasks on other hosts can't reach it by 'localhost', their own machine",
     ]
 
 

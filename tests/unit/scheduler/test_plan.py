@@ -200,7 +200,7 @@ def test_a_misspelt_placeholder_is_a_fault(written: str, meant: str):
     name = written[written.index("{") :]
     assert str(caught.value.faults[0]) == (
         f"j:3: argument {written!r}: there is no placeholder {name};"
-        f" did you mean {{{meant}}}? ({{{name}}} stands for the text itself)"
+        f" did you mean {{{meant}}}? ({{{name}}} becomes the text {name})"
     )
     assert len(caught.value.faults) == (1 if written == "{ranks}" else 2)
 

@@ -90,7 +90,7 @@ class Files:
             self._warn(Tell(f"{self._paths.report} can't be written: {error.strerror}", urgent=True))
 
     def _append(self, path: str, data: bytes, flags: int = _APPEND) -> None:
-        """Append to a file. The default flags have no O_CREAT: a log that was deleted is not created again."""
+        """Append to a file. Without O_CREAT in the flags a log that was deleted is not created again."""
         if path in self._broken:
             return
         try:

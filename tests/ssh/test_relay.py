@@ -249,7 +249,7 @@ def test_nothing_listens(lab: Lab, fleet: SshHosts, folder: str):
     port = fleet.relay(f"{folder}/none", notices.append)["node1"]
     assert crowd_on(lab.hosts[0], port, 1) == "1 b''"
     until(lambda: notices, TIME_LIMIT, "a notice")
-    assert notices == [f"node1: its tasks can't be led to {folder}/none: no such file or directory"]
+    assert notices == [f"node1: can't connect its tasks to {folder}/none: no such file or directory"]
 
 
 def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):
@@ -259,7 +259,7 @@ def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):
     assert ended.code == 0, ended.err
     assert re.search(r"^node1 worker/0 \| at <127\.0\.0\.1:\d+>$", ended.out, re.MULTILINE)
     assert "node2 worker/1 | at <>\n" in ended.out
-    assert "node2: its ssh server opens no port for its tasks: it does not forward them (Allow" in ended.err
+    assert "node2: its ssh server opens no port for its tasks: it forwards no ports (Allow" in ended.err
     assert ended.err.count("node2: ") == 1
 
 

@@ -2,20 +2,19 @@
 
 ::
 
-    options      what ssh_config and the command line say about a host -> HostOptions
-    keys         is this the key of the host, which of our keys does it accept?
-    connection   TCP, gateway or ProxyCommand -> an authenticated connection
-    program      a program of ours on a host: its bytes, its stderr, its exit status
-    relay        ports on the hosts that lead to a socket of this machine
-    hosts        all hosts of a launch, connected in parallel
+    options      ssh_config, hostfile and command line -> HostOptions
+    keys         checks host keys, and logs in with the user's keys
+    connection   TCP, a gateway or a ProxyCommand -> an authenticated connection
+    program      a program of ours on a host: its input and output, its stderr, its exit status
+    relay        ports on the hosts that are forwarded to a socket of this machine
+    hosts        the connections to all hosts of a launch, made in parallel
 
-paramiko is used through its public interface only: `paramiko.Transport` with a socket-like object and a
-`Packetizer` of ours, both documented parameters. fabric is not imported: its ``Connection`` accepts any host
-key, its ``run`` polls, and it reads the same ssh_config through paramiko. The host key is checked after the
-key exchange and before any login.
+This package uses only the public interface of paramiko: `paramiko.Transport` with a socket-like object and a
+`Packetizer` of ours, both documented parameters. It does not use fabric, whose ``Connection`` accepts any
+host key and whose ``run`` polls. The host key is checked after the key exchange and before the login.
 
-Each program has one thread, which moves bytes between its channel and a socketpair; the caller sees only the
-socket. Nothing of ours sends in paramiko's own thread: while keys are renewed, that thread must receive.
+Threads move bytes between the channel of a program and a socketpair; the caller uses the other socket. Our
+code does not send in paramiko's own thread, which must receive while keys are renewed.
 """
 
 import argparse
@@ -40,24 +39,24 @@ from launcher.transports.machines import (
     is_here,
 )
 
-#: Seconds: hosts are pinged every two, and a lost connection is noticed after five.
+#: The shortest lease in seconds: the launcher pings every 2 s, and notices a lost connection after 5 s.
 _LEAST_LEASE = 6
-#: Hosts that may be connected to at a time.
+#: Largest value of ``--fanout``.
 _MOST_AT_ONCE = 1024
 
 
 class SshSettings(NamedTuple):
-    """Options of a launch about connecting; times in seconds."""
+    """Options for connections over SSH; times in seconds."""
 
-    #: The limit of each step of a connection: TCP, the handshake, each key of the login.
+    #: The limit for each step of connecting: TCP, the handshake, each key of the login.
     connect_timeout: float = 10.0
-    #: Attempts per host; only failures that may pass are tried again.
+    #: Attempts per host; a permanent failure is not tried again.
     attempts: int = 3
-    #: How many hosts are connected to at the same time.
+    #: Number of hosts that are connected to at the same time.
     fanout: int = 32
-    #: Whether the key of a host that is not in known_hosts is added to it.
+    #: Whether the key of an unknown host is added to known_hosts.
     accept_new: bool = False
-    #: How long the tasks of a host run on after its connection is lost.
+    #: How long the tasks of a host run after its connection is lost.
     lease: float = 60.0
 
 
@@ -78,7 +77,7 @@ class SshTransport(Transport):
         return ssh_settings(args)
 
     def plan(self, request: Request) -> Planned:
-        """See `Transport.plan`. Other machines use their ``python3``, unless a Python is named for them."""
+        """See `Transport.plan`. Other machines use their ``python3``, unless the user names a Python."""
         local = {host.name for host in request.hosts if is_here(host)}
 
         def named(host: Host) -> bool:
@@ -96,7 +95,7 @@ TRANSPORT = SshTransport()
 
 
 def machines(launch: Launch, agents: bool = True) -> Machines:
-    """The machines of a launch, others than this one by SSH; see `Machines`."""
+    """The machines of a launch: this one, and others over SSH; see `Machines`."""
     settings: SshSettings = launch.request.settings["ssh"]
     return Machines(
         launch, lambda remote: _connections(remote, settings, launch.notice), settings.lease, agents
@@ -104,10 +103,10 @@ def machines(launch: Launch, agents: bool = True) -> Machines:
 
 
 def _connections(hosts: Sequence[Host], settings: SshSettings, notice: Callable[[str], None]) -> Connecting:
-    """Connections to make by `SshHosts`.
+    """The connections of these hosts, not connected yet.
 
-    paramiko imports invoke, with asyncio and unittest, for the commands of ``Match exec``: a third of the
-    time that its import takes. ``ssh -G`` runs these commands.
+    paramiko imports invoke for the commands of ``Match exec``, which takes a third of its import's time.
+    This function hides invoke, as ``ssh -G`` runs these commands.
     """
     modules: dict[str, Any] = sys.modules
     hidden = not modules.keys() & {"invoke", "paramiko"}
@@ -125,10 +124,10 @@ def _connections(hosts: Sequence[Host], settings: SshSettings, notice: Callable[
 def commands(
     hosts: Sequence[Host], settings: SshSettings, notice: Callable[[str], None]
 ) -> Iterator[tuple[Programs, Mapping[str, str]]]:
-    """Remote commands without a job: on this machine directly, on others over SSH.
+    """Connections for remote commands without a job: on this machine by processes, on others over SSH.
 
     Yields:
-        What runs them; and why hosts can't be reached, by name.
+        An object that runs the commands; and by name, the reasons why hosts can't be reached.
     """
     remote = [host for host in hosts if not is_here(host)]
     if not remote:
@@ -144,13 +143,13 @@ def commands(
 
 
 def add_connecting(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the options of connecting to hosts, the same for every command; `ssh_settings` reads them."""
+    """Add the options for connecting to hosts, the same for every command; `ssh_settings` reads them."""
     parser.add_argument(
-        "--accept-new-host-keys", action="store_true", help="trust hosts that were never connected to before"
+        "--accept-new-host-keys", action="store_true", help="add the keys of unknown hosts to known_hosts"
     )
     parser.add_argument(
         "--connect-timeout", type=values.argument(values.positive_duration), metavar="S",
-        help="for each step of connecting to a host (default: 10)",
+        help="limit for each step of connecting to a host (default: 10)",
     )  # fmt: skip
     parser.add_argument(
         "--fanout", type=values.argument(values.whole(1, _MOST_AT_ONCE)), metavar="N",
@@ -159,14 +158,14 @@ def add_connecting(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
 
 
 def ssh_settings(args: argparse.Namespace) -> SshSettings:
-    """The settings that these options ask for."""
+    """The settings of these options."""
     given = {name: getattr(args, name, None) for name in ("connect_timeout", "fanout", "lease")}
     made = SshSettings(accept_new=args.accept_new_host_keys)
     return made._replace(**{name: value for name, value in given.items() if value is not None})
 
 
 def _lease(text: str) -> float:
-    """Seconds; a shorter lease would be over before a lost connection is noticed."""
+    """Seconds of a lease; a shorter one would end before the launcher notices a lost connection."""
     seconds = values.positive_duration(text)
     if seconds < _LEAST_LEASE:
         raise ValueError(f"expected {_LEAST_LEASE} seconds or more")

@@ -1,4 +1,4 @@
-"""From options to an authenticated connection: TCP, a gateway or a ProxyCommand, the handshake, the login."""
+"""Makes authenticated connections: TCP, a gateway or a ProxyCommand; the handshake; the login."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.keys import KnownHosts, load_key, log_in
 from launcher.transports.ssh.options import HostFailure, HostOptions, Place, reason_of
 
-#: Costs a tenth of the CPU of the next best key exchange, at both ends.
+#: The key exchange that takes least CPU: a tenth of the next one, at both ends.
 _KEX = "curve25519-sha256@libssh.org"
-#: Encrypts and signs in one pass: a third less CPU for each byte.
+#: The cipher that takes least CPU: it encrypts and signs in one pass.
 _CIPHER = "aes128-gcm@openssh.com"
-#: paramiko's log; what matters of it is in our messages.
+#: The name of paramiko's log, which is not shown.
 _LOG = "launcher.ssh"
 logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
-#: Seconds between looks of paramiko's thread at anything but its socket.
+#: Seconds that a read of paramiko's thread blocks at least.
 _LOOK = 5.0
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-#: Seconds of silence until the kernel asks, between two questions, and how many without an answer end it.
+#: TCP keepalive: seconds of silence before the first probe, between two probes, number of lost probes.
 _KEEPALIVE = {
     socket.TCP_KEEPIDLE: 15,
     socket.TCP_KEEPINTVL: 5,
     socket.TCP_KEEPCNT: 4,
-    # Milliseconds that something sent may stay without an answer.
+    # Milliseconds that sent data may stay unacknowledged.
     socket.TCP_USER_TIMEOUT: 30_000,
 }
-#: Seconds for a ProxyCommand to end after a signal, and bytes of its stderr that are looked at.
+#: Seconds for a ProxyCommand to end after a signal; bytes of its stderr that are read.
 _PROXY_END, _PROXY_STDERR = 1.0, 4096
 #: The reason code of a server that forbids forwarding (RFC 4254, 5.1).
 _PROHIBITED = 1
-#: Message numbers of RFC 4254: those after which a channel is used, and those that use it.
+#: Message numbers of RFC 4254: the confirmation of a channel, and messages on a channel.
 _OPEN_CONFIRMATION, _WINDOW_ADJUST, _CLOSE, _REQUEST = 91, 93, 97, 98
 
 
@@ -57,9 +57,9 @@ class Connection:
     """An authenticated connection to one host; any thread may use it.
 
     Args:
-        host: as the user calls it.
+        host: its name.
         transport: logged in.
-        sock: what the transport uses.
+        sock: the socket of the transport.
     """
 
     def __init__(self, host: str, transport: Transport, sock: ClosingSocket) -> None:
@@ -69,11 +69,11 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether the connection is there, as far as this machine knows."""
+        """Whether the connection exists, as far as this machine knows."""
         return self.transport.is_active() and not self._sock.ended
 
     def why_broken(self) -> str:
-        """For messages: that it broke, and the reason as far as paramiko knows it."""
+        """A message that the connection broke, with the reason if paramiko knows it."""
         error = self.transport.saved_exception
         reason = "the other side closed it"
         if error is not None and not isinstance(error, (EOFError, ChannelException)):
@@ -81,7 +81,7 @@ class Connection:
         return f"{self.host}: the connection broke ({reason})"
 
     def abort(self) -> None:
-        """End it without waiting and without sending what waits; what runs over it sees that it broke."""
+        """End the connection without waiting, and without sending queued data."""
         self._sock.abort()
         self.transport.close()
 
@@ -90,7 +90,7 @@ class Connector:
     """Makes the connections of a launch; any thread may use it.
 
     Args:
-        settings: how to connect.
+        settings: of the connections.
     """
 
     def __init__(self, settings: SshSettings) -> None:
@@ -99,11 +99,11 @@ class Connector:
         self._load_key = functools.cache(load_key)
         self._lock = threading.Lock()
         self._socks: weakref.WeakSet[ClosingSocket] = weakref.WeakSet()
-        #: Everything is to end.
+        #: `close` was called.
         self.closed = threading.Event()
 
     def close(self) -> None:
-        """End all connections, also those that are being made, without waiting."""
+        """End all connections, also attempts to connect, without waiting."""
         self.closed.set()
         with self._lock:
             socks = list(self._socks)
@@ -115,10 +115,10 @@ class Connector:
 
         Args:
             options: of the host.
-            gateway: the connection to go through; ``None``: TCP, or its ProxyCommand.
+            gateway: the connection to its gateway; ``None``: use TCP, or its ProxyCommand.
 
         Raises:
-            HostFailure: why not.
+            HostFailure: the connection can't be made.
         """
         seconds = options.connect_timeout or self._settings.connect_timeout
         proxy = None
@@ -158,7 +158,7 @@ class Connector:
         place, began = options.place, time.monotonic()
         try:
             transport.start_client(timeout=seconds)
-            host_key = transport.get_remote_server_key()  # raises if there was no answer in time
+            host_key = transport.get_remote_server_key()  # raises an exception after the timeout
         except (SSHException, EOFError, OSError) as error:
             answered = transport.remote_version
             ended = sock.ended or isinstance(error, (EOFError, ConnectionError))
@@ -167,7 +167,7 @@ class Connector:
                 text = f"the ssh server at {place} has no cipher or key exchange in common: {error}"
             elif ended:
                 when = "during the key exchange" if answered else "before its ssh server sent anything"
-                advice = "is it too busy (MaxStartups), or refuses this machine?"
+                advice = "is it too busy (MaxStartups), or does it refuse this machine?"
                 text = f"{place} closed the connection {when}; {advice}"
             elif late and not answered:
                 silent = f"sent nothing for {seconds:g} s"
@@ -184,7 +184,7 @@ class Connector:
 
 
 def _way(options: HostOptions, proxy: _Proxy | None) -> str:
-    """What is between this machine and the host, for messages; empty: nothing."""
+    """The gateway or ProxyCommand of a host, for messages; empty: there is none."""
     if options.gateways:
         return f"; it is reached through its gateway {options.gateways[-1]} (ProxyJump in ~/.ssh/config)"
     if proxy is None:
@@ -193,15 +193,15 @@ def _way(options: HostOptions, proxy: _Proxy | None) -> str:
     return f"; it is reached through its ProxyCommand {options.proxy_command!r}, which {printed}"
 
 
-# ---------------------------------------------------------------------- what the connection goes over
+# ---------------------------------------------------------------------- sockets
 
 
 class ClosingSocket:
-    """What paramiko uses as its socket: `close` wakes the thread that reads it, so that it need not poll.
+    """The socket that paramiko uses. `close` wakes the thread that reads it, so that it need not poll.
 
     Args:
         under: a connected socket, or a channel of a gateway.
-        on_close: called when it is closed, perhaps more than once.
+        on_close: called by `close`, perhaps more than once.
     """
 
     def __init__(self, under: socket.socket | Channel, on_close: Callable[[], None] = lambda: None) -> None:
@@ -210,11 +210,11 @@ class ClosingSocket:
         #: The other side closed the connection, or it broke.
         self.ended = False
         self._reader: threading.Thread | None = None
-        #: paramiko asks every socket for this.
+        #: An attribute that paramiko reads.
         self._closed = False
 
     def settimeout(self, seconds: float) -> None:
-        """paramiko asks for a tenth of a second, to see whether it is closed."""
+        """Set a longer timeout than the 0.1 s with which paramiko polls for `close`."""
         self._under.settimeout(max(seconds, _LOOK))
 
     def recv(self, size: int) -> bytes:
@@ -226,7 +226,7 @@ class ClosingSocket:
             if isinstance(error, TimeoutError) and error.errno is None:
                 raise
             self.ended = True
-            raise ConnectionAbortedError(error.errno, error.strerror) from error  # paramiko would try again
+            raise ConnectionAbortedError(error.errno, error.strerror) from error  # paramiko retries others
         self.ended = self.ended or not data
         return data
 
@@ -239,9 +239,9 @@ class ClosingSocket:
         return self._under.getpeername()
 
     def abort(self) -> None:
-        """Close it, and drop what the kernel has not sent.
+        """Close the socket, and drop data that the kernel has not sent.
 
-        Sent when a broken network is back, it would look to the agent like a launcher that has just ended.
+        After a break of the network the agent would take such data for the end of the launcher.
         """
         if isinstance(self._under, socket.socket):
             with suppress(OSError):  # it is closed
@@ -249,7 +249,7 @@ class ClosingSocket:
         self.close()
 
     def close(self) -> None:
-        """End the connection without waiting. The thread that reads it, if any, closes the descriptor."""
+        """End the connection without waiting. A thread that reads it closes the descriptor."""
         self._closed = True
         self._on_close()
         reader = self._reader
@@ -264,13 +264,13 @@ class ClosingSocket:
 
 
 class _Packets(Packetizer):
-    """paramiko's packets, with three changes.
+    """paramiko's packetizer with three changes.
 
-    * No timer thread for each handshake: a failed one would live for 15 s.
-    * Keys are renewed after 64 GiB as in OpenSSH, at the request of the server; paramiko's own request after
-      512 MiB can deadlock with a channel that the server closes meanwhile.
-    * Nothing follows the CLOSE of a channel. `Channel.send` checks and sends in two steps; if the host closes
-      the channel between them, an OpenSSH server ends the whole connection.
+    * It starts no timer thread for a handshake, which would live for 15 s after a failure.
+    * It renews keys after 64 GiB as OpenSSH does, at the request of the server. paramiko's own request after
+      512 MiB can deadlock when the server closes a channel.
+    * It sends nothing on a channel after its CLOSE. `Channel.send` checks and sends in two steps; if the
+      channel is closed between them, an OpenSSH server ends the connection.
     """
 
     REKEY_BYTES = 1 << 36
@@ -278,11 +278,11 @@ class _Packets(Packetizer):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
         self._sending = threading.RLock()
-        #: Channels that we have closed, by the server's numbers.
+        #: Channels that this end has closed, by the server's numbers.
         self._closed_channels: set[bytes] = set()
 
     def start_handshake(self, timeout: float) -> None:
-        """See `Connector`, which bounds the handshake."""
+        """Do nothing: `Connector` limits the time of the handshake."""
 
     def send_message(self, data: Message) -> None:
         """See `Packetizer.send_message`."""
@@ -316,7 +316,7 @@ def _tcp(place: Place, family: str, seconds: float) -> socket.socket:
     kind = _FAMILIES.get(family, socket.AF_UNSPEC)
     try:
         found = socket.getaddrinfo(place.address, place.port, kind, socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # the latter: no name can be that long
+    except (OSError, UnicodeError) as error:  # UnicodeError: the name is too long
         passing = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
         reason = "no name server answers" if passing else "no such name"
         advice = "check the spelling, or give HostName in ~/.ssh/config"
@@ -365,9 +365,7 @@ def _through(gateway: Connection, place: Place, seconds: float) -> Channel:
 
 
 class _Proxy:
-    """A running ``ProxyCommand``.
-
-    It is a line for a shell, as in OpenSSH: users write pipes, quotes and variables in it.
+    """A running ``ProxyCommand``: a command line for a shell, as in OpenSSH.
 
     Raises:
         HostFailure: it can't be started.
@@ -376,7 +374,7 @@ class _Proxy:
     def __init__(self, command: str) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         self._lock = threading.Lock()
-        #: Of what it printed to stderr; after `close`.
+        #: The last line of its stderr; set by `close`.
         self.last_line = ""
         self.socket, other = socket.socketpair()
         with other:
@@ -393,7 +391,7 @@ class _Proxy:
                 raise HostFailure(f"its ProxyCommand {command!r} can't be started: {error}") from error
 
     def close(self) -> None:
-        """End it and what it started."""
+        """End the command and the processes of its group."""
         with self._lock:
             if self._stderr.closed:
                 return

@@ -1,4 +1,4 @@
-"""All hosts of a launch that are reached over SSH: connected to in parallel, then asked to run programs."""
+"""The SSH connections of a launch: made in parallel, then used to run programs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from launcher.transports.ssh.options import Hop, HostFailure, host_options, pars
 from launcher.transports.ssh.program import SshProgram
 from launcher.transports.ssh.relay import Relay
 
-#: Seconds before the second attempt, the third ...; the last one counts for all that follow.
+#: Seconds before the second attempt, the third, and each later one.
 _PAUSES = (0.3, 1.0, 2.0)
 #: Seconds for the threads of closed connections to end.
 _LAST_WAIT = 2.0
-#: Seconds for which a connection is new: less than until a silent one counts as lost.
+#: Seconds for which a connection counts as new: less than the time after which a silent one is lost.
 _NEW = 4.0
-#: What runs our programs where the hostfile names no Python.
+#: The Python of our programs on a host for which the user names none.
 _PYTHON = "python3"
 
 
 class SshHosts(AbstractContextManager["SshHosts"]):
-    """The connections of a launch, one a host. A context: at its end all are closed.
+    """The connections of a launch, one for each host, as a context, at whose end all are closed.
 
     Args:
-        hosts: each with a name of its own.
-        settings: how to connect.
-        notice: gets a line for the user: which hosts are slow, which keys were added.
+        hosts: with different names.
+        settings: of the connections.
+        notice: gets lines for the user: hosts that are slow, keys that were added.
     """
 
     def __init__(self, hosts: Iterable[Host], settings: SshSettings, notice: Callable[[str], None]) -> None:
@@ -44,9 +44,9 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         self._connector = Connector(settings)
         self._connections: dict[str, Connection] = {}
         self._lock = threading.Lock()
-        #: Hosts that others are reached through, by the way to them: connected to once, for all.
+        #: Connections to gateways, by the names of the gateways up to each; made once, for all hosts.
         self._gateways: dict[tuple[str, ...], Future[Connection]] = {}
-        #: When the present connection of a host was made, if it is not the first one.
+        #: When the current connection of a host was made, if it is not the first one.
         self._made_at: dict[str, float] = {}
         self._reconnecting = {name: threading.Lock() for name in self._hosts}
         self._relay: Relay | None = None
@@ -70,11 +70,11 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         """Connect to all hosts.
 
         Raises:
-            HostsError: some can't be connected to; it has the reason for each. The others stay connected.
+            HostsError: hosts can't be connected to; it has the reason for each. The others stay connected.
         """
         step, fanout = "connecting over SSH", self._settings.fanout
         zipping = threading.Thread(target=bootstrap.zipped, args=(bootstrap.AGENT_MODULES,))
-        zipping.start()  # once, before each program needs it
+        zipping.start()  # once, before the programs need it
         self._connections, failed = for_each(self._hosts, self._dial, self._notice, step, fanout)
         zipping.join()
         for line in self._connector.known.added:
@@ -83,14 +83,14 @@ class SshHosts(AbstractContextManager["SshHosts"]):
             raise HostsError([f"{name}: {failure}" for name, failure in failed.items()])
 
     def _dial(self, name: str, attempts: int = 0) -> Connection:
-        """Connect to a host, and try again what may pass; the hostfile's user and port win over ssh_config.
+        """Connect to a host, with several attempts; the hostfile's user and port override ssh_config.
 
         Args:
             name: of the host.
-            attempts: how often, at most; 0: as the settings say.
+            attempts: the largest number; 0: that of the settings.
 
         Raises:
-            TransportError: no connection; one line that begins with the host's name.
+            TransportError: no connection; a line that begins with the host's name.
         """
         host = self._hosts[name]
         attempts = attempts or self._settings.attempts
@@ -111,9 +111,9 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         """Connect to one host.
 
         Args:
-            hop: as the user wrote it.
-            before: the gateways that lead to it, where a ``ProxyJump`` names several.
-            trail: the hosts that wait for it.
+            hop: the host, as the user wrote it.
+            before: the gateways before it in a ``ProxyJump``; empty: those of its own ``ProxyJump``.
+            trail: the hosts that wait for this connection.
         """
         options = host_options(hop)
         before = before or options.gateways
@@ -124,9 +124,9 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         return self._connector.connect(options._replace(gateways=before), gateway)
 
     def _gateway(self, hops: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
-        """The connection to the last of these hosts.
+        """The connection to the last of these gateways.
 
-        The first thread that needs it makes it; threads that wait for it share its failure.
+        The first thread that needs the connection makes it; other threads wait for its result or failure.
         """
         with self._lock:
             future = self._gateways.get(hops)
@@ -145,12 +145,12 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         return future.result()
 
     def reconnect(self, host: str) -> None:
-        """Connect again; the old connection is closed. Any thread may.
+        """Connect to a host again, and close the old connection. Any thread may call it.
 
-        A connection that lives and was made a moment ago stays: another link to the host has made it.
+        A new connection that is alive stays: another link to the host has just made it.
 
         Raises:
-            TransportError: it can't be connected to now.
+            TransportError: no connection can be made now.
         """
         with self._reconnecting[host]:
             if self.is_alive(host) and time.monotonic() < self._made_at.get(host, 0.0) + _NEW:
@@ -179,7 +179,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         return connection
 
     def is_alive(self, host: str) -> bool:
-        """Whether the connection to a host is there, as far as this machine knows."""
+        """Whether the connection to a host exists, as far as this machine knows."""
         connection = self._connections.get(host)
         return connection is not None and connection.alive
 
@@ -189,20 +189,20 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         return SshProgram(connection, python, bootstrap.startup(python, entry, arguments))
 
     def python(self, host: str) -> str:
-        """What runs our programs on a host.
+        """The Python that runs our programs on a host.
 
-        That is its ``python`` if it is a name, an absolute path or in the user's home (``~/``). One that is
-        relative to the working folder of the tasks may not be there yet: then it is ``python3``.
+        It is the host's ``python`` if that is a name, an absolute path or a path below ``~/``; else it is
+        ``python3``, as a path relative to the working folder of the tasks may not exist yet.
         """
         python = self._hosts[host].python or _PYTHON
         return _PYTHON if "/" in python and not python.startswith(("/", "~/")) else python
 
     def relay(self, path: str, notice: Callable[[str], None]) -> dict[str, int]:
-        """Open a port on every host that leads to a Unix socket here, until the connections end.
+        """Forward a port of every host to a Unix socket here, until the connections end.
 
         Args:
             path: of the socket.
-            notice: gets a line where that fails; called by any thread.
+            notice: gets a line if that fails; called by any thread.
 
         Returns:
             The ports, by host, each on its host's loopback address.

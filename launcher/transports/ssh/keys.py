@@ -1,11 +1,11 @@
-"""Keys: is this the key of the host (``known_hosts``), and which of ours does the host accept?
+"""Checks host keys by ``known_hosts``, and logs in with the user's keys.
 
-paramiko's reader of known_hosts is not used: it raises on ``@revoked`` and ``@cert-authority``, rewrites the
-file to add a line, and does not report which line refuses a key. Lines of certificate authorities are
-skipped: paramiko has no host certificates.
+paramiko's reader of known_hosts is not used: it fails on ``@revoked`` and ``@cert-authority``, rewrites the
+file to add a line, and does not report which line refuses a key. Lines with ``@cert-authority`` are skipped:
+paramiko has no host certificates.
 
-A login offers keys in the order of ``ssh``: keys of the agent that the configuration names, other keys of the
-agent, key files. Nothing asks for a password.
+A login offers keys in the order of ``ssh``: keys of the ssh-agent that the configuration names, other keys of
+the ssh-agent, key files. There is no login by password.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, 
 
 #: The signature algorithms of a key type that has several.
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
-#: Permissions that a private key must not give to other users.
+#: Permission bits that a private key file must not have.
 _OTHERS = 0o077
 #: SSH_AGENTC_REQUEST_IDENTITIES (draft-miller-ssh-agent), a message of one byte.
 _REQUEST_IDENTITIES = b"\0\0\0\1\x0b"
-#: The socket of the agent for paramiko; the lock guards it while it is another one.
+#: The variable by which paramiko finds the ssh-agent; the lock guards it while it has another value.
 _AGENT_VARIABLE = "SSH_AUTH_SOCK"
 _environment = threading.Lock()
 
@@ -59,20 +59,20 @@ class KnownHosts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[str, list[Entry]] = {}
-        #: One line for each key that was added.
+        #: A message for each key that was added.
         self.added: list[str] = []
 
     def algorithms(self, options: HostOptions, supported: tuple[str, ...]) -> tuple[str, ...]:
-        """Host key algorithms in order of preference: those of known keys first (a host may have several)."""
+        """The supported host key algorithms in order of preference: first those of the host's known keys."""
         kinds = [entry.kind for entry in self._about(options) if not entry.revoked]
         known = [name for kind in kinds for name in _SIGNATURES.get(kind, (kind,)) if name in supported]
         return tuple(dict.fromkeys([*known, *supported]))
 
     def check(self, options: HostOptions, key: PKey, accept_new: bool) -> None:
-        """Return if this is the key of the host; a new host becomes known with ``accept_new``.
+        """Check the key of a host; with ``accept_new`` add the key of an unknown host.
 
         Raises:
-            HostFailure: the key is revoked, another one, or unknown.
+            HostFailure: the key is revoked or unknown, or the host has another key.
         """
         if _is_known(self._about(options), key, options):
             return
@@ -87,7 +87,7 @@ class KnownHosts:
         )
 
     def _add(self, options: HostOptions, key: PKey) -> None:
-        """Append a line, unless another launch has just done so."""
+        """Append a line to the known_hosts file, unless another launch has added the key."""
         path, name = options.known_hosts[0], _known_name(options)
         try:
             os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
@@ -101,7 +101,7 @@ class KnownHosts:
                 line = f"{written} {key.get_name()} {key.get_base64()}\n".encode()
                 file.write(line if not text or text.endswith(b"\n") else b"\n" + line)
                 self._files.pop(path, None)
-                self.added.append(f"{name}: {_shown(key)} is its key from now on ({shorten(path)})")
+                self.added.append(f"{name}: added its host key {_shown(key)} to {shorten(path)}")
         except OSError as error:
             raise HostFailure(
                 f"its host key can't be added to {shorten(path)}: {reason_of(error)}"
@@ -114,17 +114,17 @@ class KnownHosts:
             for path in (*options.known_hosts, *options.system_known_hosts):
                 if path not in self._files:
                     self._files[path] = []
-                    with suppress(OSError), open(path, "rb") as file:  # else its hosts are not known: safe
+                    with suppress(OSError), open(path, "rb") as file:  # else it has no known hosts
                         self._files[path] = list(_parse(path, file.read()))
                 entries += self._files[path]
         return [entry for entry in entries if _matches(entry, name)]
 
 
 def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool:
-    """Whether a key is among the entries of a host; ``False``: the host has none.
+    """Whether a key is among the entries of a host; ``False``: there are no entries.
 
     Raises:
-        HostFailure: it is revoked, or the host has another key.
+        HostFailure: the key is revoked, or the host has another key.
     """
     blob = key.asbytes()
     for entry in entries:
@@ -141,7 +141,7 @@ def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool
     raise HostFailure(
         f"the host key of {options.place} has changed: it shows {_shown(key)}, "
         f"{shorten(entry.file)}:{entry.line} has another {entry.kind} key. "
-        "Another machine may answer in its place; if you know that the host was installed anew, "
+        "Another machine may answer in its place; if you know that the host was reinstalled, "
         f"remove the old key with: {remove}"
     )
 
@@ -163,31 +163,31 @@ def _parse(path: str, text: bytes) -> Iterator[Entry]:
         if len(fields) >= 3 and not fields[0].startswith("#") and marker in ("", "@revoked"):
             try:
                 key = base64.b64decode(fields[2] + "==")
-            except ValueError:  # as a comment
+            except ValueError:  # ignored like a comment
                 continue
             yield Entry(path, number, bool(marker), tuple(fields[0].split(",")), fields[1], key)
 
 
 def _matches(entry: Entry, name: str) -> bool:
-    """Whether a line is about a host; a negated pattern excludes it."""
+    """Whether a line is about a host; a negated pattern excludes the host."""
 
     def matches(pattern: str) -> bool:
         if not pattern.startswith("|1|"):
             return fnmatch.fnmatchcase(name, pattern.lower().replace("[", "[[]"))
         try:
             return HostKeys.hash_host(name, pattern) == pattern
-        except (ValueError, AssertionError):  # it is not the hash of a name
+        except (ValueError, AssertionError):  # the pattern is not a valid hash
             return False
 
     excluded = any(matches(pattern[1:]) for pattern in entry.names if pattern.startswith("!"))
     return not excluded and any(map(matches, entry.names))
 
 
-# ---------------------------------------------------------------------- our keys
+# ---------------------------------------------------------------------- the user's keys
 
 
 class KeyFile(NamedTuple):
-    """A key file: the key, or why it can't be used and what to do about it."""
+    """A key file: the key; or ``None``, the reason, and advice."""
 
     path: str
     key: PKey | None
@@ -196,7 +196,7 @@ class KeyFile(NamedTuple):
 
 
 def load_key(path: str) -> KeyFile | None:
-    """The key of a file; ``None``: there is no such file."""
+    """Read a key file; ``None``: the file does not exist."""
     if not os.path.exists(path):
         return None
     try:
@@ -206,7 +206,7 @@ def load_key(path: str) -> KeyFile | None:
             problem = f"is ignored, as ssh does: its permissions {mode:04o} are too open"
             return KeyFile(path, None, problem, f"make it private with: chmod 600 {shorten(path)}")
         return KeyFile(path, PKey.from_path(path))
-    except TypeError:  # what cryptography raises for want of a passphrase
+    except TypeError:  # from the package cryptography: a passphrase is missing
         return KeyFile(path, None, "is protected by a passphrase", f"unlock it with: ssh-add {shorten(path)}")
     except OSError as error:
         return KeyFile(path, None, f"can't be read ({reason_of(error)})")
@@ -215,16 +215,16 @@ def load_key(path: str) -> KeyFile | None:
 
 
 def connect_agent(path: str, seconds: float) -> Agent | None:
-    """A connection to the ssh-agent at a socket.
+    """Connect to the ssh-agent at a socket.
 
-    paramiko connects to ``SSH_AUTH_SOCK`` and waits without limit: the agent is asked for its keys before.
+    paramiko connects to ``SSH_AUTH_SOCK`` without a time limit, so a first request checks that it answers.
 
     Args:
-        path: of the socket; empty: there is no agent.
-        seconds: the time for its first answer.
+        path: of the socket; empty: there is no ssh-agent.
+        seconds: the time limit for the first answer.
 
     Returns:
-        ``None``: there is none, or it does not answer. Key files may be enough.
+        The connection; ``None``: there is no ssh-agent, or it does not answer.
     """
     with socket.socket(socket.AF_UNIX) as sock, suppress(SSHException, OSError):
         sock.settimeout(seconds)
@@ -245,13 +245,13 @@ def connect_agent(path: str, seconds: float) -> Agent | None:
 def log_in(
     transport: Transport, options: HostOptions, load: Callable[[str], KeyFile | None], seconds: float
 ) -> None:
-    """Try one key after another.
+    """Log in: offer the keys one after the other.
 
     Args:
         transport: connected, its host key checked.
         options: of the host.
-        load: `load_key`, which may remember the files of other hosts.
-        seconds: the time for each answer.
+        load: `load_key`, perhaps with a cache.
+        seconds: the time limit for each answer.
 
     Raises:
         HostFailure: every key was refused, or there was no answer.
@@ -278,7 +278,7 @@ def log_in(
 def _candidates(
     in_agent: Sequence[AgentKey], files: Sequence[KeyFile], only_named: bool
 ) -> Iterator[tuple[str, PKey]]:
-    """The keys to try, each once, with their names for messages."""
+    """The keys to offer, each once, with their names for messages."""
     usable = {file.key.asbytes(): (file.path, file.key) for file in files if file.key is not None}
     named = {*usable, *(_public_part(file.path) for file in files)}
     held = {key.asbytes(): key for key in in_agent}
@@ -291,7 +291,7 @@ def _candidates(
 
 
 def _public_part(path: str) -> bytes:
-    """The public key beside a key file, which may be locked; empty if there is none."""
+    """The public key in the ``.pub`` file of a key file; empty if there is none."""
     try:
         with open(f"{path}.pub", encoding="ascii") as file:
             return base64.b64decode(file.read().split()[1])
@@ -302,7 +302,7 @@ def _public_part(path: str) -> bytes:
 def _accepted(
     transport: Transport, options: HostOptions, key: PKey, tried: list[str], seconds: float
 ) -> bool:
-    """Whether the host accepts the last of the keys that were tried."""
+    """Whether the host accepts a login with this key, the last one in ``tried``."""
     login = f"a login as {options.user}"
     began = time.monotonic()
     try:
@@ -321,7 +321,7 @@ def _accepted(
                 f"({', '.join(tried)}); if that is too many, name the right one with IdentityFile and "
                 "IdentitiesOnly in ~/.ssh/config"
             ) from error
-        if not isinstance(error, AuthenticationException):  # an agent that does not sign
+        if not isinstance(error, AuthenticationException):  # the ssh-agent does not sign
             tried[-1] += f" ({error})"
         return False
-    raise HostFailure(f"{options.place} {text}, which a launch can't give")
+    raise HostFailure(f"{options.place} {text}, which launch does not support")

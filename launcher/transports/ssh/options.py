@@ -1,8 +1,8 @@
-"""What ssh_config, the hostfile and the command line say about connecting to a host.
+"""The options for connecting to a host, from ssh_config, the hostfile and the command line.
 
-The ``ssh`` command of this machine reads its configuration best: ``ssh -G HOST`` prints the result of every
-``Match`` and ``Include``. It reads the home of the account, not ``$HOME``; so where ``$HOME`` is
-another folder, or there is no ``ssh``, `paramiko.SSHConfig` reads ``$HOME/.ssh/config``.
+``ssh -G HOST`` prints the options of a host, with every ``Match`` and ``Include``. It reads the configuration
+in the home of the account, not in ``$HOME``. If ``$HOME`` is another folder, or there is no ``ssh``,
+`paramiko.SSHConfig` reads ``$HOME/.ssh/config``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _IDENTITIES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 #: Seconds for ``ssh -G``, which may run commands of ``Match exec``.
 _QUERY_LIMIT = 30.0
-#: Values of StrictHostKeyChecking that accept a new key. A changed key is refused whatever they are.
+#: Values of StrictHostKeyChecking that accept a new key. A changed key is always refused.
 _LENIENT = ("accept-new", "no", "off", "false")
-#: Characters of a name that a shell takes literally; as OpenSSH, others are refused in a ProxyCommand.
+#: Characters of a name that a shell takes literally; others are refused in a ProxyCommand, as by OpenSSH.
 _PLAIN = re.compile(r"[\w.:%@+,\[\]-]*")
 
 
@@ -44,8 +44,8 @@ class HostFailure(TransportError):
     """One host can't be connected to.
 
     Args:
-        text: one line, without the name of the host.
-        may_pass: another attempt may succeed.
+        text: a line without the name of the host.
+        may_pass: whether another attempt may succeed.
     """
 
     def __init__(self, text: str, may_pass: bool = False) -> None:
@@ -65,24 +65,24 @@ class Place(NamedTuple):
 
 
 class HostOptions(NamedTuple):
-    """Everything that connecting to one host depends on."""
+    """The options for connecting to one host."""
 
-    #: As the user wrote it.
+    #: The host, as the user wrote it.
     name: str
     address: str
     port: int
     user: str
-    #: ``ProxyJump``: the hosts on the way, the first one first.
+    #: ``ProxyJump``: the gateways, the first one first.
     gateways: tuple[str, ...] = ()
     #: ``ProxyCommand`` with its tokens replaced; empty: none.
     proxy_command: str = ""
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
-    #: The socket of the agent; empty: none.
+    #: The socket of the ssh-agent; empty: none.
     agent: str = ""
-    #: ``inet``, ``inet6`` or anything else for both.
+    #: ``inet``, ``inet6``; any other value: both.
     address_family: str = "any"
-    #: Seconds; ``None``: those of the launch.
+    #: Seconds; ``None``: the launch's.
     connect_timeout: float | None = None
     known_hosts: tuple[str, ...] = ()
     system_known_hosts: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class HostOptions(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where its server is."""
+        """Address and port of its server."""
         return Place(self.address, self.port)
 
 
@@ -105,10 +105,10 @@ class Hop(NamedTuple):
 
 
 def host_options(hop: Hop) -> HostOptions:
-    """The options of a host; the hop's own values win over ssh_config.
+    """The options of a host; the hop's own values override ssh_config.
 
     Raises:
-        HostFailure: ssh_config can't be read, or has an impossible value.
+        HostFailure: ssh_config can't be read, or has a wrong value.
     """
     home = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
     asks_ssh = os.path.realpath(os.path.expanduser("~")) == home and shutil.which("ssh") is not None
@@ -161,7 +161,7 @@ def _options(hop: Hop, values: Mapping[str, list[str]]) -> HostOptions:
 
 
 def _expanded(text: str, tokens: Mapping[str, str]) -> str:
-    """``%h`` and the like replaced; others stay as they are."""
+    """The text with tokens such as ``%h`` replaced; unknown tokens stay."""
     return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
 
 
@@ -171,16 +171,16 @@ def _files(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str
 
 
 def _gateways(hop: Hop, address: str, written: str) -> tuple[str, ...]:
-    """The hosts of a ``ProxyJump``; a host that is named there is not its own gateway."""
+    """The gateways of a ``ProxyJump``; none if the host itself is the last of them."""
     hops = tuple(part.strip() for part in written.split(",") if part.strip())
     return () if not hops or parse_hop(hops[-1]).name in (hop.name, address) else hops
 
 
 def parse_hop(text: str) -> Hop:
-    """A gateway as ``ProxyJump`` writes it: ``[user@]host[:port]``, also as ``ssh://...``.
+    """A gateway in the form of ``ProxyJump``: ``[user@]host[:port]``, or ``ssh://...``.
 
     Raises:
-        HostFailure: it is not one.
+        HostFailure: it has another form.
     """
     try:
         parts = urllib.parse.urlsplit(text if "://" in text else f"ssh://{text}")
@@ -200,7 +200,7 @@ def shorten(path: str) -> str:
 
 
 def _from_ssh(hop: Hop) -> dict[str, list[str]]:
-    """What ``ssh -G`` prints: each option with its values in order."""
+    """The output of ``ssh -G``: each option with its values in order."""
     argv = ["ssh", "-G"]
     argv += ["-l", hop.user] if hop.user else []
     argv += ["-p", str(hop.port)] if hop.port else []
@@ -221,7 +221,7 @@ def _from_ssh(hop: Hop) -> dict[str, list[str]]:
 
 
 def _from_file(hop: Hop) -> dict[str, list[str]]:
-    """What paramiko reads in the user's file."""
+    """The options in the user's file, read by paramiko."""
     needs = "needs the ssh command, and the account's home as $HOME"
     try:
         with open(os.path.expanduser(_USER_FILE), encoding="utf-8", errors="surrogateescape") as file:
@@ -249,7 +249,7 @@ _parsed = functools.lru_cache(SSHConfig.from_text)  # most hosts have the same l
 
 
 def unexpected(error: Exception) -> str:
-    """Anything else, mostly a limit of this machine."""
+    """A message for any other error, mostly a limit of this machine."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"no connection can be made here: {reason_of(error)} (`ulimit -n` is the limit)"
     return f"no connection can be made: {type(error).__name__}: {reason_of(error)}"

@@ -1,7 +1,7 @@
-"""A program of ours on a host: its bytes through a socketpair, its stderr, its exit status.
+"""A program of ours on a host: its input and output by a socketpair, its stderr, its exit status.
 
-Two threads move the bytes of a channel, one in each direction; each blocks where its reader is slow. What
-does not fit waits in the channel's window (2 MiB) and in the socket.
+Two threads move the bytes of a channel, one in each direction; each blocks while its reader is slow. Bytes
+wait in the channel's window (2 MiB) and in the socket.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from launcher.transports.command import STDERR_LIMIT, PipedProgram
 from launcher.transports.ssh.connection import Connection
 from launcher.transports.ssh.options import unexpected
 
-#: Bytes of one read, of one packet, and of a whole window of paramiko's.
+#: Bytes of a read, of a packet, and of paramiko's window.
 _PIECE, _PACKET, _WINDOW = 128 * 1024, 32 * 1024 - 64, 2 * 1024 * 1024
-#: Seconds in which the host accepts the last bytes of a caller that has closed its end.
+#: Seconds for the host to take the last bytes after the caller has closed its end.
 _LAST_BYTES = 5.0
 
 
 class SshProgram(PipedProgram):
-    """A program that runs on a host. A failure to start is seen where the output is read.
+    """A program that runs on a host. Reading its output raises the error if it could not be started.
 
     Args:
         connection: to the host.
-        python: what runs the program, for messages.
+        python: the Python that runs the program, for messages.
         startup: see `bootstrap.startup`.
 
     Raises:
@@ -95,12 +95,12 @@ class SshProgram(PipedProgram):
 
 
 def send_from(sock: socket.socket, channel: Channel, first: bytes = b"") -> None:
-    """Move what comes from a socket into a channel, and its end.
+    """Move bytes and the end-of-file from a socket to a channel.
 
     Args:
         sock: blocking.
         channel: open.
-        first: is sent before.
+        first: bytes to send before those of the socket.
     """
     with suppress(SSHException, EOFError, OSError):  # the channel or the socket has ended
         try:
@@ -117,25 +117,25 @@ def receive_into(
     sender: threading.Thread,
     stderr: Callable[[bytes], None] = lambda _: None,
 ) -> bool:
-    """Move what comes through a channel into a socket.
+    """Move bytes from a channel to a socket.
 
-    The calling thread alone closes the channel: a close frees the descriptor that this function polls.
+    Only the calling thread closes the channel: that frees the descriptor that this function polls.
 
     Args:
         channel: open.
         sock: blocking.
-        sender: runs `send_from`; it has a moment for the last bytes when the socket is closed.
-        stderr: gets what the command prints there.
+        sender: the thread of `send_from`; it has `_LAST_BYTES` to end when the socket is closed.
+        stderr: gets bytes of the command's stderr.
 
     Returns:
-        Whether all was moved to the end-of-file; ``False``: the connection broke, or the socket was closed.
+        Whether the end-of-file was reached; ``False``: the connection broke, or the socket was closed.
     """
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
     poll.register(sock, 0)
     try:
         while True:
-            ended = channel.eof_received or channel.closed  # before a look at what is left
+            ended = channel.eof_received or channel.closed  # read before the last bytes are
             if channel.recv_stderr_ready():
                 stderr(channel.recv_stderr(_WINDOW))
             if channel.recv_ready():
@@ -152,20 +152,20 @@ def receive_into(
 
 
 def start_thread(name: str, function: Callable[..., object], *arguments: object) -> threading.Thread:
-    """Start a thread that does not keep the process from ending."""
+    """Start a daemon thread."""
     thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
     thread.start()
     return thread
 
 
 def close_channel(channel: Channel) -> None:
-    """Close a channel, and its descriptor, also where its connection has broken."""
+    """Close a channel and its descriptor, also if the connection is broken."""
     with suppress(SSHException, EOFError, OSError):
         channel.close()
 
 
 def close_socket(sock: socket.socket) -> None:
-    """Close a socket; a thread that reads it sees its end."""
+    """Close a socket; a thread that reads it gets its end-of-file."""
     with suppress(OSError):  # it is not connected
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()

@@ -1,4 +1,4 @@
-"""Ports on the hosts that lead to a Unix socket of this machine: ``ssh -R``.
+"""Forwards ports of the hosts to a Unix socket of this machine, as ``ssh -R`` does.
 
 ::
 
@@ -20,10 +20,10 @@ from launcher.transports.ssh.connection import Connection
 from launcher.transports.ssh.options import reason_of
 from launcher.transports.ssh.program import close_channel, close_socket, receive_into, send_from, start_thread
 
-#: Connections through one host at a time; others are closed at once.
+#: Largest number of connections through one host; further ones are closed at once.
 MOST_CONNECTIONS = 64
-#: Seconds in which the port of a lost connection is asked for again, and between two attempts: its old server
-#: process may still hold the port.
+#: Seconds for which the port of a lost connection is requested again, and between two requests: the old
+#: server process may still hold the port.
 _RENEW_LIMIT, _RETRY = 60.0, 0.25
 #: Seconds for the program here to accept a connection.
 _CONNECT_LIMIT = 10.0
@@ -31,11 +31,11 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Relay:
-    """The ports of all hosts.
+    """The forwarded ports of all hosts.
 
     Args:
         path: of the Unix socket here.
-        notify: gets a line for the user; called by any thread.
+        notify: gets lines for the user; called by any thread.
     """
 
     def __init__(self, path: str, notify: Callable[[str], None]) -> None:
@@ -48,11 +48,11 @@ class Relay:
         self._closing = threading.Event()
 
     def open(self, connections: Mapping[str, Connection], notice: Callable[[str], None]) -> dict[str, int]:
-        """Ask every host for a port, all at once; the user sees which ones give none.
+        """Request a port of every host, in parallel; a message names hosts without one.
 
         Args:
             connections: by host.
-            notice: gets a line when that takes long.
+            notice: gets a line if that takes long.
 
         Returns:
             The ports, by host.
@@ -61,15 +61,15 @@ class Relay:
         return dict(self._ports)
 
     def renew(self, connection: Connection) -> None:
-        """Ask a host that was connected to again for the same port. Does not wait."""
+        """Request the same port again, on a new connection to its host, without waiting."""
         if connection.host in self._ports:
             start_thread("ssh relay", self._request, connection)
 
     def _request(self, connection: Connection) -> None:
-        """Ask for a port; for the one that was open before, again and again."""
+        """Request a port; if it was open before, try again until the limit."""
 
         def arrived(channel: Channel, *_: object) -> None:
-            start_thread("ssh relay", self._carry, host, channel)  # paramiko's thread must not wait
+            start_thread("ssh relay", self._forward, host, channel)  # paramiko's thread must not wait
 
         host, deadline = connection.host, time.monotonic() + _RENEW_LIMIT
         port = self._ports.get(host, 0)
@@ -79,24 +79,24 @@ class Relay:
                 return
             except (SSHException, EOFError, OSError) as error:
                 if not port:
-                    why = "it does not forward them (AllowTcpForwarding, PermitListen)"
+                    why = "it forwards no ports (AllowTcpForwarding, PermitListen)"
                     why = why if isinstance(error, SSHException) else reason_of(error)
                     self._notify_once(f"{host}: its ssh server opens no port for its tasks: {why}")
                     return
             if time.monotonic() > deadline:
-                text = f"port {port} there, which leads its tasks to this machine, can't be opened again"
+                text = f"port {port} there, forwarded to this machine for its tasks, can't be opened again"
                 self._notify_once(f"{host}: {text}")
                 return
             self._closing.wait(_RETRY)
 
-    def _carry(self, host: str, channel: Channel) -> None:
+    def _forward(self, host: str, channel: Channel) -> None:
         """Serve one connection to the port."""
         here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with self._lock:
-            carried = self._open.setdefault(host, set())
-            full = len(carried) >= MOST_CONNECTIONS
+            open_here = self._open.setdefault(host, set())
+            full = len(open_here) >= MOST_CONNECTIONS
             if not full:
-                carried.add(here)
+                open_here.add(here)
         try:
             if full:
                 text = f"more than {MOST_CONNECTIONS} connections at a time to this machine: refused"
@@ -110,7 +110,7 @@ class Relay:
             pass
         finally:
             with self._lock:
-                carried.discard(here)
+                open_here.discard(here)
             close_channel(channel)
             close_socket(here)
 
@@ -119,7 +119,7 @@ class Relay:
         try:
             here.connect(self._path)
         except OSError as error:
-            self._notify_once(f"{host}: its tasks can't be led to {self._path}: {reason_of(error)}")
+            self._notify_once(f"{host}: can't connect its tasks to {self._path}: {reason_of(error)}")
             return False
         here.settimeout(None)
         return not self._closing.is_set()
@@ -135,7 +135,7 @@ class Relay:
         """End all connections; the ports go with the connections to the hosts."""
         self._closing.set()
         with self._lock:
-            carried = [here for open_here in self._open.values() for here in open_here]
-        for here in carried:
+            open_here = [here for sockets in self._open.values() for here in sockets]
+        for here in open_here:
             with suppress(OSError):  # not connected yet
                 here.shutdown(socket.SHUT_RDWR)

@@ -159,19 +159,19 @@ class FilesNeeded(NamedTuple):
 
 
 class FilesFollow(NamedTuple):
-    """The entries that the launcher asked for follow: so many bytes of files."""
+    """The requested entries follow: so many bytes of files."""
 
     size: int
 
 
 class FileNotice(NamedTuple):
-    """Something for the user about what was asked for."""
+    """A line for the user about a requested path."""
 
     text: str
 
 
 class FilesDone(NamedTuple):
-    """All of a tree, or of what was asked for, was sent; a command ends with the paths of the trees."""
+    """All entries were sent; a command ends with the paths of the trees."""
 
     paths: Tuple[str, ...] = ()
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from launcher.files.copying import Copying
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import finish, sync
-from launcher.files.walk import look
+from launcher.files.walk import read_trees
 from launcher.job import Host
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
@@ -21,7 +21,7 @@ from launcher.transports.ssh.hosts import SshHosts
 
 def bring(job: str, text: str, *hosts: str) -> None:
     """Bring a folder to hosts."""
-    trees, _ = look(parse_syncs([text]), os.getcwd())
+    trees, _ = read_trees(parse_syncs([text]), os.getcwd())
     with _connected(hosts) as fleet:
         fleet.connect()
         sync(Copying(fleet, 32, print), hosts, trees, job)

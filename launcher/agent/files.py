@@ -67,7 +67,7 @@ class _Pipe(FileStream):
 
 
 def _remote_command(function: Callable[[_Pipe, Any], Iterable[str]]) -> Callable[[Any], int]:
-    """Make a remote command of a function: its answer, or why it failed, goes to the launcher."""
+    """Make a remote command of a function: send its result or its error to the launcher."""
 
     @functools.wraps(function)
     def run(arguments: Any) -> int:
@@ -140,7 +140,7 @@ def _remove(path: str) -> None:
 
 
 def _user_of(folder: str, job: str = "") -> str:
-    """A process of a task that runs in a folder, or belongs to a job, in words; empty: there is none."""
+    """Describe a process of a task that runs in a folder or belongs to a job; empty: there is none."""
     mark = f"{TASK_MARK}=".encode()
     for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -198,12 +198,12 @@ def _keep(tree: str, kept: str, entries: Dict[str, FileEntry]) -> None:
 
 def _sweep() -> None:
     """Remove folders of runs that only this machine used, and where no process belongs to them any more."""
-    mine = f".used-{os.uname().nodename}"
-    for mark in glob.glob(f"{glob.escape(_cache())}/work/*/{glob.escape(mine)}"):
+    own = f".used-{os.uname().nodename}"
+    for mark in glob.glob(f"{glob.escape(_cache())}/work/*/{glob.escape(own)}"):
         run = os.path.dirname(mark)
         with contextlib.suppress(OSError):
             old = time.time() - os.stat(mark).st_mtime > _UNUSED
-            others = [name for name in os.listdir(run) if name.startswith(".used-") and name != mine]
+            others = [name for name in os.listdir(run) if name.startswith(".used-") and name != own]
             if old and not others and not _user_of(run, os.path.basename(run)):
                 _remove(run)
 
@@ -220,15 +220,15 @@ def finish(_: _Pipe, arguments: Any) -> List[str]:
 
 @_remote_command
 def receive(pipe: _Pipe, arguments: Any) -> List[str]:
-    """Make trees what they are on the launcher's machine, and a folder for what each task makes.
+    """Update trees to the state of the launcher's, and make a folder for the results of each task.
 
     Args:
-        pipe: the host gets for each tree its list, sends what it needs, and gets this.
+        pipe: for each tree the launcher sends its list, we answer with the entries we need, and get them.
         arguments: ``{"job": JOB, "trees": [{"name": NAME, "remote": PLACE or None, "key": KEY}],
             "outputs": [NAME], "mode": 448}``.
 
     Returns:
-        The paths of the trees, and of the folder that those of tasks are in.
+        The paths of the trees, and the folder with the folders for results.
     """
     _sweep()
     run = _run_folder(str(arguments["job"]))
@@ -257,10 +257,10 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
 
 
 def _use(run: str) -> None:
-    """Make the folder of a run, which this machine uses from now on.
+    """Make the folder of a run, and mark it as used by this machine.
 
     Raises:
-        EOFError: the launcher needs no answer any more: it removes the folder now.
+        EOFError: the launcher has closed the command: it removes the folder now.
     """
     poll = select.poll()
     poll.register(0, 0)  # only POLLHUP: the list of the next tree may be there
@@ -272,7 +272,7 @@ def _use(run: str) -> None:
 
 
 def _check_place(path: str) -> None:
-    """Pass a place that may be replaced: there is nothing, an empty folder, or what an earlier sync made.
+    """Check that a place may be replaced: it does not exist, is empty, or an earlier sync made it.
 
     Raises:
         LaunchError: it may not.
@@ -287,10 +287,10 @@ def _check_place(path: str) -> None:
 
 
 def _update(pipe: _Pipe, root: str) -> None:
-    """Make a tree what the launcher's list of it says; the first file is replaced when all have arrived.
+    """Update a tree to the launcher's list of it. No file is replaced before all have arrived.
 
     Args:
-        pipe: the launcher sends the list, gets for each entry whether it is needed, and sends those.
+        pipe: the launcher sends the list, we answer with the entries we need, and get them.
         root: the tree.
 
     Raises:
@@ -327,10 +327,10 @@ def _update(pipe: _Pipe, root: str) -> None:
 
 
 def _merge(root: str, gone: Iterable[str], stage: str, arrived: Dict[str, FileEntry]) -> None:
-    """Remove ``gone`` from a tree, and move what has arrived into it; all else there stays."""
+    """Remove ``gone`` from a tree, and move the entries that arrived into it; other files stay."""
     os.makedirs(root, exist_ok=True)
     for path in sorted(gone, reverse=True):
-        with contextlib.suppress(OSError):  # a folder may hold files that no sync brought
+        with contextlib.suppress(OSError):  # a folder may hold files that no sync copied
             is_folder = stat.S_ISDIR(os.lstat(f"{root}/{path}").st_mode)
             (os.rmdir if is_folder else os.unlink)(f"{root}/{path}")
     for path, entry in sorted(arrived.items()):
@@ -352,7 +352,7 @@ def _read_list(root: str) -> Tuple[str, Dict[str, FileEntry]]:
 
 
 def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]:
-    """Those entries that are in a tree as they were copied there."""
+    """The entries of a tree that have not changed since they were copied."""
     found = {}
     for path, entry in entries.items():
         with contextlib.suppress(OSError):
@@ -366,14 +366,14 @@ def _unchanged(root: str, entries: Dict[str, FileEntry]) -> Dict[str, FileEntry]
 
 
 @_remote_command
-def give(pipe: _Pipe, arguments: Any) -> List[str]:
-    """Send what was asked for.
+def send(pipe: _Pipe, arguments: Any) -> List[str]:
+    """Send the requested files.
 
     Args:
-        pipe: gets for each item what it is, and `FilesDone`.
+        pipe: gets for each item `FilesFollow`, its entries and `FilesDone`.
         arguments: ``{"items": [{"base": FOLDER, "path": PATH}]}``.
 
-    A tree is sent as it is, with links as links; only what the user named may be a link to what is meant.
+    Links are sent as links; only the path that the user named is followed.
     """
 
     def problem(source: str, why: str) -> None:
@@ -393,9 +393,9 @@ def give(pipe: _Pipe, arguments: Any) -> List[str]:
 
 
 def _find(base: str, path: str) -> List[Tuple[str, str]]:
-    """What a path or pattern means: where each thing is, and its name at the other end.
+    """Resolve a path or pattern: the path of each match, and its name in the copy.
 
-    What a pattern finds keeps the folders that the pattern left open: ``runs/*/model`` gives ``a/model``,
+    A match keeps the folders for which the pattern has wildcards: ``runs/*/model`` gives ``a/model``,
     ``b/model``.
     """
     path = _resolved(path) if path.startswith("~") else path

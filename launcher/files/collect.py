@@ -1,4 +1,4 @@
-"""``--collect``: copy what tasks have made from their hosts, also after a job that failed."""
+"""``--collect``: copy files of tasks from their hosts, also after a job that failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from launcher.agent.transfer import MAX_ENTRIES, Landing
 from launcher.errors import ProtocolError, TransportError
-from launcher.files.copying import Conversation, Copying
+from launcher.files.copying import CommandStream, Copying
 from launcher.files.requests import Item, with_tilde
 from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
 from launcher.text import byte_size, counted, listed
@@ -21,13 +21,13 @@ _MOST_NOTES, _LONGEST_NOTE = 20, 2000
 
 @dataclass
 class Collected:
-    """What came from a host."""
+    """The result for one host."""
 
     #: For each item that has begun.
     landings: list[Landing] = field(default_factory=list)
-    #: What was not there or could not be read: no failure of the job.
+    #: Paths that do not exist or can't be read: not a failure of the job.
     notices: list[str] = field(default_factory=list)
-    #: What kept things that are there from being fetched.
+    #: Why existing files could not be copied.
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -37,10 +37,10 @@ class Collected:
 
 
 def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
-    """Fetch items from all hosts at once. What can be had is fetched, whatever fails.
+    """Copy items from all hosts at once. A failure of one does not stop the others.
 
     Returns:
-        What came, by host; its notices and failures begin with its name.
+        The results by host; notices and failures begin with its name.
     """
     results = {item.host: Collected() for item in items}
 
@@ -48,10 +48,10 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
         result, own = results[host], [item for item in items if item.host == host]
         requested = [{"base": item.base, "path": item.path} for item in own]
         try:
-            with copying.command(host, "give", {"items": requested}) as talk:
+            with copying.command(host, "send", {"items": requested}) as stream:
                 for item in own:
-                    result.landings.append(Landing(talk, item.into))
-                    _take(copying, talk, item, result)
+                    result.landings.append(Landing(stream, item.into))
+                    _take(copying, stream, item, result)
         except TransportError as error:
             missing = [f"{item.path!r} of {item.task}" for item in own[max(0, len(result.landings) - 1) :]]
             text = f"not fetched: {listed(missing)} ({counted(result.files, 'file')} came)"
@@ -72,12 +72,12 @@ def collect(copying: Copying, items: Sequence[Item]) -> dict[str, Collected]:
     return results
 
 
-def _take(copying: Copying, talk: Conversation, item: Item, result: Collected) -> None:
-    """Take what a host sends for an item. What can't be written here is a failure, and the rest goes on.
+def _take(copying: Copying, stream: CommandStream, item: Item, result: Collected) -> None:
+    """Receive an item. A file that can't be written here is a failure; the others still arrive.
 
     Raises:
         TransportError: the host failed, or the disk here is full.
-        ProtocolError: the host sent what it may not send.
+        ProtocolError: the host sent a wrong message.
     """
     landing = result.landings[-1]
 
@@ -88,7 +88,7 @@ def _take(copying: Copying, talk: Conversation, item: Item, result: Collected) -
             texts.append(f"{item.host}: {text[:_LONGEST_NOTE] if len(texts) < _MOST_NOTES else more}")
 
     for _ in range(_MOST_MESSAGES):
-        message = talk.get(FileNotice, FilesFollow, FileEntry, FilesDone)
+        message = stream.get(FileNotice, FilesFollow, FileEntry, FilesDone)
         if isinstance(message, FilesDone):
             return
         if isinstance(message, FileNotice):

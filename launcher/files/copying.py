@@ -24,7 +24,7 @@ _LOOK = 0.05
 
 
 class Copying:
-    """Remote commands on several hosts at once, and what the user sees of them.
+    """Remote commands on several hosts at once, their progress and their time limit.
 
     Args:
         commands: run programs of ours on the hosts.
@@ -72,7 +72,7 @@ class Copying:
         Args:
             hosts: their names, each once.
             work: called with the host; raises TransportError.
-            step: what is done, for the user.
+            step: names the work in progress lines.
 
         Returns:
             The results, and the error of each host that failed, which begins with its name.
@@ -88,7 +88,7 @@ class Copying:
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
 
     @contextmanager
-    def command(self, host: str, entry: str, arguments: object) -> Iterator[Conversation]:
+    def command(self, host: str, entry: str, arguments: object) -> Iterator[CommandStream]:
         """Run a command of `launcher.agent.files` on a host.
 
         Raises:
@@ -97,9 +97,9 @@ class Copying:
         self.check(host)
         command = self._commands.run(host, f"launcher.agent.files:{entry}", arguments)
         try:
-            yield Conversation(self, host, command)
+            yield CommandStream(self, host, command)
         except ProtocolError as error:
-            raise TransportError(f"{host}: the two ends do not understand each other: {error}") from error
+            raise TransportError(f"{host}: wrong message from its remote command: {error}") from error
         finally:
             command.close()
 
@@ -113,7 +113,7 @@ class Copying:
             raise TransportError(f"{host}: the time limit (--timeout) ended the copying")
 
 
-class Conversation(FileStream):
+class CommandStream(FileStream):
     """Messages to and from one remote command.
 
     Raises, in each method:
@@ -149,10 +149,10 @@ class Conversation(FileStream):
             elif early := self._read():
                 self._received += self._decoder.feed(early)
                 self.get()
-                raise ProtocolError("it sends and does not read")
+                raise ProtocolError("it sends and does not receive")
 
     def _read(self) -> bytes:
-        """Wait a moment for what comes, or until more can be sent; nothing may have come."""
+        """Wait `_LOOK` for bytes, or until more can be sent; may return none."""
         self._copying.check(self._host)
         if time.monotonic() > self._moved_at + _STALL:
             raise TransportError(f"{self._host}: no file data for {_STALL:.0f} s")
@@ -167,6 +167,6 @@ class Conversation(FileStream):
             lines = self._command.stderr().strip().splitlines()
             how = "was killed" if status is None else f"ended with {status}"
             last = f"; its last line: {lines[-1]}" if lines else ""
-            raise TransportError(f"{self._host}: the copying there {how}{last}")
+            raise TransportError(f"{self._host}: the remote command {how}{last}")
         self._moved_at = time.monotonic()
         return data

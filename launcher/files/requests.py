@@ -1,4 +1,4 @@
-"""What the user asks to travel: ``--sync`` and ``--collect``, read from the command line."""
+"""The options ``--sync`` and ``--collect``, parsed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TASKS = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?:/(\d+))?=(.*)", re.DOTALL)
 
 
 def with_tilde(path: str) -> str:
-    """A path of this machine as people write it: ``~/results`` for what is in their home."""
+    """A path of this machine, with ``~`` for the user's home: ``~/results``."""
     home = os.path.expanduser("~").rstrip("/")
     return "~" + path[len(home) :] if home and f"{path}/".startswith(f"{home}/") else path
 
@@ -50,7 +50,7 @@ def parse_syncs(texts: Iterable[str], where: str = "--sync") -> tuple[SyncReques
         where: they were written; for messages.
 
     Raises:
-        JobError: all that is wrong with them, also with one beside the other.
+        JobError: all faults, also of two that have the same target.
     """
     requests: list[SyncRequest] = []
     faults: list[Fault] = []
@@ -79,7 +79,7 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
         return Fault(where, f"{folder!r} {fault}", _SYNC_FORM)
     name = os.path.basename(os.path.abspath(folder))
     if not name or os.path.realpath(folder) == "/":
-        return Fault(where, "'/' can't travel", "expected a folder in it")
+        return Fault(where, "'/' can't be copied", "expected a folder in it")
     place = remote.removeprefix("~/")
     parts = [part for part in place.split("/") if part not in ("", ".")]
     if colon and (not parts or ".." in parts or parts[0].startswith("~") or "\0" in place):
@@ -90,7 +90,7 @@ def _parse_sync(text: str, where: str) -> SyncRequest | Fault:
 
 
 class Item(NamedTuple):
-    """One thing to be fetched for one task."""
+    """A path or pattern to copy from the host of one task."""
 
     #: The name of the task, for messages.
     task: str
@@ -99,15 +99,13 @@ class Item(NamedTuple):
     base: str
     #: A path or a pattern there.
     path: str
-    #: The folder here that it goes to; made when there is something for it.
+    #: The folder here for the copy; made when a file arrives.
     into: str
 
 
 class CollectRequest(NamedTuple):
     """``--collect PATH[:DIR]`` (from all tasks) or ``--collect ROLE[/INDEX]=PATH[:DIR]`` (from those)."""
 
-    #: As written.
-    text: str
     #: Of which role; empty: all tasks.
     role: str
     #: Which task of the role; ``None``: all of them.
@@ -117,14 +115,15 @@ class CollectRequest(NamedTuple):
     into: str | None
 
     def concerns(self, task: TaskId) -> bool:
-        """Whether this task has it."""
+        """Whether the request names this task."""
         return self.role in ("", task.role) and self.number in (None, task.index)
 
     def item(self, task: TaskId, host: str, base: str, run_dir: str) -> Item:
-        """What is fetched for one task. Its folder here is its own, unless no other task can be meant.
+        """The item of one task. The folder here is the task's own, unless the request names one task.
 
         Args:
-            task, host: which one, where.
+            task: one of the job.
+            host: that it ran on.
             base: the folder that it ran in there; empty: the home.
             run_dir: the run's folder.
         """
@@ -146,7 +145,7 @@ def parse_collects(
         where: they were written; for messages.
 
     Raises:
-        JobError: all that is wrong with them.
+        JobError: all faults.
     """
     requests: list[CollectRequest] = []
     faults: list[Fault] = []
@@ -167,7 +166,7 @@ def parse_collects(
         elif index is not None and index >= count:
             expected = f"expected {role}/0" + (f" to {role}/{count - 1}" if count > 1 else "")
             faults.append(Fault(where, f"{text!r}: this job has no {role}/{index}", expected))
-        requests.append(CollectRequest(text, role, index, path, into))
+        requests.append(CollectRequest(role, index, path, into))
     if faults:
         raise JobError(faults)
     return tuple(requests)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.agent.transfer import FILE, SYNC_MARK, list_of, send_entries
 from launcher.errors import HostsError, OutOfTime, ProtocolError
-from launcher.files.copying import Conversation, Copying
+from launcher.files.copying import CommandStream, Copying
 from launcher.files.walk import Tree, left_out
 from launcher.protocol import FileData, FileEntry, FilesDone, FilesNeeded
 from launcher.text import byte_size, counted, listed
@@ -52,10 +52,10 @@ def sync(
     def visit(host: str) -> Sequence[str]:
         names = list((outputs or {}).get(host, ()))
         arguments = {"job": job, "trees": described, "outputs": names, "mode": 0o777 if for_all else 0o700}
-        with copying.command(host, "receive", arguments) as talk:
+        with copying.command(host, "receive", arguments) as stream:
             for tree, data in zip(trees, lists, strict=True):
-                _send(copying, talk, tree, data, lambda path, why: problems.add((path, why)))
-            paths: Sequence[str] = talk.get(FilesDone).paths
+                _send(copying, stream, tree, data, lambda path, why: problems.add((path, why)))
+            paths: Sequence[str] = stream.get(FilesDone).paths
             if len(paths) != len(trees) + 1:
                 raise ProtocolError(f"{len(paths)} paths")
             return paths
@@ -84,16 +84,16 @@ def _key(folder: str) -> str:
 
 
 def _send(
-    copying: Copying, talk: Conversation, tree: Tree, data: bytes, problem: Callable[[str, str], None]
+    copying: Copying, stream: CommandStream, tree: Tree, data: bytes, problem: Callable[[str, str], None]
 ) -> None:
     """Send a host the list of a tree, then the entries that it needs."""
-    talk.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
+    stream.put(FileEntry(SYNC_MARK, FILE, size=len(data)))
     for start in range(0, len(data), _PIECE):
-        talk.put(FileData(data[start : start + _PIECE]))
-    needed = [*itertools.compress(tree.entries.values(), talk.get(FilesNeeded).data)]
+        stream.put(FileData(data[start : start + _PIECE]))
+    needed = [*itertools.compress(tree.entries.values(), stream.get(FilesNeeded).data)]
     copying.add(sum(entry.size for entry in needed))
-    send_entries(talk, ((f"{tree.request.folder}/{entry.path}", entry) for entry in needed), problem)
-    talk.put(FilesDone())
+    send_entries(stream, ((f"{tree.request.folder}/{entry.path}", entry) for entry in needed), problem)
+    stream.put(FilesDone())
 
 
 def finish(copying: Copying, hosts: Sequence[str], job: str) -> dict[str, str]:
@@ -104,7 +104,7 @@ def finish(copying: Copying, hosts: Sequence[str], job: str) -> dict[str, str]:
     """
 
     def visit(host: str) -> None:
-        with copying.command(host, "finish", {"job": job}) as talk:
-            talk.get(FilesDone)
+        with copying.command(host, "finish", {"job": job}) as stream:
+            stream.get(FilesDone)
 
     return copying.on_all(hosts, visit, "removing the folders of this run")[1]

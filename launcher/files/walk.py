@@ -1,9 +1,9 @@
-"""Which entries of a folder travel, looked at before any host is connected.
+"""The entries of a folder that ``--sync`` copies, listed before any host is connected.
 
-``.gitignore``, and ``.launchignore`` of the same form, which wins, name what stays; pathspec reads them.
-Nothing in a folder that is ignored can be brought back, but by a rule for the folder itself. Two things git
-does otherwise: ``?`` stands for one character here, not for one byte of it, and patterns do not reach over a
-newline in a name.
+``.gitignore``, and ``.launchignore`` of the same form, which wins, name what is not copied; pathspec parses
+them. The content of an ignored folder is copied only if a rule brings back the folder itself. Git differs
+twice: there ``?`` matches one byte of a character, here the character, and patterns match across a newline
+in a name.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MOST_NAMED, _LEVELS = 20, 2
 
 
 class Tree(NamedTuple):
-    """A folder as it travels."""
+    """The entries of a folder to copy."""
 
     request: SyncRequest
     entries: dict[str, FileEntry]
-    #: By reason, the paths that do not travel (folders with a slash): sockets, pipes and devices, and what
+    #: By reason, the paths that are not copied (folders with a slash): sockets, pipes and devices, and what
     #: the ignore rules leave out at the top levels.
     left_out: dict[str, list[str]]
 
@@ -49,26 +49,28 @@ class Tree(NamedTuple):
         return sum(entry.size for entry in self.entries.values())
 
 
-def look(requests: Sequence[SyncRequest], cwd: str, without: str | None = None) -> tuple[list[Tree], str]:
-    """Look at the folders: nothing travels yet.
+def read_trees(
+    requests: Sequence[SyncRequest], cwd: str, without: str | None = None
+) -> tuple[list[Tree], str]:
+    """List the folders.
 
     Args:
         requests: tasks run in the first folder.
-        cwd: the launcher's folder; tasks run in the same one on the hosts, if it travels.
-        without: a path that does not travel, whatever the rules say: the run's own folder.
+        cwd: the launcher's current folder; tasks run in its copy.
+        without: a path that is never copied: the folder of the run.
 
     Returns:
         The folders, and where in the first one the tasks run.
 
     Raises:
-        JobError: something can't be read; or the launcher's folder does not travel.
+        JobError: a file can't be read, or the current folder is not copied.
     """
     trees = [_tree(request, without and os.path.realpath(without)) for request in requests]
     subfolder = requests[0].inside(cwd) or ""
     entry = trees[0].entries.get(subfolder)
     if subfolder and (entry is None or entry.kind != FOLDER):
         text = f"the current folder {subfolder!r} of {requests[0].text!r} is left out by its ignore rules"
-        raise JobError([Fault("--sync", text, "start it from a folder that travels: tasks run there")])
+        raise JobError([Fault("--sync", text, "start it in a folder that is copied: tasks run there")])
     return trees, subfolder
 
 
@@ -81,7 +83,7 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
         else:
             unreadable.append(f"{source!r} ({why})")
 
-    def stays(path: str, is_folder: bool) -> bool:
+    def is_left_out(path: str, is_folder: bool) -> bool:
         source, name = f"{request.folder}/{path}", os.path.basename(path)
         if name == ".git" or source == without:
             return True
@@ -90,7 +92,7 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
             tree.left_out[f"by {by}"].append(path + "/" * is_folder)
         return bool(by)
 
-    for source, entry in walk(request.folder, "", problem, stays):
+    for source, entry in walk(request.folder, "", problem, is_left_out):
         if entry.kind == FILE and not os.access(source, os.R_OK):
             problem(source, "Permission denied")
         else:
@@ -103,7 +105,7 @@ def _tree(request: SyncRequest, without: str | None) -> Tree:
 
 
 def left_out(trees: Sequence[Tree]) -> list[str]:
-    """What does not travel, a line a folder: ``left out by .gitignore: data/, venv/; ...``."""
+    """A line a folder about what is not copied: ``left out by .gitignore: data/, venv/; ...``."""
     lines = []
     for tree in trees:
         reasons = sorted(tree.left_out.items())

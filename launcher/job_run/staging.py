@@ -12,7 +12,7 @@ from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_collects, parse_syncs, with_tilde
 from launcher.files.sync import finish, sync
-from launcher.files.walk import Tree, left_out, look
+from launcher.files.walk import Tree, left_out, read_trees
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
@@ -28,9 +28,9 @@ _LEAST_COLLECT = 60.0
 
 
 class Staging:
-    """The files of one launch, as far as they travel.
+    """The files that one launch copies.
 
-    It is made before a host is connected to: all faults of what the user asks for are known then.
+    It is made before a host is connected to: all faults of the options are known then.
 
     Args:
         options, planned: the launch.
@@ -50,7 +50,7 @@ class Staging:
         self._trees: list[Tree] = []
         self._subfolder = ""
         if self._syncs and self._remote:
-            self._trees, self._subfolder = look(self._syncs, os.getcwd(), options.run_dir)
+            self._trees, self._subfolder = read_trees(self._syncs, os.getcwd(), options.run_dir)
         elif self._syncs:
             self.notes.append("--sync: nothing is copied: all tasks run on this machine")
         #: Hosts whose tasks have their output folders there, not in the run's folder.
@@ -83,7 +83,7 @@ class Staging:
         self._commands, self._job, self._interrupts = commands, job, interrupts
 
     def send(self) -> Placement:
-        """Copy the code to all other machines, and make folders for what their tasks make.
+        """Copy the folders to all other machines, and make folders for results there.
 
         Returns:
             The placement with the folders in which its tasks run there.
@@ -120,17 +120,17 @@ class Staging:
     def _in(self, placed: Placed, top: str) -> Placed:
         """A task in the folder that was synced, or in the folder within it that it asks for."""
         role, first = placed.role, self._syncs[0]
-        asked = role.workdir or (self._options.job.workdir if self._options.sources.workdir else None)
+        workdir = role.workdir or (self._options.job.workdir if self._options.sources.workdir else None)
         inside: str | None = self._subfolder
-        if asked:
-            inside = None if asked.startswith("~") else first.inside(asked)
+        if workdir:
+            inside = None if workdir.startswith("~") else first.inside(workdir)
         name = role.program.name
         if os.path.isabs(name) and first.inside(name) is not None:
             name = os.path.relpath(os.path.realpath(name), os.path.realpath(os.getcwd()))
         return placed._replace(
             role=role._replace(workdir=None, program=role.program._replace(name=name)),
             host=placed.host._replace(
-                workdir=asked if inside is None else os.path.join(top, inside).rstrip("/")
+                workdir=workdir if inside is None else os.path.join(top, inside).rstrip("/")
             ),
         )
 
@@ -153,10 +153,10 @@ class Staging:
     # ------------------------------------------------------------------ after the job
 
     def collect(self, plan: Plan | None, paths: RunPaths) -> bool:
-        """Fetch what was asked for.
+        """Copy files of the tasks from their hosts.
 
         Returns:
-            Whether all that exists is here; a path that no task made is a remark, not a failure.
+            Whether all files that exist were copied; a path that no task made is not a failure.
         """
         if plan is None or not (self._collects or self._output_hosts):
             return True
@@ -171,7 +171,7 @@ class Staging:
             if folder and task.host in self._output_hosts:
                 items.append(Item(task.task, task.host, folder, ".", paths.output(task.task)))
         self._incomplete = {item.host for item in items}  # until they are here: Ctrl-C may come
-        with self._interrupts.limited("fetching what the job has left"):
+        with self._interrupts.limited("collecting the files of the job"):
             results = collect(self._copying(max(self._timeout, _LEAST_COLLECT)), items)
         option = "--collect" if self._collects else "--output-dirs"
         for result in results.values():
@@ -185,7 +185,9 @@ class Staging:
         hosts = self._remote if self._trees or self._output_hosts else []
         kept = [host for host in hosts if host in self._incomplete]
         if kept:
-            print_notice(f"what was not fetched is still in {_work_folder(self._job)} on {listed(kept)}")
+            print_notice(
+                f"files that were not fetched are still in {_work_folder(self._job)} on {listed(kept)}"
+            )
         hosts = [host for host in hosts if host not in kept]
         with self._interrupts.limited("removing the folders of this run"):
             failed = finish(self._copying(), hosts, self._job) if hosts else {}
@@ -204,7 +206,7 @@ class Staging:
         return self._settled(dict.fromkeys(self._remote, self._place(0)) if self._trees else {}, outputs)
 
     def described(self) -> Iterator[str]:
-        """What would travel where, line by line."""
+        """Lines about the files that would be copied."""
         for number, tree in enumerate(self._trees):
             folder = with_tilde(tree.request.folder)
             text = f"{folder}, {counted(tree.files, 'file')} ({byte_size(tree.size)})"

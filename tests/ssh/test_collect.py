@@ -126,6 +126,6 @@ def test_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path
     ended = started.wait(15)
     hosts[0].mend()
     assert ended.code == 130
-    assert "launch: what was not fetched is still in ~/.cache/tf-launcher/work/" in ended.err, ended.err
+    assert "launch: files that were not fetched are still in ~/.cache/tf-launcher/work/" in ended.err
     assert not os.listdir(tmp_path / "out/worker-0")
     hosts[0].expected.append(".cache/tf-launcher/work")

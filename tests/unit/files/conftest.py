@@ -1,4 +1,4 @@
-"""Hosts to sync to, and a folder that travels."""
+"""Hosts to sync to, and a folder to copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from launcher.files.copying import Copying
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import sync
-from launcher.files.walk import look
+from launcher.files.walk import read_trees
 from tests.unit.files.hosts import LocalHosts
 
 Sync = Callable[..., tuple[Path, Copying]]
@@ -65,7 +65,7 @@ def bring(hosts: LocalHosts, tmp_path: Path) -> Sync:
     def bring(
         *texts: str | os.PathLike[str], job: str = "job1", cwd: str | None = None, without: str | None = None
     ) -> tuple[Path, Copying]:
-        trees, subfolder = look(
+        trees, subfolder = read_trees(
             parse_syncs([os.fspath(text) for text in texts]), cwd or str(tmp_path), without
         )
         copying = Copying(hosts, 8)

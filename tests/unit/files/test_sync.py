@@ -19,7 +19,7 @@ from launcher.files.collect import collect
 from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_syncs
 from launcher.files.sync import finish, sync
-from launcher.files.walk import Tree, look
+from launcher.files.walk import Tree, read_trees
 from launcher.transports import base
 from launcher.transports.command import CommandPipe
 from tests.pythons import oldest_python
@@ -35,7 +35,7 @@ def synced(folder: Path) -> dict[bytes, tuple[str, int, object]]:
 
 
 def trees_of(*texts: str | Path) -> list[Tree]:
-    return look(parse_syncs(map(str, texts)), "/")[0]
+    return read_trees(parse_syncs(map(str, texts)), "/")[0]
 
 
 @pytest.fixture
@@ -353,9 +353,9 @@ def test_cancelling_ends_at_once_and_shows_no_success(
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("raise ValueError('a bug')", "the copying there ended with 1; its last line: ValueError: a bug"),
-        ("print('\\0' * 99)", "the two ends do not understand each other: Hello is not for this direction"),
-        ("print('hello ' * 99)", "the two ends do not understand each other: a message of type "),
+        ("raise ValueError('a bug')", "the remote command ended with 1; its last line: ValueError: a bug"),
+        ("print('\\0' * 99)", "wrong message from its remote command: Hello is not for this direction"),
+        ("print('hello ' * 99)", "wrong message from its remote command: a message of type "),
         ("sys.stdin.buffer.read()", "no file data for 0 s"),
     ],
 )

@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.files.requests import parse_syncs
-from launcher.files.walk import Tree, left_out, look
+from launcher.files.walk import Tree, left_out, read_trees
 from tests.unit.files.hosts import as_user
 
 _GIT = shutil.which("git")
 
 
 def looked(*roots: Path | str) -> list[Tree]:
-    return look(parse_syncs(map(str, roots)), "/")[0]
+    return read_trees(parse_syncs(map(str, roots)), "/")[0]
 
 
 def files(root: Path | str) -> set[str]:

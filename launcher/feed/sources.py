@@ -194,9 +194,7 @@ def _iterable_pieces(data: Iterable[Any], workers: int) -> Iterator[Piece]:
 def _split(data: Any, total: int, many: int | None, workers: int) -> Iterator[Piece]:
     """Pieces of so many rows each; ``None``: so many that each worker is to have some pieces."""
     many = many or max(1, -(-total // (workers * PIECES_PER_WORKER)))
-    return (
-        Piece(partial(blocks_of, data, start=at, stop=min(at + many, total))) for at in range(0, total, many)
-    )
+    return (piece_of(part(data, at, at + many)) for at in range(0, total, many))
 
 
 def piece_of(item: Any) -> Piece:

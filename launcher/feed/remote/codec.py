@@ -103,12 +103,11 @@ def part(block: Block, start: int, stop: int) -> Block:
     return block[start:stop]
 
 
-def blocks_of(data: Any, rows: Callable[[], int], start: int = 0, stop: int | None = None) -> Iterator[Block]:
-    """One partition (arrays, a frame, a list, any iterable of rows) in blocks.
+def blocks_of(data: Any, rows: Callable[[], int]) -> Iterator[Block]:
+    """A partition (arrays, a frame, a list, any iterable of rows) in blocks.
 
     Args:
         rows: called for each block: how many rows it has at most.
-        start, stop: the rows of a sequence or of arrays; default: all.
     """
     block = columnar(data)
     if block is None and not isinstance(data, (list, tuple, range)):
@@ -116,9 +115,9 @@ def blocks_of(data: Any, rows: Callable[[], int], start: int = 0, stop: int | No
         while found := list(islice(iterator, rows())):
             yield found
         return
-    stop = (len(data) if block is None else size(block)) if stop is None else stop
+    start, stop = 0, len(data) if block is None else size(block)
     while start < stop:
-        end = min(start + rows(), stop)
+        end = start + rows()
         if block is not None:
             yield part(block, start, end)
         else:

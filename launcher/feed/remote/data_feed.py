@@ -63,7 +63,6 @@ class DataFeed:
         self.qname_out = qname_out
         self.input_mapping = dict(sorted(input_mapping.items())) if input_mapping is not None else None
         self._connect = connect
-        self._closed = False
 
     def next_batch(self, batch_size: int) -> Any:
         """The next rows.
@@ -130,17 +129,8 @@ class DataFeed:
         """End the feed of this task: no more rows are fed to it, and those on the way are dropped."""
         self._reader().terminate()
 
-    def close(self) -> None:
-        """End the connection, for good. Rows that were not consumed are fed to other tasks."""
-        self._closed = True
-        reader = _OPENED.pop((self._connect, self.qname_in), None)
-        if reader is not None:
-            reader.close()
-
     def _reader(self) -> Reader:
         """The connection is made when it is needed first."""
-        if self._closed:
-            raise FeedError(f"feed {self.qname_in!r} was closed")
         key = (self._connect, self.qname_in)
         with _OPENING:
             if key not in _OPENED:
@@ -150,8 +140,7 @@ class DataFeed:
 
 def end_all() -> None:
     """End all feeds of this process, when the function of its task has returned."""
-    while _OPENED:
-        _, reader = _OPENED.popitem()
+    for reader in list(_OPENED.values()):
         reader.terminate(returned=True)
         reader.close()
 

@@ -11,7 +11,7 @@ from typing import Any
 from launcher.feed.feeder import Feeder
 from launcher.feed.listener import Listener, Peer
 from launcher.feed.remote.connect import Connector
-from launcher.feed.remote.data_feed import DataFeed
+from launcher.feed.remote.data_feed import DataFeed, end_all
 
 KEY = b"k" * 32
 
@@ -45,7 +45,6 @@ class Lab:
         self.peers: list[Peer] = []
         self.errors: list[Exception] = []
         self._threads: list[threading.Thread] = []
-        self._feeds: list[DataFeed] = []
 
     def __enter__(self) -> Lab:
         return self
@@ -53,8 +52,7 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self.listener.close()
         self.feeder.close()
-        for feed in self._feeds:
-            feed.close()
+        end_all()
         for thread in self._threads:
             thread.join(20)
             assert not thread.is_alive()
@@ -65,8 +63,7 @@ class Lab:
 
     def feed(self, worker: int = 0, attempt: int = 1, **settings: Any) -> DataFeed:
         """A feed of a task in this process."""
-        self._feeds.append(DataFeed(connector(self.address, worker, attempt), **settings))
-        return self._feeds[-1]
+        return DataFeed(connector(self.address, worker, attempt), **settings)
 
     def run(self, function: Callable[..., Any], *args: Any, **named: Any) -> threading.Thread:
         """Run it in a thread; its exception is added to ``errors``."""

@@ -350,7 +350,6 @@ def test_two_feeds_of_one_name_share_its_rows(tmp_path: Path):
         second.terminate()
         assert first.should_stop()
         fed.join(20)
-        first.close()
 
 
 ARRAY = numpy.arange(6).reshape(3, 2)

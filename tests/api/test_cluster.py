@@ -128,7 +128,7 @@ def test_a_module_beside_the_program_is_found(tmp_path: Path, monkeypatch: pytes
     assert out.read_text() == "found"
 
 
-def test_what_can_not_travel_is_said_before_anything_is_started():
+def test_objects_that_can_not_be_pickled_are_refused_before_the_start():
     lock = threading.Lock()
     with pytest.raises(InputError, match="map_fun can't be sent to another process.*lock"):
         TFCluster.run(lambda args, ctx: lock, None, 1)
@@ -161,7 +161,7 @@ def test_two_clusters_at_once_in_threads(tmp_path: Path):
         assert list(clusters) == [None, None]
 
 
-def test_a_job_file_says_where_and_how(tmp_path: Path):
+def test_a_job_file_has_the_hosts_and_options(tmp_path: Path):
     (tmp_path / "sub").mkdir()
     job = tmp_path / "job.yaml"
     job.write_text(

@@ -47,7 +47,7 @@ def ran(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("example", shown(), ids=lambda example: example.lines[0][:40])
-def test_it_prints_what_the_page_says(example: Shown, tmp_path: Path):
+def test_it_prints_the_output_of_the_page(example: Shown, tmp_path: Path):
     ended = ran(example.program, tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     missing = [line for line in example.lines if line not in ended.stdout.splitlines()]

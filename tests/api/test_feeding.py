@@ -147,7 +147,7 @@ def test_a_node_that_is_not_fed_fails_with_that_reason():
         cluster.shutdown()
 
 
-def test_what_can_not_be():
+def test_arguments_that_are_refused():
     cluster = TFCluster.run(lambda args, ctx: None, None, 1, **FED)
     with pytest.raises(InputError, match="num_epochs=0"):
         cluster.train([1], num_epochs=0)

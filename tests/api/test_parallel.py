@@ -118,7 +118,7 @@ def test_a_folder_for_each_instance(tmp_path: Path):
     assert [(out / str(number) / "model").read_text() for number in (0, 1)] == ["7", "8"]
 
 
-def test_nothing_to_do_and_what_can_not_be():
+def test_no_arguments_and_wrong_arguments():
     assert TFParallel.run(lambda args, ctx: None, []) == []
     with pytest.raises(InputError, match="without a SparkContext"):
         TFParallel.run("sc", lambda args, ctx: None, [])  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ def test_a_program_that_is_not_there():
     assert caught.value.launch_code == 127 and caught.value.report is None
 
 
-def test_what_runs_no_job_has_no_report(capfd: pytest.CaptureFixture[str]):
+def test_a_dry_run_has_no_report(capfd: pytest.CaptureFixture[str]):
     with pytest.raises(JobFailed, match="launch ran no job"):
         launcher.run("true", options=["--dry-run"], check=False)
     assert "worker/0" in capfd.readouterr().out

@@ -157,7 +157,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_can_not_be_started(agent: Driver, eyes: Eyes, case: str):
+def test_programs_that_can_not_be_started(agent: Driver, eyes: Eyes, case: str):
     code, argv, why = REFUSED[case]
     names = {
         "folder": eyes.site.folder,

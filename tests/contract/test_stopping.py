@@ -184,7 +184,7 @@ def test_a_second_stop_replaces_the_first(agent: Driver):
     assert [fact.signal for fact in agent.all(events.TaskSignalled)] == [15, 9]
 
 
-def test_a_stop_of_what_is_over(agent: Driver):
+def test_a_stop_of_a_task_that_has_ended(agent: Driver):
     agent.run("worker/0", ["sh", "-c", "exit 3"])
     agent.stop("worker/0", "worker/1")  # the one is gone, the other never was
     assert agent.run("worker/2", ["true"]).code == 0

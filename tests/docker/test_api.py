@@ -64,7 +64,7 @@ def test_a_failure_and_instances(place: dict[str, Any]):
 
 
 @pytest.mark.parametrize("place", ["here"], indirect=True)
-def test_a_job_file_says_that_nodes_run_in_containers(place: dict[str, Any], tmp_path: Path):
+def test_a_job_file_with_docker(place: dict[str, Any], tmp_path: Path):
     """They reach the program by the socket in its folder, as with ``docker=``."""
     (tmp_path / "job.yaml").write_text(f"docker: {BASE}\nroles: {{worker: 1}}\n")
 

@@ -130,7 +130,7 @@ def test_a_launcher_that_was_killed(start: Callable[..., Job], cluster: Cluster,
     assert left_of(docker, job.name) == []
 
 
-def test_what_can_not_be_done(start: Callable[..., Job], cluster: Cluster, docker: Engine):
+def test_faults_of_docker_clusters(start: Callable[..., Job], cluster: Cluster, docker: Engine):
     with pytest.raises(CannotStart, match="the engine has no image no-such-image:1") as caught:
         cluster.start(SLEEPS, backend="docker:no-such-image:1", options=["--pull", "never"])
     assert caught.value.exit_code == 125

@@ -98,7 +98,7 @@ def test_a_context_with_tls(over_tls: dict[str, str], launch: Launch):
     check(launch, {})
 
 
-def test_what_is_not_there(over_ssh: dict[str, str], launch: Launch, tmp_path: Path):
+def test_an_engine_that_is_not_there(over_ssh: dict[str, str], launch: Launch, tmp_path: Path):
     ended = launch("--docker", "x", "true", env={**over_ssh, "DOCKER_HOST": "ssh://nobody"}, timeout=60)
     assert ended.code == 125
     assert "the Docker engine can't be used: " in ended.err

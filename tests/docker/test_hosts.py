@@ -34,7 +34,7 @@ def test_a_container_on_each_host(hosts: list[DockerHost], hostfile: str, launch
     assert " worker/0 | " in ended.out
 
 
-def test_what_the_engine_knows_and_who_holds_the_ports(
+def test_the_engine_sees_no_secrets_and_the_agents_hold_the_ports(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
     script = "until grep watchdog /proc/1/comm; do sleep 0.1; done; echo $TASK_ADDRESS $TOKEN; exec sleep 600"

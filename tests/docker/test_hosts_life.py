@@ -50,7 +50,7 @@ def test_a_launcher_that_is_killed_early(
     print(f"{step} steps")
 
 
-def test_what_a_killed_launch_left_is_removed(
+def test_containers_of_a_killed_launch_are_removed(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
     for one, name, marks in ((hosts[0], "dead", of_the_dead()), (hosts[1], "mine", labels("x", keep=False))):

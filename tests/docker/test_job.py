@@ -52,7 +52,7 @@ def test_tasks_find_each_other_by_name(docker: Engine, image: str, launch: Launc
     assert hosts == {"worker-0", "worker-1", "ps-0"}
 
 
-def test_the_working_folder_and_who_owns_what_is_written(
+def test_the_working_folder_and_the_owner_of_files(
     docker: Engine, image: str, launch: Launch, tmp_path: Path
 ):
     (tmp_path / "program.py").write_text("open('written', 'w').write('by the task')\n")

@@ -110,7 +110,7 @@ def test_a_line_without_an_end(launch: Launch, family: Family, how: str):
 # ---------------------------------------------------------------------- readers and disks
 
 
-def test_a_reader_that_has_seen_enough_ends_the_job(launch: Launch, family: Family):
+def test_a_reader_that_closes_its_pipe_ends_the_job(launch: Launch, family: Family):
     """``launch ... | head -1``: as SIGPIPE ends any other program, and nothing is left."""
     words = ["--workers", "2", "--", "sh", "-c", "while :; do echo y; sleep 0.05; done"]
     started = launch.start(*words, command=_piped("head -1"))

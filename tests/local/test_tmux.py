@@ -194,7 +194,7 @@ def test_attached(terminal: Open, launch: Launch, family: Family, tmp_path: Path
     ],
     ids=["Ctrl-C", "SIGTERM", "window closed"],
 )
-def test_what_ends_an_attached_job(
+def test_ends_of_an_attached_job(
     terminal: Open, launch: Launch, family: Family, act: Callable[[Terminal], None], code: int
 ):
     """None of them waits for a key: neither while the job runs nor when it is over."""

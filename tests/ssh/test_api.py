@@ -179,7 +179,7 @@ def leave_something(args: Any, ctx: Any) -> None:
         raise ValueError("over there")
 
 
-def test_what_a_job_has_left_comes_here_when_the_program_fails(hosts: list[LabHost]):
+def test_output_folders_are_copied_here_when_the_program_fails(hosts: list[LabHost]):
     with (
         pytest.raises(KeyError),
         TFCluster.run(leave_something, None, 1, hosts="node1", **FED) as cluster,

@@ -74,7 +74,7 @@ def test_a_port_that_is_refused_is_tried_again(home: Home, hosts: list[LabHost])
     )
 
 
-def test_one_that_comes_up_between_two_attempts(home: Home, hosts: list[LabHost]):
+def test_a_server_that_starts_between_two_attempts(home: Home, hosts: list[LabHost]):
     hosts[0].stop_sshd()
     starting = threading.Timer(0.5, hosts[0].start_sshd)
     starting.start()
@@ -82,7 +82,7 @@ def test_one_that_comes_up_between_two_attempts(home: Home, hosts: list[LabHost]
     starting.join()
 
 
-def test_one_that_is_cut_off(home: Home, hosts: list[LabHost]):
+def test_a_host_that_is_cut_off(home: Home, hosts: list[LabHost]):
     hosts[0].cut()
     began = time.monotonic()
     message = refusal(Host(hosts[0].name), settings=QUICK)
@@ -97,7 +97,7 @@ def test_a_network_that_is_not_there(home: Home, lab: Lab):
     assert message == (f"{free}: no route to {free}:22; is it up and on a network that this machine reaches?")
 
 
-def test_one_that_takes_the_connection_and_says_nothing(home: Home, silent: int):
+def test_a_server_that_accepts_and_sends_nothing(home: Home, silent: int):
     message = refusal(Host("127.0.0.1", port=silent), settings=QUICK._replace(attempts=2))
     text = "accepted the connection and sent nothing for 1 s; is that an ssh server? (2 attempts)"
     assert message == f"127.0.0.1: 127.0.0.1:{silent} {text}"
@@ -111,7 +111,7 @@ def test_one_that_takes_the_connection_and_says_nothing(home: Home, silent: int)
         (b"SSH-2.0-OpenSSH_9.2\r\n", "closed the connection during the key exchange"),
     ],
 )
-def test_one_that_hangs_up(home: Home, talker: Callable[[bytes], int], sent: bytes, text: str):
+def test_a_server_that_hangs_up(home: Home, talker: Callable[[bytes], int], sent: bytes, text: str):
     port = talker(sent)
     assert refusal(Host("127.0.0.1", port=port)).startswith(f"127.0.0.1: 127.0.0.1:{port} {text}")
 
@@ -160,7 +160,7 @@ def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("ssh ")])
 
 
-def test_connecting_anew_fails_with_the_same_words(home: Home, hosts: list[LabHost]):
+def test_reconnecting_fails_with_the_same_message(home: Home, hosts: list[LabHost]):
     with SshHosts([Host(hosts[0].name)], ONCE, print) as fleet:
         fleet.connect()
         hosts[0].stop_sshd()
@@ -201,12 +201,12 @@ def test_gateways_that_name_each_other(home: Home, hosts: list[LabHost]):
     assert "goes in a circle: node1 -> node2 -> node1" in refusal(Host("node1"))
 
 
-def test_everybody_through_one_who_is_not_his_own_gateway(home: Home, hosts: list[LabHost]):
+def test_a_gateway_of_all_hosts_is_not_its_own_gateway(home: Home, hosts: list[LabHost]):
     home.config("Host *\n  ProxyJump node1\n")
     assert works(*(Host(host.name) for host in hosts)) == []
 
 
-def test_what_a_host_is_reached_through_is_named(home: Home, hosts: list[LabHost]):
+def test_messages_name_the_gateway_or_proxy_command(home: Home, hosts: list[LabHost]):
     home.config("Host node1\n  ProxyCommand /bin/false %h %p\n")
     message = refusal(Host("node1"))
     assert "closed the connection before its ssh server sent anything" in message

@@ -68,14 +68,14 @@ def test_all_keys_are_accepted_at_once(home: Home, hosts: list[LabHost]):
     assert works(*records) == []
 
 
-def test_a_new_key_that_can_not_be_noted_is_refused(home: Home, hosts: list[LabHost]):
+def test_a_new_key_that_can_not_be_written_is_refused(home: Home, hosts: list[LabHost]):
     home.known.unlink()
     home.known.mkdir()
     message = refusal(Host(hosts[0].name), settings=ONCE._replace(accept_new=True))
     assert message == "node1: its host key can't be added to ~/.ssh/known_hosts: is a directory"
 
 
-def test_ssh_config_may_let_new_keys_in(home: Home, hosts: list[LabHost]):
+def test_ssh_config_may_accept_new_keys(home: Home, hosts: list[LabHost]):
     home.known.unlink()
     home.config("Host *\n  StrictHostKeyChecking accept-new\n  HashKnownHosts yes\n")
     assert len(works(Host(hosts[0].name))) == 1

@@ -77,7 +77,7 @@ def test_the_exit_codes_are_those_of_this_machine(ssh_launch: Launch, words: lis
     assert ended.code == code, ended.err
 
 
-def test_a_launch_that_reaches_nobody_reports_so(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+def test_a_launch_that_reaches_no_host_reports_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     """Programs that wait for a report get one."""
     hosts[1].stop_sshd()
     report = tmp_path / "report.json"
@@ -280,7 +280,7 @@ def test_watchdog_or_agent_is_killed(ssh_launch: Launch, hosts: list[LabHost], n
 # ---------------------------------------------------------------------- files
 
 
-def test_code_goes_along_and_results_come_back(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+def test_code_is_copied_and_results_are_collected(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     project = tmp_path / "project"
     (project / "lib").mkdir(parents=True)
     (project / "lib" / "words.py").write_text("WORD = 'synced'\n")
@@ -306,7 +306,7 @@ def test_a_virtual_environment_of_the_host(ssh_launch: Launch, tmp_path: Path, h
     assert f"| {sys.prefix} {sys.prefix}" in ended.out
 
 
-def test_kill_9_of_a_launcher_that_brought_code(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+def test_kill_9_of_a_launcher_that_copied_code(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     (tmp_path / "code.sh").write_text("echo up; exec sleep 300\n")
     words = ["--workers", "2", "--sync", ".", "--", "sh", "code.sh"]
     started = ssh_launch.start("--hosts", "node1,node2", *words, cwd=tmp_path)

@@ -52,7 +52,7 @@ def received(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
 # What a host is
 
 
-def test_each_host_lets_us_in_and_is_itself(lab: Lab, hosts: list[LabHost]):
+def test_each_host_accepts_a_login_and_has_its_own_name(lab: Lab, hosts: list[LabHost]):
     for host in hosts:
         done = ssh(lab, host, "hostname; whoami; pwd; echo $HOME; echo ~")
         name = host.name

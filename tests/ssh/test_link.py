@@ -219,7 +219,7 @@ def _cpu(pid: int) -> tuple[int, int]:
     return int(fields[11]), int(fields[12])
 
 
-def test_it_can_not_be_killed_where_it_can_not_be_reached(here: Reach):
+def test_an_agent_that_can_not_be_reached_can_not_be_killed(here: Reach):
     here.fleet.cut(reachable=False)
     here.link.hang_up()
     assert here.link.kill(1) is None
@@ -340,7 +340,7 @@ def test_a_remote_command_whose_agent_is_gone(here: Reach):
     command.close()
 
 
-def test_a_suspended_launcher_does_not_blame_the_network(
+def test_a_suspended_launcher_reports_no_broken_connection(
     opened: Callable[..., Reach], monkeypatch: pytest.MonkeyPatch
 ):
     here = opened(lease=6.0)

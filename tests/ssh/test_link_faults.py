@@ -79,7 +79,7 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
         one.close()
 
 
-def test_the_connection_is_killed_before_the_agent_is_asked_for(caller: Path, hosts: list[LabHost]):
+def test_the_connection_breaks_before_the_agent_is_requested(caller: Path, hosts: list[LabHost]):
     """The host is healthy, and nothing had started: another connection will do."""
     record, notices = hosts[0].record(), list[str]()
     with SshHosts([record], SshSettings(), notices.append) as fleet:
@@ -111,7 +111,7 @@ def test_much_output_through_connections_that_break(reach: Callable[..., Reach])
     assert here.agent.output("worker/0") == bytes(range(256)) * whole
 
 
-def test_sshd_lets_nobody_in_any_more(reach: Callable[..., Reach]):
+def test_sshd_refuses_new_connections(reach: Callable[..., Reach]):
     """The connection is gone and no other can be had: everything ends in seconds; a lease is for silence."""
     here = reach(lease=60.0)
     here.agent.start("worker/0", ["sleep", "600"])

@@ -20,7 +20,7 @@ def cache_of(host: LabHost) -> list[Path]:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_what_tasks_make_comes_here(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path, code: int):
+def test_output_folders_are_copied_here(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path, code: int):
     """Also beside a sync, and of a job that failed."""
     (tmp_path / "code").mkdir()
     options = ["--hosts", "node1:2,node2", "--workers", "3", "--on-failure", "continue", "--output-dirs"]

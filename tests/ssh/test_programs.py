@@ -142,7 +142,7 @@ def test_endless_noise_is_refused(hosts: list[LabHost], run: Runner):
     assert "printed more than 64 KiB" in failure(run(hosts[0], "shown", 1))
 
 
-def test_a_shell_that_lets_nobody_in(hosts: list[LabHost], run: Runner):
+def test_a_login_shell_that_refuses_commands(hosts: list[LabHost], run: Runner):
     hosts[0].set_shell("/usr/sbin/nologin")
     message = failure(run(hosts[0], "shown", 1))
     assert message.startswith(
@@ -152,7 +152,7 @@ def test_a_shell_that_lets_nobody_in(hosts: list[LabHost], run: Runner):
 
 
 @pytest.mark.parametrize("line", ["read x", "cat"])
-def test_a_shell_that_reads_what_is_ours(hosts: list[LabHost], run: Runner, line: str):
+def test_a_login_shell_that_reads_our_input(hosts: list[LabHost], run: Runner, line: str):
     (hosts[0].home / ".bashrc").write_text(f"{line}\n")
     hosts[0].expected.append(".bashrc")
     message = failure(run(hosts[0], "shown", 1))
@@ -195,7 +195,7 @@ def test_a_connection_that_breaks(hosts: list[LabHost], run: Runner):
     assert receive(run(hosts[0], "shown", 1)) == b"1"
 
 
-def test_a_host_that_is_cut_off_makes_nobody_wait(hosts: list[LabHost], run: Runner):
+def test_a_host_that_is_cut_off_delays_no_call(hosts: list[LabHost], run: Runner):
     program = run(hosts[0], "echo")
     assert send(program, b"x") or receive(program, 1)
     hosts[0].cut()

@@ -193,7 +193,7 @@ def test_a_reader_that_does_not_read_stops_the_writer(lab: Lab, fleet: SshHosts,
         deaf.close()
 
 
-def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: SshHosts, folder: str, echo: Echo):
+def test_a_stuck_connection_delays_no_other(lab: Lab, fleet: SshHosts, folder: str, echo: Echo):
     """The same connection carries another way, and programs."""
     port = fleet.relay(echo.path, print)["node1"]
     stuck = "import time; way = 0\n" + TALK.replace(
@@ -207,7 +207,7 @@ def test_one_that_is_stuck_keeps_nobody_waiting(lab: Lab, fleet: SshHosts, folde
             waiting.kill()
 
 
-def test_so_many_and_no_more(lab: Lab, fleet: SshHosts, echo: Echo):
+def test_the_limit_of_connections(lab: Lab, fleet: SshHosts, echo: Echo):
     notices: list[str] = []
     port = fleet.relay(echo.path, notices.append)["node1"]
     node = lab.hosts[0]
@@ -263,14 +263,14 @@ def test_a_server_that_forbids_it(lab: Lab, ssh_launch: Launch, echo: Echo):
     assert ended.err.count("node2: ") == 1
 
 
-def test_tasks_here_go_directly(launch: Launch, echo: Echo):
+def test_tasks_on_this_machine_have_no_relay(launch: Launch, echo: Echo):
     assert "<>" in launch("--relay", echo.path, "--", "sh", "-c", 'echo "<$LAUNCH_RELAY>"').out
     ended = launch("--relay", f"{echo.path}s", "true")
     assert ended.code == 2
     assert f"--relay: '{echo.path}s' is not a socket; expected the path of a unix socket" in ended.err
 
 
-def test_it_is_back_when_the_network_is(lab: Lab, ssh_launch: Launch, echo: Echo):
+def test_the_port_returns_with_the_network(lab: Lab, ssh_launch: Launch, echo: Echo):
     node = lab.hosts[0]
     words = ["--hosts", "node1", "--workers", "1", "--relay", echo.path, "--lease", "30"]
     started = ssh_launch.start(*words, "--", "-c", KEEPS_ASKING, cwd="/")

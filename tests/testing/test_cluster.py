@@ -37,7 +37,7 @@ def test_a_job_to_its_end(cluster: Cluster):
     assert f"job {job.name}: ok" in job.output
 
 
-def test_what_can_be_seen_while_it_runs(cluster: Cluster):
+def test_the_properties_of_a_running_job(cluster: Cluster):
     job = cluster.start(COUNTS, ps=1, workers=1, left_running=True)
     task = job.task("worker/0")
     assert task.until_prints(re.compile(r"step \d$")).startswith("step ")

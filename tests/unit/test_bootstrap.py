@@ -34,7 +34,7 @@ def test_every_login_shell_starts_it(shell: str):
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8", "3.9", "3.13"])
-def test_every_python_starts_it_or_says_that_it_is_too_old(version: str):
+def test_every_python_starts_it_or_reports_that_it_is_too_old(version: str):
     found = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))
     if not found:
         pytest.skip(f"no Python {version} on this machine")

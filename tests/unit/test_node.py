@@ -49,7 +49,7 @@ def test_absolute_path():
         ("chief", 0, {**SPEC, "chief": ["d:1"]}, True),
     ],
 )
-def test_who_is_the_chief(role: str, index: int, cluster: Any, chief: bool):
+def test_is_chief(role: str, index: int, cluster: Any, chief: bool):
     ctx = TFNodeContext(0, role, index, cluster)
     assert ctx.is_chief is chief and ctx.num_workers == 2 + ("chief" in cluster)
 

@@ -174,7 +174,7 @@ def test_a_hostfile_wins_and_counts_for_the_rest(folder: Path):
         ("Port many\n", "~/.ssh/config has a wrong value: .*many"),
     ],
 )
-def test_what_can_not_be_understood(folder: Path, text: str, message: str):
+def test_ssh_config_that_can_not_be_read(folder: Path, text: str, message: str):
     (folder / "config").write_text(text)
     with pytest.raises(HostFailure, match=message):
         host_options(Hop("x"))
@@ -195,6 +195,6 @@ def test_gateways_as_they_are_written(text: str, hop: Hop):
 
 
 @pytest.mark.parametrize("text", ["me@", "gate:port", "[fe80::1"])
-def test_what_is_not_a_gateway(text: str):
+def test_texts_that_are_not_a_gateway(text: str):
     with pytest.raises(HostFailure, match="is not a gateway"):
         parse_hop(text)

@@ -284,7 +284,7 @@ def test_faults_of_yaml(text: str, expected: list[str]):
 # ---------------------------------------------------------------------- files and lists
 
 
-def test_what_exists_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_existing_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "node1").write_bytes(b"\xef\xbb\xbfnode7\n")
     (tmp_path / "node2").mkdir()

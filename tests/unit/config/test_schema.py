@@ -90,7 +90,7 @@ QUOTES = 'expected quotes around text with brackets, as in "[fe80::1]:2"'
     ],
     ids=lambda value: value[:30],
 )  # fmt: skip
-def test_what_is_refused(text: str, fault: str):
+def test_yaml_that_is_refused(text: str, fault: str):
     assert read(text)[1][0] == fault
 
 

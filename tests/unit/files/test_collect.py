@@ -86,7 +86,7 @@ def test_the_line_at_the_end_says_where_to(
     assert [(out / f"w-{number}/log").read_text() for number in (0, 1)] == ["a", "b"]
 
 
-def test_what_can_not_be_sent_is_a_notice(open_hosts: LocalHosts, out: Path):
+def test_files_that_can_not_be_sent_give_a_notice(open_hosts: LocalHosts, out: Path):
     hosts, home = open_hosts, open_hosts.home("a")
     (home / "mix").mkdir()
     os.mkfifo(home / "mix/pipe")

@@ -66,7 +66,7 @@ def test_json_of_an_endless_line(tmp_path):
     assert [each.get("more") for each in objects] == [True, True, None, None]
 
 
-def test_a_report_goes_through_what_is_no_file_and_along_links(tmp_path):
+def test_a_report_into_a_pipe_and_along_links(tmp_path):
     pipe, target, link = tmp_path / "pipe", tmp_path / "target", tmp_path / "link"
     os.mkfifo(pipe)
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -96,7 +96,7 @@ def test_a_link_or_pipe_in_the_place_of_the_report_is_replaced(paths, warnings, 
 
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("kind", ["link", "pipe", "hard link"])
-def test_what_lies_in_the_place_of_a_log_is_not_written(paths, warnings, tmp_path, kind):
+def test_other_files_in_the_place_of_a_log_are_not_written(paths, warnings, tmp_path, kind):
     precious = tmp_path / "precious"
     precious.write_text("precious")
     os.makedirs(paths.logs)

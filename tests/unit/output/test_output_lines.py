@@ -78,7 +78,7 @@ def test_plain_lines_come_once_and_in_order(lines: list[str], step: int):
         (b"nul\x00l\n", ["null"]),
     ],
 )
-def test_what_lines_look_like(data: bytes, expected: list[str]):
+def test_the_form_of_lines(data: bytes, expected: list[str]):
     out = cut(data, [], False, 65536).decode()
     assert out.split("\n")[:-1] == [f"w/0 | {line}" for line in expected]
 

@@ -69,7 +69,7 @@ def test_the_newest_are_kept_and_all_that_may_still_run(state: Path):
     assert sorted(os.listdir(state)) == [*(name(n) for n in (0, 1, 2, 5, 6, 7)), "notes"]
 
 
-def test_what_lies_elsewhere_is_not_touched(state: Path, tmp_path: Path):
+def test_folders_elsewhere_are_not_removed(state: Path, tmp_path: Path):
     mine = create(str(tmp_path / "mine"), name(0))
     Path(mine.owner).unlink()
     Path(mine.report).write_text("{}")

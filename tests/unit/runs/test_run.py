@@ -118,7 +118,7 @@ def test_events_that_are_a_pipe(odd: Path):
     assert remaining(run) == ["worker/0"]
 
 
-def test_what_never_ends_is_not_read(odd: Path, tmp_path: Path):
+def test_endless_files_are_not_read(odd: Path, tmp_path: Path):
     (odd / "launcher.json").symlink_to("/dev/zero")
     assert unfinished("another") == []
     assert [run.job for run in all_runs()] == [OLD]

@@ -212,7 +212,7 @@ MANY = tuple(Host(f"n{number}", slots=1) for number in range(1, 10))
         ([role("board", 1, hosts=("a2",), labels=("fast",), sidecar=True), role("worker", 1)], LAB, "board: none of its hosts (a2) has all its labels (fast); remove some, or add labels to a host"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit(roles: list[Role], inventory: tuple[Host, ...], expected: str):
+def test_jobs_that_do_not_fit(roles: list[Role], inventory: tuple[Host, ...], expected: str):
     assert faults(roles, inventory) == [expected]
 
 

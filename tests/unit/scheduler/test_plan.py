@@ -212,7 +212,7 @@ def test_other_braces_are_no_fault(written: str):
     check_program_args(job(written))
 
 
-def test_what_is_too_long_for_the_kernel():
+def test_variables_that_are_too_long_for_the_kernel():
     host = Host("node-with-a-name")
     many = JobSpec(roles(worker=4000))
     assert len(place(many, (host,)).tasks) == 4000

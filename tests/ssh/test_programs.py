@@ -13,8 +13,8 @@ from launcher.job import Host
 from launcher.transports.base import RemoteCommand
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
-from tests.ssh.connecting import TIME_LIMIT, receive, send, start
-from tests.ssh.host import LabHost, until
+from tests.ssh.connecting import receive, send, start
+from tests.ssh.host import LabHost
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("home")]
 
@@ -120,15 +120,6 @@ def _woken(program: RemoteCommand, seconds: float) -> bool:
     return bool(any(select.select([], [program], [], seconds)))
 
 
-def test_closing_ends_its_stdin(hosts: list[LabHost], run: Runner):
-    program = run(hosts[0], "echo")
-    assert send(program, b"x") or receive(program, 1)
-    program.close()
-    until(lambda: not hosts[0].processes(), TIME_LIMIT, "everything ends")
-    with pytest.raises(TransportError, match="closed"):
-        program.recv(1)
-
-
 def test_more_than_the_server_allows_is_reported(hosts: list[LabHost], run: Runner):
     programs = [run(hosts[0], "echo") for _ in range(10)]
     for program in programs:
@@ -176,23 +167,6 @@ def test_a_python_that_does_not_start(hosts: list[LabHost], run: Runner):
     hosts[0].program("brokenpython", "#!/bin/sh\necho no libpython >&2\nexit 3\n")
     message = failure(run(hosts[0], "shown", 1, python="brokenpython"))
     assert "ended with 3 and printed: no libpython" in message
-
-
-def test_a_connection_that_breaks(hosts: list[LabHost], run: Runner):
-    program = run(hosts[0], "echo")
-    assert send(program, b"x") or receive(program, 1)
-    hosts[0].kill_sshd_sessions()
-    message = failure(program)
-    assert message.startswith(f"{hosts[0].name}: the connection broke (the other side closed it")
-    fleet = run.fleet(hosts[0])
-    assert not fleet.is_alive(hosts[0].name)
-    with pytest.raises(TransportError, match=f"{hosts[0].name}: the connection broke"):
-        program.send(b"x")
-    with pytest.raises(TransportError, match=f"{hosts[0].name}: the connection broke"):
-        fleet.run(hosts[0].name, "programs:echo", None)
-    fleet.reconnect(hosts[0].name)
-    assert fleet.is_alive(hosts[0].name)
-    assert receive(run(hosts[0], "shown", 1)) == b"1"
 
 
 def test_a_host_that_is_cut_off_delays_no_call(hosts: list[LabHost], run: Runner):

@@ -152,15 +152,6 @@ def test_a_full_disk_names_the_file(hosts: LocalHosts, out: Path):
     assert sorted(os.listdir(out / "d")) == ["y", "z"]
 
 
-def test_a_host_that_fails_keeps_nothing_from_the_others(out: Path, tmp_path: Path):
-    hosts = LocalHosts(tmp_path / "h", b="os.kill(os.getpid(), 9)")
-    (hosts.home("a") / "x").write_text("x")
-    items = (item("x", out), item("x", out, "b"), item("y", out, "b", task="worker/1"))
-    results = collect(Copying(hosts, 8), items)
-    killed = "b: the remote command was killed; not fetched: 'x' of worker/0, 'y' of worker/1 (0 files came)"
-    assert (results["a"].files, results["a"].failures, results["b"].failures) == (1, [], [killed])
-
-
 # ---------------------------------------------------------------------- hostile hosts
 
 

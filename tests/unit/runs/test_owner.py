@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
-from launcher.runs.owner import attach, is_alive, is_elsewhere, send, start_ticks
+from launcher.runs.owner import attach, is_alive, is_elsewhere, start_ticks
 from tests.unit.runs.conftest import Sleeper, owner_of
 
 
@@ -23,20 +20,6 @@ def test_the_same_pid_at_another_time_is_another_process(sleeper: Sleeper):
         assert attach(other) is None
     assert process.poll() is None
     assert [is_elsewhere(other) for other in others] == [False, False, True, True]
-
-
-def test_the_owner_is_signalled(sleeper: Sleeper):
-    process = sleeper()
-    owner = owner_of(process)
-    assert is_alive(owner)
-    pidfd = attach(owner)
-    assert pidfd is not None
-    assert send(pidfd, signal.SIGTERM)
-    assert process.wait(30) == -signal.SIGTERM
-    assert not is_alive(owner)
-    assert attach(owner) is None
-    assert not send(pidfd, signal.SIGTERM)
-    os.close(pidfd)
 
 
 def test_a_zombie_is_over(sleeper: Sleeper):

@@ -106,7 +106,7 @@ class Driver:
             os.write(theirs["--roles-fd"], json.dumps(self.roles).encode())
             os.lseek(theirs["--roles-fd"], 0, os.SEEK_SET)
         _drivers.add(self)
-        options = [word for name, fd in theirs.items() for word in (name, str(fd))]
+        options = [text for name, fd in theirs.items() for text in (name, str(fd))]
         output = subprocess.DEVNULL if self.quiet else subprocess.PIPE
         output = output if self.output is None else self.output
         try:

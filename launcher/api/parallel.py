@@ -58,7 +58,7 @@ class TFParallel:
                 ``timeout``, ``run_dir``, ``quiet``, ``options``: as those of `TFCluster.run`.
 
         Returns:
-            What the instances returned.
+            The results of the instances, in the order of their arguments.
 
         Raises:
             InputError: an argument is wrong, or can't be sent to the instances; nothing was started.
@@ -148,7 +148,7 @@ class _Instances(Tasks):
         return {"number": following, "arguments": None if following is None else self._arguments[following]}
 
     def _result(self, task: TaskHandle, number: int, message: Message) -> Any:
-        """What an instance has returned, or its failure."""
+        """The result of an instance, or its failure."""
         returncode: int = message["code"]
         if returncode:
             code, signal = (returncode, None) if returncode > 0 else (None, -returncode)

@@ -149,15 +149,15 @@ def program_driver(
         faults.append(Fault(caller, "program is empty", "expected a file, or a list: ['train.py', ...]"))
     if faults:
         raise InputError(faults)
-    words = [os.fspath(word) for word in argv]
+    command = [os.fspath(text) for text in argv]
     overlay = {
         name: role if isinstance(role, Mapping) else {"count": int(role)} for name, role in tasks.items()
     }
     argv = option_arguments(options)
-    if words[0].endswith((".yaml", ".yml")):
-        argv += ["--", *words]
+    if command[0].endswith((".yaml", ".yml")):
+        argv += ["--", *command]
     else:
-        overlay = {name: {"command": words, **role} for name, role in (overlay or {"worker": {}}).items()}
+        overlay = {name: {"command": command, **role} for name, role in (overlay or {"worker": {}}).items()}
     environ = {**option_environ(options), **(environ or {})}
     return Driver(argv, environ, overlay, bool(options.get("quiet")), output)
 
@@ -169,7 +169,7 @@ def option_environ(options: Options) -> dict[str, str]:
 
 def option_arguments(options: Options) -> list[str]:
     """The options of ``launch``; it finds the values of ``env`` in its environment."""
-    argv = [os.fspath(word) for word in options.get("options") or ()]
+    argv = [os.fspath(text) for text in options.get("options") or ()]
     argv += ["--flags"] if options.get("flags") else []
     argv += ["-q"] if options.get("quiet") else []
     for name in options.get("env") or {}:
@@ -209,7 +209,7 @@ def count_faults(caller: str, name: str, value: Any, least: int = 0) -> list[Fau
 def list_faults(caller: str, name: str, value: Any) -> list[Fault]:
     """The fault in a list of texts, if it has one. (A text would be taken for a list of its letters.)"""
     is_list = isinstance(value, (list, tuple, set, frozenset))
-    if is_list and all(isinstance(word, (str, os.PathLike)) for word in value):
+    if is_list and all(isinstance(text, (str, os.PathLike)) for text in value):
         return []
     example = f"[{value!r}]" if isinstance(value, str) else "['...', '...']"
     return [Fault(caller, f"{name}={value!r}", f"expected a list of texts: {name}={example}")]

@@ -48,7 +48,7 @@ _LOOK = 0.02
 _GRACE, _FETCHING = 10.0, 300.0
 _KEY_SIZE = 32
 _PREFIX = "tf-launcher-api-"
-#: What travels. (What one version of cloudpickle has pickled can be read only by that or a later one.)
+#: The modules that tasks get. (The pickles of one version of cloudpickle need that or a later one.)
 _MODULES = (
     *("launcher.__init__", "launcher.errors", "launcher.task_id", "launcher.report", "launcher.text"),
     *("launcher.feed.remote", "launcher.api.remote", "cloudpickle"),
@@ -60,7 +60,7 @@ _ADVICE = "make locks, sessions and open files within the function; put what it 
 
 @dataclass(eq=False)
 class TaskHandle:
-    """What is known of one task."""
+    """The state of one task."""
 
     #: ``worker/0``.
     name: str
@@ -70,7 +70,7 @@ class TaskHandle:
     arrived: bool = False
     #: How its process ended; empty: it has not.
     ending: str = ""
-    #: What its function has raised; empty: nothing so far.
+    #: The exception of its function; empty: it has raised none.
     outcome: Message = field(default_factory=dict)
 
 
@@ -78,8 +78,8 @@ class Tasks:
     """The tasks of one launch. The methods for subclasses are called in threads.
 
     Args:
-        roles: by name, what a job file says of a role, with its ``count``; those without ``command`` run the
-            function.
+        roles: by name, the keys of a role in a job file, with its ``count``; those without ``command`` run
+            the function.
         options: where and how they run.
         job: a job file; ``None``: there is none.
         work: of each task (`launcher.api.remote.worker`); more is added here.
@@ -251,7 +251,7 @@ class Tasks:
             peer.sock.close()
 
     def _talk(self, peer: Peer) -> None:
-        """Serve a connection: the first of a task brings it modules and work, a later one has a message."""
+        """Serve a connection: send modules and work on a task's first one, an answer on a later one."""
         handle = self.handles[peer.task]
         with peer.sock as sock, suppress(OSError, EOFError):  # the task has ended, or connects again
             first = not peer.hello.get("again")
@@ -307,26 +307,21 @@ def ending_text(code: int | None, signal: int | None) -> str:
 
 
 def with_outcome(error: TaskFailed, name: str, outcome: Message) -> TaskFailed:
-    """The failure of a task with what its function has raised: the traceback, and the exception as its cause.
+    """Add the exception of a task's function to the failure of the task: its traceback, and it as the cause.
 
     Args:
         error: the failure.
         name: of the task, or of an instance in it, for the text.
-        outcome: what the function has raised; without ``raised``: nothing.
+        outcome: of the function; without ``raised`` the failure is unchanged.
     """
     if "raised" not in outcome:
         return error
     where = f" on {error.host}" if error.host and not is_loopback(error.host) else ""
-    found = TaskFailed(
-        f"{name}{where} raised {outcome['raised']}",
-        error.task, error.host, error.code, error.signal,
-        outcome["traceback"], error.last_lines, error.run_dir, error.report,
-    )  # fmt: skip
-    try:
-        found.__cause__ = pickle.loads(outcome["exception"]) if outcome["exception"] else None
-    except Exception:  # noqa: BLE001 - whatever a class of the user's raises there; the text is known
-        found.__cause__ = None
-    return found
+    error.traceback = outcome["traceback"]
+    error.args = (f"{name}{where} raised {outcome['raised']}\n{error.traceback}",)
+    with suppress(Exception):  # there is none, or a class of the user's fails; the text is known
+        error.__cause__ = pickle.loads(outcome["exception"])
+    return error
 
 
 # ---------------------------------------------------------------------- what travels

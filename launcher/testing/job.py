@@ -64,7 +64,7 @@ class CannotStart(ClusterError):
 
 
 class _Waits(ABC):
-    """What a test waits for: a job, or one of its tasks."""
+    """A job, or one of its tasks, with waits for a condition."""
 
     @abstractmethod
     def _ended(self) -> str:
@@ -178,7 +178,7 @@ class Job(_Waits):
 
     @property
     def output(self) -> str:
-        """What ``launch`` has printed so far, stdout and stderr."""
+        """The output of ``launch`` so far, stdout and stderr."""
         return self._output.read_text("utf-8", "replace")
 
     @property
@@ -226,7 +226,7 @@ class Job(_Waits):
             timeout: seconds.
 
         Returns:
-            What it returned.
+            The value that the condition returned.
 
         Raises:
             WaitFailed: it does not hold in time, or when the job ends.
@@ -326,7 +326,7 @@ class Task(_Waits):
 
     @property
     def raw(self) -> bytes:
-        """What it has printed so far (stdout and stderr)."""
+        """Its output so far, stdout and stderr."""
         return GrowingFile(self._job.paths.log(self.name)).more()
 
     @property
@@ -440,7 +440,7 @@ class Task(_Waits):
         described = self._docker("inspect", "--type", "container", container)
         joined = json.loads(described)[0]["NetworkSettings"]["Networks"].get(network)
         if joined is not None:
-            aliases = [word for alias in joined.get("Aliases") or () for word in ("--alias", alias)]
+            aliases = [text for alias in joined.get("Aliases") or () for text in ("--alias", alias)]
             self._cut = ["--ip", joined["IPAddress"], *aliases, network, container]
             self._docker("network", "disconnect", network, container)
         elif not self._cut:
@@ -463,8 +463,8 @@ class Task(_Waits):
             raise ClusterError(f"{self.name} {text} (start(..., backend='docker:IMAGE'))")
         return container_name(self._job.name, self.host)
 
-    def _docker(self, *words: str) -> str:
-        result = Engine(lambda _: None, environ=self._job.environ).docker(*words)
+    def _docker(self, *arguments: str) -> str:
+        result = Engine(lambda _: None, environ=self._job.environ).docker(*arguments)
         if result.code:
             raise ClusterError(f"{self.name}: its network can't be changed: {explain(result.fault)}")
         return result.out

@@ -1,4 +1,4 @@
-"""What a function of a cluster uses in its node: ``ctx``, `TFNode`, `compat`; TensorFlowOnSpark's names.
+"""For functions in the nodes of a cluster: ``ctx``, `TFNode`, `compat`; the names are TensorFlowOnSpark's.
 
 TensorFlow is imported only by what needs it.
 """

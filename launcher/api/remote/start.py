@@ -1,4 +1,4 @@
-"""What a task runs first: it connects to the driver, is given our modules, and goes on with `TASK`.
+"""The first code of a task: connects to the driver, receives our modules, runs `TASK`.
 
 A task is started as ``python -c`` `COMMAND`, which runs a text in its environment: the sources of
 `launcher.feed.remote.connect` and of this module. So nothing need be installed where it runs, and the command
@@ -17,7 +17,7 @@ from launcher.feed.remote.connect import Connector, read_exactly
 
 #: The program of each task.
 COMMAND = "import os; exec(os.environ.pop('LAUNCH_START'), {'__name__': '__main__'})"
-#: The module that goes on with the task.
+#: The module that runs the work of the task.
 TASK = "launcher.api.remote.worker"
 #: Digits of the size before the modules.
 SIZE = 10

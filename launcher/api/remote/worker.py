@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 _RECONNECT, _TRIES = 60.0, 10
 #: Seconds that a process may take to end when its function has returned, or has raised.
 _RETURNED, _RAISED = 30.0, 3.0
-#: What a task of a cluster has in its environment, and an instance that is alone must not have.
+#: Variables of a task of a cluster; an instance is in no cluster, and has none of them.
 _OF_CLUSTERS = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
 _BACK = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"
-#: What task and driver send each other, see above.
+#: A message between task and driver, see above.
 Message = Mapping[str, Any]
 
 

@@ -211,7 +211,7 @@ class _Reader:
                 expected = "expected a count, or a mapping with count:"
                 faults.add_kind(written, f"role {quoted(name)}", expected)
                 continue
-            keys = schema.read_mapping(_role_mapping(written), ROLE, faults)
+            keys = schema.read_mapping(_role_mapping(written), ROLE, faults, owner=f"of {name}")
             found.append((self._role(name, written.key_line, keys), keys))
         roles = tuple(role for role, _ in found if role.count)
         if faults:  # one of them may be the reason why something seems to be missing

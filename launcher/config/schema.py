@@ -155,7 +155,7 @@ class Values(dict[str, Any]):
 
 
 def read_mapping(
-    node: Node, keys: Keys, faults: Faults, elsewhere: Callable[[str], str] = lambda key: ""
+    node: Node, keys: Keys, faults: Faults, elsewhere: Callable[[str], str] = lambda key: "", owner: str = ""
 ) -> Values:
     """Convert a mapping by its table.
 
@@ -164,6 +164,7 @@ def read_mapping(
         keys: the keys it may have; any other is a fault.
         faults: new faults are added.
         elsewhere: gives the advice for an unknown key that belongs elsewhere; empty: there is none.
+        owner: follows each key in faults: ``of worker``.
     """
     values = Values(node.line, faults)
     for name, value in node.value.items():
@@ -180,7 +181,7 @@ def read_mapping(
             )
             faults.add(value.key_line, f"{both} both", "expected one of them")
         values.nodes[key] = value
-        found = keys[name].read(value, name, faults)
+        found = keys[name].read(value, f"{name} {owner}".rstrip(), faults)
         if found is not None:
             values[key] = found
     return values

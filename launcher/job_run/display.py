@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcher.events import StopAsked, Tell, now
 from launcher.job import RunPaths
+from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.options import Options
 from launcher.output.base import Renderer
 from launcher.output.console import Console, wants_colour
@@ -16,6 +18,7 @@ from launcher.output.console import Options as ConsoleOptions
 from launcher.output.files import Files
 from launcher.output.jsonl import EventPipe, Jsonl, skipped_notice
 from launcher.output.writer import Writer
+from launcher.report import Report
 
 if TYPE_CHECKING:
     from launcher.output.tmux import Tmux
@@ -58,9 +61,9 @@ class JobDisplay:
         self._files = Files(self._warn)
         events = [] if options.events_fd is None else [EventPipe(options.events_fd)]
         panes = [] if tmux is None else [tmux]
-        console = _console(options, show, self.writer, tmux)
-        self.renderers: Sequence[Renderer] = [self._files, *panes, console, *events]
-        #: Set by `close`: a file or the console's output is not complete.
+        self._console = _console(options, show, self.writer, tmux)
+        self.renderers: Sequence[Renderer] = [self._files, *panes, self._console, *events]
+        #: Set by `closing`: a file, or the output, is not complete.
         self.unwritten = False
 
     @property
@@ -75,15 +78,36 @@ class JobDisplay:
             return StopAsked(now(), _SIGPIPE, "a closed pipe (the reader of the output has gone)")
         return None if self._tmux is None else self._tmux.stop_asked()
 
-    def close(self) -> None:
-        """Close the writer; report output that could not be written, unless its reader closed the pipe."""
-        error = self.writer.broken(_STDOUT)
-        if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
-            text = f"the output could not be written: {error.strerror}; it is complete in {self._paths.logs}"
-            self._warn(Tell(text, urgent=True))
-            self.unwritten = True
-        self.unwritten = self.unwritten or self._files.unwritten
-        self.writer.close()
+    @contextmanager
+    def closing(self, report: Report, interrupts: Interrupts) -> Iterator[None]:
+        """Show the end of the output; at the end of this context the verdict, so that it is the last line.
+
+        Args:
+            report: of the job, which has ended.
+            interrupts: a signal ends the wait for a slow reader.
+        """
+        with interrupts.queued():
+            for renderer in self.renderers:
+                if renderer is not self._console:
+                    renderer.close(report)
+            self.writer.finish(lambda: bool(interrupts.read()))
+        try:
+            yield
+        finally:
+            self._console.close(report)
+            self.writer.finish()
+            error = self.writer.broken(_STDOUT)
+            if error is not None and error.errno not in (errno.EPIPE, errno.EBADF):
+                text = f"the output can't be written: {error.strerror}; it is complete in {self._paths.logs}"
+                self._warn(Tell(text, urgent=True))
+                self.unwritten = True
+            self.unwritten = self.unwritten or self._files.unwritten
+            self.writer.close()
+
+    def show(self, text: str) -> None:
+        """Print a line for the user within `closing`."""
+        self._console.on(Tell(text, urgent=True))
+        self.writer.flush()
 
     def _warn(self, message: Tell) -> None:
         text = f"launch: {message.text}\n".encode("utf-8", "backslashreplace")

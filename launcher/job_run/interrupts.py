@@ -8,7 +8,7 @@ import os
 import select
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 #: Signals that end a launch, and their names in messages.
 STOP_SIGNALS = {
@@ -16,8 +16,8 @@ STOP_SIGNALS = {
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "a hang-up of the terminal",
 }
-#: Seconds that the work after a job (collecting its files) may take after SIGTERM or SIGHUP.
-TIME_LEFT = 10.0
+#: Seconds that the work after a job (collecting its files) may take after one signal, and after several.
+TIME_LEFT, HURRIED = 30.0, 1.0
 
 
 class _Mode(enum.Enum):
@@ -25,7 +25,7 @@ class _Mode(enum.Enum):
 
     RAISE = enum.auto()  #: it raises an exception, so that each open context is closed
     QUEUE = enum.auto()  #: it waits in the pipe until `Interrupts.read`
-    LIMIT = enum.auto()  #: Ctrl-C raises an exception; another signal sets a time limit first
+    LIMIT = enum.auto()  #: the first one sets a time limit, the second one raises an exception
     IGNORE = enum.auto()  #: none
 
 
@@ -42,7 +42,8 @@ class Interrupts:
     def __init__(self) -> None:
         self._mode = _Mode.RAISE
         self._work = ""
-        self._limited = False
+        #: The signals that were read.
+        self._read: list[signal.Signals] = []
 
     def __enter__(self) -> Interrupts:
         #: Readable when a signal waits.
@@ -71,7 +72,9 @@ class Interrupts:
             numbers = os.read(self.fd, 4096)
         except BlockingIOError:
             return []
-        return [signal.Signals(number) for number in numbers if number in STOP_SIGNALS]
+        found = [signal.Signals(number) for number in numbers if number in STOP_SIGNALS]
+        self._read += found
+        return found
 
     @contextmanager
     def queued(self) -> Iterator[None]:
@@ -80,18 +83,30 @@ class Interrupts:
             yield
 
     @contextmanager
-    def limited(self, work: str) -> Iterator[None]:
-        """During work after the job: Ctrl-C ends it at once, SIGTERM and SIGHUP after `TIME_LEFT`.
+    def limited(self, work: str = "") -> Iterator[None]:
+        """During work after the job: it has `TIME_LEFT` after the first signal, and ends at the second one.
+
+        Signals that came before, during the job for example, count too.
 
         Args:
-            work: for the message: ``collecting the files of the job``.
+            work: for the message about the time: ``collecting the files of the job``; empty: no message.
         """
         self._work = work
+        self.read()
         with self._in(_Mode.LIMIT):
             try:
+                self._limit()
                 yield
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _limit(self) -> None:
+        if len(self._read) == 1 and self._work:
+            left = f"{TIME_LEFT:g} s are left for {self._work}; once more ends it at once"
+            with suppress(OSError):  # the signal may have interrupted a print()
+                os.write(2, f"launch: {STOP_SIGNALS[self._read[0]]}: {left}\n".encode())
+        if self._read:
+            signal.setitimer(signal.ITIMER_REAL, TIME_LEFT if len(self._read) == 1 else HURRIED)
 
     def ignore(self) -> None:
         """From now on no signal interrupts the launch, so that all is removed that must not stay."""
@@ -108,19 +123,13 @@ class Interrupts:
     def _on_signal(self, number: int, _: object) -> None:
         if self._mode in (_Mode.QUEUE, _Mode.IGNORE):
             return
-        if self._mode is _Mode.LIMIT and number not in (signal.SIGINT, signal.SIGALRM) and not self._limited:
-            self._limited = True
-            signal.setitimer(signal.ITIMER_REAL, TIME_LEFT)
-            name = STOP_SIGNALS[signal.Signals(number)]
-            text = f"launch: {name}: {TIME_LEFT:g} s are left for {self._work}; once more ends it at once\n"
-            try:
-                os.write(2, text.encode())  # the signal may have interrupted a print()
-            except OSError:
-                pass
+        if self._mode is _Mode.LIMIT and number != signal.SIGALRM and self.read() and len(self._read) == 1:
+            self._limit()
             return
-        if number in (signal.SIGINT, signal.SIGALRM):
+        first = self._read[0] if self._read else number
+        if first == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+        raise SystemExit(128 + first)
 
 
 def stop_at_end_of_file(fd: int) -> None:

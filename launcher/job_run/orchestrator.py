@@ -129,7 +129,7 @@ class Orchestrator:
         """Run the job to its end.
 
         Returns:
-            The report, after it was shown; no process of the job is left.
+            The report; no process of the job is left.
         """
         with self._interrupts.queued(), self._notices.queued():
             self._selector.register(self._interrupts.fd, selectors.EVENT_READ, self._on_signals)
@@ -150,11 +150,7 @@ class Orchestrator:
                 self._close_connections()
                 self._selector.close()
             opening = self._opening
-            report = self._machine.report(opening.started_at, events.now(), opening.paths.root)
-            for renderer in self._display.renderers:
-                renderer.close(report)
-            self._display.writer.finish(lambda: bool(self._interrupts.read()))
-            return report
+            return self._machine.report(opening.started_at, events.now(), opening.paths.root)
 
     # ------------------------------------------------------------------ the loop
 

@@ -156,16 +156,18 @@ def _launch(
             options.commands_fd,
         )
         report = orchestrator.run()
-        display.close()
-        complete = staging is None or staging.collect(orchestrator.plan, paths)
+        complete = True
+        with display.closing(report, interrupts):
+            if staging is not None:
+                complete = staging.collect(orchestrator.plan, paths, display.show)
         code = report.exit_code if options.report is None else write_report(report, options.report)
-        if not code and (display.unwritten or orchestrator.plan_unwritten):
-            text = "the job is ok, but some files or output could not be written: see above"
+        if not code and (not complete or display.unwritten or orchestrator.plan_unwritten):
+            text = "the job is ok, but some files or output could not be written or fetched: see above"
             print_notice(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
     for line in hosts.kept():
         print_notice(line)
-    return code or (0 if complete else LaunchError.exit_code)
+    return code
 
 
 def _name_idle_hosts(options: Options, placement: Placement) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from launcher.agent.transfer import OUTPUTS
 from launcher.errors import LaunchError
@@ -55,13 +55,13 @@ class Staging:
             self.notes.append("--sync: nothing is copied: all tasks run on this machine")
         #: Hosts whose tasks have their output folders there, not in the run's folder.
         self._output_hosts = self._remote if options.job.output_dirs else []
-        #: Hosts with files that could not be collected.
+        #: Hosts with a folder of this run, and those with files that could not be collected.
+        self._folders = self._remote if self._syncs or options.job.output_dirs else []
         self._incomplete: Collection[str] = ()
         self._sent = False
 
-    def _copying(self, seconds: float = math.inf) -> Copying:
-        quiet = self._options.quiet or self._options.json
-        report = (lambda text: None) if quiet else print_notice
+    def _copying(self, seconds: float = math.inf, show: Callable[[str], None] = print_notice) -> Copying:
+        report = (lambda text: None) if self._options.quiet or self._options.json else show
         return Copying(self._commands, self._options.ssh.fanout, report, seconds)
 
     @property
@@ -152,8 +152,13 @@ class Staging:
 
     # ------------------------------------------------------------------ after the job
 
-    def collect(self, plan: Plan | None, paths: RunPaths) -> bool:
+    def collect(self, plan: Plan | None, paths: RunPaths, show: Callable[[str], None]) -> bool:
         """Copy files of the tasks from their hosts.
+
+        Args:
+            plan: of the job; ``None``: nothing was started.
+            paths: of the run.
+            show: prints a line.
 
         Returns:
             Whether all files that exist were copied; a path that no task made is not a failure.
@@ -171,25 +176,23 @@ class Staging:
             if folder and task.host in self._output_hosts:
                 items.append(Item(task.task, task.host, folder, ".", paths.output(task.task)))
         self._incomplete = {item.host for item in items}  # until they are here: Ctrl-C may come
-        with self._interrupts.limited("collecting the files of the job"):
-            results = collect(self._copying(max(self._timeout, _LEAST_COLLECT)), items)
-        option = "--collect" if self._collects else "--output-dirs"
-        for result in results.values():
-            for text in (*result.notices, *result.failures):
-                print_notice(f"{option}: {text}")
-        self._incomplete = {host for host, result in results.items() if result.failures}
+        try:
+            with self._interrupts.limited("collecting the files of the job"):
+                results = collect(self._copying(max(self._timeout, _LEAST_COLLECT), show), items)
+            option = "--collect" if self._collects else "--output-dirs"
+            for result in results.values():
+                for text in (*result.notices, *result.failures):
+                    show(f"{option}: {text}")
+            self._incomplete = {host for host, result in results.items() if result.failures}
+        finally:
+            if kept := [host for host in self._folders if host in self._incomplete]:
+                show(f"files that were not fetched are still in {_work_folder(self._job)} on {listed(kept)}")
         return not self._incomplete
 
     def remove(self) -> None:
         """Remove the folders of this run from the hosts, but where not everything could be collected."""
-        hosts = self._remote if self._trees or self._output_hosts else []
-        kept = [host for host in hosts if host in self._incomplete]
-        if kept:
-            print_notice(
-                f"files that were not fetched are still in {_work_folder(self._job)} on {listed(kept)}"
-            )
-        hosts = [host for host in hosts if host not in kept]
-        with self._interrupts.limited("removing the folders of this run"):
+        hosts = [host for host in self._folders if host not in self._incomplete]
+        with self._interrupts.limited():
             failed = finish(self._copying(), hosts, self._job) if hosts else {}
         for text in failed.values() if self._sent else ():
             print_notice(f"the folder of this run could not be removed: {text}")

@@ -49,7 +49,7 @@ _HOPE = 3.0
 #: Bytes of messages that wait for the reader, at most: an honest agent sends less.
 _MOST_WAITING = 2 * WINDOW
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
-_GRACE = 6.0
+_GRACE = 3.0
 _READ = 128 * 1024
 _LOOK, _LONGEST_WAIT = 0.05, 2.0
 _OF_COMMANDS = (CommandData, CommandCredit, CommandEnded)

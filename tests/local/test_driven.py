@@ -163,4 +163,4 @@ def test_faults_of_a_job_file_below_roles_have_its_lines(driven: Any, tmp_path: 
     (event,) = job.lines()
     err = str(pickle.loads(bytes.fromhex(event["error"])))
     assert "job.yaml:1: grace" in err and 'job.yaml:5: unknown key "wrong"' in err
-    assert 'job.yaml: count is "-1"' in err
+    assert 'job.yaml: count of worker is "-1"' in err

@@ -177,7 +177,7 @@ def test_output_that_can_not_be_written_is_no_success(launch: Launch, words: lis
     command = ("sh", "-c", '"$@" >/dev/full', "sh", *COMMAND)
     ended = launch.start(*words, "--", "sh", "-c", f"echo hi; exit {code}", command=command).wait()
     assert ended.code == (code or 125)
-    assert "the output could not be written: No space left on device" in ended.err
+    assert "the output can't be written: No space left on device" in ended.err
     assert ("launch: exit code 125: the job is ok, but" in ended.err) == (code == 0)
 
 

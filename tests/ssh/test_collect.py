@@ -44,6 +44,7 @@ def test_from_four_hosts(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Pat
     ended = ssh_launch(*ALL, *options, "--", "sh", "-c", "exit 3", cwd="/", timeout=60)
     assert ended.code == 3, "also of a job that failed"
     assert re.search(rf"launch: collected 28 files \(24 MB\) from 4 hosts into .*{out.name} in ", ended.err)
+    assert ended.err.rindex("--collect: ") < ended.err.index("first to fail: "), "the verdict is last"
     for number, host in enumerate(hosts):
         assert f"--collect: {host.name}: worker/{number}: '~/results/not there' is not there" in ended.err
         whole = snapshot(host.there(host.home) / "results/ckpt-7")
@@ -115,14 +116,16 @@ def test_a_host_that_is_gone_keeps_nothing_from_the_others(
             assert got == snapshot(host.there(host.home) / "results/ckpt-7")
 
 
-def test_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+def test_the_second_ctrl_c_ends_it(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
     (tmp_path / "code").mkdir()
     hosts[0].slow(delay=300)
     options = ["--hosts", "node1", "--workers", "1", "--sync", ".", "--collect", f"big:{tmp_path}/out"]
     make = ["sh", "-c", "head -c 60000000 /dev/urandom >big"]
     started = ssh_launch.start(*options, "--", *make, cwd=tmp_path / "code")
     until(lambda: list((tmp_path / "out/worker-0").glob(".tf-*")), TIME_LIMIT, "some of it has come")
-    started.process.send_signal(signal.SIGINT)
+    started.send(signal.SIGINT)
+    started.until(lambda run: "Ctrl-C: 30 s are left for" in run.err)
+    started.send(signal.SIGINT)
     ended = started.wait(15)
     hosts[0].mend()
     assert ended.code == 130

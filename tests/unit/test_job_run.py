@@ -49,23 +49,29 @@ def test_each_press_is_queued_while_the_job_runs(handling: Interrupts):
         assert handling.read() == []
 
 
-def test_work_after_the_job_gets_some_time(
-    handling: Interrupts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("before", [False, True], ids=["then", "during the job"])
+def test_work_after_the_job_has_some_time_after_a_signal(
+    handling: Interrupts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], before: bool
 ):
     monkeypatch.setattr(interrupts, "TIME_LEFT", 0.05)
-    with handling.limited("collecting"):
-        send(signal.SIGTERM)
-    assert "SIGTERM: 0.05 s are left for collecting" in capfd.readouterr().err
-    with handling.limited("collecting"), pytest.raises(SystemExit):
-        send(signal.SIGTERM)
-    with handling.limited("collecting"), pytest.raises(KeyboardInterrupt):
-        send(signal.SIGINT)
+    with handling.queued():
+        send(*[signal.SIGTERM] * before)
+    with handling.limited("collecting"), pytest.raises(SystemExit) as end:
+        send(*[signal.SIGTERM] * (not before))
+        assert "SIGTERM: 0.05 s are left for collecting" in capfd.readouterr().err
+        signal.pause()
+    assert end.value.code == 143
 
 
-def test_the_time_for_work_after_the_job_ends(handling: Interrupts, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(interrupts, "TIME_LEFT", 0.05)
-    with handling.limited("collecting"), pytest.raises(KeyboardInterrupt):
-        send(signal.SIGHUP)
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_the_second_signal_ends_work_after_the_job(
+    handling: Interrupts, monkeypatch: pytest.MonkeyPatch, before: int
+):
+    monkeypatch.setattr(interrupts, "HURRIED", 0.05)
+    with handling.queued():
+        send(*[signal.SIGINT] * before)
+    with pytest.raises(KeyboardInterrupt), handling.limited("collecting"):
+        send(*[signal.SIGINT] * (2 - before))
         signal.pause()
 
 

@@ -177,7 +177,7 @@ def test_roles_laid_over_a_file():
     (role,) = parse_job("", "COMMAND", {"worker": {"count": 2, "command": ["a"]}}).roles
     assert role.count == 2
     (fault,) = parse_job("", "COMMAND", {"worker": {"count": "x", "command": ["a"]}}).faults
-    assert str(fault) == 'COMMAND: count is "x"; expected a whole number from 0 to 10000'
+    assert str(fault) == 'COMMAND: count of worker is "x"; expected a whole number from 0 to 10000'
 
 
 START = "program: a.py\nroles: {worker: 1}\n"
@@ -206,20 +206,20 @@ FAULTS = [
     ("program: a\ncommand: b\nroles: {worker: 1}", 'j:2: "command" and "program" both; expected one of them'),
     (
         "program: a\nroles:\n  ps: x\n  chief: 2\n  9a: 1\n  w:\n  v: 10001\n  u: {counts: 2}\n  t: [1]",
-        f'j:3: count is "x"; {COUNT}',
+        f'j:3: count of ps is "x"; {COUNT}',
         'j:4: chief is "2"; expected at most 1: TensorFlow takes no more',
         f'j:5: role is "9a"; {ROLE}',
         'j:6: role "w" has no value; expected a count, or a mapping with count:',
-        f'j:7: count is "10001"; {COUNT}',
+        f'j:7: count of v is "10001"; {COUNT}',
         'j:8: unknown key "counts"; did you mean "count"?',
         'j:9: role "t" is a list; expected a count, or a mapping with count:',
     ),
     (
         "program: a\nroles:\n  w:\n    gpus: 1\n    resources:\n      gpus: 2\n    hosts: h,n[3-1],10.0.0.300\n    service: 1",
         'j:5: "gpus" and "resources" both; expected one of them',
-        'j:7: hosts is "n[3-1]"; expected a range that goes up, as in [1-3]',
-        'j:7: hosts is "10.0.0.300"; expected an IPv4 address, four numbers from 0 to 255',
-        'j:8: service is "1"; expected true or false',
+        'j:7: hosts of w is "n[3-1]"; expected a range that goes up, as in [1-3]',
+        'j:7: hosts of w is "10.0.0.300"; expected an IPv4 address, four numbers from 0 to 255',
+        'j:8: service of w is "1"; expected true or false',
     ),
     (START + "hosts:", "j:3: hosts has no value; expected a list of hosts"),
     (

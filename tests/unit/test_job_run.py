@@ -49,30 +49,22 @@ def test_each_press_is_queued_while_the_job_runs(handling: Interrupts):
         assert handling.read() == []
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["then", "during the job"])
-def test_work_after_the_job_has_some_time_after_a_signal(
-    handling: Interrupts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], before: bool
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_signal_limits_the_time_of_work_after_the_job(
+    handling: Interrupts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], before: int
 ):
     monkeypatch.setattr(interrupts, "TIME_LEFT", 0.05)
     with handling.queued():
         send(*[signal.SIGTERM] * before)
-    with handling.limited("collecting"), pytest.raises(SystemExit) as end:
-        send(*[signal.SIGTERM] * (not before))
-        assert "SIGTERM: 0.05 s are left for collecting" in capfd.readouterr().err
+    with handling.limited("collecting"), pytest.raises(SystemExit, match="143"):
+        send(*[signal.SIGTERM] * (1 - before))
+        assert ("SIGTERM: 0.05 s are left for collecting" in capfd.readouterr().err) is (before < 2)
         signal.pause()
-    assert end.value.code == 143
 
 
-@pytest.mark.parametrize("before", [0, 1, 2])
-def test_the_second_signal_ends_work_after_the_job(
-    handling: Interrupts, monkeypatch: pytest.MonkeyPatch, before: int
-):
-    monkeypatch.setattr(interrupts, "HURRIED", 0.05)
-    with handling.queued():
-        send(*[signal.SIGINT] * before)
-    with pytest.raises(KeyboardInterrupt), handling.limited("collecting"):
-        send(*[signal.SIGINT] * (2 - before))
-        signal.pause()
+def test_the_second_signal_ends_work_after_the_job(handling: Interrupts):
+    with handling.limited("collecting"), pytest.raises(KeyboardInterrupt):
+        send(signal.SIGINT, signal.SIGTERM)
 
 
 def test_nothing_interrupts_a_removal(handling: Interrupts):

@@ -16,26 +16,26 @@ from launcher.transports import bootstrap
 _PIECE = 128 * 1024
 #: Bytes of stderr that are kept: the last ones.
 STDERR_LIMIT = 64 * 1024
-#: Seconds for a command to take our program; to end after its output or stdin has ended. Then it is killed.
+#: Seconds for a command to read our program; to end after its output or stdin has ended. Then it is killed.
 _ARRIVAL, _END = 60.0, 5.0
 
 
 class PipedProgram:
     """A program of ours behind a socket of this process; see `launcher.transports.base.RemoteCommand`.
 
-    It drops what is printed before the mark of `bootstrap`. One thread uses it.
+    It drops output before the mark of `bootstrap`. One thread uses it.
 
     Args:
         host: for messages.
-        python: what runs the program, for messages.
-        starter: what starts it, for messages: ``its login shell``.
+        python: the Python that runs the program, for messages.
+        starter: the command that starts it, for messages: ``its login shell``.
         sock: connected to the program.
     """
 
     def __init__(self, host: str, python: str, starter: str, sock: socket.socket) -> None:
         self._host, self._python, self._starter, self._socket = host, python, starter, sock
         self._ready, self._early = False, b""
-        #: Why the pipe has ended too early; set before the end of the output is seen.
+        #: Why the pipe has ended too early; set before the end-of-file of the output.
         self._failure: TransportError | None = None
 
     def fileno(self) -> int:
@@ -91,7 +91,7 @@ class PipedProgram:
         return TransportError(f"{self._host}: {text}")
 
     def send(self, data: bytes | memoryview) -> int:
-        """See `RemoteCommand.send`; takes nothing before the program is up."""
+        """See `RemoteCommand.send`; takes no bytes before the program runs."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -114,8 +114,8 @@ class CommandPipe(PipedProgram):
     Args:
         host: for messages.
         argv: the command.
-        startup: what it reads first: see `bootstrap.startup`.
-        python: what runs the program, for messages.
+        startup: the bytes that it reads first, see `bootstrap.startup`.
+        python: the Python that runs the program, for messages.
 
     Raises:
         TransportError: the command can't be started.
@@ -141,7 +141,7 @@ class CommandPipe(PipedProgram):
         ours.settimeout(_ARRIVAL)
         try:
             ours.sendall(startup)
-        except TimeoutError:  # it has a part of the program, and would wait for the rest
+        except TimeoutError:  # it has read a part of the program only
             self._process.kill()
         except OSError:  # it has ended already: `recv` reports why
             pass
@@ -179,12 +179,12 @@ class LocalHosts:
         return CommandPipe(host, argv, bootstrap.program(entry, arguments), sys.executable)
 
     def reconnect(self, host: str) -> None:
-        """There is no connection that could break."""
+        """Raise an error: this machine has no connection."""
         raise TransportError(f"{host}: nothing connects to this machine")
 
 
 class CommandHosts:
-    """Hosts that command lines reach, one for each program; see `launcher.transports.base.Connections`.
+    """Hosts that are reached by a command line for each program; see `launcher.transports.base.Connections`.
 
     A context, as the connections of every transport.
 
@@ -200,10 +200,10 @@ class CommandHosts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Each program has ended with its link."""
+        """Do nothing: each program has ended with its link."""
 
     def connect(self) -> None:
-        """Each command line connects for itself."""
+        """Do nothing: each command line connects by itself."""
 
     def run(self, host: str, entry: str, arguments: object) -> CommandPipe:
         """See `Hosts.run`."""
@@ -212,7 +212,7 @@ class CommandHosts:
         return CommandPipe(host, self._command(host, entry), startup, python)
 
     def reconnect(self, host: str) -> None:
-        """The next command line connects anew."""
+        """Do nothing: the next command line makes a new connection."""
 
     def relay(self, path: str, notice: Callable[[str], None]) -> dict[str, int]:
         """See `launcher.transports.ssh.hosts.SshHosts.relay`.

@@ -1,4 +1,4 @@
-"""What a transport is; and the machines of a launch, with the links to their agents."""
+"""The interface of transports; and the machines of a launch, with the links to their agents."""
 
 import argparse
 import itertools
@@ -29,70 +29,70 @@ _LAST_WAIT = 10.0
 
 
 class Request(NamedTuple):
-    """A launch as the user asks for it, as far as a transport plans it."""
+    """The part of the options that a transport's plan depends on."""
 
     job: JobSpec
     #: The inventory: the hosts that are named, else this machine.
     hosts: tuple[Host, ...]
-    #: ``--hosts`` or the job file names the hosts.
+    #: Whether ``--hosts`` or the job file names the hosts.
     named: bool = False
     #: The settings of each transport, by its name.
     settings: Mapping[str, Any] = {}
-    #: ``--python`` or ``--workdir``, or the job file, says so.
+    #: Whether the user gives ``--python``, and ``--workdir``, or their keys in the job file.
     python_given: bool = False
     workdir_given: bool = False
 
 
 class Planned(NamedTuple):
-    """Which task runs where."""
+    """The plan of a transport: the host of each task."""
 
     job: JobSpec
     placement: Placement
-    #: Names of hosts whose files are those of this machine: nothing travels to them.
+    #: Names of hosts that have the files of this machine: nothing is copied to them.
     local: frozenset[str] = frozenset()
-    #: Tasks run as another user: their output folders must be writable by all.
+    #: Whether tasks run as another user, so that their output folders must be writable by all.
     other_user: bool = False
-    #: The placement as a dry run shows it, if it is another; and what else it says.
+    #: Makes the placement that a dry run shows; and lines for the dry run.
     shown: Callable[[Placement], Placement] = lambda placement: placement
     remarks: tuple[str, ...] = ()
-    #: What the transport itself needs later.
+    #: Data of the transport for the launch.
     details: Any = None
 
 
 class Launch(NamedTuple):
-    """A launch that begins."""
+    """A launch, as its transport gets it."""
 
-    #: Of the run.
+    #: The id of the job.
     name: str
     request: Request
     planned: Planned
-    #: Of the transport that is asked for.
+    #: The settings of the transport.
     settings: Any
     #: Gets lines for the user; any thread may call it.
     notice: Callable[[str], None]
-    #: From now on no signal interrupts: what is being removed must not stay behind.
+    #: See `launcher.job_run.interrupts.Interrupts.ignore`.
     ignore_signals: Callable[[], None]
-    #: Remote commands are needed before or after the job.
+    #: Whether remote commands run before or after the job.
     commands: bool = False
-    #: Files of the run are brought to the hosts.
+    #: Whether files of the run are copied to the hosts.
     files: bool = False
-    #: A port of each host leads to this unix socket; ``None``: none does.
+    #: The unix socket to which a port of each host is forwarded; ``None``: there is none.
     relay: str | None = None
 
 
 class LaunchHosts(Protocol):
-    """The hosts of a launch, as a context: at its end no process of ours is left there."""
+    """The hosts of a launch, as a context: at its end no agent or task is left there."""
 
-    #: Number and watchdog's pid of the agents on this machine.
+    #: Number, and pid of the watchdog, of each agent on this machine.
     agents: Sequence[tuple[int, int]]
-    #: Other machines are among them.
+    #: Whether other machines are among the hosts.
     others: bool
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
         """Run a remote command; see `launcher.transports.base.Hosts.run`."""
 
     def started(self, placement: Placement) -> AbstractContextManager[Placement]:
-        """While tasks can run there: the placement as the hosts have it.
+        """A context during which tasks can run, with the final placement.
 
         Raises:
             TransportError: on entering: a host can't be used.
@@ -106,34 +106,34 @@ class LaunchHosts(Protocol):
         """
 
     def relay(self, socket: str) -> Mapping[str, int]:
-        """Ports, by host, on its loopback address, that lead to a unix socket here."""
+        """Forward a port on the loopback address of each host to a unix socket here; the ports by host."""
 
     def kept(self) -> Sequence[str]:
-        """After the job: lines about what stays at the user's request."""
+        """Lines about containers or files that stay after the job, at the user's request."""
 
 
 class Transport:
-    """One way to start agents on hosts and to talk to them. A transport overrides what differs.
+    """A way to start agents on hosts and to connect to them. A transport overrides methods that differ.
 
-    `launcher.transports.TRANSPORTS` names the module; an object of the class is its ``TRANSPORT``.
+    `launcher.transports.TRANSPORTS` names its module, in which ``TRANSPORT`` is an object of the class.
     """
 
-    #: Tasks see the files of an image, not those of a host.
+    #: Whether tasks see the files of an image, not those of a host.
     in_containers = False
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add its options to the command line."""
 
     def settings(self, args: argparse.Namespace, section: Any, folder: str) -> Any:
-        """Its options and its key of the job file together.
+        """Make the settings from its options and its key of the job file.
 
         Args:
             args: the parsed options.
-            section: what `sections` made of its key; ``None``: the job file has none.
-            folder: the job file's: paths in it are relative to that.
+            section: the value of its key, read as `sections` defines; ``None``: the job file has none.
+            folder: of the job file: paths in the file are relative to it.
 
         Returns:
-            ``None``: this transport is not asked for.
+            The settings; ``None``: the launch does not use this transport.
         """
 
     def sections(self) -> Mapping[str, "Section"]:
@@ -141,14 +141,14 @@ class Transport:
         return {}
 
     def faults(self, args: argparse.Namespace, settings: Any) -> Iterable[Fault]:
-        """What can't be followed."""
+        """The faults of its options."""
         return ()
 
     def plan(self, request: Request) -> Planned:
-        """Decide which task runs where; nothing is asked of a host.
+        """Give each task a host, without connecting to hosts.
 
         Raises:
-            InputError: the tasks do not fit.
+            InputError: the tasks do not fit the hosts.
         """
         return Planned(request.job, place(request.job, request.hosts))
 
@@ -163,28 +163,28 @@ class Transport:
     def cleanup(
         self, hosts: Sequence[Host], commands: Hosts, notice: Callable[[str], None], dry_run: bool
     ) -> Iterable[str]:
-        """For ``launch clean``: remove what this user's launches have left that have ended.
+        """For ``launch clean``: remove what this user's launches left that have ended.
 
         Args:
-            hosts: where; empty: on this machine.
+            hosts: the hosts; empty: this machine.
             commands: runs remote commands on these hosts.
             notice: gets lines for the user.
             dry_run: remove nothing.
 
         Returns:
-            A line for each thing.
+            A line for each removed object.
 
         Raises:
-            HostsError: in place of the last line: what can't be removed, and which hosts can't be asked.
+            HostsError: after the last line: objects that can't be removed, hosts that can't be reached.
         """
         return ()
 
 
 class CommandTransport(Transport):
-    """A transport that is two command lines: one starts our program on a host, one connects to it again."""
+    """A transport by two command lines: one starts our program on a host, one connects to it again."""
 
     def start(self, host: Host, settings: Any) -> Sequence[str]:
-        """The command line that starts the agent of a host: it runs `bootstrap.COMMAND` there, by a shell."""
+        """The command line that starts the agent of a host: it runs `bootstrap.COMMAND` there in a shell."""
         raise NotImplementedError
 
     def connect(self, host: Host, settings: Any) -> Sequence[str]:
@@ -215,10 +215,10 @@ class CommandTransport(Transport):
 
 
 def this_machine(environ: Mapping[str, str]) -> Host:
-    """The host of a job without hosts: room for every task, and the GPUs that its tasks may see.
+    """This machine as a host without a limit of slots, with its GPUs.
 
-    ``CUDA_VISIBLE_DEVICES`` says which; as for CUDA, an id below 0 hides it and all that follow. Without that
-    variable the driver is asked.
+    Its GPUs are those of ``CUDA_VISIBLE_DEVICES``; as in CUDA, an id below 0 hides itself and all after it.
+    Without that variable they are those of the driver.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpus: tuple[str, ...] | None = None
@@ -231,7 +231,7 @@ def this_machine(environ: Mapping[str, str]) -> Host:
 
 
 def is_here(host: Host) -> bool:
-    """Whether a host is this machine, by its name; its tasks are started without SSH."""
+    """Whether a host is this machine, according to its name; its tasks are started without SSH."""
     if host.user is not None or host.port is not None:
         return False
     name = os.uname().nodename
@@ -245,7 +245,7 @@ class Connecting(Connections, AbstractContextManager[Any], Protocol):
         """Connect to all hosts.
 
         Raises:
-            HostsError: some can't be reached; it names each with the reason.
+            HostsError: hosts can't be reached; it has the reason for each.
         """
 
     def relay(self, path: str, notice: Callable[[str], None]) -> dict[str, int]:
@@ -256,10 +256,10 @@ class Machines:
     """See `LaunchHosts`. Local agents are forks of the launcher, the others have connections.
 
     Args:
-        launch: what begins.
-        connections: makes those to other machines.
-        lease: seconds that the tasks of a host outlive a lost connection.
-        agents: the tasks run under the agents that are started here; else these run remote commands only.
+        launch: the launch.
+        connections: makes the connections to other machines.
+        lease: seconds that the tasks of a host run after a lost connection.
+        agents: whether tasks run under the agents; else the agents run remote commands only.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class Machines:
         return links
 
     def _close_links(self) -> None:
-        """End the agents whose links the job has not taken, and those that stay."""
+        """End the agents whose links the job has not used, and those that run on after the job."""
         links = [link for link in self._links.values() if not isinstance(link, TransportError)]
         self._links.clear()
         for link in links:
@@ -344,7 +344,7 @@ class Machines:
             link.close()
 
     def started(self, placement: Placement) -> AbstractContextManager[Placement]:
-        """See `LaunchHosts.started`: the agents are there."""
+        """See `LaunchHosts.started`: the agents run already."""
         return nullcontext(placement)
 
     def open(self, host: Host) -> Link:
@@ -377,10 +377,10 @@ class Machines:
 
 
 class Programs:
-    """Runs programs of ours on any host, this machine or another one, without an agent.
+    """Runs programs of ours on this machine and on others, without an agent.
 
     Args:
-        here: hosts that are this machine.
+        here: names of this machine.
         others: the connections to other machines; ``None``: there are none.
     """
 
@@ -407,7 +407,7 @@ class Programs:
 
 
 def allow_descriptors(count: int) -> None:
-    """Raise the limit of open files: the usual 1024 are for programs that use select(2)."""
+    """Raise the soft limit of open files, if it is too low for this number and for other files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + _OTHER_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < needed:

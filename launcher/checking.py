@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from launcher.job import Host, is_loopback
-from launcher.text import byte_size, counted, duration, listed
+from launcher.text import byte_size, duration, listed
 
 #: A job on these hosts will fail, or do something else than was asked for; or it may.
 PROBLEM, WARNING = "problem", "warning"
@@ -301,10 +301,7 @@ def _gpus(report: HostReport) -> Iterator[Finding]:
         severity = PROBLEM if expected else WARNING
         yield Finding(severity, "gpus", here, f"nvidia-smi fails: {lines[0]}", advice)
     elif absent:
-        those = (
-            f"{listed(absent)} {'is' if len(absent) == 1 else 'are'} not among the {len(gpus['list'])} there"
-        )
-        seen = f"the hostfile says {counted(len(expected), 'GPU')}, and {those}"
+        seen = f"GPU {listed(absent)} of the hostfile not found: nvidia-smi lists {len(gpus['list'])}"
         yield Finding(PROBLEM, "gpus", here, seen, "correct `gpus:` in the hostfile")
 
 

@@ -123,9 +123,7 @@ def test_fewer_gpus_than_the_hostfile_says(ssh_launch: Launch, hosts: list[LabHo
     hosts[0].program("nvidia-smi", "#!/bin/sh\necho 0, GPU-1, NVIDIA A100, 80 GB\n")
     (ssh_launch.home / "lab.yaml").write_text("hosts: [{name: node1, gpus: 2}, node2]\n")
     record = checked(ssh_launch, code=1, hosts=str(ssh_launch.home / "lab.yaml"))
-    assert problems(record) == [
-        ("gpus", ["node1"], "the hostfile says 2 GPUs, and 1 is not among the 1 there")
-    ]
+    assert problems(record) == [("gpus", ["node1"], "GPU 1 of the hostfile not found: nvidia-smi lists 1")]
 
 
 def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]):

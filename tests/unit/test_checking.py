@@ -99,7 +99,7 @@ def test_gpus_of_the_hostfile():
     assert listed(reports(gpus, gpus=("0", "GPU-12"))) == []
     [(severity, kind, _, text)] = listed(reports(gpus, gpus=("0", "1")))
     assert (severity, kind) == ("problem", "gpus")
-    assert text == "the hostfile says 2 GPUs, and 1 is not among the 1 there"
+    assert text == "GPU 1 of the hostfile not found: nvidia-smi lists 1"
 
 
 def test_connections():

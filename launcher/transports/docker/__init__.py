@@ -13,12 +13,10 @@ launcher.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from launcher.errors import Fault
 from launcher.job import Host
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import DEFAULT_PYTHON
@@ -35,9 +33,9 @@ class DockerTransport(Transport):
 
     in_containers = True
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """See `Transport.add_options`."""
-        docker.add_options(parser)
+    add_options = staticmethod(docker.add_options)
+    settings = staticmethod(docker.settings)
+    faults = staticmethod(docker.faults)
 
     def sections(self) -> Mapping[str, Section]:
         """See `Transport.sections`."""
@@ -45,14 +43,6 @@ class DockerTransport(Transport):
 
         text = "An image, or a mapping: each task runs in a container."
         return {"docker": Section(text, docker.read_section)}
-
-    def settings(self, args: argparse.Namespace, section: Any, folder: str) -> docker.DockerOptions | None:
-        """See `Transport.settings`."""
-        return docker.settings(args, section, folder)
-
-    def faults(self, args: argparse.Namespace, settings: Any) -> Iterable[Fault]:
-        """See `Transport.faults`."""
-        return docker.faults(args, settings)
 
     def plan(self, request: Request) -> Planned:
         """See `Transport.plan`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from launcher.config import values
 from launcher.errors import Fault
@@ -72,13 +72,26 @@ def keys() -> Keys:
         Key("pull", "When to pull it. Default: missing.", pull),
         Key("gpus", "GPUs for each task of a role without its own number (ps tasks get none).", gpus),
         Key("keep", "Leave the containers when the job is over.", flag),
-        Key("options", "Other options of docker run, without dashes: shm_size: 1g."),
+        Key("options", "Other options of docker run, without dashes: shm_size: 1g.", _engine_options),
     )
+
+
+def _engine_options(node: Node, label: str, faults: Faults) -> Any:
+    """``options:`` of a job file."""
+    from launcher.config.schema import quoted, several
+
+    if not isinstance(node.value, dict):
+        return faults.add_kind(node, label, "expected a mapping, as in shm_size: 1g")
+    for name, value in node.value.items():
+        if name.replace("-", "_") in _RESERVED:
+            faults.add(value.key_line, f"option {quoted(name)}", "expected another: launch sets this one")
+    read = several(values.one_line)
+    return tuple((name, read(value, name, faults) or ()) for name, value in node.value.items())
 
 
 def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOptions:
     """``docker:`` of a job file, an image or a mapping."""
-    from launcher.config.schema import Key, Node, quoted, read_mapping, several, table
+    from launcher.config.schema import read_mapping
 
     if isinstance(node.value, str):
         return DockerOptions(faults.check(node.line, "docker", node.value, values.image) or "")
@@ -95,16 +108,8 @@ def read_section(node: Node, roles: Sequence[str], faults: Faults) -> DockerOpti
     for key, role in limited:
         if roles and role not in roles:
             found.add(key, f"{key}: there is no role {role!r}", did_you_mean(role, roles))
-    options = found.get("options", Node({}))
-    if not isinstance(options.value, dict):
-        faults.add_kind(options, "options", "expected a mapping, as in shm_size: 1g")
-        options = Node({})
-    for name in options.value:
-        if name.replace("-", "_") in _RESERVED:
-            found.add("options", f"option {quoted(name)}", "expected another: launch sets this one")
-    names = table(*(Key(name, "", several(values.one_line)) for name in options.value))
     return DockerOptions(
-        engine_options=tuple(read_mapping(options, names, faults).items()),
+        engine_options=found.get("options", ()),
         limited_roles=tuple(role for _, role in limited),
         **found.some("image", "mounts", "memory", "cpus", "gpus", *_SIMPLE),
     )
@@ -150,20 +155,20 @@ def _of_role(read: Callable[[str], _N]) -> Callable[[str], tuple[str, _N]]:
     return values.argument(role_and_limit)
 
 
-def settings(args: argparse.Namespace, file: DockerOptions | None, folder: str) -> DockerOptions | None:
+def settings(args: argparse.Namespace, section: DockerOptions | None, folder: str) -> DockerOptions | None:
     """The parsed options and ``docker:`` of a job file together; the command line wins.
 
     Args:
         args: has what `add_options` added.
-        file: the job file's settings; ``None``: there are none.
+        section: the job file's settings; ``None``: there are none.
         folder: the job file's folder: its mounts are relative to it.
 
     Returns:
         ``None``: no containers.
     """
-    if args.docker is None and file is None:
+    if args.docker is None and section is None:
         return None
-    file = file or DockerOptions()
+    file = section or DockerOptions()
     mounts = [text if text[:1] in ("~", ":") else os.path.join(folder, text) for text in file.mounts]
     return file._replace(
         image=file.image if args.docker is None else args.docker,
@@ -181,23 +186,23 @@ def _with_limits(
     return tuple(given) if any(not role for role, _ in given) else of_file + tuple(given)
 
 
-def faults(args: argparse.Namespace, docker: DockerOptions | None) -> Iterator[Fault]:
+def faults(args: argparse.Namespace, settings: DockerOptions | None) -> Iterator[Fault]:
     """Faults of the options about containers.
 
     Args:
         args: the parsed options.
-        docker: options and job file together.
+        settings: options and job file together.
     """
-    if docker is None:
+    if settings is None:
         for name in ("mount", "memory", "cpus", *_SIMPLE):
             if getattr(args, name):
                 option = f"--{name.replace('_', '-')}"
                 yield Fault(option, "the option is about containers", "expected --docker IMAGE, too")
         return
-    if not docker.image or docker.image.startswith("-"):
-        yield Fault("--docker", f"{docker.image!r} can't be the name of an image")
-    elif docker.image.endswith(_PROGRAMS):
-        problem = f"{docker.image!r} is a program, not an image"
-        yield Fault("--docker", problem, f"expected --docker IMAGE {docker.image}")
-    if docker.no_mount and docker.read_only:
+    if not settings.image or settings.image.startswith("-"):
+        yield Fault("--docker", f"{settings.image!r} can't be the name of an image")
+    elif settings.image.endswith(_PROGRAMS):
+        problem = f"{settings.image!r} is a program, not an image"
+        yield Fault("--docker", problem, f"expected --docker IMAGE {settings.image}")
+    if settings.no_mount and settings.read_only:
         yield Fault("--no-mount", "--read-only is about the working folder, which is not mounted")

@@ -181,7 +181,8 @@ class Driver:
         if self.exit_code is None or (self.exit_code == 0 and report is not None):
             return None
         if report is None:
-            text = f"launch ran no job and ended with {self.exit_code}"
+            reason = "wrote no report" if self.run_dir else "ran no job"
+            text = f"launch {reason} and ended with {self.exit_code}"
             return self._error or JobFailed(text, self.run_dir, self.exit_code)
         failure = report.failure
         text = failure.text if failure else f"launch ended with {self.exit_code}"

@@ -12,7 +12,6 @@ import inspect
 import json
 import os
 import pickle
-import secrets
 import shutil
 import signal
 import socket
@@ -128,7 +127,7 @@ class Tasks:
         """
         modules = zipped(_MODULES)
         self._modules = b"%0*d%s" % (start.SIZE, len(modules), modules)
-        key, variables = secrets.token_bytes(_KEY_SIZE), {"LAUNCH_START": start_text()}
+        key, variables = os.urandom(_KEY_SIZE), {"LAUNCH_START": start_text()}
         self._resources = ExitStack()
         try:
             folder = _private_folder()

@@ -39,7 +39,7 @@ class PipedProgram:
         self._failure: TransportError | None = None
 
     def fileno(self) -> int:
-        """See `RemoteCommand.fileno`."""
+        """See `RemoteCommand.fileno`; it is writable when `send` takes more: `ReconnectingLink` polls for both."""
         return self._socket.fileno()
 
     def recv(self, size: int) -> bytes | None:

@@ -39,7 +39,7 @@ class PipedProgram:
         self._failure: TransportError | None = None
 
     def fileno(self) -> int:
-        """See `RemoteCommand.fileno`; it is writable when `send` takes more: `ReconnectingLink` polls for both."""
+        """See `RemoteCommand.fileno`: writable when `send` takes more, as `ReconnectingLink` expects."""
         return self._socket.fileno()
 
     def recv(self, size: int) -> bytes | None:

@@ -1,41 +1,64 @@
-"""What ``launch --sync`` does before a job, and nothing else: look, connect, bring.
+"""The part of ``launch --sync`` before a job: list the folder, connect, start the agents, copy.
 
 Usage: sync.py bring JOB FOLDER[:REMOTE] HOST...
-       sync.py finish JOB HOST...       what it does after the job
+       sync.py finish JOB HOST...       the part after the job
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from launcher.files.copying import Copying
 from launcher.files.requests import parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import read_trees
 from launcher.job import Host
+from launcher.transports.base import RemoteCommand
+from launcher.transports.link import ReconnectingLink, ReconnectingTransport
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
 
 
+class Agents:
+    """Runs remote commands in agents, as ``launch`` does; see `launcher.transports.base.Hosts`."""
+
+    def __init__(self, links: Mapping[str, ReconnectingLink]) -> None:
+        self._links = links
+
+    def run(self, host: str, entry: str, arguments: object) -> RemoteCommand:
+        """See `Hosts.run`."""
+        return self._links[host].command(entry, arguments)
+
+
+@contextmanager
+def agents(hosts: Sequence[str]) -> Iterator[Agents]:
+    """Agents on hosts."""
+    with SshHosts([Host(name) for name in hosts], SshSettings(), print) as connections:
+        connections.connect()
+        transport = ReconnectingTransport(connections, print)
+        links = {name: transport.open(Host(name)) for name in hosts}
+        yield Agents(links)
+        for link in links.values():
+            link.hang_up()
+        for link in links.values():
+            link.wait(10.0)
+            link.close()
+
+
 def bring(job: str, text: str, *hosts: str) -> None:
-    """Bring a folder to hosts."""
+    """Copy a folder to hosts."""
     trees, _ = read_trees(parse_syncs([text]), os.getcwd())
-    with _connected(hosts) as fleet:
-        fleet.connect()
-        sync(Copying(fleet, 32, print), hosts, trees, job)
+    with agents(hosts) as commands:
+        sync(Copying(commands, 32, print), hosts, trees, job)
 
 
 def end(job: str, *hosts: str) -> None:
-    """The run is over."""
-    with _connected(hosts) as fleet:
-        fleet.connect()
-        finish(Copying(fleet, 32), hosts, job)
-
-
-def _connected(hosts: Sequence[str]) -> SshHosts:
-    return SshHosts([Host(name) for name in hosts], SshSettings(), print)
+    """Remove the folders of the run."""
+    with agents(hosts) as commands:
+        finish(Copying(commands, 32), hosts, job)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import contextlib
 import fcntl
 import functools
 import glob
-import hashlib
 import itertools
 import os
 import select
@@ -35,6 +34,7 @@ from launcher.agent.transfer import (
     SYNC_MARK,
     FileStream,
     Landing,
+    digest,
     entry_of,
     list_of,
     parse_list,
@@ -112,15 +112,11 @@ def _run_folder(job: str) -> str:
     return f"{_cache()}/work/{job}"
 
 
-def _digest(path: str) -> str:
-    return hashlib.blake2b(os.fsencode(path), digest_size=10).hexdigest()
-
-
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
     """Hold this user's lock for a folder; waits while another process holds it."""
     os.makedirs(f"{_cache()}/locks", mode=0o700, exist_ok=True)
-    with open(f"{_cache()}/locks/{_digest(path)}", "a", encoding="ascii") as file:
+    with open(f"{_cache()}/locks/{digest(path)}", "a", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -296,7 +292,7 @@ def _update(pipe: _Pipe, root: str) -> None:
     Raises:
         LaunchError: a task runs there.
     """
-    stage = f"{os.path.dirname(root)}/.tf-launcher-new-{_digest(root)}"
+    stage = f"{os.path.dirname(root)}/.tf-launcher-new-{digest(root)}"
     landing = Landing(pipe, stage)
     key, entries = parse_list(zlib.decompress(b"".join(landing.pieces(pipe.get(FileEntry)))).decode("ascii"))
     old_key, old_entries = _read_list(root)

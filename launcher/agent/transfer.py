@@ -7,6 +7,7 @@ strings in which bytes that are not UTF-8 are lone surrogates (PEP 383).
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -93,6 +94,11 @@ def walk(
             yield source, entry
         prefix = f"{path}/" if path else ""
         ahead.extend((f"{source}/{item}", prefix + item) for item in names if item != SYNC_MARK)
+
+
+def digest(text: str) -> str:
+    """A file name for a path or another text."""
+    return hashlib.blake2b(os.fsencode(text), digest_size=10).hexdigest()
 
 
 def list_of(key: str, entries: Iterable[FileEntry]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.agent.transfer import FILE, SYNC_MARK, list_of, send_entries
+from launcher.agent.transfer import FILE, SYNC_MARK, digest, list_of, send_entries
 from launcher.errors import HostsError, OutOfTime, ProtocolError
 from launcher.files.copying import CommandStream, Copying
 from launcher.files.walk import Tree, left_out
@@ -45,7 +44,8 @@ def sync(
     problems: set[tuple[str, str]] = set()
     described, lists = [], []
     for tree in trees:
-        key = _key(tree.request.folder)
+        # Names the folder, and what an earlier run from it left on a host.
+        key = digest(f"{os.uname().nodename}:{tree.request.folder}")
         described.append({"name": tree.request.name, "remote": tree.request.remote, "key": key})
         lists.append(zlib.compress(list_of(key, tree.entries.values()).encode("ascii")))
 
@@ -76,11 +76,6 @@ def sync(
         for text in left_out(trees) if copying.moved else ():
             copying.report(text)
     return done
-
-
-def _key(folder: str) -> str:
-    """Names a folder of this machine, and what an earlier run from it left on a host."""
-    return hashlib.blake2b(os.fsencode(f"{os.uname().nodename}:{folder}"), digest_size=10).hexdigest()
 
 
 def _send(

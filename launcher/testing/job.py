@@ -197,7 +197,7 @@ class Job(_Waits):
         return None if self.running else self.driver.exit_code
 
     def report(self) -> Report | None:
-        """How it ended; ``None``: it runs, or its launcher was killed."""
+        """The report of the job; ``None``: it runs, or its launcher was killed."""
         return None if self.running else self.driver.report
 
     # ------------------------------------------------------------------ waiting and ending
@@ -293,7 +293,7 @@ class Task(_Waits):
 
     @property
     def state(self) -> TaskState:
-        """How it is; when the job is over, how it ended, as in the report."""
+        """Its state; when the job is over, that of the report."""
         report = self._job.report()
         for task in report.tasks if report else ():
             if task.task == self.name:
@@ -307,7 +307,7 @@ class Task(_Waits):
 
     @property
     def exit_status(self) -> ExitStatus | None:
-        """How its process ended; ``None``: it has not. A status of ``None``s: its host was lost."""
+        """The end of its main process; ``None``: it runs. A status of ``None``s: its host was lost."""
         over = not self._job.running  # before the events: they are complete then
         for event in self._events("TaskExited", "TaskNotStarted"):
             return ExitStatus(event["code"], event.get("signal"))

@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start clusters of `launch`, look at their tasks, kill and suspend them. Nothing of them is left.
+    """Start clusters of `launch`, observe, kill and suspend their tasks. They end with the test.
 
     ``job = cluster.start(["train.py"], ps=1, workers=2)``; see `launcher.testing.Cluster`.
     """

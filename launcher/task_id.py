@@ -38,6 +38,6 @@ class TaskId(str):
         """The name with a dash, ``worker-0``: the name of the log file without its suffix."""
         return self.replace("/", "-")
 
-    def names(self, host: str) -> bool:
+    def is_own_host(self, host: str) -> bool:
         """Whether a host has the name of this task, as its own container has (``worker-0``)."""
         return host == self.file_stem.replace("_", "-").lower()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher import transports
-from launcher.config.options import JobFile, carried, drained
+from launcher.config.options import JobFile, carried_variables, roles_with_drain
 from launcher.config.values import duration
 from launcher.errors import Fault, InputError, JobError
 from launcher.job import OUTPUT_DIR, RELAY, SERVICE_ROLES, Host, JobSpec, OnFailure, Policy, Program, Role
@@ -184,7 +184,7 @@ def _job(
     """Make the job from the options and from ``settings``, which merge the job file and the command line."""
     output_dirs = settings.get("output_dirs", False)
     taken = [name for name, given in ((OUTPUT_DIR, output_dirs), (RELAY, args.relay)) if given]
-    variables = carried(args.env, os.environ, taken, faults, notes)
+    variables = carried_variables(args.env, os.environ, taken, faults, notes)
     times = {"grace": 10.0, "timeout": 0.0}
     for name in times.keys() & settings.keys():
         try:
@@ -193,7 +193,7 @@ def _job(
             faults.append(Fault(f"--{name}", f"{settings[name]!r} is not a duration", str(error)))
     python = settings.get("python", sys.executable)
     return JobSpec(
-        drained(roles, args.drain, faults, notes) if args.drain else roles,
+        roles_with_drain(roles, args.drain, faults, notes) if args.drain else roles,
         flags=settings.get("flags", False),
         env=settings.get("env", ()),
         option_env=tuple(variables.items()),

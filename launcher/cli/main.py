@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
             line = b'{"event": "Failed", "error": "%s"}\n'
             os.write(args.events_fd, line % pickle.dumps(error).hex().encode())
             return error.exit_code
-        hint = _meant_command(args) if isinstance(error, ProgramError) and name == "run" else ""
+        hint = _suggested_command(args) if isinstance(error, ProgramError) and name == "run" else ""
         print_error(error, hint)
         return error.exit_code
 
@@ -91,7 +91,7 @@ def print_error(error: LaunchError, hint: str = "") -> None:
         print(f"launch: {text}{hint}", file=sys.stderr)
 
 
-def _meant_command(args: argparse.Namespace) -> str:
+def _suggested_command(args: argparse.Namespace) -> str:
     """For a program that does not exist: a hint to the command of ``launch`` with a similar name."""
     arguments = [argument for argument in args.program if argument != "--"]
     if args.module is not None or args.code is not None or not arguments or "/" in arguments[0]:

@@ -13,7 +13,7 @@ from launcher.cli.completion import completes, unfinished_runs
 from launcher.config.values import argument, duration
 from launcher.errors import Fault, InputError, LaunchError
 from launcher.runs.orphans import sweep_died
-from launcher.runs.owner import attach, is_pending, send
+from launcher.runs.owner import is_pending, open_pidfd, send
 from launcher.runs.run import Run, RunState, all_runs, exit_code_of, find, remaining
 from launcher.text import listed, printable
 
@@ -31,9 +31,9 @@ such run; 125 it can't be stopped from here."""
 #: two looks at whether the launcher has handled the first one.
 _BETWEEN, _LOOK = 0.25, 0.05
 #: Seconds until a message names the tasks that it waits for.
-_QUIET = 2.0
+_NOTICE_AFTER = 2.0
 #: Seconds for the agents of a killed launcher to end its tasks and themselves.
-_ALONE = 8.0
+_AGENTS_LIMIT = 8.0
 _TIMED_OUT = 124
 
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if found.state is RunState.ELSEWHERE:
         machine = printable(found.owner.machine) if found.owner else "another machine"
         raise LaunchError(f"{found.job} runs on {machine}: stop it there")
-    pidfd = attach(found.owner) if found.owner else None
+    pidfd = open_pidfd(found.owner) if found.owner else None
     if pidfd is None or found.owner is None:
         return _sweep(found, args)
     try:
@@ -97,7 +97,7 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
     if run.state is RunState.DIED and run.agents and not run.is_ours:
         text = f"its record belongs to user {run.written_by}: only that user or root can end its processes"
         raise LaunchError(f"the launcher of {run.job} died; {text}")
-    swept = sweep_died([run], 0.0 if args.now else min(_ALONE, args.timeout))
+    swept = sweep_died([run], 0.0 if args.now else min(_AGENTS_LIMIT, args.timeout))
     if swept.left:
         raise LaunchError(swept.text)
     if swept.text:
@@ -109,15 +109,15 @@ def _sweep(run: Run, args: argparse.Namespace) -> int:
 def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     """Ask the launcher to end its run, and wait for that."""
     deadline = time.monotonic() + args.timeout
-    _ask(pidfd)
+    _send_sigterm(pidfd)
     if args.now:
         wait = _BETWEEN
         while not _ended(pidfd, wait, deadline) and is_pending(pidfd, signal.SIGTERM):
             if time.monotonic() >= deadline:
                 break
             wait = _LOOK
-        _ask(pidfd)
-    if not _ended(pidfd, _QUIET, deadline):
+        _send_sigterm(pidfd)
+    if not _ended(pidfd, _NOTICE_AFTER, deadline):
         names = listed(remaining(run)) or f"the launcher of {run.job}"
         print(f"waiting for {names}", file=sys.stderr, flush=True)
     if not _ended(pidfd, args.timeout, deadline):
@@ -128,7 +128,7 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(pidfd: int) -> None:
+def _send_sigterm(pidfd: int) -> None:
     """Send SIGTERM; and SIGCONT, because a suspended launcher does not handle signals."""
     if send(pidfd, signal.SIGTERM):
         send(pidfd, signal.SIGCONT)

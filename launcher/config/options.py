@@ -26,7 +26,7 @@ class JobFile(NamedTuple):
     faults: tuple[Fault, ...] = ()
 
 
-def carried(
+def carried_variables(
     settings: Sequence[str],
     environ: Mapping[str, str],
     taken: Collection[str],
@@ -64,7 +64,7 @@ def carried(
     return found
 
 
-def drained(
+def roles_with_drain(
     roles: Sequence[Role], settings: Sequence[str], faults: list[Fault], notes: list[str]
 ) -> tuple[Role, ...]:
     """The roles with the times of ``--drain`` options.

@@ -79,7 +79,7 @@ class Interrupts:
     @contextmanager
     def queued(self) -> Iterator[None]:
         """While the job runs: signals wait for `read`."""
-        with self._in(_Mode.QUEUE):
+        with self._with_mode(_Mode.QUEUE):
             yield
 
     @contextmanager
@@ -93,7 +93,7 @@ class Interrupts:
         """
         self._work = work
         self.read()
-        with self._in(_Mode.LIMIT):
+        with self._with_mode(_Mode.LIMIT):
             try:
                 self._limit()
                 yield
@@ -113,7 +113,7 @@ class Interrupts:
         self._mode = _Mode.IGNORE
 
     @contextmanager
-    def _in(self, mode: _Mode) -> Iterator[None]:
+    def _with_mode(self, mode: _Mode) -> Iterator[None]:
         before, self._mode = self._mode, mode
         try:
             yield

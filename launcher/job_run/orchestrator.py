@@ -50,7 +50,7 @@ class _Connection:
         #: Seconds that the host's clock is behind ours, by the event that was quickest so far.
         self._clock_behind = float("inf")
 
-    def dated(self, event: events.Event) -> events.Event:
+    def with_our_time(self, event: events.Event) -> events.Event:
         """The event with a time by this machine's clock, so that times of all hosts can be compared.
 
         The quickest event has the smallest difference of the clocks: the true one and its network delay.
@@ -260,7 +260,7 @@ class Orchestrator:
             self._lost.append(connection)
             return
         for message in messages:
-            self._handle(connection.dated(message))
+            self._handle(connection.with_our_time(message))
             if isinstance(message, events.AgentClosed):
                 self._close(connection, connection.link.stays)
 

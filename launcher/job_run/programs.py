@@ -46,10 +46,10 @@ def check_programs(options: Options, planned: Planned) -> None:
         differing.setdefault((placed.role.name, placed.host), placed)
     missing = [fault for placed in differing.values() for fault in _missing(options, placed)]
     if missing:
-        raise _together(missing)
+        raise _joined_error(missing)
 
 
-def _together(missing: Sequence[_Missing]) -> LaunchError:
+def _joined_error(missing: Sequence[_Missing]) -> LaunchError:
     """One error with a line for each fault; roles with the same fault share a line."""
     roles: dict[tuple[str, str], dict[str, str]] = {}
     for fault in missing:
@@ -101,7 +101,7 @@ def _missing(options: Options, placed: Placed) -> Iterator[_Missing]:
         yield _Missing("", "", error)
         return
     if isinstance(error, ProgramError):
-        error = ProgramError(f"{error}{_beside_job_file(role)}")
+        error = ProgramError(f"{error}{_job_file_hint(role)}")
     yield _Missing(role.program_source or role.source, str(placed.task), error)
 
 
@@ -157,7 +157,7 @@ def _not_there(name: str, folder: str) -> ProgramError:
     return ProgramError(f"program not found: {name!r}{looked}{meant}")
 
 
-def _beside_job_file(role: Role) -> str:
+def _job_file_hint(role: Role) -> str:
     """Advice if the program is in the folder of the job file, and the tasks run in another folder."""
     file = (role.program_source or role.source).rpartition(":")[0]
     if not file or not os.path.isfile(os.path.join(os.path.dirname(file), role.program.name)):

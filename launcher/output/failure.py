@@ -146,7 +146,7 @@ def _also_failed(report: Report, failure: Failure, paths: RunPaths) -> list[str]
 
 def _other(task: TaskReport, exception: str, paths: RunPaths) -> str:
     """``worker/1 on node1 (exit code 1, the same exception)``."""
-    host = "" if task.task.names(task.host) else f" on {task.host}"
+    host = "" if task.task.is_own_host(task.host) else f" on {task.host}"
     same = ", the same exception" if exception and _exception(paths.log(task.task)) == exception else ""
     return f"{task.task}{host} ({task.detail}{same})"
 

@@ -31,7 +31,7 @@ def labels(hosts: dict[TaskId, str], shown: list[TaskId]) -> dict[TaskId, str]:
         hosts: the host of every task of the job.
         shown: the tasks that need a label.
     """
-    several = len(set(hosts.values())) > 1 and not all(task.names(host) for task, host in hosts.items())
+    several = len(set(hosts.values())) > 1 and not all(task.is_own_host(host) for task, host in hosts.items())
     names = {task: f"{hosts[task]} {task}" if several else str(task) for task in shown}
     width = min(_LABEL_WIDTH, max(map(len, names.values()), default=0))
     return {task: name.ljust(width) for task, name in names.items()}

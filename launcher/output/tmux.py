@@ -87,7 +87,7 @@ class Tmux:
                 commands += [*opens, "-P", "-F", "#{pane_id}", "--", "tail", f"--pid={os.getpid()}"]
                 commands += ["-n", "+1", "-F", opening.paths.log(placed.task)]
                 commands += [";", "set", "-p", "@task", placed.task]
-                if several and not placed.task.names(placed.host.name):
+                if several and not placed.task.is_own_host(placed.host.name):
                     commands += [";", "set", "-p", "@host", f" on {placed.host.name}"]
                 commands += [";", "select-layout", "tiled", ";"]
                 opens = ["split-window"]

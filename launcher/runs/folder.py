@@ -19,7 +19,7 @@ from launcher.text import listed
 #: removes the oldest ones that are over, at most the third number.
 KEPT_RUNS, _SLACK, MOST_REMOVED = 200, 20, 20
 #: Number of the newest runs that a launch checks for dead launchers.
-_LOOKED_AT = 20
+_CHECKED_RUNS = 20
 #: Seconds after which a run of another machine without a report may be removed.
 _UNKNOWN = 30 * 24 * 3600.0
 #: Without letters that look like digits.
@@ -73,7 +73,7 @@ def unfinished(job: str) -> list[Run]:
     """The newest other runs that have agents and no report: they run, or their launchers died."""
     try:
         folder = runs_folder()
-        names = sorted(os.listdir(folder))[-_LOOKED_AT:]
+        names = sorted(os.listdir(folder))[-_CHECKED_RUNS:]
     except (OSError, LaunchError):
         return []
     others = [f"{folder}/{name}" for name in names if name != job]

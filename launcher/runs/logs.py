@@ -37,25 +37,13 @@ def open_regular(path: str, links: bool = True) -> BinaryIO:
     raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
-class GrowingFile:
-    """A file that another process appends to; it may not exist yet."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._at = 0
-
-    def more(self) -> bytes:
-        """The bytes appended since the last call."""
-        try:
-            if os.stat(self.path).st_size == self._at:
-                return b""
-            with open_regular(self.path) as file:
-                file.seek(self._at)
-                data = file.read()
-        except OSError:
-            return b""
-        self._at += len(data)
-        return data
+def content(path: str) -> bytes:
+    """The content of a file; empty if it can't be read."""
+    try:
+        with open_regular(path) as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def tail(path: str) -> tuple[bytes, bool]:

@@ -18,7 +18,7 @@ _KILL_LIMIT = 5.0
 #: Seconds between two looks at the processes.
 _LOOK = 0.02
 #: An agent starts at most this number of ticks (hundredths of a second) after its watchdog.
-_APART = 500
+_AGENT_DELAY = 500
 #: States of a suspended process.
 _SUSPENDED = "Tt"
 
@@ -90,7 +90,7 @@ def _is_agent(run: Run, process: Process) -> bool:
     for agent in run.agents:
         if process.pid == agent.pid:
             return process.start == agent.start_ticks
-        if process.session == agent.pid and 0 <= process.start - agent.start_ticks <= _APART:
+        if process.session == agent.pid and 0 <= process.start - agent.start_ticks <= _AGENT_DELAY:
             return _is_mine(process.pid)
     return False
 

@@ -66,7 +66,7 @@ def is_alive(owner: Owner) -> bool:
     return start_ticks(owner.pid) == owner.start_ticks
 
 
-def attach(owner: Owner) -> int | None:
+def open_pidfd(owner: Owner) -> int | None:
     """A pidfd of the process, readable when the process has ended; ``None``: it has ended already.
 
     Raises:

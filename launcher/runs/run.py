@@ -21,7 +21,7 @@ _RECORD_SIZE = 64 * 1024
 #: Largest size of a plan or a report, in bytes: enough for ten thousand tasks.
 _LARGEST = 1 << 30
 #: Latest start of a run, in seconds since the epoch; a later one in a file is wrong.
-_FAR = 1e11
+_LAST_START = 1e11
 #: The newest run.
 LATEST = "latest"
 
@@ -150,7 +150,7 @@ def load(path: str) -> Run | None:
         printable(job if isinstance(job, str) else os.path.basename(paths.root)),
         paths,
         _owner(record),
-        float(started_at) if isinstance(started_at, (int, float)) and 0 <= started_at < _FAR else 0.0,
+        float(started_at) if isinstance(started_at, (int, float)) and 0 <= started_at < _LAST_START else 0.0,
         _agents(record.get(AGENTS)),
         written_by,
     )

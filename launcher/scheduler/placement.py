@@ -37,11 +37,11 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
     assignment = assign([role for role in known if not role.sidecar], hosts)
     faults = [fault for of_role in unknown.values() for fault in of_role]
     faults += dict.fromkeys(
-        _unassigned(assignment, sum(role.count for role in job.roles if not role.sidecar))
+        _unassigned_faults(assignment, sum(role.count for role in job.roles if not role.sidecar))
     )
     without_host = [role for role in sidecars if not selected(role, assignment.hosts)]
     faults += [_not_admitted(role, assignment.hosts) for role in without_host]
-    faults += _loopbacks(capacity.host for capacity in assignment.hosts if capacity.tasks)
+    faults += _loopback_faults(capacity.host for capacity in assignment.hosts if capacity.tasks)
     if faults:
         raise PlacementError(faults)
     tasks = [
@@ -49,15 +49,15 @@ def place(job: JobSpec, hosts: tuple[Host, ...]) -> Placement:
         for name, role in assignment.roles.items()
         for index, capacity in enumerate(assignment.chosen[name])
     ]
-    beside = [placed for role in sidecars for placed in _beside(role, tasks, assignment)]
+    beside = [placed for role in sidecars for placed in _sidecar_tasks(role, tasks, assignment)]
     placement = allocate_gpus(tasks + beside)
     faults += oversized(job, placement)
     if faults:
         raise PlacementError(faults)
-    return placement._replace(notes=(*_endless(job), *placement.notes))
+    return placement._replace(notes=(*_endless_notes(job), *placement.notes))
 
 
-def _endless(job: JobSpec) -> list[str]:
+def _endless_notes(job: JobSpec) -> list[str]:
     """A note on a job with services only."""
     if not all(role.service for role in job.roles):
         return []
@@ -71,7 +71,7 @@ def _in_table_order(job: JobSpec) -> list[Role]:
     return sorted(job.roles, key=lambda role: order.get(role.name, len(order)))
 
 
-def _beside(role: Role, tasks: list[Placed], assignment: Assignment) -> list[Placed]:
+def _sidecar_tasks(role: Role, tasks: list[Placed], assignment: Assignment) -> list[Placed]:
     """The tasks of a sidecar: on hosts reserved for it, else on the first host in use that it may run on."""
     allowed = [capacity.host for capacity in selected(role, assignment.hosts)]
     used = dict.fromkeys(placed.host for placed in tasks)
@@ -98,7 +98,7 @@ def _unknown_selectors(role: Role, hosts: Sequence[Host]) -> Iterator[Fault]:
             yield Fault(role.source, problem, did_you_mean(label, labels, known))
 
 
-def _unassigned(assignment: Assignment, tasks: int) -> Iterator[Fault]:
+def _unassigned_faults(assignment: Assignment, tasks: int) -> Iterator[Fault]:
     """A fault for every role whose tasks did not all fit.
 
     Args:
@@ -165,7 +165,7 @@ def _its_hosts_full(role: Role, assigned: int, hosts: Sequence[HostCapacity]) ->
     return Fault(role.source, problem, "allow it more hosts, raise slots, or set max_slots")
 
 
-def _loopbacks(hosts: Iterable[Host]) -> Iterator[Fault]:
+def _loopback_faults(hosts: Iterable[Host]) -> Iterator[Fault]:
     """Faults of hosts with a loopback address, which means another machine to each host.
 
     If all hosts have one, all tasks are on this machine: no fault.

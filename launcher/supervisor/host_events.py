@@ -150,7 +150,7 @@ def _try_peers(job: JobState) -> None:
     job.do(events.SetTimer("check", CHECK_LIMIT))
     for index, host in enumerate(hosts):
         others = dict.fromkeys(hosts[(index + step) % len(hosts)] for step in _STEPS)
-        addresses = tuple(job.by_host[other][0].reached_at for other in others if other != host)
+        addresses = tuple(job.by_host[other][0].address_for_peers for other in others if other != host)
         job.do(events.TryPeers(host, addresses))
 
 

@@ -127,7 +127,7 @@ class JobState:
 
     def on(self, host: str) -> str:
         """`` on node1``; empty for this machine, and for a container that is named after its task."""
-        known = is_loopback(host) or any(record.task.names(host) for record in self.by_host[host])
+        known = is_loopback(host) or any(record.task.is_own_host(host) for record in self.by_host[host])
         return "" if known else f" on {host}"
 
     def open_on(self, host: str) -> list[TaskRecord]:

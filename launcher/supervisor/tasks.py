@@ -59,7 +59,7 @@ class TaskRecord:
         self._history: list[str] = []
 
     @property
-    def reached_at(self) -> str:
+    def address_for_peers(self) -> str:
         """``host:port`` for other tasks; empty before it has a port."""
         return "" if self.port is None else self._address_at(self.port)
 

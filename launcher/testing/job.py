@@ -16,7 +16,7 @@ from launcher.api.driver import Driver
 from launcher.errors import LaunchError
 from launcher.job import RunPaths, TaskId
 from launcher.report import ExitStatus, Report, TaskState
-from launcher.runs.logs import GrowingFile, last_lines, shown_lines
+from launcher.runs.logs import content, last_lines, shown_lines
 from launcher.runs.run import json_of
 from launcher.text import signal_name
 from launcher.transports.docker.container import container_name, network_name
@@ -327,7 +327,7 @@ class Task(_Waits):
     @property
     def raw(self) -> bytes:
         """Its output so far, stdout and stderr."""
-        return GrowingFile(self._job.paths.log(self.name)).more()
+        return content(self._job.paths.log(self.name))
 
     @property
     def log(self) -> str:

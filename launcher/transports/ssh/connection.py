@@ -123,12 +123,12 @@ class Connector:
         seconds = options.connect_timeout or self._settings.connect_timeout
         proxy = None
         if gateway is not None:
-            sock = ClosingSocket(_through(gateway, options.place, seconds))
+            sock = ClosingSocket(_gateway_channel(gateway, options.place, seconds))
         elif options.proxy_command:
             proxy = _Proxy(options.proxy_command)
             sock = ClosingSocket(proxy.socket, proxy.close)
         else:
-            sock = ClosingSocket(_tcp(options.place, options.address_family, seconds))
+            sock = ClosingSocket(_tcp_socket(options.place, options.address_family, seconds))
         try:
             with self._lock:
                 self._socks.add(sock)
@@ -141,7 +141,7 @@ class Connector:
             if self.closed.is_set():
                 raise HostFailure("connecting was stopped") from error
             if isinstance(error, HostFailure):
-                raise HostFailure(f"{error}{_way(options, proxy)}", error.may_pass) from error
+                raise HostFailure(f"{error}{_route(options, proxy)}", error.may_pass) from error
             raise
         return Connection(options.name, transport, sock)
 
@@ -183,7 +183,7 @@ class Connector:
         return transport
 
 
-def _way(options: HostOptions, proxy: _Proxy | None) -> str:
+def _route(options: HostOptions, proxy: _Proxy | None) -> str:
     """The gateway or ProxyCommand of a host, for messages; empty: there is none."""
     if options.gateways:
         return f"; it is reached through its gateway {options.gateways[-1]} (ProxyJump in ~/.ssh/config)"
@@ -306,7 +306,7 @@ class _Packets(Packetizer):
         return kind, message
 
 
-def _tcp(place: Place, family: str, seconds: float) -> socket.socket:
+def _tcp_socket(place: Place, family: str, seconds: float) -> socket.socket:
     """A connection to the first address of a host that accepts one.
 
     Raises:
@@ -346,7 +346,7 @@ def _tcp(place: Place, family: str, seconds: float) -> socket.socket:
     raise HostFailure(text, may_pass=True) from failure
 
 
-def _through(gateway: Connection, place: Place, seconds: float) -> Channel:
+def _gateway_channel(gateway: Connection, place: Place, seconds: float) -> Channel:
     target = (place.address, place.port)
     try:
         return gateway.transport.open_channel("direct-tcpip", target, ("", 0), timeout=seconds)

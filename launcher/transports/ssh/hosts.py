@@ -75,14 +75,14 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         step, fanout = "connecting over SSH", self._settings.fanout
         zipping = threading.Thread(target=bootstrap.zipped, args=(bootstrap.AGENT_MODULES,))
         zipping.start()  # once, before the programs need it
-        self._connections, failed = for_each(self._hosts, self._dial, self._notice, step, fanout)
+        self._connections, failed = for_each(self._hosts, self._connect_host, self._notice, step, fanout)
         zipping.join()
         for line in self._connector.known.added:
             self._notice(line)
         if failed:
             raise HostsError([f"{name}: {failure}" for name, failure in failed.items()])
 
-    def _dial(self, name: str, attempts: int = 0) -> Connection:
+    def _connect_host(self, name: str, attempts: int = 0) -> Connection:
         """Connect to a host, with several attempts; the hostfile's user and port override ssh_config.
 
         Args:
@@ -96,7 +96,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         attempts = attempts or self._settings.attempts
         for attempt in range(1, attempts + 1):
             try:
-                return self._reach(Hop(name, host.user, host.port), (), (name,))
+                return self._connect_once(Hop(name, host.user, host.port), (), (name,))
             except HostFailure as failure:
                 if not failure.may_pass or attempt == attempts:
                     tried = f" ({attempt} attempts)" if attempt > 1 else ""
@@ -107,7 +107,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
                 break
         raise TransportError(f"{name}: connecting was stopped")
 
-    def _reach(self, hop: Hop, before: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
+    def _connect_once(self, hop: Hop, before: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
         """Connect to one host.
 
         Args:
@@ -136,7 +136,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         assert future is not None
         if mine:
             try:
-                future.set_result(self._reach(parse_hop(hops[-1]), hops[:-1], trail))
+                future.set_result(self._connect_once(parse_hop(hops[-1]), hops[:-1], trail))
             except HostFailure as failure:
                 future.set_exception(HostFailure(f"its gateway {hops[-1]}: {failure}", failure.may_pass))
             except BaseException as error:
@@ -158,7 +158,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
             old = self._connections.pop(host, None)
             if old is not None:
                 old.abort()
-            self._connections[host] = connection = self._dial(host, attempts=1)
+            self._connections[host] = connection = self._connect_host(host, attempts=1)
             self._made_at[host] = time.monotonic()
             if self._relay is not None:
                 self._relay.renew(connection)

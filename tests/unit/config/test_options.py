@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.config.options import carried, drained
+from launcher.config.options import carried_variables, roles_with_drain
 from launcher.errors import Fault
 from launcher.job import SERVICE_ROLES, Program, Role
 
@@ -18,7 +18,7 @@ def test_variables():
     faults: list[Fault] = []
     notes: list[str] = []
     words = ["A", "B=2=3", "TASK_*", "BASH_F*", "NO_SUCH_*"]
-    assert carried(words, HERE, [], faults, notes) == {
+    assert carried_variables(words, HERE, [], faults, notes) == {
         "A": "1",
         "B": "2=3",
         "TASK_X": "x",
@@ -34,7 +34,7 @@ def role(name: str, **more) -> Role:
 def drain(words: str, *roles: Role) -> tuple[dict[str, float | None], list[str], list[str]]:
     faults: list[Fault] = []
     notes: list[str] = []
-    found = drained(roles, words.split(), faults, notes)
+    found = roles_with_drain(roles, words.split(), faults, notes)
     return {role.name: role.drain for role in found if role.drain is not None}, list(map(str, faults)), notes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.runs.owner import attach, is_alive, is_elsewhere, start_ticks
+from launcher.runs.owner import is_alive, is_elsewhere, open_pidfd, start_ticks
 from tests.unit.runs.conftest import Sleeper, owner_of
 
 
@@ -17,7 +17,7 @@ def test_the_same_pid_at_another_time_is_another_process(sleeper: Sleeper):
     ]
     for other in others:
         assert not is_alive(other)
-        assert attach(other) is None
+        assert open_pidfd(other) is None
     assert process.poll() is None
     assert [is_elsewhere(other) for other in others] == [False, False, True, True]
 

@@ -217,6 +217,7 @@ def test_a_task_is_suspended(cluster: Cluster, tmp_path: Path, command: list[str
 def test_a_task_is_suspended_while_it_starts_a_process(cluster: Cluster):
     job = cluster.start(VFORKS, left_running=True)
     task = job.task("worker/0")
+    task.until_prints("up")  # before it, python3 may be a shell script with processes in any state
     job.until(lambda: sorted(state for state, _ in _family(task).values()) == ["D", "S"])
     task.stop()
     assert sorted(state for state, _ in _family(task).values()) == ["D", "T"]

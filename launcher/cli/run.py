@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``launch run``: the options, then the program and its arguments."""
     parser.set_defaults(parse=parser.parse_args)
     _add_options(parser)
-    program = parser.add_argument_group("what to run")
+    program = parser.add_argument_group("program to run")
     program.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE",
         help="a Python module and its arguments",
@@ -133,7 +133,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     for transport in transports.transports().values():
         transport.add_options(parser)
 
-    end = parser.add_argument_group("how it ends")
+    end = parser.add_argument_group("end of the job")
     end.add_argument(
         "--on-failure", choices=("stop", "continue"),
         help="stop the other tasks when one fails, or let them continue (default: stop)",

@@ -68,7 +68,7 @@ class SshTransport(Transport):
         group = parser.add_argument_group("connections to other machines")
         group.add_argument(
             "--lease", type=values.argument(_lease), metavar="S",
-            help=f"how long tasks outlive a lost connection, at least {_LEAST_LEASE} s (default: 60)",
+            help=f"how long tasks run after a lost connection, at least {_LEAST_LEASE} s (default: 60)",
         )  # fmt: skip
         add_connecting(group)
 

@@ -26,7 +26,7 @@ from launcher.transports import ssh
 from launcher.transports.base import Hosts, RemoteCommand, for_each
 from launcher.transports.machines import is_here, this_machine
 
-SUMMARY = "look at hosts, and at the network between them, for what breaks jobs"
+SUMMARY = "check hosts, and the network between them, for faults that break jobs"
 
 EXAMPLES = """\
 launch check                         this machine
@@ -176,7 +176,7 @@ def _exchange(command: RemoteCommand, request: Mapping[str, Any], timeout: float
     """Send a request and wait for its answer.
 
     Raises:
-        TransportError: there is none in time, or it is not one.
+        TransportError: no answer in time, or no JSON.
     """
     until = time.monotonic() + timeout + _MARGIN
     to_send, answer = memoryview(json.dumps(request).encode("ascii") + b"\n"), b""

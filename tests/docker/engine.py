@@ -229,7 +229,7 @@ def _pid(file: Path, program: str, folder: Path) -> int | None:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except (OSError, ValueError):
         return None
-    ours = os.path.basename(command[0]) == program and any(str(folder) in word for word in command)
+    ours = os.path.basename(command[0]) == program and any(str(folder) in argument for argument in command)
     return pid if ours else None
 
 

@@ -33,7 +33,7 @@ _START = (
 )
 #: A ``docker`` that stops the engine, and then is the real one.
 _STICK = """#!/bin/sh
-[ "$1" != {word} ] || kill -STOP $(cat /run/dockerd.pid)
+[ "$1" != {command} ] || kill -STOP $(cat /run/dockerd.pid)
 exec {docker} "$@"
 """
 
@@ -70,11 +70,11 @@ class DockerHost:
         """Have its engine keep all connections, and answer nothing."""
         self._kill("-STOP", self._processes("dockerd"))
 
-    def stick_at(self, word: str) -> None:
+    def stick_at(self, command: str) -> None:
         """Have it stick when a login asks ``docker`` for this, before it is asked. Its home has that."""
         program = self.host.home / "bin/docker"
         program.parent.mkdir()
-        program.write_text(_STICK.format(word=word, docker=shutil.which("docker")))
+        program.write_text(_STICK.format(command=command, docker=shutil.which("docker")))
         program.chmod(0o755)
         (self.host.home / ".bashrc").write_text('PATH="$HOME/bin:$PATH"\n')
 
@@ -162,10 +162,10 @@ def docker_hosts(count: int) -> Iterator[Site]:
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(count, show=shown))
         hosts = [DockerHost(host, stack.enter_context(_data())) for host in lab.hosts]
-        for one in hosts:
-            stack.callback(one.stop)
-            one.start()
-            docker.provide_base(one.engine)
+        for host in hosts:
+            stack.callback(host.stop)
+            host.start()
+            docker.provide_base(host.engine)
         yield lab, hosts
 
 
@@ -211,16 +211,16 @@ def hosts(two_hosts: Site, launch: Launch) -> Iterator[list[DockerHost]]:
     lab.move_in(launch.home)
     yield hosts
     try:
-        until(lambda: not [what for host in hosts for what in host.left()], 40, "nothing is left")
+        until(lambda: not any(host.left() for host in hosts), 40, "nothing is left")
     except TimeoutError:
-        pytest.fail("left behind:\n  " + "\n  ".join(what for host in hosts for what in host.left()))
+        pytest.fail("left behind:\n  " + "\n  ".join(line for host in hosts for line in host.left()))
 
 
 @pytest.fixture
 def hostfile(hosts: list[DockerHost], tmp_path: Path) -> str:
     """Names the two, with room for two tasks each."""
     path = tmp_path / "two.yaml"
-    lines = (f"  - {{name: {one.name}, address: {one.host.address}, slots: 2}}\n" for one in hosts)
+    lines = (f"  - {{name: {host.name}, address: {host.host.address}, slots: 2}}\n" for host in hosts)
     path.write_text("hosts:\n" + "".join(lines))
     return str(path)
 

@@ -76,19 +76,19 @@ def test_a_ps_is_killed_once_a_worker_has_got_somewhere(start: Callable[..., Job
 def test_all_processes_are_suspended_and_killed(start: Callable[..., Job]):
     """Also one in a session of its own; the other task minds nothing."""
     job = start(ANSWERING, workers=2, on_failure="continue", left_running=True)
-    one, other = job.tasks
-    one.until_prints("step 2")
-    one.stop()
+    stopped, other = job.tasks
+    stopped.until_prints("step 2")
+    stopped.stop()
     other.signal(signal.SIGUSR1)
     other.until_prints("answered")  # what their agent had read of both before has come before
-    before = one.raw
+    before = stopped.raw
     other.until_prints(f"step {len(other.lines) + 4}")  # time passes
-    assert one.raw == before
-    one.resume()
-    one.until_prints(f"step {len(one.lines) + 2}")
-    one.stop()
-    one.kill()  # a suspended one too
-    status = one.wait()
+    assert stopped.raw == before
+    stopped.resume()
+    stopped.until_prints(f"step {len(stopped.lines) + 2}")
+    stopped.stop()
+    stopped.kill()  # a suspended one too
+    status = stopped.wait()
     assert (status.code, status.signal) == (None, signal.SIGKILL)
     assert other.state is TaskState.RUNNING
 

@@ -33,19 +33,19 @@ def over_ssh(two_hosts: Site, hosts: list[DockerHost], tmp_path: Path) -> dict[s
 @pytest.fixture
 def over_tls(hosts: list[DockerHost], tmp_path: Path) -> Iterator[dict[str, str]]:
     """The same, by certificates."""
-    one = hosts[0]
-    folder = certificates(tmp_path / "certificates", one.host.address)
-    one.stop()
-    one.host.run(["mkdir", "/run/tls"])
+    host = hosts[0]
+    folder = certificates(tmp_path / "certificates", host.host.address)
+    host.stop()
+    host.host.run(["mkdir", "/run/tls"])
     for path in folder.glob("*.pem"):
-        one.host.there(f"/run/tls/{path.name}").write_bytes(path.read_bytes())
+        host.host.there(f"/run/tls/{path.name}").write_bytes(path.read_bytes())
     files = [f"--tls{name}=/run/tls/{name}.pem" for name in ("cacert", "cert", "key")]
-    one.start("--tlsverify", *files, "-H", "unix:///run/docker.sock", "-H", "tcp://0.0.0.0:2376")
+    host.start("--tlsverify", *files, "-H", "unix:///run/docker.sock", "-H", "tcp://0.0.0.0:2376")
     variables = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
-    yield {"DOCKER_HOST": f"tcp://{one.host.address}:2376", **variables}
-    one.host.run(["rm", "-r", "/run/tls"])
-    one.stop()
-    one.start()
+    yield {"DOCKER_HOST": f"tcp://{host.host.address}:2376", **variables}
+    host.host.run(["rm", "-r", "/run/tls"])
+    host.stop()
+    host.start()
 
 
 def certificates(folder: Path, address: str) -> Path:

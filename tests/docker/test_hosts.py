@@ -25,7 +25,7 @@ def test_a_container_on_each_host(hosts: list[DockerHost], hostfile: str, launch
     ended = launch(*docker_on(hostfile, *options, "--", "sh", "-c", BOTH), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     printed = {line.partition("| ")[2] for line in ended.out.splitlines() if " | " in line}
-    served = next(one for one in hosts if f"fetched {one.name} from {one.host.address}" in ended.out)
+    served = next(host for host in hosts if f"fetched {host.name} from {host.host.address}" in ended.out)
     assert f"fetched {served.name} from {served.host.address} on node1" in printed
     assert f"fetched {served.name} from {served.host.address} on node2" in printed
     run = last_run(launch)
@@ -43,7 +43,7 @@ def test_the_engine_sees_no_secrets_and_the_agents_hold_the_ports(
     started.until(lambda it: it.out.count("abracadabra") == 2, 40)
     assert started.out.count("| launch-watchdog") == 2
     job = jobs(launch)[0]
-    assert [one.containers() for one in hosts] == [[f"tf-launcher-{job}-node1"], []]
+    assert [host.containers() for host in hosts] == [[f"tf-launcher-{job}-node1"], []]
     text = hosts[0].engine.docker("inspect", f"tf-launcher-{job}-node1")
     found = json.loads(text)[0]
     assert "abracadabra" not in text
@@ -74,21 +74,21 @@ def test_files_that_travel(hosts: list[DockerHost], hostfile: str, launch: Launc
 
 
 def test_folders_of_the_hosts(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):
-    for one in hosts:
-        one.host.run(["mkdir", "-p", "work", "data"])
-        one.host.run(["sh", "-c", f"echo {one.name} >data/name"])
+    for host in hosts:
+        host.host.run(["mkdir", "-p", "work", "data"])
+        host.host.run(["sh", "-c", f"echo {host.name} >data/name"])
     script = "cat /data/name ~/data/name $HOST_HOME/data/name 2>/dev/null; pwd; touch x /data/x 2>&1 || true"
     options = ["--workers", "4", "--workdir", "~/work", "--mount", "~/data:/data", "--read-only"]
     ended = launch(*docker_on(hostfile, *options, "--", "sh", "-c", script), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
-    for one in hosts:
-        printed = [line.partition("| ")[2] for line in ended.out.splitlines() if line.startswith(one.name)]
-        assert one.name in printed
-        assert f"{one.host.home}/work" in printed
+    for host in hosts:
+        printed = [line.partition("| ")[2] for line in ended.out.splitlines() if line.startswith(host.name)]
+        assert host.name in printed
+        assert f"{host.host.home}/work" in printed
         assert "touch: cannot touch 'x': Read-only file system" in printed
-        assert one.host.there(one.host.home / "data/x").exists()
-        assert not one.host.there(one.host.home / "work/x").exists()
-        one.host.run(["rm", "-r", "work", "data"])
+        assert host.host.there(host.host.home / "data/x").exists()
+        assert not host.host.there(host.host.home / "work/x").exists()
+        host.host.run(["rm", "-r", "work", "data"])
 
 
 def test_a_folder_that_is_not_there(hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path):

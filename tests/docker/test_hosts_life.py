@@ -29,7 +29,7 @@ def test_a_launcher_that_is_killed(hosts: list[DockerHost], hostfile: str, launc
     started.until(lambda it: it.out.count("up") == 2, 40)
     started.kill()
     since = time.monotonic()
-    until(lambda: not any(one.left() for one in hosts), SOON, "all is over")
+    until(lambda: not any(host.left() for host in hosts), SOON, "all is over")
     print(f"over after {time.monotonic() - since:.1f} s")
 
 
@@ -39,12 +39,12 @@ def test_a_launcher_that_is_killed_early(
 ):
     """In steps of 0.1 s: while it looks at the engines, containers are created, agents and tasks start."""
     for step in range(4, 40):
-        words = ["--workers", "4", "--no-mount", "--", "sh", "-c", "echo up; exec sleep 600"]
-        started = launch.start(*docker_on(hostfile, *words), cwd=tmp_path)
+        options = ["--workers", "4", "--no-mount", "--", "sh", "-c", "echo up; exec sleep 600"]
+        started = launch.start(*docker_on(hostfile, *options), cwd=tmp_path)
         time.sleep(step * 0.1)  # the moment is what is tried
         tasks = started.out.count("| up")
         started.kill()
-        until(lambda: not any(one.left() for one in hosts), SOON, "all is over")
+        until(lambda: not any(host.left() for host in hosts), SOON, "all is over")
         if tasks == 4:
             break
     print(f"{step} steps")
@@ -53,13 +53,13 @@ def test_a_launcher_that_is_killed_early(
 def test_containers_of_a_killed_launch_are_removed(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
 ):
-    for one, name, marks in ((hosts[0], "dead", of_the_dead()), (hosts[1], "mine", labels("x", keep=False))):
-        every = [word for label, value in marks.items() for word in ("--label", f"{label}={value}")]
-        one.engine.docker("create", "--name", name, *every, BASE, "true")
+    for host, name, marks in ((hosts[0], "dead", of_the_dead()), (hosts[1], "mine", labels("x", keep=False))):
+        every = [text for label, value in marks.items() for text in ("--label", f"{label}={value}")]
+        host.engine.docker("create", "--name", name, *every, BASE, "true")
     ended = launch(*docker_on(hostfile, "--workers", "4", "--no-mount", "true"), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     assert "removed what a killed launch had left: dead on node1" in ended.err
-    assert [one.containers() for one in hosts] == [[], ["mine"]]
+    assert [host.containers() for host in hosts] == [[], ["mine"]]
     hosts[1].engine.docker("rm", "mine")
 
 
@@ -122,7 +122,7 @@ def test_a_host_that_is_cut_off_and_one_whose_agent_is_stopped(
     assert ended.code == 125
     assert "host node2 is lost" in ended.err
     assert "host node1 is lost" in ended.err
-    until(lambda: not any(one.left() for one in hosts), SOON, "all is over on both")
+    until(lambda: not any(host.left() for host in hosts), SOON, "all is over on both")
 
 
 def of_the_dead() -> dict[str, str]:

@@ -28,7 +28,7 @@ def stuck(hosts: list[DockerHost]) -> Iterator[DockerHost]:
 
 def nothing_runs(hosts: list[DockerHost]) -> None:
     """Wait until no process is left in the containers of all hosts."""
-    until(lambda: not any(one.inside() for one in hosts), SOON, "nothing runs in the containers")
+    until(lambda: not any(host.inside() for host in hosts), SOON, "nothing runs in the containers")
 
 
 def test_while_containers_start(

@@ -62,7 +62,7 @@ def test_a_launcher_that_is_killed(docker: Engine, image: str, launch: Launch, t
     assert left_of(docker, job) == []
 
 
-#: The engine's word at which the launcher is signalled, how many of them have come then, and the signal.
+#: The engine's event at which the launcher is signalled, how many of them have come then, and the signal.
 MOMENTS = [
     ("network create", 1, signal.SIGKILL),
     ("network create", 1, signal.SIGTERM),
@@ -74,18 +74,18 @@ MOMENTS = [
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("word", "count", "number"), MOMENTS)
+@pytest.mark.parametrize(("event", "count", "number"), MOMENTS)
 def test_at_any_moment(
-    docker: Engine, image: str, launch: Launch, tmp_path: Path, word: str, count: int, number: signal.Signals
+    docker: Engine, image: str, launch: Launch, tmp_path: Path, event: str, count: int, number: signal.Signals
 ):
     """While things are made, while they are removed."""
-    program = ["true"] if word == "container die" else ["sleep", "600"]
+    program = ["true"] if event == "container die" else ["sleep", "600"]
     with EngineEvents(docker) as events:
         started = launch.start("--docker", image, "--workers", "2", "--", *program, cwd=tmp_path)
-        events.until(word, count, launch, started.pid)
+        events.until(event, count, launch, started.pid)
     started.send(number)
     ended = started.wait(40)
-    if word != "container die":
+    if event != "container die":
         assert ended.code == {9: -9, 15: 143, 2: 130}[number]
     nothing_is_left(docker, launch, started.pid, number)
 
@@ -135,23 +135,23 @@ class EngineEvents:
     def __enter__(self) -> EngineEvents:
         return self
 
-    def until(self, word: str, count: int, launch: Launch, launcher: int, seconds: float = 40.0) -> None:
+    def until(self, event: str, count: int, launch: Launch, launcher: int, seconds: float = 40.0) -> None:
         """Wait until it has come so often, of a container or of a network of this launch."""
         deadline = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
-        while self._count(word, launch, launcher) < count:
-            assert time.monotonic() < deadline, f"no {word}: {self._seen!r}"
+        while self._count(event, launch, launcher) < count:
+            assert time.monotonic() < deadline, f"no {event}: {self._seen!r}"
             if poll.poll(20):
                 self._seen += os.read(self._pipe, 65536)
 
-    def _count(self, word: str, launch: Launch, launcher: int) -> int:
+    def _count(self, event: str, launch: Launch, launcher: int) -> int:
         """An event of a network has its name, but no labels."""
         lines = self._seen.decode().split("\n")[:-1]
-        if word.startswith("container"):
-            return sum(line.startswith(f"{word} {launcher}:") for line in lines)
+        if event.startswith("container"):
+            return sum(line.startswith(f"{event} {launcher}:") for line in lines)
         names = [network_name(job) for job in jobs(launch)]
-        return sum(line.startswith(word) and line.split(" ")[-1] in names for line in lines)
+        return sum(line.startswith(event) and line.split(" ")[-1] in names for line in lines)
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -179,7 +179,7 @@ class Made:
     def network(self, name: str, **labels: str) -> None:
         """A network with these labels."""
         self.names.append(f"launch-test-{os.getpid()}-{name}")
-        args = [word for key, value in labels.items() for word in ("--label", f"tf-launcher.{key}={value}")]
+        args = [text for key, value in labels.items() for text in ("--label", f"tf-launcher.{key}={value}")]
         self.engine.docker("network", "create", *args, self.names[-1])
 
     def left(self) -> list[str]:

@@ -35,5 +35,5 @@ def test_in_containers_elsewhere(hosts: list[DockerHost], hostfile: str, launch:
     ended = launch(*docker_on(hostfile, *options, "--", "sh", "-c", WRITE), cwd=tmp_path, timeout=60)
     assert ended.code == 0, ended.err
     assert made(run) == {"worker-0": "worker 0\n", "worker-1": "worker 1\n"}
-    for one in hosts:
-        assert not list((one.host.there(one.host.home) / ".cache/tf-launcher/work").glob("*"))
+    for host in hosts:
+        assert not list((host.host.there(host.host.home) / ".cache/tf-launcher/work").glob("*"))

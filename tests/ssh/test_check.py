@@ -20,9 +20,9 @@ HOSTS = ",".join(NAMES)
 _TENSORFLOWS = ("2.21.0", "2.15.0", "2.21.0", None)
 
 
-def checked(launch: Launch, *words: str, code: int = 0, hosts: str = HOSTS) -> dict[str, Any]:
-    """What a check says, as JSON; it ends with ``code``."""
-    ended = launch("check", "--json", hosts, *words, timeout=120)
+def checked(launch: Launch, *options: str, code: int = 0, hosts: str = HOSTS) -> dict[str, Any]:
+    """The JSON of a check that ends with ``code``."""
+    ended = launch("check", "--json", hosts, *options, timeout=120)
     assert ended.code == code, f"{ended.code}\n{ended.out}\n{ended.err}"
     found: dict[str, Any] = json.loads(ended.out)
     return found
@@ -150,7 +150,7 @@ def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]
 
 
 def test_the_check_is_broken_off(ssh_launch: Launch, hosts: list[LabHost]):
-    """Nothing of it stays on any host: what is left there fails the test."""
+    """Nothing stays on any host: leftovers there fail the test."""
     python = hosts[0].home / "slow"
     begun = hosts[0].home / "begun"
     begun.mkdir()

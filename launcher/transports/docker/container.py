@@ -133,7 +133,7 @@ def containers(
     # A folder that is not here may be the image's own.
     folders = [os.path.abspath(path) for path in workdirs if path and os.path.isdir(path)]
     if "/" in folders:
-        expected = "expected another one, or --no-mount"
+        expected = "expected another folder, or --no-mount"
         faults.append(Fault("--workdir", "the root folder can't be mounted", expected))
     if faults:
         raise JobError(faults)
@@ -245,7 +245,7 @@ def run_command(
         name: its name at the engine.
         network: that it joins; in a network of the job its host's name resolves to it.
         its_labels: with `KEPT` the container stays when it has ended.
-        command: what runs in it: the image's own entry point does not count.
+        command: to run in the container, instead of the image's entry point.
     """
     argv = ["run", "--interactive", "--name", name, "--network", network, "--log-driver", "none"]
     argv += ["--sig-proxy=false"]

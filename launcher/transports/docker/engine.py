@@ -33,7 +33,7 @@ LATE, NOT_FOUND = 124, 127
 #: A variable of the launcher's environment. With it, a container that is disconnected from the job's network
 #: can be connected with its former address: engines allow this only in networks with a subnet of our choice.
 FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
-#: What messages of the engine and of its command mean, by a pattern; the first one that matches counts.
+#: Meanings of messages of the engine and of its command, by a pattern; the first match counts.
 _MEANINGS = {
     r"PATH is": "the `docker` command is missing ({message}): install Docker",
     r"permission denied while trying to connect": (
@@ -71,7 +71,7 @@ class Result(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """Why the command failed, in one line; empty if it succeeded."""
+        """The reason of a failure, in one line; empty if the command succeeded."""
         if self.code == 0:
             return ""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
@@ -267,7 +267,7 @@ class Engine:
         for kind, listing, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
             result = self.docker(*listing, *options, "--format", fields % plural, seconds=seconds)
             if result.code:
-                raise TransportError(f"what launches have left can't be listed: {explain(result.fault)}")
+                raise TransportError(f"leftovers of launches can't be listed: {explain(result.fault)}")
             for line in result.out.splitlines():
                 identity, name, *values = line.split("\t")
                 its_labels = {label: value for label, value in zip(keys, values, strict=False) if value}
@@ -312,7 +312,7 @@ class Engine:
 
 
 def explain(message: str, image: str = "", python: str = "") -> str:
-    """What a message of the engine, or of its command, means, and what to try; else the message itself.
+    """The meaning of a message of the engine or of its command, with a remedy; else the message itself.
 
     Args:
         message: one line.

@@ -37,7 +37,7 @@ class Contender(NamedTuple):
     #: Why it can't be measured; empty: it can.
     missing: str = ""
     #: Seconds after which a start counts as no answer.
-    patience: float = 30.0
+    time_limit: float = 30.0
 
 
 def task_program(*args: object) -> list[str]:
@@ -87,7 +87,7 @@ def _mpirun() -> Contender:
         return [*common, *(tag if call.prefixed else ()), "-n", str(call.tasks), *call.program]
 
     return Contender(
-        MPIRUN, found.version, command, rb"\[1,(?P<named>\d+)\]<stdout>: ?", found.missing, patience=15.0
+        MPIRUN, found.version, command, rb"\[1,(?P<named>\d+)\]<stdout>: ?", found.missing, time_limit=15.0
     )
 
 
@@ -100,7 +100,7 @@ def _torchrun() -> Contender:
         return [found.path, *how, *tee, *call.program]
 
     return Contender(
-        TORCHRUN, found.version, command, rb"\[\D*(?P<named>\d+)\]:", found.missing, patience=120.0
+        TORCHRUN, found.version, command, rb"\[\D*(?P<named>\d+)\]:", found.missing, time_limit=120.0
     )
 
 

@@ -19,7 +19,7 @@ from tests.docker.engine import BASE, Engine
 
 _COUNT = 4
 #: Seconds for tasks to run, and for a command to end.
-_PATIENCE = 60.0
+_TIME_LIMIT = 60.0
 _LOOK = 0.002
 _SCRIPT = str(Path(__file__).resolve().parent / "programs" / "containers.sh")
 #: What the tasks of `_SCRIPT` do, too.
@@ -113,7 +113,7 @@ def _once(setting: Setting, name: str, command: Command) -> list[Run]:
         marks = _all_up(folder, process)
         ending = time.perf_counter()
         (folder / "end").touch()
-        in_time = processes.ended(process, _PATIENCE)
+        in_time = processes.ended(process, _TIME_LIMIT)
         end = time.perf_counter() - ending
     finally:
         code = processes.finish(process)
@@ -126,7 +126,7 @@ def _once(setting: Setting, name: str, command: Command) -> list[Run]:
 
 def _all_up(folder: Path, process: subprocess.Popen[bytes]) -> list[float]:
     """When each task began to run, as the shared folder has it."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIME_LIMIT
     while time.monotonic() < until and process.poll() is None:
         marks = [entry.stat().st_mtime for entry in os.scandir(folder)]
         if len(marks) >= _COUNT:

@@ -24,7 +24,7 @@ _CONSUMERS, _BATCH = 2, 1000
 _PROGRAM = Path(__file__).parent / "programs" / "feed.py"
 _ROOT = Path(__file__).parents[1]
 #: Seconds for a consumer to come up, or to be done.
-_PATIENCE = 120.0
+_TIME_LIMIT = 120.0
 FEED, BARE, QUEUE = "feed", "bare socket", "manager queue"
 
 
@@ -119,10 +119,10 @@ def _once(setting: Setting, kind: Kind, data: Any, way: Callable[..., tuple[int,
 
 
 class _Consumers:
-    """Two processes that consume, and the door they come in by."""
+    """Two consumer processes, and the socket that they connect to."""
 
     def __init__(self, folder: Path, way: str, pause: float = 0.0) -> None:
-        self.address = str(folder / "door")
+        self.address = str(folder / "socket")
         self._way = {"feed": "feed", "socket": "bare", "queue": "queue"}[way]
         self._pause = pause
         self._door = socket.socket(socket.AF_UNIX)
@@ -156,7 +156,7 @@ class _Consumers:
 
     def came(self, purpose: str) -> socket.socket:
         """The next connection for this purpose."""
-        return self._waiting(purpose).get(timeout=_PATIENCE)
+        return self._waiting(purpose).get(timeout=_TIME_LIMIT)
 
     def reports(self) -> list[tuple[int, int]]:
         """Rows and KiB of memory of each."""

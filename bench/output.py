@@ -18,7 +18,7 @@ _LINES, _FEW_LINES = 200_000, 20_000
 #: Bytes of a line with its newline.
 WIDTH = 100
 _MEGA = 1e6
-_PATIENCE = 300.0
+_TIME_LIMIT = 300.0
 #: A contender that took longer than this (seconds) is not run again.
 _LONG = 10.0
 _LINE = rb"(?P<task>\d\d):(?P<number>\d{9}):(?P<letter>[a-z])(?P=letter){75}:(?P=number)\n"
@@ -72,7 +72,7 @@ def _once(setting: Setting, contender: Contender, source: Path, lines: int) -> C
         file.unlink()
     call = Call(_TASKS, task_program("print", source, _TASKS), folder, prefixed=True)
     with (folder / "output").open("wb") as output:
-        done = processes.run(contender.command(call), _PATIENCE, output)
+        done = processes.run(contender.command(call), _TIME_LIMIT, output)
     checked = check(folder / "output", contender.prefix, lines, done.seconds)
     if checked.faults or done.code != 0:
         setting.fault(contender, f"output ended with {done.code}: {checked}")
@@ -86,7 +86,7 @@ def check(
     """Look at every line of a file.
 
     Args:
-        prefix: how a line begins; its group ``named`` is the task that it is said to be of.
+        prefix: how a line begins; its group ``named`` is the task that it names.
         lines: how many there should be of each task.
         seconds: how long it took to make the file.
         tasks: what was given to `text`.

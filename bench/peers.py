@@ -18,7 +18,7 @@ _TORCH = "torch==2.13.0"
 #: Beside the usual index: where PyPI's torch comes with CUDA (2 GB), this one has the CPU build, and it wins.
 _TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 #: Seconds an installation may take.
-_PATIENCE = 1200.0
+_TIME_LIMIT = 1200.0
 
 
 class Peer(NamedTuple):
@@ -43,7 +43,7 @@ def mpirun() -> Peer:
     """Open MPI's mpirun: the one that is here, else Debian's."""
     path = shutil.which("mpirun")
     if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        _say("installing openmpi-bin")
+        _print("installing openmpi-bin")
         _try(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "openmpi-bin"])
         path = shutil.which("mpirun")
     if path is None:
@@ -54,30 +54,30 @@ def mpirun() -> Peer:
 
 def version_of(argv: Sequence[str]) -> tuple[str, str]:
     """The first line a program says of its version; or nothing, and why."""
-    fault, said = _try(argv)
-    lines = said.strip().splitlines() or [""]
+    fault, output = _try(argv)
+    lines = output.strip().splitlines() or [""]
     return ("", fault) if fault else (lines[0], "")
 
 
-def _from_index(name: str, wanted: Sequence[str]) -> Peer:
+def _from_index(name: str, packages: Sequence[str]) -> Peer:
     """The program ``name`` of a package in an environment of its own, made at the first use."""
     folder = FOLDER / name
     path, ready = folder / "bin" / name, folder / ".ready"
     if not ready.exists():
-        fault = _install(folder, wanted)
+        fault = _install(folder, packages)
         if fault:
             return Peer("", missing=fault)
-        ready.write_text("\n".join(wanted) + "\n")
-    return Peer(str(path), f"{name} {_version(folder, wanted[0].partition('=')[0])}")
+        ready.write_text("\n".join(packages) + "\n")
+    return Peer(str(path), f"{name} {_version(folder, packages[0].partition('=')[0])}")
 
 
-def _install(folder: Path, wanted: Sequence[str]) -> str:
+def _install(folder: Path, packages: Sequence[str]) -> str:
     """Why it can't be installed; empty if it is."""
-    _say(f"installing {wanted[0]} into {folder} (once)")
+    _print(f"installing {packages[0]} into {folder} (once)")
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / ".gitignore").write_text("*\n")
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    steps = [[sys.executable, "-m", "venv", "--clear", str(folder)], [*pip, "--retries", "1", *wanted]]
+    steps = [[sys.executable, "-m", "venv", "--clear", str(folder)], [*pip, "--retries", "1", *packages]]
     return next((fault for fault, _ in map(_try, steps) if fault), "")
 
 
@@ -90,14 +90,14 @@ def _try(argv: Sequence[str]) -> tuple[str, str]:
     """Run a command: why it failed (empty: it did not), and what it printed."""
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE, check=False
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIME_LIMIT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error), ""
-    said = done.stderr.strip().splitlines() or ["no reason given"]
-    fault = f"{argv[0]} ended with {done.returncode}: {said[-1]}" if done.returncode else ""
+    output = done.stderr.strip().splitlines() or ["no reason given"]
+    fault = f"{argv[0]} ended with {done.returncode}: {output[-1]}" if done.returncode else ""
     return fault, done.stdout
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: Seconds that killing what is left may take.
-_PATIENCE = 5.0
+_TIME_LIMIT = 5.0
 
 
 class Run(NamedTuple):
@@ -76,7 +76,7 @@ def finish(process: subprocess.Popen[bytes]) -> int:
 def sweep() -> int:
     """Kill what contenders left behind; how many processes that were."""
     killed: set[int] = set()
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _TIME_LIMIT
     while time.monotonic() < end:
         _reap()
         left = family(os.getpid())

@@ -26,14 +26,14 @@ _ROOT = Path(__file__).resolve().parent.parent
 #: Bytes of one run over all its streams, and how often as many where there is no SSH; questions.
 _BYTES, _FEW_BYTES, _TIMES_BARE, _QUESTIONS = 100_000_000, 20_000_000, 10, 200
 #: Seconds that one run may take, and that a way may take to open.
-_PATIENCE, _OPEN = 100.0, 20.0
+_TIME_LIMIT, _OPEN = 100.0, 20.0
 #: The port that ssh opens on the host.
 _PORT = 17777
 LAUNCH, SSH, BARE = "launch --relay", "ssh -R", "unix socket, no ssh"
 
 
 class Case(NamedTuple):
-    """What is said."""
+    """Traffic to send."""
 
     title: str
     direction: str
@@ -142,21 +142,21 @@ def _start_here(argv: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _run(setting: Setting, name: str, way: Way, case: Case) -> Run:
-    """Have it said by a program of the host's side."""
+    """Have a program on the host send it."""
     before = _spent(way.carrier)
     size = _QUESTIONS if case is _ASKED else _size(setting, name) // case.streams
     argv = ["python3", str(_PROGRAM), "talk", case.direction, way.where, str(case.streams), str(size)]
     talking = way.start(argv)
     try:
-        said, complaint = talking.communicate(timeout=_PATIENCE)
+        stdout, stderr = talking.communicate(timeout=_TIME_LIMIT)
     except subprocess.TimeoutExpired:
         talking.kill()
-        said, complaint = talking.communicate()
+        stdout, stderr = talking.communicate()
     if talking.returncode:
-        last = complaint.decode(errors="replace").strip().splitlines()[-1:]
+        last = stderr.decode(errors="replace").strip().splitlines()[-1:]
         setting.faults.append(f"{name}: {case.title}: ended with {talking.returncode}: {last}")
-        return Run(_PATIENCE, 0.0)
-    return Run(float(said), _spent(way.carrier) - before)
+        return Run(_TIME_LIMIT, 0.0)
+    return Run(float(stdout), _spent(way.carrier) - before)
 
 
 def _spent(carrier: int) -> float:

@@ -15,7 +15,7 @@ from bench.setting import Setting
 
 _SHAPE = str(Path(__file__).resolve().parent / "programs" / "shape.py")
 _MEGA = 1e6
-_PATIENCE = 300.0
+_TIME_LIMIT = 300.0
 
 
 class Shape(NamedTuple):
@@ -68,7 +68,7 @@ def _speeds(setting: Setting, shape: Shape, present: list[Contender]) -> dict[st
             else:
                 command = contender.command(call)
             with open(folder / "output", "wb") as output:
-                done = processes.run(command, _PATIENCE, output)
+                done = processes.run(command, _TIME_LIMIT, output)
             if contender is not None:
                 _check(setting, contender, shape, each, folder, done.code)
             name = contender.name if contender is not None else "bare shape"

@@ -20,7 +20,7 @@ from tests.ssh.lab import Lab
 
 _COUNTS = (4, 16, 32)
 #: Seconds that one run may take.
-_PATIENCE = 60.0
+_TIME_LIMIT = 60.0
 _LINES, _FEW_LINES = 100_000, 10_000
 _HOSTS = 4
 _CODE = 7
@@ -61,7 +61,7 @@ def _run(lab: Lab, argv: Sequence[str], output: Path | None = None) -> Run:
             argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, **lab.environment()}, cwd="/",
         )  # fmt: skip
-        in_time = processes.ended(process, _PATIENCE)
+        in_time = processes.ended(process, _TIME_LIMIT)
         seconds = time.perf_counter() - began
         if not in_time:
             process.kill()

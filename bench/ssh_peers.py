@@ -55,8 +55,8 @@ def _found(name: str, program: str, version: Words, command: Command) -> SshPeer
     if path is None:
         why = f"apt-get install {_PACKAGES.get(program, program)} would bring it"
         return SshPeer(name, "", lambda *_: [], why)
-    said, missing = peers.version_of([path, *version])
-    return SshPeer(name, said, lambda config, hosts, argv: command(path, config, hosts, argv), missing)
+    shown, missing = peers.version_of([path, *version])
+    return SshPeer(name, shown, lambda config, hosts, argv: command(path, config, hosts, argv), missing)
 
 
 def _launch(path: str, _: str, hosts: Words, argv: Words) -> list[str]:

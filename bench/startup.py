@@ -44,7 +44,7 @@ def _enough(runs: list[Run], hopeless: bool) -> bool:
 
 def _once(setting: Setting, contender: Contender, count: int) -> Run:
     folder = setting.folder(contender.name)
-    done = processes.run(contender.command(Call(count, true(), folder)), contender.patience)
+    done = processes.run(contender.command(Call(count, true(), folder)), contender.time_limit)
     if done.code != 0:
         setting.fault(contender, f"{count} x true ended with {done.code}")
     shutil.rmtree(folder)
@@ -69,7 +69,7 @@ def _cells(contender: Contender, runs: list[Run], launch: list[Run]) -> list[str
     answers = _seconds(runs)
     silent = len(runs) - len(answers)
     if not answers:
-        return [f"no answer in {contender.patience:.0f} s ({silent} of {len(runs)} runs)", "-"]
+        return [f"no answer in {contender.time_limit:.0f} s ({silent} of {len(runs)} runs)", "-"]
     some = f" [{silent} of {len(runs)} runs: no answer]" if silent else ""
     return [tables.times(answers) + some, tables.ratio(answers, _seconds(launch))]
 

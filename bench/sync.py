@@ -22,7 +22,7 @@ _FILES, _FEW_FILES, _FOLDERS = 2000, 400, 50
 #: Bytes that may travel to a host that has all of it but one file: the connection, and our own modules.
 _MOST_OF_NOTHING = 250_000
 #: Seconds that one run may take.
-_PATIENCE = 120.0
+_TIME_LIMIT = 120.0
 _STEPS = ("first", "second, unchanged", "one file changed")
 LAUNCH, LAUNCH_KEPT = "launch --sync DIR", "launch --sync DIR:REMOTE"
 
@@ -130,7 +130,7 @@ def _run(lab: Lab, commands: Sequence[Sequence[str]], hosts: Sequence[LabHost]) 
         )
         for argv in commands
     ]  # fmt: skip
-    in_time = [processes.ended(client, _PATIENCE) for client in clients]
+    in_time = [processes.ended(client, _TIME_LIMIT) for client in clients]
     seconds = time.perf_counter() - began
     cpu, codes = 0.0, []
     for client, ended in zip(clients, in_time, strict=True):

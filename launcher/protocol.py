@@ -87,7 +87,7 @@ class Ack(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Is answered by an `Ack`."""
+    """Asks for an `Ack`."""
 
     #: Seconds that the agent waits for a new connection when this one closes.
     grace: float
@@ -142,7 +142,7 @@ class FileEntry(NamedTuple):
     size: int = 0
     #: When a file was last changed, nanoseconds since 1970; 0 for all else.
     mtime_ns: int = 0
-    #: Where a link leads.
+    #: The target of a link.
     target: str = ""
 
 
@@ -229,7 +229,7 @@ _cached_json: Callable[[Any, Tuple[Any, ...]], bytes] = lru_cache(maxsize=_CACHE
 
 
 class Decoder:
-    """Bytes in any pieces -> the messages in them, each checked.
+    """Decodes bytes, in pieces of any size, to messages, and checks each.
 
     Args:
         from_agent: whether an agent sends them; else a launcher does.
@@ -339,7 +339,7 @@ def _hints(record: Any) -> Dict[str, Any]:
 
 
 def _convert(hint: Any, value: Any) -> Any:
-    """A JSON value as this annotation has it.
+    """A JSON value, converted to the type of an annotation.
 
     Raises:
         TypeError: it does not fit; the text is the expected type.
@@ -379,7 +379,7 @@ def _shallow(value: Any, depth: int = 0) -> Any:
 
 
 class Channel:
-    """One end: messages in an order, whatever becomes of the connections under it.
+    """One end of an ordered stream of messages, over one connection after another.
 
     Args:
         decoder: makes the decoder of a new connection.
@@ -478,7 +478,7 @@ class Channel:
             self._control.append(Hello(self._session, self._attempt, self._received))
 
     def receive(self, data: bytes) -> List[Message]:
-        """The messages that these bytes complete, but those of the protocol's own; and `Refused`.
+        """The messages that these bytes complete, without those of the protocol itself; and `Refused`.
 
         Raises:
             ProtocolError: the connection is of no use.

@@ -13,11 +13,11 @@ import paramiko
 
 def run(config: paramiko.SSHConfig, host: str, command: str) -> int:
     """Run a command on a host: its exit status."""
-    said = config.lookup(host)
+    found = config.lookup(host)
     client = paramiko.SSHClient()
-    client.load_host_keys(said["userknownhostsfile"])
+    client.load_host_keys(found["userknownhostsfile"])
     client.connect(
-        said["hostname"], username=said["user"], key_filename=said["identityfile"], allow_agent=False,
+        found["hostname"], username=found["user"], key_filename=found["identityfile"], allow_agent=False,
         look_for_keys=False, timeout=20,
     )  # fmt: skip
     try:

@@ -26,7 +26,7 @@ _BLOCK = random.Random(1).randbytes(1 << 18)
 _BLOCKS = _BLOCK * 2
 _QUESTION = 100
 #: Seconds without a byte after which a way counts as stuck.
-_PATIENCE = 60.0
+_TIME_LIMIT = 60.0
 
 
 class Spoiled(Exception):
@@ -83,7 +83,7 @@ def serve(listening: socket.socket) -> None:
 
 
 def _answer(way: socket.socket) -> None:
-    way.settimeout(_PATIENCE)
+    way.settimeout(_TIME_LIMIT)
     with way:
         try:
             word, size = _HEAD.unpack(_exactly(way, _HEAD.size))
@@ -130,9 +130,9 @@ def talk(direction: str, where: str, streams: int, size: int) -> float:
 
 def _connected(where: str) -> socket.socket:
     if where.isdigit():
-        return socket.create_connection(("127.0.0.1", int(where)), _PATIENCE)
+        return socket.create_connection(("127.0.0.1", int(where)), _TIME_LIMIT)
     way = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    way.settimeout(_PATIENCE)
+    way.settimeout(_TIME_LIMIT)
     way.connect(where)
     return way
 

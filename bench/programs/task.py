@@ -14,13 +14,13 @@ _NUMBERS = ("TASK_INDEX", "OMPI_COMM_WORLD_RANK", "RANK")
 _FAILING, _CODE = 1, 7
 _BLOCK = 64 * 1024
 #: Seconds a task waits for the others, at most.
-_PATIENCE = 300.0
+_TIME_LIMIT = 300.0
 
 
 def print_lines(folder: str, tasks: int) -> None:
     """Print the lines made for this task in blocks; end when all have printed theirs.
 
-    (honcho stops everybody when the first task ends.)
+    (honcho stops all tasks when the first task ends.)
     """
     number = _number()
     with open(f"{folder}/lines.{number}", "rb") as file:
@@ -28,7 +28,7 @@ def print_lines(folder: str, tasks: int) -> None:
     while text:
         text = text[os.write(1, text[:_BLOCK]) :]
     _touch(f"{folder}/printed.{number}")
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _TIME_LIMIT
     while time.monotonic() < end and not all(os.path.exists(f"{folder}/printed.{i}") for i in range(tasks)):
         time.sleep(0.002)
 

@@ -26,13 +26,13 @@ _LIMIT = 64 * 1024
 _READ = 64 * 1024
 #: Seconds for a remote command to end after it was closed.
 _CLOSING = 5.0
-#: Exit status of a command line that took too long, and of one that is not there; a shell uses the same.
+#: Exit status of a command that took too long, and of a missing one, as shells and ``timeout`` have it.
 LATE, NOT_FOUND = 124, 127
 _LOOK = 0.05
 
 
 class _Child:
-    """A child that runs, and our ends of its standard streams, which do not block.
+    """A running child, and our non-blocking ends of its standard streams.
 
     Args:
         function: called in the child; its result is the exit status.
@@ -80,7 +80,7 @@ class _Child:
 
 
 class Children:
-    """The children of an agent that are no tasks.
+    """The children of an agent that are not tasks.
 
     Args:
         selector: wakes the agent.
@@ -153,7 +153,7 @@ class Children:
             self._watch(child)
 
     def close(self, message: CloseCommand) -> None:
-        """The launcher needs a remote command no more: it sees the end of its stdin, and has some seconds."""
+        """The launcher needs a remote command no more: close its stdin, and kill it some seconds later."""
         child = self._commands.pop(message.command, None)
         if child is not None:
             for fd in list(child.open):
@@ -164,7 +164,7 @@ class Children:
     # ------------------------------------------------------------------ their streams
 
     def _watch(self, child: _Child) -> None:
-        """Wait for those streams of a child that have something to do."""
+        """Watch those streams of a child that can be read or written."""
         due = {child.stderr, child.stdout if child.credit > 0 else -1, child.stdin if child.input else -1}
         for fd in child.open:
             if fd in due and fd not in child.watched:
@@ -220,7 +220,7 @@ class Children:
     # ------------------------------------------------------------------ their end
 
     def reaped(self, pid: int, status: int) -> None:
-        """A child of the agent has ended; the pid may belong to another process from now on."""
+        """A child of the agent was reaped; the pid may belong to another process from now on."""
         for child in self._children:
             if child.pid == pid and child.status is None:
                 child.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
@@ -240,7 +240,7 @@ class Children:
         return min((c.kill_at for c in self._children if c.kill_at is not None), default=None)
 
     def on_time(self, now: float) -> None:
-        """Kill those whose time is up; what holds the output of an ended one does not count."""
+        """Kill children that are past their deadline; close the output of ended ones that others hold."""
         for child in [c for c in self._children if c.kill_at is not None and c.kill_at <= now]:
             if child.status is None:
                 os.kill(child.pid, signal.SIGKILL)  # not reaped: the pid is still that child's

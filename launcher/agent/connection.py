@@ -59,7 +59,7 @@ class Connection:
         self.take: Callable[[Message], None] = lambda message: None
         self.gone: Callable[[], None] = lambda: None
         self.is_pipe = listener is None
-        #: The launcher is gone: what is sent is dropped.
+        #: The launcher is gone: messages are dropped.
         self.broken = False
         self._reading = self._writing = -1
         self._full = False
@@ -68,7 +68,7 @@ class Connection:
         self._until = self._received_at + first
         #: The number of the present connection.
         self._attempt = -1
-        #: A peer that has not greeted yet.
+        #: A connection whose peer has not greeted yet.
         self._peer: Optional[socket.socket] = None
         if listener is None:
             self._attach(os.dup(0), os.dup(1))
@@ -79,7 +79,7 @@ class Connection:
     # ------------------------------------------------------------------ for the agent
 
     def send(self, message: Message, bulk: bool = False) -> None:
-        """Queue a message (see `Channel.send`), and send what the connection takes."""
+        """Queue a message (see `Channel.send`), and write as much as the connection takes."""
         if not self.broken:
             self.channel.send(message, bulk)
             if not self._full:
@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def until(self) -> float:
-        """When to give up if nothing comes from the launcher (monotonic)."""
+        """When to give up without a message from the launcher (monotonic)."""
         return self._received_at + self._lease if self._reading >= 0 else self._until
 
     @property
@@ -110,7 +110,7 @@ class Connection:
 
     @property
     def done(self) -> bool:
-        """Whether the launcher has all messages, or never will."""
+        """Whether the launcher has all messages, or can't get them any more."""
         return self.broken or self.channel.idle
 
     def next_due(self) -> Optional[float]:
@@ -160,7 +160,7 @@ class Connection:
             self._until = self._received_at + self._lease
 
     def _give_up(self) -> None:
-        """Drop what is there to send, and what will be."""
+        """Drop queued messages and all later ones."""
         self.broken = True
         self._detach()
         self._drop_peer()
@@ -169,7 +169,7 @@ class Connection:
             self._listener.close()
 
     def _flush(self) -> None:
-        """Send what the connection takes now."""
+        """Write as much as the connection takes now."""
         if self._writing < 0:
             return
         try:
@@ -205,7 +205,7 @@ class Connection:
     # ------------------------------------------------------------------ new connections
 
     def _accept(self) -> None:
-        """Let a peer greet, in place of any other that has not."""
+        """Accept a peer, in place of any other that has not greeted yet."""
         assert self._listener is not None
         try:
             peer, _ = self._listener.accept()

@@ -1,4 +1,4 @@
-"""What an agent reports about its host: facts, GPUs, and processes that the kernel killed for want of memory.
+"""What an agent reports about its host: facts, GPUs, and processes that the kernel's OOM killer ended.
 
 ==============  =================================================================
 ``hostname``    as the kernel has it
@@ -41,7 +41,7 @@ def host_facts() -> Dict[str, Any]:
 
 
 def _lines(path: str) -> List[str]:
-    """The lines of a file of the kernel; none if it can't be read."""
+    """The lines of a file in ``/proc`` or ``/sys``; empty if it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().splitlines()
@@ -54,7 +54,7 @@ _IPV4 = re.compile(r"\|-- (\S+)\n(?:\s+/.*\n)*?\s+/32 host LOCAL")
 
 
 def _addresses() -> List[str]:
-    """All but loopback and link-local ones."""
+    """The addresses of this host, without loopback and link-local addresses."""
     found = dict.fromkeys(_IPV4.findall("\n".join(_lines("/proc/net/fib_trie"))))
     addresses = [address for address in found if not address.startswith("127.")]
     for line in _lines("/proc/net/if_inet6"):  # 32 hex digits, index, prefix, scope, flags, name
@@ -73,31 +73,31 @@ def ask_for_gpus() -> None:
 
 
 def read_gpus(answer: bytes) -> Tuple[str, ...]:
-    """What ``nvidia-smi`` printed, a line a GPU."""
+    """The output of ``nvidia-smi``, a line for each GPU."""
     lines = answer.decode("utf-8", "replace").splitlines()
     return tuple(line.strip() for line in lines if line[:1].isdigit())
 
 
-# ---------------------------------------------------------------------- processes killed for want of memory
+# ---------------------------------------------------------------------- processes killed by the OOM killer
 
 # The kernel counts such a kill before it sends the signal, and logs the pid right after. So a machine
 # whose count has not moved needs no further look.
 _MACHINE = "/proc/vmstat"
 _KILLED = re.compile(rb"Killed process (\d+) \(")
-#: From so many bytes on a limit of version 1 means that there is none.
+#: Bytes from which a limit of cgroup version 1 means "no limit".
 _NO_LIMIT = 1 << 60
 #: Seconds in which the kernel's log follows its count.
 _LOG_DELAY = 0.02
 
 
 def _count(path: str) -> Optional[int]:
-    """The number of kills in a file with a line ``oom_kill N``; ``None``: it has none."""
+    """The number of kills in a file with a line ``oom_kill N``; ``None``: no such line."""
     counts = (line.split()[1] for line in _lines(path) if line.startswith("oom_kill "))
     return next(map(int, counts), None)
 
 
 def _cgroup_files() -> List[str]:
-    """Files that count the kills in the control group we, and so our tasks, are in."""
+    """Files that count the kills in the control group of the agent and its tasks."""
     files = []
     for _, controllers, path in (line.split(":", 2) for line in _lines("/proc/self/cgroup")):
         if not controllers:  # version 2
@@ -108,13 +108,13 @@ def _cgroup_files() -> List[str]:
 
 
 def _seen_here(mounted: str, path: str, name: str) -> str:
-    """Where a group's file is: in a container the path may be that outside, and the file at the root."""
+    """The path of a file of a group; at the root if ``/proc`` shows the path outside of this container."""
     file = f"{mounted}{path}/{name}"
     return file if os.path.exists(file) else f"{mounted}/{name}"
 
 
 def _limit(path: str) -> str:
-    """The limit of the group whose kills are counted in ``path``, for messages; empty: it has none."""
+    """The memory limit of the group whose kills ``path`` counts, for messages; empty: no limit."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         limit = "".join(_lines(os.path.join(os.path.dirname(path), name)))
         if limit.isdigit() and int(limit) < _NO_LIMIT:
@@ -123,7 +123,7 @@ def _limit(path: str) -> str:
 
 
 class OomWatch:
-    """Remembers what the kernel had counted and logged at the start."""
+    """Compares the kernel's count and log of OOM kills with those at the start."""
 
     def __init__(self) -> None:
         self._log = KernelLog()
@@ -131,14 +131,14 @@ class OomWatch:
         self._machine = _count(_MACHINE)
 
     def evidence(self, pid: int) -> str:
-        """Why a process that got SIGKILL, though not from us, was out of memory; empty: no sign of it."""
+        """Evidence that the OOM killer ended a process that the agent did not kill; empty: no evidence."""
         machine = _count(_MACHINE)
         if machine is not None and machine == self._machine:
             return ""
         return self._log.record_of(pid) or self._counted_here() or self._counted_anywhere(machine)
 
     def _counted_here(self) -> str:
-        """Kills that were counted for our control group and that no other process accounts for."""
+        """Kills in our control group that are not of another process."""
         for path, before in self._groups.items():
             now = _count(path)
             if before is not None and now is not None and now > before:
@@ -148,7 +148,7 @@ class OomWatch:
         return ""
 
     def _counted_anywhere(self, now: Optional[int]) -> str:
-        """Kills on the whole machine: all there is to go by where neither log nor group can be read."""
+        """Kills on the whole machine, for where neither log nor group can be read."""
         before = self._machine
         known = self._log.readable or any(count is not None for count in self._groups.values())
         if known or before is None or now is None or now <= before:
@@ -162,7 +162,7 @@ _OWN_PIDS = "pid:[4026531836]"
 
 
 class KernelLog:
-    """The kernel's log from now on, where we may read it and its pids are ours (not in a container)."""
+    """The kernel's log from now on, where it can be read and its pids are valid here (not in a container)."""
 
     def __init__(self) -> None:
         self._killed: Dict[int, str] = {}
@@ -174,7 +174,7 @@ class KernelLog:
         self.readable = self._fd >= 0
 
     def record_of(self, pid: int) -> str:
-        """Its record on killing ``pid``; waits a moment for it."""
+        """The record of the kill of ``pid``; waits a short time for it."""
         until = time.monotonic() + _LOG_DELAY
         while self.readable:
             self._read()
@@ -184,13 +184,13 @@ class KernelLog:
         return self._killed.pop(pid, "")
 
     def _read(self) -> None:
-        """Keep what is new. A record is ``6,339,5140900,-;Memory cgroup ...: Killed process 7 (x) ...``."""
+        """Keep new records. A record is ``6,339,5140900,-;Memory cgroup ...: Killed process 7 (x) ...``."""
         while True:
             try:
                 record = os.read(self._fd, 8192)
-            except BrokenPipeError:  # the kernel overwrote what we had not read: it goes on with the next
+            except BrokenPipeError:  # the kernel overwrote unread records: reading goes on with the next
                 continue
-            except OSError:  # BlockingIOError: that was the newest
+            except OSError:  # BlockingIOError: no more records
                 return
             found = _KILLED.search(record)
             if found:

@@ -1,4 +1,4 @@
-"""What the tasks print: read as it comes, and left in their pipes while the launcher takes nothing."""
+"""Output of tasks: read as it comes, and left in their pipes while the launcher takes nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Outputs:
         return fd in self._open
 
     def add(self, task: Task) -> None:
-        """Read what ``task`` prints from now on."""
+        """Read the output of ``task`` from now on."""
         if task.output is not None:
             self._open[task.output] = task
             if not self._paused:
@@ -65,7 +65,7 @@ class Outputs:
                 self._listen(output)
 
     def read_rest(self, task: Task) -> None:
-        """All processes of ``task`` have ended: read what is left, and give up on what stays open."""
+        """All processes of ``task`` have ended: read the rest, and close the pipe if it stays open."""
         for _ in range(_LAST_READS):
             self._read(task)
         if task.output is not None:
@@ -81,7 +81,7 @@ class Outputs:
         return min(self._last.values(), default=None)
 
     def on_time(self, now: float) -> None:
-        """Close what stayed open for too long; not what was not read yet."""
+        """Close outputs that stayed open for too long, after reading them."""
         for output in [output for output, until in self._last.items() if until <= now]:
             if self._paused:
                 self._last[output] = now + DRAIN

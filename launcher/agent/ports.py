@@ -34,7 +34,7 @@ class PortKeeper:
         self._held: Dict[TaskId, socket.socket] = {}
 
     def hold(self, task: TaskId) -> int:
-        """Take a port for ``task`` and keep it; the same one if it has a port already.
+        """Bind a port for ``task`` and keep it; the same port if the task has one already.
 
         Raises:
             OSError: no port is free.
@@ -46,25 +46,25 @@ class PortKeeper:
         return int(self._held[task].getsockname()[1])
 
     def release(self, tasks: Iterable[TaskId]) -> None:
-        """Let the ports of these tasks go, if they hold any."""
+        """Release the ports of these tasks."""
         for task in tasks:
             if task in self._held:
                 self._held.pop(task).close()
 
     def release_all(self) -> None:
-        """Let every port go."""
+        """Release every port."""
         self.release(list(self._held))
 
 
 def explain_refusal(error: OSError) -> str:
-    """Why there is no port, and what could be done."""
+    """Why no port can be had, and what the user can do."""
     why = error.strerror or str(error)
     advice = _ADVICE.get(error.errno or 0)
     return f"{why} ({advice})" if advice else why
 
 
 def in_both_worlds(ready: Callable[[socket.socket, str], None]) -> socket.socket:
-    """A TCP socket for IPv6 and IPv4, or for IPv4 alone where the other is not to be had.
+    """A TCP socket for IPv6 and IPv4, or for IPv4 alone on a host without IPv6.
 
     Args:
         ready: binds it to this address, which is all of the machine's.
@@ -90,7 +90,7 @@ def _made(family: int, address: str, ready: Callable[[socket.socket, str], None]
     return made
 
 
-# ---------------------------------------------------------------------- can tasks of other hosts be reached?
+# ---------------------------------------------------------------------- reaching tasks of other hosts
 
 #: Seconds for one connection, and for the child as a whole.
 CONNECT, SECONDS = 3.0, 6.0

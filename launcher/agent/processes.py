@@ -19,13 +19,13 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, No
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
-#: Seconds between two looks at what was killed, and how many in a row that show only dead ones are enough.
+#: Seconds between two looks at killed processes, and how many looks in a row must find only dead ones.
 _LOOK = 0.002
 _QUIET_LOOKS = 100
 
 
 def become_subreaper(name: str) -> None:
-    """Adopt every orphan among our descendants, and be called ``name`` (15 bytes) in process lists.
+    """Adopt every orphan among our descendants, and set the name (15 bytes) that process lists show.
 
     Raises:
         OSError: the kernel refused (older than Linux 3.4).
@@ -53,7 +53,7 @@ def show_as(command: str) -> None:
 
 
 def wake_on(*numbers: int) -> int:
-    """A descriptor that does not block, and gives the numbers of these signals, a byte each, as they come."""
+    """A non-blocking descriptor from which the numbers of these signals can be read, a byte each."""
     reading, writing = os.pipe()
     for fd in (reading, writing):
         os.set_blocking(fd, False)
@@ -64,7 +64,7 @@ def wake_on(*numbers: int) -> int:
 
 
 def ended_child() -> Optional[int]:
-    """The pid of a child of ours that is over and was not reaped yet; 0: none is over; ``None``: no child.
+    """The pid of a child that has ended and was not reaped; 0: no child has ended; ``None``: no child.
 
     No race can make this answer wrong.
     """
@@ -76,7 +76,7 @@ def ended_child() -> Optional[int]:
 
 
 def _of_process(read: Callable[[str], Any], path: str) -> Any:
-    """What ``read`` gives for a path below ``/proc``; ``None`` if its process is gone, or not to be seen.
+    """The result of ``read`` for a path below ``/proc``; ``None`` if its process is gone or hidden.
 
     Raises:
         OSError: no descriptor is left: this does not mean that the process is gone.
@@ -95,7 +95,7 @@ def _read(path: str) -> bytes:
 
 
 class Process(NamedTuple):
-    """One process, as ``/proc/PID/stat`` shows it; ``start`` (ticks since boot) tells reused pids apart."""
+    """One process, as ``/proc/PID/stat`` shows it; ``start`` (ticks since boot) distinguishes reused pids."""
 
     pid: int
     state: str
@@ -107,7 +107,7 @@ class Process(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether it is a zombie: over, but its parent has not asked how.
+        """Whether it is a zombie: it has ended, and its parent has not reaped it.
 
         One whose main thread has left shows as a zombie too, while its other threads run.
         """
@@ -115,7 +115,7 @@ class Process(NamedTuple):
 
 
 def look_at(pid: int) -> Optional[Process]:
-    """The process, or ``None`` if there is none of this pid."""
+    """The process with this pid, or ``None``."""
     text = _of_process(_read, f"/proc/{pid}/stat")
     if text is None:
         return None
@@ -139,7 +139,7 @@ def children_of(pid: int) -> List[int]:
 
 
 def all_processes() -> Iterator[Process]:
-    """Every process of the machine that can be seen."""
+    """Every process that ``/proc`` shows."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             process = look_at(int(name))
@@ -185,7 +185,7 @@ def send(process: Process, number: int) -> bool:
 
 
 def _is_still(process: Process, group: Optional[int] = None) -> bool:
-    """Whether the process is there, and in this group if one is named."""
+    """Whether the process exists, and belongs to this group if one is given."""
     now = look_at(process.pid)
     return now is not None and now.start == process.start and group in (None, now.group)
 
@@ -205,13 +205,13 @@ def kill_groups(processes: Iterable[Process]) -> None:
         if process.group > 1 and process.session not in not_theirs:
             groups.setdefault(process.group, []).append(process)
     for group, members in groups.items():
-        if any(_is_still(member, group) for member in members):  # else the number may be reused
+        if any(_is_still(member, group) for member in members):  # else another group may have the number
             with suppress(OSError):  # it has ended, or runs as another user
                 os.killpg(group, signal.SIGKILL)
 
 
 def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
-    """Kill all our descendants until none is left; it does not wait for dead ones that a debugger holds.
+    """Kill all our descendants until none is left; does not wait for dead ones that a debugger holds.
 
     Args:
         seconds: when to give up on what can't be killed.
@@ -235,7 +235,7 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
 
 
 class Exits:
-    """In which order processes ended. Where the kernel or Python (3.8) knows no pidfd, it sees none.
+    """The order in which processes ended. Without pidfds (old kernel, Python 3.8) it is always empty.
 
     ``wait4(-1)`` gives ended children in the order of their birth. A pidfd becomes readable when its process
     ends, and epoll's list of what is ready is a queue: it gives them in the order in which they ended.
@@ -245,7 +245,7 @@ class Exits:
         self._epoll = select.epoll()
         self._pidfds: Dict[int, int] = {}
         self._pids: Dict[int, int] = {}
-        #: There are descriptors for pidfds.
+        #: Whether there are enough file descriptors for pidfds.
         self.enabled = hasattr(os, "pidfd_open")
 
     def fileno(self) -> int:
@@ -264,13 +264,13 @@ class Exits:
         self._pidfds[pid], self._pids[pidfd] = pidfd, pid
 
     def in_order(self) -> List[int]:
-        """Those that have ended, the first one first."""
+        """The processes that have ended, in this order."""
         if not self._pids:
             return []
         return [self._pids[pidfd] for pidfd, _ in self._epoll.poll(0, len(self._pids))]
 
     def forget(self, pid: int) -> None:
-        """``pid`` was reaped, or a debugger holds it: don't look at it any more."""
+        """Stop watching ``pid``: it was reaped, or a debugger holds it."""
         pidfd = self._pidfds.pop(pid, None)
         if pidfd is not None:
             del self._pids[pidfd]
@@ -278,7 +278,7 @@ class Exits:
             os.close(pidfd)
 
 
-#: Keeps clear of numbers that mean something; the sum stays below 2**63, which is all Python passes on.
+#: Above limits that have a meaning; the sum stays below 2**63, the most that Python can set.
 _TAG_BASE = 5 << 60
 #: Tasks that one agent can start, as a power of two, and agents that have different tags.
 _TASK_BITS = 24
@@ -296,13 +296,13 @@ def tag(agent: int, ordinal: int) -> int:
 
 
 def agent_of(number: int) -> Optional[int]:
-    """The agent that gave this tag (any number); ``None``: it is no tag."""
+    """The number of the agent that set this tag; ``None``: not a tag."""
     agent = (number >> _TASK_BITS) - (_TAG_BASE >> _TASK_BITS)
     return agent if 0 <= agent < 1 << _AGENT_BITS else None
 
 
 def ordinal_of(number: int) -> int:
-    """Which process of its agent carries this tag."""
+    """The ordinal of the process with this tag among those of its agent."""
     return number % (1 << _TASK_BITS)
 
 
@@ -317,11 +317,11 @@ def tag_of(pid: int) -> int:
 
 
 def carry_tag(agent: int) -> None:
-    """Tag this process, and what it forks, as one that looks after this agent's processes."""
+    """Tag this process and its forks as agent or watchdog of this number."""
     _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
     try:
         resource.setrlimit(resource.RLIMIT_RTTIME, (tag(agent, 0), hard))
-    except (OSError, ValueError):  # the hard limit is below it: then tasks carry none either
+    except (OSError, ValueError):  # the hard limit is lower: then tasks have no tag either
         return
 
 
@@ -334,7 +334,7 @@ def nothing_on(*fds: int) -> None:
 
 
 def close_inherited() -> None:
-    """Close what the launcher's shell or ``make`` left open, but not what modules are imported from."""
+    """Close inherited descriptors, but not the zip that modules are imported from."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and f"/proc/self/fd/{name}" not in sys.path:
             try:
@@ -344,7 +344,7 @@ def close_inherited() -> None:
 
 
 def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoReturn:
-    """In a fork: nothing of the parent may run here any more, whatever happens.
+    """Run a function in a fork and exit: no code of the parent runs here afterwards.
 
     Args:
         function: called in a session of its own; its result is the exit status.
@@ -356,7 +356,7 @@ def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoRe
         for number, fd in enumerate(streams):
             os.dup2(fd, number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
-        # The handlers of the parent write to descriptors that mean something else here.
+        # The parent's signal handlers write to descriptors that are other files here.
         signal.set_wakeup_fd(-1)
         for handled in signal.valid_signals():
             if callable(signal.getsignal(handled)):

@@ -9,11 +9,11 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from launcher.agent import processes
 
-#: What every task gets unless the user says otherwise: lines that appear when they are printed,
-#: and stacks in the log when a hung Python program is sent SIGABRT.
+#: Variables of every task unless the user sets them: output without delay, and stack traces in the log when
+#: a hung Python program gets SIGABRT.
 DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
-#: Exit codes as POSIX shells use them (XCU 2.8.2), and 125 for what is our own fault (as ``env`` does).
+#: Exit codes as POSIX shells use them (XCU 2.8.2), and 125 for errors of our own (as ``env`` does).
 NOT_FOUND, NOT_RUNNABLE, OUR_FAULT = 127, 126, 125
 
 #: Tasks start with the kernel's defaults, also for signals that nohup, the user's shell or Python ignores.
@@ -22,7 +22,7 @@ _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 #: Where conda keeps a list of all its environments, a folder a line (conda's own, since 4.4).
 _CONDA_LIST = "~/.conda/environments.txt"
-#: Installations of conda whose ``envs`` are looked through where there is no such list.
+#: Installations of conda whose ``envs`` are searched without such a list.
 _CONDA_HOMES = ("~/miniforge3", "~/mambaforge", "~/miniconda3", "~/anaconda3", "/opt/conda")
 
 
@@ -49,14 +49,14 @@ class CannotStart(Exception):
 
 
 class Started(NamedTuple):
-    """A process that runs, the reading end (not blocking) of its output, its tag (0: none)."""
+    """A started process, the non-blocking reading end of its output, its tag (0: none)."""
 
     pid: int
     output: int
     tag: int
 
 
-#: Descriptors that a task takes of the agent, and that the agent needs besides.
+#: File descriptors that the agent needs for each task, and for itself.
 _PER_TASK = 4
 _OWN = 64
 
@@ -74,7 +74,7 @@ class Limits:
         self._realtime = resource.getrlimit(resource.RLIMIT_RTTIME)
 
     def make_room(self, tasks: int) -> bool:
-        """Raise our soft limit of open files to what so many tasks need; whether the hard one allows that."""
+        """Raise our soft limit of open files for this number of tasks; whether the hard limit allows it."""
         _, hard = self._files
         needed = tasks * _PER_TASK + _OWN
         if hard != resource.RLIM_INFINITY:
@@ -86,7 +86,7 @@ class Limits:
 
     @contextmanager
     def of_task(self, tag: int) -> Iterator[bool]:
-        """While a process starts: its limits, and its tag. Gives whether this user may set the tag."""
+        """Set limits and tag while a process starts. Yields whether this user may set the tag."""
         resource.setrlimit(resource.RLIMIT_NOFILE, self._files)
         try:
             resource.setrlimit(resource.RLIMIT_RTTIME, (tag, self._realtime[1]))
@@ -111,7 +111,7 @@ class Spawner:
         self.limits = Limits()
         self._agent = agent
         self._count = 0
-        #: Where the agent was started: relative folders begin there.
+        #: The folder in which the agent was started: relative folders are below it.
         self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
         #: The tasks' standard input. Their output takes the second one for the moment of the start:
         #: posix_spawn takes no descriptor above the tasks' limit of open files.
@@ -177,7 +177,7 @@ class Spawner:
 
 
 def _enter(home: int, workdir: Optional[str]) -> None:
-    """Change to the folder a task runs in: posix_spawn has no option for it."""
+    """Change to a task's folder while it starts: posix_spawn has no option for that."""
     try:
         os.chdir(home)
         if workdir is not None:
@@ -201,7 +201,7 @@ def _at_home(path: str) -> str:
 
 
 def _find(name: str, path: str) -> str:
-    """The file ``name`` stands for, as execvp(3) finds it.
+    """The file that execvp(3) finds for ``name``.
 
     Raises:
         CannotStart: 127 if there is none, 126 if there is one that may not be run.
@@ -266,7 +266,7 @@ def entered(environment: Mapping[str, str], venv: str) -> Dict[str, str]:
 
 
 def _folders(venv: str) -> List[str]:
-    """Where the environment may be; of a name: folders of conda environments, the listed ones first."""
+    """Folders where the environment may be; for a name: those of conda, the listed ones first."""
     if "/" in venv:
         return [os.path.abspath(os.path.expanduser(venv))]
     try:

@@ -25,7 +25,7 @@ LOOK = 0.01
 #: orphan is a child of the agent; they find processes that stopped themselves.
 SLOW_LOOK = 0.25
 
-#: By task; ``None``: those that belong to no task.
+#: Processes by task; ``None``: processes that belong to no task.
 Orphans = Dict[Optional[TaskId], List[Process]]
 
 
@@ -69,7 +69,7 @@ class Families:
         return bool(processes.ended_child())
 
     def members(self, main: Optional[int], orphans: List[Process]) -> List[Process]:
-        """Everything alive of one task: its main process (unless reaped), its orphans, all below them."""
+        """Every live process of a task: its main process (unless reaped), its orphans, their descendants."""
         roots = list(orphans)
         process = None if main is None else processes.look_at(main)
         if process is not None:
@@ -90,7 +90,7 @@ class Families:
 
 
 class StopSequence:
-    """Where the stop sequence of a task is: which signal is due, whether it was sent, when the next is due.
+    """State of a task's stop sequence: the signal that is due, whether it was sent, when the next is due.
 
     Args:
         steps: its steps, ``(signal, seconds)``.
@@ -106,7 +106,7 @@ class StopSequence:
         self._until = now + seconds
         #: Whether it was sent and reported.
         self.sent = False
-        #: The process group that got it as a whole.
+        #: The process group that the signal went to.
         self.group: Optional[int] = None
 
     def advance(self, now: float) -> bool:
@@ -143,10 +143,10 @@ class Task:
         self.exited = False
         #: A signal of ours went to it before it was reaped.
         self.signalled = False
-        #: No process of it is left.
+        #: No process of the task is left.
         self.empty = False
         self.stop: Optional[StopSequence] = None
-        #: Processes it left behind that we ended.
+        #: Processes that it left behind and the agent ended.
         self.leftovers: Set[int] = set()
         self.unkillable: Tuple[int, ...] = ()
 
@@ -190,7 +190,7 @@ class Stopping:
         return self._next if self._tasks else None
 
     def look(self, now: float) -> List[Task]:
-        """Look at all of them: advance where time is up, send what is due, finish what has ended.
+        """Look at all of them: advance sequences, send due signals, finish tasks that have ended.
 
         Returns:
             Tasks that have no process any more, or unkillable ones only.

@@ -1,4 +1,4 @@
-"""Ending what agents of this user left on this host because agent and watchdog were both killed.
+"""Kills processes whose agent and watchdog of this user were both killed.
 
 The tag of a process (`launcher.agent.processes`) names its agent; no other process carries one by chance.
 Agent and watchdog carry it too, with ordinal 0: while one of them lives, it looks after the rest.
@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping
 from launcher.agent import processes
 from launcher.agent.processes import Process, agent_of, ordinal_of, tag_of
 
-#: Seconds between two looks at what was killed.
+#: Seconds between two looks at killed processes.
 _LOOK = 0.005
 #: Seconds for `kill`.
 _KILL_SECONDS = 5.0
@@ -51,7 +51,7 @@ def is_looked_after(agent: int) -> bool:
 
 
 def sweep_lost(seconds: float) -> List[int]:
-    """Kill what agents of this user started whose agent and watchdog are gone; see `sweep`."""
+    """Kill processes of this user's agents whose agent and watchdog are gone; see `sweep`."""
     return _kill_all(lost, seconds)
 
 
@@ -66,7 +66,7 @@ def tagged() -> Dict[int, List[Process]]:
 
 
 def lost() -> List[Process]:
-    """Those of them that are this user's, and whose agent and watchdog are gone."""
+    """Of these, the processes of this user without agent and watchdog."""
     return [
         process
         for group in tagged().values()
@@ -77,7 +77,7 @@ def lost() -> List[Process]:
 
 
 def _kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
-    """Kill what is found until nothing is; each is looked at again (its start time) right before."""
+    """Kill what ``find`` returns until it is empty; the start time of each is compared right before."""
     until = time.monotonic() + seconds
     while True:
         late = time.monotonic() > until
@@ -90,7 +90,7 @@ def _kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
 
 
 def _has_hidden_ancestor(process: Process) -> bool:
-    """Whether an ancestor can't be seen: it may be the agent, as another user."""
+    """Whether an ancestor is hidden: it may be the agent, run by another user."""
     while process.parent > 1:
         parent = processes.look_at(process.parent)
         if parent is None:
@@ -100,7 +100,7 @@ def _has_hidden_ancestor(process: Process) -> bool:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether it runs for this user: as its real user id says."""
+    """Whether its real user id is this user's."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             uids = file.read().partition(b"\nUid:")[2].split(None, 4)[:4]

@@ -1,4 +1,4 @@
-"""The watchdog: the agent's parent, which outlives it and ends what it leaves.
+"""The watchdog: the agent's parent, which outlives the agent and kills the processes that it leaves.
 
 It adopts what an agent leaves that was killed, and kills it. It kills an agent that is late: stopped or
 stuck, so that it does not end its tasks itself. An agent with a pipe is late some time after the other end
@@ -20,7 +20,7 @@ from typing import Callable, Dict, Mapping, NoReturn, Optional
 
 from launcher.agent import processes
 
-#: Seconds to keep killing before giving up on what can't be killed.
+#: Seconds after which it gives up on processes that can't be killed.
 KILLING = 5.0
 #: Seconds an agent has to end everything, and itself, once its launcher is gone: its tasks get one of them.
 ALONE = 1.5
@@ -33,7 +33,7 @@ _MOMENT = struct.Struct("d")
 
 
 class Deadline:
-    """By when the agent will have looked at the clock again, in memory shared by agent and watchdog."""
+    """The time by which the agent renews it, in memory that agent and watchdog share."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _MOMENT.size)
@@ -61,7 +61,7 @@ class Deadline:
 
 
 def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> NoReturn:
-    """Run ``agent`` in a child, end what it leaves, and exit; does not return.
+    """Run ``agent`` in a child, kill the processes that it leaves, and exit; does not return.
 
     Args:
         agent: gets a file descriptor that is at its end when the watchdog is gone; returns an exit code.
@@ -103,7 +103,7 @@ def _run(agent: Callable[[int], int], pipe: int, watchdog: Optional[processes.Pr
 
 
 def _pass_on_sigterm(agent: int) -> None:
-    """The first process of a container is not ended by SIGTERM's default: ``docker stop`` means the agent."""
+    """Pass SIGTERM on to the agent: the first process of a container ignores it (``docker stop``)."""
 
     def passed_on(*_: object) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a transport gives: links to agents, and remote commands."""
+"""Interfaces of a transport: links to agents, and remote commands."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from launcher.protocol import Message
 from launcher.text import listed
 
 _T = TypeVar("_T")
-#: Seconds until the user sees which hosts are slow; each further line comes after twice as long.
+#: Seconds until a line names the slow hosts; each further line comes after twice as long.
 _FIRST_NOTICE = 2.0
 
 
 class Link(Protocol):
     """Messages to and from the agent of one host. Nothing here blocks, but `wait` and `kill`."""
 
-    #: Its events are dated by this machine's clock.
+    #: Whether its events are dated by this machine's clock.
     same_clock: bool
-    #: The agent stays for remote commands when the job is over, until `hang_up`.
+    #: Whether the agent stays for remote commands after the job, until `hang_up`.
     stays: bool
     #: The tasks of its host: its messages may name no other.
     tasks: set[str]
@@ -41,13 +41,13 @@ class Link(Protocol):
         """
 
     def send(self, command: Command) -> None:
-        """Queue a command, and send what is taken now."""
+        """Queue a command, and write as much as the connection takes now."""
 
     def flush(self) -> None:
-        """Send what is taken now."""
+        """Write as much as the connection takes now."""
 
     def wait(self, seconds: float) -> str | None:
-        """After the end of the agent, or a `hang_up`: wait until nothing of it is left.
+        """After the end of the agent, or a `hang_up`: wait until no process of it is left.
 
         Returns:
             How it ended, for the user, empty if all is well; ``None`` if it did not end in time.
@@ -57,14 +57,14 @@ class Link(Protocol):
         """Kill the agent, which did not end in time, and every process it started; then as `wait`."""
 
     def hang_up(self) -> None:
-        """Have the agent end everything, then itself. What it sends until then may be lost."""
+        """Make the agent end all tasks, then itself. Messages that it sends until then may be lost."""
 
     def close(self) -> None:
-        """Let go of the file descriptors."""
+        """Close the file descriptors."""
 
 
 class Opener(Protocol):
-    """Opens links. Opening never waits for the host: `Link.receive` shows what becomes of it."""
+    """Opens links. Opening never waits for the host: `Link.receive` reports success or failure."""
 
     def open(self, host: Host) -> Link:
         """Start an agent on ``host``.
@@ -88,20 +88,20 @@ class RemoteCommand(Protocol):
         """
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send what is taken at once to its stdin, and return how many bytes that was.
+        """Write to its stdin without blocking, and return the number of bytes written.
 
         Raises:
             TransportError: the connection broke.
         """
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status, after its end; ``None``: not in time, or not known."""
+        """Wait for its exit status; ``None``: not in time, or not known."""
 
     def stderr(self) -> str:
-        """What it printed to stderr, the last 64 KiB."""
+        """The last 64 KiB of its stderr."""
 
     def close(self) -> None:
-        """Let go: the program sees the end of its stdin."""
+        """Close its pipes: the program sees the end of its stdin."""
 
 
 class Hosts(Protocol):

@@ -44,7 +44,7 @@ SILENCE, FIRST_ANSWER = 5.0, 15.0
 _PAUSE = 0.2
 #: Seconds for the last acknowledgement to be sent; for an agent to end after `ReconnectingLink.close`.
 _LAST_ACK, _CLOSING = 1.0, 10.0
-#: Seconds in which a connection that was lost may well be back.
+#: Seconds in which a lost connection often comes back.
 _HOPE = 3.0
 #: Bytes of messages that wait for the reader, at most: an honest agent sends less.
 _MOST_WAITING = 2 * WINDOW
@@ -56,7 +56,7 @@ _OF_COMMANDS = (CommandData, CommandCredit, CommandEnded)
 
 
 class Wake:
-    """A descriptor that one thread waits for and others make readable; safe after `close`."""
+    """A descriptor that one thread waits for and others make readable; safe to use after `close`."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -73,7 +73,7 @@ class Wake:
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Make it unreadable; to be called before looking at what there is, so that nothing is missed."""
+        """Make it unreadable; call it before reading queues, so that nothing is missed."""
         with self.lock, suppress(BlockingIOError):
             if self._fd >= 0:
                 os.eventfd_read(self._fd)
@@ -87,12 +87,12 @@ class Wake:
 
 
 def lease_there(lease: float) -> float:
-    """The host's own lease, seconds: shorter than ours, so that all has ended there when ours is over."""
+    """The host's own lease, seconds: shorter than ours, so that its tasks have ended when ours is over."""
     return max(lease - 2.0, lease * 0.7)
 
 
 class _Ended(Exception):
-    """The end of a link; its text is for the user, empty if all is well."""
+    """The end of a link; its text is for the user, empty after an orderly end."""
 
 
 class ReconnectingLink(threading.Thread):
@@ -148,13 +148,13 @@ class ReconnectingLink(threading.Thread):
         #: The agent has answered at all; when the connection was lost (``None``: it is there).
         self._met = False
         self._lost_at: float | None = None
-        #: The agent has ended everything; the reader needs no more; when to end at the latest.
+        #: The agent has closed; the reader needs no more; the deadline of the end.
         self._closed_there = self._hung_up = False
         self._leave_at: float | None = None
         #: A clock that also counts while the machine sleeps: to notice that this process was suspended.
         self._looked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._suspended = 0.0
-        #: All is over, and how it ended.
+        #: Set at the end of the link; and how it ended.
         self.over = threading.Event()
         self.reason = "the thread of its link failed"
         self._fault: ProtocolError | None = None
@@ -173,7 +173,7 @@ class ReconnectingLink(threading.Thread):
     def receive(self) -> Sequence[Message] | None:
         """See `Link.receive`."""
         self._to_read.clear()
-        over = self.over.is_set()  # all that came before it is in the inbox then
+        over = self.over.is_set()  # then all earlier messages are in the inbox
         with self.lock:
             messages, self._inbox, self._inbox_size = self._inbox, [], 0
             self._channel.took(len(messages), time.monotonic(), at_once=self._closed_there)
@@ -209,7 +209,7 @@ class ReconnectingLink(threading.Thread):
         return command
 
     def forget(self, number: int) -> None:
-        """A remote command is needed no more."""
+        """Close a remote command."""
         with self.lock:
             if self._commands.pop(number, None) is not None:
                 self._channel.send(CloseCommand(number))
@@ -230,7 +230,7 @@ class ReconnectingLink(threading.Thread):
         return self.reason
 
     def _is_hopeless(self) -> bool:
-        """Whether there has been no connection for a while: nothing is to be had from the host soon."""
+        """Whether there has been no connection for a while, so that the host will hardly answer soon."""
         lost_at = self._lost_at
         return lost_at is not None and time.monotonic() >= lost_at + _HOPE
 
@@ -249,7 +249,7 @@ class ReconnectingLink(threading.Thread):
         return None
 
     def close(self) -> None:
-        """See `Link.close`. The thread sends what is left, and ends soon."""
+        """See `Link.close`. The thread sends the rest, and ends soon."""
         self.hang_up()
         self._leave_at = time.monotonic() + _CLOSING
         self._to_read.close()
@@ -328,7 +328,7 @@ class ReconnectingLink(threading.Thread):
             self._deliver(messages, len(data))
 
     def _deliver(self, messages: list[Message], size: int) -> None:
-        """Hand out messages: those of remote commands to these, all others to the reader."""
+        """Pass messages of remote commands to these, all others to the reader."""
         with self.lock:
             others = []
             for message in messages:
@@ -386,7 +386,7 @@ class ReconnectingLink(threading.Thread):
             self._connect()
 
     def _notice_suspension(self, now: float) -> None:
-        """This process stood still (SIGSTOP, a laptop's lid): the silence was not the network's."""
+        """This process was suspended (SIGSTOP, a laptop's lid): the silence was not the network's."""
         looked_at, self._looked_at = self._looked_at, time.clock_gettime(time.CLOCK_BOOTTIME)
         if self._looked_at - looked_at > _LONGEST_WAIT + SILENCE:
             self._suspended = self._looked_at - looked_at
@@ -444,7 +444,7 @@ class ReconnectingLink(threading.Thread):
                 self._channel.disconnect()
 
     def _lose(self, why: str) -> None:
-        """The connection broke, or is silent: then it may still come back before there is another."""
+        """The connection broke, or is silent; a silent one may come back before a new one is made."""
         if self._lost_at is None and not self._closed_there:
             self._lost_at = time.monotonic()
             left = self._received_at + self._lease - self._lost_at
@@ -482,7 +482,7 @@ class LinkCommand:
         self._ended = threading.Event()
 
     def take(self, message: CommandData | CommandCredit | CommandEnded) -> None:
-        """By the link, which holds its lock: a message of this command."""
+        """Called by the link, which holds its lock, with a message of this command."""
         if isinstance(message, CommandCredit):
             self._credit += message.size
         elif isinstance(message, CommandData):
@@ -496,7 +496,7 @@ class LinkCommand:
         self._wake.ring()
 
     def lost(self, why: str) -> None:
-        """By the link, which holds its lock: nothing more will come."""
+        """Called by the link, which holds its lock: no message follows."""
         self._lost = self._lost or why
         self._ended.set()
         self._wake.ring()

@@ -52,7 +52,7 @@ class PipeLink:
             os.set_blocking(fd, False)
             try:
                 fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_SIZE)
-            except OSError:  # above what this user may have, or no pipe: it works with less too
+            except OSError:  # above this user's limit, or not a pipe: less works too
                 continue
 
     def fileno(self) -> int:
@@ -70,7 +70,7 @@ class PipeLink:
             data = os.read(self._reading, _READ)
         except BlockingIOError:
             return ()
-        except ConnectionResetError:  # a socket: the agent has ended, and has not read all of its input
+        except ConnectionResetError:  # a socket whose agent ended before it read all of its input
             return None
         if not data:
             return None
@@ -89,7 +89,7 @@ class PipeLink:
         try:
             if self._input >= 0:
                 self._channel.write(self._input, 0.0)
-        except OSError:  # the agent has ended: reading shows it
+        except OSError:  # the agent has ended: reading reports it
             self.hang_up()
 
     def hang_up(self) -> None:
@@ -119,7 +119,7 @@ class LocalLink(PipeLink):
         self._status: int | None = None
 
     def wait(self, seconds: float) -> str | None:
-        """See `Link.wait`; what agent and watchdog left because both were killed is killed here."""
+        """See `Link.wait`; kills what is left if agent and watchdog were both killed."""
         deadline = time.monotonic() + seconds
         while not self._is_over():
             left = deadline - time.monotonic()
@@ -145,7 +145,7 @@ class LocalLink(PipeLink):
         return f"the agent ended: {printed.splitlines()[-1] if printed else 'it was killed'}"
 
     def kill(self, seconds: float) -> str | None:
-        """See `Link.kill`; watchdog and agent are one group, what they started carries the tag."""
+        """See `Link.kill`; watchdog and agent are one process group, and tasks carry the tag."""
         if not self._is_over():
             try:
                 os.killpg(self.pid, signal.SIGKILL)

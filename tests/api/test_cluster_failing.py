@@ -140,8 +140,8 @@ def test_nodes_have_their_grace_when_the_program_fails(tmp_path: Path):
 
     def fun(args: Any, ctx: Any) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        (tmp_path / "here").touch()
         try:
+            (tmp_path / "here").touch()
             threading.Event().wait(300)
         finally:
             time.sleep(0.7)  # longer than it takes to ask a second time

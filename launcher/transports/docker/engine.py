@@ -35,7 +35,7 @@ LATE, NOT_FOUND = 124, 127
 FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
 #: Meanings of messages of the engine and of its command, by a pattern; the first match counts.
 _MEANINGS = {
-    r"PATH is": "the `docker` command is missing ({message}): install Docker",
+    r"; (?-i:PATH) is ": "the `docker` command is missing ({message}): install Docker",
     r"permission denied while trying to connect": (
         "this user may not use the Docker engine: `sudo usermod -aG docker $USER` and a new login allow it "
         "(with the rights of root), or use a rootless engine ({message})"

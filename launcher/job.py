@@ -4,9 +4,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.task_id import TASK_MARK
-from launcher.task_id import TENSORFLOW_ROLES as TENSORFLOW_ROLES
-from launcher.task_id import TaskId as TaskId
+from launcher.task_id import TASK_MARK, TaskId
 
 #: The variable with the output folder of a task, if it has one.
 OUTPUT_DIR = "OUTPUT_DIR"

@@ -13,16 +13,8 @@ from launcher.config.hostfile import ENV, LABELS, PYTHON, WORKDIR
 from launcher.config.options import JobFile as JobFile
 from launcher.config.schema import Faults, Key, Node, Section, Values, quoted, several, single, table, text_of
 from launcher.errors import JobError
-from launcher.job import (
-    CHIEF_ROLES,
-    MOST_TASKS,
-    SERVICE_ROLES,
-    SINGLE_ROLES,
-    TENSORFLOW_ROLES,
-    Program,
-    ProgramKind,
-    Role,
-)
+from launcher.job import CHIEF_ROLES, MOST_TASKS, SERVICE_ROLES, SINGLE_ROLES, Program, ProgramKind, Role
+from launcher.task_id import TENSORFLOW_ROLES
 from launcher.text import nearest
 
 #: Placeholder for a program that is missing, which is a fault.

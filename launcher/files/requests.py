@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from launcher.errors import Fault, JobError
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"
 _COLLECT_FORM = "expected PATH, PATH:FOLDER, or ROLE[/INDEX]=PATH[:FOLDER]"

@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher import events
 from launcher.errors import ProtocolError, TransportError
-from launcher.job import Host, JobSpec, Placement, Plan, TaskId
+from launcher.job import Host, JobSpec, Placement, Plan
 from launcher.job_run.display import JobDisplay
 from launcher.job_run.interrupts import STOP_SIGNALS, Interrupts
 from launcher.job_run.notices import HostHints, Notices
@@ -21,7 +21,7 @@ from launcher.output.base import Opening, Shown
 from launcher.report import Report
 from launcher.scheduler.plan import make_plan
 from launcher.supervisor import Machine, Phase
-from launcher.task_id import TASK_MARK
+from launcher.task_id import TASK_MARK, TaskId
 from launcher.transports.base import Link
 
 #: Seconds for a lost or closed agent to end; after a second Ctrl-C, to end and to be killed.

@@ -13,10 +13,11 @@ from launcher.files.copying import Copying
 from launcher.files.requests import Item, parse_collects, parse_syncs, with_tilde
 from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, left_out, read_trees
-from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths, TaskId
+from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths
 from launcher.job_run.interrupts import Interrupts
 from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
+from launcher.task_id import TaskId
 from launcher.text import byte_size, counted, listed
 from launcher.transports.base import Hosts
 from launcher.transports.machines import Planned

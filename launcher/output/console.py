@@ -11,12 +11,13 @@ from typing import NamedTuple
 from launcher import events
 from launcher.errors import Fault, JobError
 from launcher.events import Tell
-from launcher.job import Placement, RunPaths, TaskId
+from launcher.job import Placement, RunPaths
 from launcher.output.base import Opening, Shown
 from launcher.output.lines import RESET, LineCutter, labels, strip_controls
 from launcher.output.table import result_table
 from launcher.output.writer import Writer
 from launcher.report import Report
+from launcher.task_id import TaskId
 from launcher.text import did_you_mean, duration, shortened
 
 #: Colours of the tasks' labels; red is for failures.

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher import events
-from launcher.job import TaskId
 from launcher.output.base import Opening, Shown
 from launcher.output.lines import whole_characters
 from launcher.output.writer import Writer
 from launcher.report import Report
+from launcher.task_id import TaskId
 
 #: A part of a line with more bytes does not wait for its end: it is an object with ``"more": true``.
 _LIMIT = 1 << 20

@@ -18,9 +18,9 @@ from contextlib import suppress
 
 from launcher import events
 from launcher.errors import LaunchError
-from launcher.job import TaskId
 from launcher.output.base import Opening, Shown
 from launcher.report import Reason, Report
+from launcher.task_id import TaskId
 from launcher.text import signal_name
 
 #: Panes of a window; more tasks get more windows.

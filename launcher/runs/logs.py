@@ -10,8 +10,9 @@ import os
 import stat
 from typing import BinaryIO
 
-from launcher.job import RunPaths, TaskId
+from launcher.job import RunPaths
 from launcher.output.lines import clean_lines
+from launcher.task_id import TaskId
 from launcher.text import shortened
 
 #: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.

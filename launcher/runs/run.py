@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from launcher.errors import Fault, InputError, LaunchError
-from launcher.job import RunPaths, TaskId
+from launcher.job import RunPaths
 from launcher.output.files import write_json
 from launcher.runs.logs import open_regular
 from launcher.runs.owner import AgentRecord, Owner, is_alive, is_elsewhere, user_of
+from launcher.task_id import TaskId
 from launcher.text import printable
 
 #: The field of ``launcher.json`` with the agents; removed when none of their processes is left.

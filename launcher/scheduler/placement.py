@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.errors import Fault, PlacementError
-from launcher.job import TENSORFLOW_ROLES, Host, JobSpec, Placed, Placement, Role, TaskId, is_loopback
+from launcher.job import Host, JobSpec, Placed, Placement, Role, is_loopback
 from launcher.scheduler.assignment import Assignment, HostCapacity, allocate_gpus, assign, selected
 from launcher.scheduler.plan import oversized
+from launcher.task_id import TENSORFLOW_ROLES, TaskId
 from launcher.text import counted, did_you_mean, listed
 
 

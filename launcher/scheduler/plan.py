@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcher.errors import Fault, JobError
-from launcher.job import JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskId, TaskPlan
+from launcher.job import JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskPlan
 from launcher.scheduler.cluster_spec import (
     ClusterSpec,
     complete,
     misspelt_placeholders,
 )
+from launcher.task_id import TaskId
 from launcher.text import counted
 
 #: The default Python of ``.py`` files, looked up along the task's ``PATH``.

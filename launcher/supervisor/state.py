@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable
 
 from launcher import events
 from launcher.events import Command, StopSteps
-from launcher.job import JobSpec, OnFailure, Placement, TaskId, is_loopback
+from launcher.job import JobSpec, OnFailure, Placement, is_loopback
 from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor.tasks import SIGKILL, TaskRecord, deciding_tasks
+from launcher.task_id import TaskId
 from launcher.text import counted, listed
 
 #: Exit codes: the job took longer than its limit; the launcher or a host failed.

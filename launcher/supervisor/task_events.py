@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from launcher import events
-from launcher.job import TaskId
 from launcher.report import ExitStatus, Failure, Reason, TaskState
 from launcher.supervisor.host_events import stopped_without_command
 from launcher.supervisor.state import SIGABRT, JobState, Phase
 from launcher.supervisor.tasks import SIGKILL, TaskRecord
+from launcher.task_id import TaskId
 from launcher.text import KNOWN_SIGNALS, counted, duration, listed, signal_name
 
 #: Seconds, at most, from the end of a peer to the failure of TensorFlow's collectives for lack of it.

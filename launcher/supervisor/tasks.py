@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.job import CHIEF_ROLES, Placed, Placement, ProgramKind, TaskId
+from launcher.job import CHIEF_ROLES, Placed, Placement, ProgramKind
 from launcher.report import ExitStatus, Reason, TaskReport, TaskState
+from launcher.task_id import TaskId
 
 _S = TaskState
 #: Every change of a task's state; any other is a fault of the launcher.

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 from launcher.api.driver import Driver
 from launcher.errors import LaunchError
-from launcher.job import RunPaths, TaskId
+from launcher.job import RunPaths
 from launcher.report import ExitStatus, Report, TaskState
 from launcher.runs.logs import content, last_lines, shown_lines
 from launcher.runs.run import json_of
+from launcher.task_id import TaskId
 from launcher.text import signal_name
 from launcher.transports.docker.container import container_name, network_name
 from launcher.transports.docker.engine import Engine, explain

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from launcher import events
 from launcher.events import StopSteps
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 from launcher.transports.base import Link
 
 #: Seconds for anything that should happen at once, on a busy machine.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from launcher import events
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 from tests.contract.driver import AT_ONCE, QUICK, SOON, Driver
 from tests.contract.sites import Eyes
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from launcher import events
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 from tests.contract.driver import AT_ONCE, POLITE, SOON, Driver
 from tests.contract.sites import Eyes
 

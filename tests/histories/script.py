@@ -38,12 +38,12 @@ from launcher.job import (
     Program,
     ProgramKind,
     Role,
-    TaskId,
 )
 from launcher.report import Report
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
 from launcher.supervisor import Machine
+from launcher.task_id import TaskId
 
 CommandKind = TypeVar("CommandKind", bound=Command)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from launcher import events
 from launcher.events import Command, Event, StopSteps
-from launcher.job import TaskId
 from launcher.supervisor.machine import Phase
+from launcher.task_id import TaskId
 from tests.histories.script import SimulatedJob
 
 ABANDONED: StopSteps = ((15, 1.0), (9, 5.0))

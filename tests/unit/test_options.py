@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from launcher.api.run import Options, option_arguments, option_faults
-from launcher.job import TaskId
 from launcher.output.jsonl import report_as_dict
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState, report_from_json
+from launcher.task_id import TaskId
 
 W0 = TaskId("worker/0")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from launcher import events, protocol
 from launcher.errors import ProtocolError
-from launcher.job import TaskId
 from launcher.protocol import Channel, Decoder, Refused, encode
+from launcher.task_id import TaskId
 
 WORKER = TaskId("worker/0")
 FROM_AGENT = [

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from launcher.agent.processes import new_agent_number
 from launcher.errors import HostsError, TransportError
-from launcher.job import Host, Placed, Placement, TaskId
+from launcher.job import Host, Placed, Placement
+from launcher.task_id import TaskId
 from launcher.text import listed
 from launcher.transports import bootstrap, ssh
 from launcher.transports.base import Connections, Hosts, Link, RemoteCommand, for_each

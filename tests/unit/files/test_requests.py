@@ -9,7 +9,7 @@ import pytest
 
 from launcher.errors import JobError
 from launcher.files.requests import Item, parse_collects, parse_syncs
-from launcher.job import TaskId
+from launcher.task_id import TaskId
 
 
 @pytest.fixture(autouse=True)

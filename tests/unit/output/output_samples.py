@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.job import Host, Placed, Placement, Program, ProgramKind, Role, TaskId
+from launcher.job import Host, Placed, Placement, Program, ProgramKind, Role
 from launcher.report import ExitStatus, Failure, Reason, Report, TaskReport, TaskState
+from launcher.task_id import TaskId
 
 PROGRAM = Program(ProgramKind.SCRIPT, "train.py")
 

@@ -9,11 +9,12 @@ import pytest
 from launcher import events
 from launcher.errors import JobError
 from launcher.events import Tell
-from launcher.job import RunPaths, TaskId
+from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
 from launcher.output.console import Console, Options, parse_selection, wants_colour
 from launcher.output.writer import Writer
 from launcher.report import Failure, Reason
+from launcher.task_id import TaskId
 from tests.unit.output.output_samples import placement, report, task_report
 
 W0, W1, PS0 = TaskId("worker/0"), TaskId("worker/1"), TaskId("ps/0")

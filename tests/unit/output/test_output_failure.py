@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.job import RunPaths, TaskId
+from launcher.job import RunPaths
 from launcher.output.failure import failure_report, last_traceback
 from launcher.report import Failure, Reason, Report, TaskState
+from launcher.task_id import TaskId
 from tests.unit.output.output_samples import failed, report, task_report
 
 W1 = TaskId("worker/1")

@@ -7,12 +7,13 @@ import pytest
 
 from launcher import events
 from launcher.events import Tell
-from launcher.job import RunPaths, TaskId
+from launcher.job import RunPaths
 from launcher.output import files as files_module
 from launcher.output.base import Opening, Renderer
 from launcher.output.files import Files, write_json_for_user
 from launcher.output.jsonl import Jsonl
 from launcher.output.writer import Writer
+from launcher.task_id import TaskId
 from tests.unit.output.output_samples import placement, report, task_report
 
 W0, W1 = TaskId("worker/0"), TaskId("worker/1")

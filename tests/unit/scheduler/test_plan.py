@@ -11,11 +11,12 @@ import re
 import pytest
 
 from launcher.errors import JobError, PlacementError
-from launcher.job import Host, JobSpec, Plan, Program, Role, TaskId, TaskPlan
+from launcher.job import Host, JobSpec, Plan, Program, Role, TaskPlan
 from launcher.scheduler import cluster_spec
 from launcher.scheduler.cluster_spec import ClusterSpec, fill_placeholders
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import MOST_BYTES, check_program_args, completed, make_plan
+from launcher.task_id import TaskId
 
 PROGRAM = Program.of(["train.py"])
 

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from launcher.feed.remote.data_feed import DataFeed as DataFeed
     from launcher.feed.sources import partitions as partitions
     from launcher.feed.sources import rows as rows
-    from launcher.job import TaskId as TaskId
     from launcher.report import ExitStatus as ExitStatus
     from launcher.report import Failure as Failure
     from launcher.report import Reason as Reason
     from launcher.report import Report as Report
     from launcher.report import TaskReport as TaskReport
     from launcher.report import TaskState as TaskState
+    from launcher.task_id import TaskId as TaskId
 
 __version__ = "0.1.0"
 

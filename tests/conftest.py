@@ -161,10 +161,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _shared_by(nodeid: str) -> str:
-    """The tests that share a process with this test: those with engines on hosts, those of a module."""
+    """The tests that share a process with this test: two sets with engines on hosts, those of some modules."""
     if "tests/docker/" in nodeid:
-        if any(part in nodeid for part in ("hosts", "elsewhere", "test_api", "exit_codes")):
-            return "tests/docker/hosts"
+        if any(part in nodeid for part in ("test_hosts_life", "test_api")):
+            return "tests/docker/hosts 1"
+        if any(part in nodeid for part in ("hosts", "elsewhere", "exit_codes")):
+            return "tests/docker/hosts 2"
         if any(part in nodeid for part in ("test_engines", "test_dockerfile")):
             return nodeid.partition("::")[0]
     return nodeid

@@ -89,8 +89,9 @@ def test_a_coordinator_and_an_evaluator_that_sees_the_last_checkpoint(
 
 def test_a_worker_that_fails_ends_the_training(launch: Launch, family: Family):
     """A ps would wait for ever, TensorFlow does not even notice SIGTERM while it hangs in C++."""
-    words = [*JOB, "--flags", "--grace", "2", str(EXAMPLES / "mnist_dist.py"), "--min_accuracy=0.9999"]
-    ended = launch(*words, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
+    program = ["--flags", "--grace", "2", str(EXAMPLES / "mnist_dist.py"), "--min_accuracy=0.9999"]
+    job = ["--ps", "1", "--workers", "1", "--python", PYTHON]
+    ended = launch(*job, *program, timeout=150, env={"XDG_CACHE_HOME": CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"})
     assert ended.code == 1
     assert last_run(launch).report["failure"]["task"].startswith("worker/")
     family.gone(1.0)

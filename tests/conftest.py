@@ -161,7 +161,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _shared_by(nodeid: str) -> str:
-    """The tests that share a process with this test: two sets with engines on hosts, those of some modules."""
+    """What shares a process with this test: two sets of tests with engines on hosts, two modules."""
     if "tests/docker/" in nodeid:
         if any(part in nodeid for part in ("test_hosts_life", "test_api")):
             return "tests/docker/hosts 1"

@@ -17,7 +17,7 @@ from launcher.transports.docker.container import Container, Mount, container_nam
 from launcher.transports.docker.hosts import DockerHosts, docker_hosts
 from launcher.transports.docker.options import DockerOptions
 from launcher.transports.machines import Launch, Planned, Request
-from tests.docker.engine import BASE, Engine
+from tests.docker.engine import BASE, Engine, at_engine
 
 #: Tests of the suite that do not hold in a container. The kernel gives each session of a machine an equal
 #: share of the CPU, but not within a container: there an agent is one of two hundred that want it.
@@ -105,7 +105,9 @@ def _inner_pid(pid: int) -> int:
 @contextmanager
 def in_docker(engine: Engine, folder: Path) -> Iterator[DockerSite]:
     """A site whose containers go with it."""
-    with ExitStack() as stack:
+    with at_engine(alone=False), ExitStack() as stack:
         site = DockerSite(engine, folder, stack)
         yield site
-    assert [line for line in site.notices if not line.startswith("waiting for ")] == []
+    # Launches of other tests are killed meanwhile.
+    expected = ("waiting for ", "removed what a killed launch had left: ")
+    assert [line for line in site.notices if not line.startswith(expected)] == []

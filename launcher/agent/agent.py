@@ -143,7 +143,8 @@ class Agent:
             (self._watchdog, self._on_watchdog),
         ):
             self._selector.register(fd, selectors.EVENT_READ, callback)
-        self._children.ask(host.ask_for_gpus, host.GPU_SECONDS, self._report_gpus)
+        if host.has_nvidia_smi():
+            self._children.ask(host.ask_for_gpus, host.GPU_SECONDS, self._report_gpus)
 
     # ------------------------------------------------------------------ the launcher
 

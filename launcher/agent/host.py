@@ -64,12 +64,14 @@ def _addresses() -> List[str]:
     return addresses
 
 
+def has_nvidia_smi() -> bool:
+    """Whether ``nvidia-smi`` is in our ``PATH``."""
+    return any(os.access(os.path.join(folder, _NVIDIA_SMI[0]), os.X_OK) for folder in os.get_exec_path())
+
+
 def ask_for_gpus() -> None:
-    """In a child: become ``nvidia-smi``, if this host has it."""
-    try:
-        os.execvp(_NVIDIA_SMI[0], _NVIDIA_SMI)
-    except OSError:
-        return
+    """In a child: become ``nvidia-smi``."""
+    os.execvp(_NVIDIA_SMI[0], _NVIDIA_SMI)
 
 
 def read_gpus(answer: bytes) -> Tuple[str, ...]:

@@ -222,6 +222,8 @@ class ClosingSocket:
         self._reader = threading.current_thread()
         try:
             data = self._under.recv(size)
+            if isinstance(self._under, socket.socket):  # the server's Nagle algorithm waits for ACKs
+                self._under.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:
                 raise

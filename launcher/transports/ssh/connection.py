@@ -207,6 +207,7 @@ class ClosingSocket:
     def __init__(self, under: socket.socket | Channel, on_close: Callable[[], None] = lambda: None) -> None:
         self._under = under
         self._on_close = on_close
+        self._is_tcp = isinstance(under, socket.socket) and under.family != socket.AF_UNIX
         #: The other side closed the connection, or it broke.
         self.ended = False
         self._reader: threading.Thread | None = None
@@ -222,7 +223,7 @@ class ClosingSocket:
         self._reader = threading.current_thread()
         try:
             data = self._under.recv(size)
-            if isinstance(self._under, socket.socket):  # the server's Nagle algorithm waits for ACKs
+            if self._is_tcp:  # the server's Nagle algorithm waits for a delayed ACK, up to 40 ms
                 self._under.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:

@@ -207,7 +207,7 @@ class ClosingSocket:
     def __init__(self, under: socket.socket | Channel, on_close: Callable[[], None] = lambda: None) -> None:
         self._under = under
         self._on_close = on_close
-        self._is_tcp = isinstance(under, socket.socket) and under.family != socket.AF_UNIX
+        self._tcp = under if isinstance(under, socket.socket) and under.family != socket.AF_UNIX else None
         #: The other side closed the connection, or it broke.
         self.ended = False
         self._reader: threading.Thread | None = None
@@ -223,8 +223,8 @@ class ClosingSocket:
         self._reader = threading.current_thread()
         try:
             data = self._under.recv(size)
-            if self._is_tcp:  # the server's Nagle algorithm waits for a delayed ACK, up to 40 ms
-                self._under.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            if self._tcp is not None:  # the server's Nagle algorithm waits for a delayed ACK, up to 40 ms
+                self._tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:
                 raise

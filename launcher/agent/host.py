@@ -49,13 +49,15 @@ def _lines(path: str) -> List[str]:
         return []
 
 
-#: A local address in the kernel's routing table: ``|-- 10.0.0.7`` above ``/32 host LOCAL``.
-_IPV4 = re.compile(r"\|-- (\S+)\n(?:\s+/.*\n)*?\s+/32 host LOCAL")
-
-
 def _addresses() -> List[str]:
     """The addresses of this host, without loopback and link-local addresses."""
-    found = dict.fromkeys(_IPV4.findall("\n".join(_lines("/proc/net/fib_trie"))))
+    found: Dict[str, None] = {}
+    address = ""
+    for line in _lines("/proc/net/fib_trie"):  # "|-- 10.0.0.7", and below it "/32 host LOCAL"
+        if "|-- " in line:
+            address = line.split()[-1]
+        elif line.endswith("/32 host LOCAL"):
+            found[address] = None
     addresses = [address for address in found if not address.startswith("127.")]
     for line in _lines("/proc/net/if_inet6"):  # 32 hex digits, index, prefix, scope, flags, name
         digits, _, _, scope = line.split()[:4]
@@ -85,7 +87,6 @@ def read_gpus(answer: bytes) -> Tuple[str, ...]:
 # The kernel counts such a kill before it sends the signal, and logs the pid right after. So a machine
 # whose count has not moved needs no further look.
 _MACHINE = "/proc/vmstat"
-_KILLED = re.compile(rb"Killed process (\d+) \(")
 #: Bytes from which a limit of cgroup version 1 means "no limit".
 _NO_LIMIT = 1 << 60
 #: Seconds in which the kernel's log follows its count.
@@ -194,7 +195,7 @@ class KernelLog:
                 continue
             except OSError:  # BlockingIOError: no more records
                 return
-            found = _KILLED.search(record)
+            found = re.search(rb"Killed process (\d+) \(", record)
             if found:
                 text = record.partition(b";")[2].split(b"\n")[0].decode("utf-8", "replace")
                 self._killed[int(found.group(1))] = f"kernel log: {text}"

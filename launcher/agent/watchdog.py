@@ -69,6 +69,7 @@ def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> N
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    processes.become_subreaper("launch-watchdog")  # before the fork, so that ctypes is imported once
     reading, writing = os.pipe()
     watchdog = processes.look_at(os.getpid())
     pid = os.fork()
@@ -76,7 +77,6 @@ def watch(agent: Callable[[int], int], deadline: Optional[Deadline] = None) -> N
         os.close(writing)
         _run(agent, reading, watchdog)
     os.close(reading)
-    processes.become_subreaper("launch-watchdog")
     launcher: Dict[int, int] = {}  # descriptors that show when it is gone
     if deadline is None:
         launcher[os.dup(0)] = 0  # the pipe: POLLHUP is reported anyway

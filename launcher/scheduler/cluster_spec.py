@@ -43,7 +43,7 @@ TASK_PLACEHOLDERS = ("job_name", "task_index", "rank", "task_address", "task_hos
 JOB_PLACEHOLDERS = ("world_size", "cluster_spec")
 
 #: ``${`` of a shell, skipped; ``{{name}}``; ``{name}``.
-BRACES = re.compile(r"\$\{+|\{\{(?P<text>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}", re.ASCII)
+_BRACES = r"(?a)\$\{+|\{\{(?P<text>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}"
 
 #: From this similarity on a name in braces is a misspelt placeholder (`launcher.text.nearest`).
 NEAR = 0.8
@@ -144,7 +144,7 @@ def fill_placeholders(arguments: Iterable[str], cluster: ClusterSpec, task: Task
             return f"{{{text}}}" if ours else match[0]
         return values.get(match["name"], match[0])
 
-    return tuple(BRACES.sub(value, argument) for argument in arguments)
+    return tuple(re.sub(_BRACES, value, argument) for argument in arguments)
 
 
 def complete(
@@ -170,7 +170,7 @@ def misspelt_placeholders(argument: str, roles: Iterable[str]) -> Iterator[Tuple
         roles: the names of the job's roles.
     """
     known = {*TASK_PLACEHOLDERS, *JOB_PLACEHOLDERS, *role_placeholders(dict.fromkeys(roles, ()))}
-    for match in BRACES.finditer(argument):
+    for match in re.finditer(_BRACES, argument):
         name = match["name"]
         meant = nearest(name, sorted(known), NEAR) if name and name not in known else ""
         if meant:

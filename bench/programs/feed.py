@@ -39,14 +39,14 @@ def _connected(address: str, purpose: str) -> socket.socket:
 
 
 def _feed(address: str, batch: int, pause: float) -> int:
-    from launcher.feed.remote.data_feed import DataFeed
+    from launcher.feed.remote.data_feed import DataFeed, end_all
 
     feed = DataFeed(lambda name: _connected(address, name))
     rows = 0
     while not feed.should_stop():
         rows += len(feed.next_batch(batch))
         time.sleep(pause) if pause else None
-    feed.close()
+    end_all()
     return rows
 
 

@@ -85,14 +85,14 @@ $(VENV)/bin/python $(BENCH)/bin/python: | python-ok
 	$(PYTHON) -m venv $(@D)/..
 
 # Pip would compile modules on one core.
-# Pip is silent while it writes what it has fetched: beside it, a line every five seconds, until their shell ends.
+# Pip is silent while it writes what it has fetched: beside it, a line every two seconds, until their shell ends.
 # $(1): what is installed, in words, $(2): the extras of setup.py.
 define install
 	@echo "installing $(1) into $(VENV) (once; some minutes)"
 	@(for s in $$(seq 3600); do sleep 1 >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null || break; \
-	    [ $$((s % 5)) -ne 0 ] || echo "... still installing, after $$s s"; done) & trap "kill $$!" EXIT; \
-	set -- $(BIN)/python $(PIP) install --no-compile --editable '.[$(2)]'; echo "$$@"; "$$@"
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	    [ $$((s % 2)) -ne 0 ] || echo "... still installing, after $$s s"; done) & trap "kill $$!" EXIT; \
+	set -- $(BIN)/python $(PIP) install --no-compile --editable '.[$(2)]'; echo "$$@"; "$$@" && \
+	{ $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; }
 endef
 
 # Editable: what is tested and shown is the source as it is now.

@@ -177,7 +177,7 @@ class Spawner:
 
 
 def _enter(home: int, workdir: Optional[str]) -> None:
-    """Change to a task's folder while it starts: posix_spawn has no option for that."""
+    """Work in a task's folder while it starts, because posix_spawn can't set the folder."""
     try:
         os.chdir(home)
         if workdir is not None:

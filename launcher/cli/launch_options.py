@@ -166,7 +166,7 @@ def _roles(args: argparse.Namespace, command: Sequence[str], faults: list[Fault]
     counts = _counts(args) or {"worker": 1}
     if not any(counts.values()):
         expected = "expected --workers N, --ps N, --chief or --evaluator"
-        faults.append(Fault(COMMAND_LINE, "there is no task to run", expected))
+        faults.append(Fault(COMMAND_LINE, "the job has no tasks", expected))
     return tuple(
         Role(name, count, program, service=name in SERVICE_ROLES, source=COMMAND_LINE)
         for name, count in counts.items()

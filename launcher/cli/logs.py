@@ -93,7 +93,7 @@ def _run_and_tasks(selected: Sequence[str]) -> tuple[Run, Sequence[str]]:
 
 
 def _logs(run: Run, names: Sequence[str], lines: int | None) -> list[_Log]:
-    """The selected logs, in the order of the plan; none while there is no plan.
+    """The selected logs, in the order of the plan; empty before the plan is written.
 
     Raises:
         InputError: a name is not that of a task.

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     """Stop the run and print how it ended.
 
     Raises:
-        InputError: there is no such run, or several match the name.
+        InputError: the name matches no run, or several.
         LaunchError: it runs on another machine, or belongs to another user.
     """
     found = find(args.run_id) if args.run_id else _only_one()

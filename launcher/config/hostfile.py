@@ -10,7 +10,7 @@ A plain line has a host and its settings::
     node[03-16]
     fe80::1%eth0 slots = 2
 
-Single or double quotes enclose any other characters; there are no escapes. ``#`` begins a comment where a
+Single or double quotes enclose any other characters; a backslash is literal. ``#`` begins a comment where a
 setting could begin. A line with a name alone may be repeated: each line is one slot, as in PBS node files.
 
 Names are arguments of ssh and names of folders, so a name must not begin with ``-`` or contain a slash.

@@ -68,7 +68,7 @@ ROLE = table(
     LABELS._replace(help="Only hosts with all of these labels run the tasks."),
     Key("service", "The tasks never end by themselves. Default: true for ps and evaluator.", _FLAG),
     Key("drain", "How long the tasks may run after the job is done. Default: 0.", single(values.duration)),
-    Key("sidecar", "The tasks serve the job (TensorBoard): their end has no effect on it.", _FLAG),
+    Key("sidecar", "The tasks only serve the job (TensorBoard). The job ignores how they end.", _FLAG),
     Key("flags", "Append the classic flags. Default: as for the job; false for a sidecar.", _FLAG),
     WORKDIR,
 )
@@ -84,7 +84,7 @@ _SETTINGS = table(
     PYTHON,
     Key("on_failure", "Whether other tasks stop or continue when one fails. Default: stop.", _ON_FAILURE),
     Key("grace", "Time from SIGTERM to SIGABRT, which SIGKILL follows. Default: 10s.", _DURATION),
-    Key("timeout", "The time limit for the job. Default: 0, which is no limit.", _DURATION),
+    Key("timeout", "The time limit of the job. 0 (default): unlimited.", _DURATION),
     Key("run_dir", "The folder of this run's files: new or empty.", _PATH),
     Key("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", _FLAG),
     Key("sync", _SYNC_HELP, several(values.one_line)),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from launcher.api.remote.node import TRAINING, InputMode
-from launcher.api.run import Options, Path_, count_faults, list_faults, option_faults
+from launcher.api.run import AnyPath, Options, count_faults, list_faults, option_faults
 from launcher.api.tasks import TaskHandle, Tasks, dumps
 from launcher.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
@@ -49,7 +50,7 @@ class _Nodes(Tasks):
         self,
         roles: Mapping[str, Mapping[str, Any]],
         options: Options,
-        job: Path_ | None,
+        job: AnyPath | None,
         work: Mapping[str, Any],
         feeds: Sequence[str],
         exactly_once: bool,
@@ -116,7 +117,7 @@ class TFCluster:
         eval_node: bool = False,
         release_port: bool = True,
         *,
-        job: Path_ | None = None,
+        job: AnyPath | None = None,
         exactly_once: bool = False,
         **options: Unpack[Options],
     ) -> TFCluster:
@@ -298,10 +299,10 @@ class TFCluster:
         """
         if self not in _open:
             return
-        limit = None if timeout < 0 else timeout
+        limit, began = None if timeout < 0 else timeout, time.monotonic()
         try:
             self._nodes.feeder.finish(limit)
-            if not self._nodes.driver.wait(limit):
+            if not self._nodes.driver.wait(limit and max(0.0, began + limit - time.monotonic())):
                 self._nodes.driver.end()
                 text = f"the nodes did not end within {timeout:g} s, and were ended"
                 raise JobFailed(text, self.run_dir)

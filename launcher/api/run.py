@@ -14,7 +14,7 @@ from launcher.text import did_you_mean
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Path_ = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 Arguments = Sequence[str | os.PathLike[str]]
 
 _RUN = "launcher.run"
@@ -42,17 +42,17 @@ class Options(TypedDict, total=False):
         options: more options of ``launch``, as on its command line.
     """
 
-    hosts: Path_ | None
+    hosts: AnyPath | None
     docker: str | None
     env: Mapping[str, str] | None
     flags: bool
     gpus: int | None
-    workdir: Path_ | None
-    python: Path_ | None
+    workdir: AnyPath | None
+    python: AnyPath | None
     on_failure: str | None
     grace: float | None
     timeout: float | None
-    run_dir: Path_ | None
+    run_dir: AnyPath | None
     quiet: bool
     options: Arguments
 
@@ -62,7 +62,7 @@ _OTHERS = ("env", "flags", "quiet", "options")
 
 
 def run(
-    program: Arguments | Path_,
+    program: Arguments | AnyPath,
     *,
     ps: int | None = None,
     workers: int | None = None,
@@ -118,7 +118,7 @@ def run(
 
 def program_driver(
     caller: str,
-    program: Arguments | Path_,
+    program: Arguments | AnyPath,
     counts: tuple[int | None, int | None, bool, bool],
     roles: Mapping[str, int | Mapping[str, Any]] | None,
     options: Options,
@@ -185,7 +185,7 @@ def option_faults(caller: str, options: Mapping[str, Any]) -> list[Fault]:
     """The faults in the keyword arguments of ``caller``; `launch` itself reports faults in their values."""
     known = Options.__annotations__
     faults = []
-    for name in options.keys() - known.keys():
+    for name in sorted(options.keys() - known.keys()):
         faults.append(Fault(caller, f"there is no argument {name!r}", did_you_mean(name, [*known])))
     env = options.get("env") or {}
     if not isinstance(env, Mapping):

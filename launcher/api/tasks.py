@@ -27,7 +27,7 @@ from typing import Any
 from launcher.api.driver import LINES, Driver
 from launcher.api.remote import start
 from launcher.api.remote.worker import Message
-from launcher.api.run import Options, Path_, option_arguments, option_environ
+from launcher.api.run import AnyPath, Options, option_arguments, option_environ
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import JobFile, read_job_file
 from launcher.errors import Fault, InputError, JobError, JobFailed, LaunchError, TaskFailed
@@ -39,7 +39,7 @@ from launcher.job_run.notices import print_notice
 from launcher.runs.logs import last_lines
 from launcher.text import Waiting, listed, signal_name
 from launcher.transports import sections
-from launcher.transports.bootstrap import zipped
+from launcher.transports.bootstrap import IMPORTER, packed
 
 #: Seconds between two looks at which tasks have connected.
 _LOOK = 0.02
@@ -91,7 +91,7 @@ class Tasks:
         self,
         roles: Mapping[str, Mapping[str, Any]],
         options: Options,
-        job: Path_ | None,
+        job: AnyPath | None,
         work: Message,
     ) -> None:
         self._options, self._job = options, job
@@ -125,7 +125,7 @@ class Tasks:
         Raises:
             LaunchError: it can't be started.
         """
-        modules = zipped(_MODULES)
+        modules = packed(_MODULES)
         self._modules = b"%0*d%s" % (start.SIZE, len(modules), modules)
         key, variables = os.urandom(_KEY_SIZE), {"LAUNCH_START": start_text()}
         self._resources = ExitStack()
@@ -354,8 +354,8 @@ def start_text() -> str:
     ours = ("from launcher.", "from __future__")
     sources = [inspect.getsource(module) for module in (connect, start)]
     lines = [line for source in sources for line in source.splitlines() if not line.startswith(ours)]
-    call = f"main({tuple(sys.version_info[:2])})\n"
-    return "\n".join(["from __future__ import annotations", *_NOT_HERE, *lines, call])
+    call = f"main({tuple(sys.version_info[:2])}, Importer)\n"
+    return "\n".join(["from __future__ import annotations", *_NOT_HERE, IMPORTER, *lines, call])
 
 
 def _private_folder() -> str:

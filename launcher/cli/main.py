@@ -141,7 +141,7 @@ def _columns() -> int:
     """The columns of the terminal; at most 112."""
     columns = os.environ.get("COLUMNS", "")
     try:
-        found = int(columns) if columns.isdigit() and int(columns) else os.get_terminal_size(1).columns
+        found = int(columns) if columns.isdecimal() and int(columns) else os.get_terminal_size(1).columns
     except OSError:
         found = 80
     return min(found or 80, 112)

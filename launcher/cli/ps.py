@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         print_table(_HEADERS, [_row(record) for record in records], crop=True)
     else:
         hint = f"; `launch ps --all` lists {len(runs)} earlier" if runs else ""
-        print(f"nothing is running{hint}", file=sys.stderr)
+        print(f"launch: nothing is running{hint}", file=sys.stderr)
     return 0
 
 

@@ -119,7 +119,7 @@ def _stop(run: Run, pidfd: int, args: argparse.Namespace) -> int:
         _send_sigterm(pidfd)
     if not _ended(pidfd, _NOTICE_AFTER, deadline):
         names = listed(remaining(run)) or f"the launcher of {run.job}"
-        print(f"waiting for {names}", file=sys.stderr, flush=True)
+        print(f"launch: waiting for {names}", file=sys.stderr, flush=True)
     if not _ended(pidfd, args.timeout, deadline):
         advice = "" if args.now else "; `launch stop --now` does not wait for its --grace"
         print(f"launch: {run.job} has not ended within {args.timeout:g} s{advice}", file=sys.stderr)

@@ -218,8 +218,7 @@ def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
     Raises:
         HostfileError: it can't be read, or has faults: all of them at once.
     """
-    like_a_path = "/" in text or text.lower().endswith(_FILE_ENDINGS)
-    if not like_a_path and (os.path.isdir(text) or not os.path.exists(text)):
+    if not names_file(text) and (os.path.isdir(text) or not os.path.exists(text)):
         return parse_list(text, source)
     if not os.path.exists(text):
         problem = f"{schema.shown_path(text)}: no such hostfile"
@@ -232,6 +231,11 @@ def read_hosts(text: str, source: str = "") -> tuple[Host, ...]:
             raise
     shown = schema.shown_path(text)
     raise HostfileError([Fault(shown, f"this is a job file: launch {shown}")])
+
+
+def names_file(text: str) -> bool:
+    """Whether a text is the name of a hostfile, also of one that does not exist."""
+    return "/" in text or text.lower().endswith(_FILE_ENDINGS)
 
 
 def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:

@@ -166,7 +166,8 @@ class _Reader:
         hosts = top.get("hosts")
         if hosts is not None and isinstance(hosts.value, str):
             path = self._here(hosts.value)
-            found = path if os.path.exists(path) else hosts.value
+            is_file = os.path.exists(path) and not os.path.isdir(path)
+            found = path if is_file or hostfile.names_file(hosts.value) else hosts.value
             settings["hosts"] = self.faults.check(hosts.line, "hosts", found, values.one_line)
         elif hosts is not None:
             settings["hosts"] = hostfile.read_host_list(hosts, self.faults)

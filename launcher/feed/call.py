@@ -76,7 +76,7 @@ class Feed:
 
 
 class FeedCall:
-    """See the module.
+    """One call of `train` or `inference` on a feed.
 
     Args:
         feed: the feed.

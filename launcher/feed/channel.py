@@ -1,9 +1,9 @@
 """`WorkerChannel`: the connection of one task for one feed, with two threads: one sends, one receives.
 `Partition`: the rows that it sends.
 
-The sending thread takes partitions of the present call, makes their chunks, which runs the user's code, and
-sends them, which takes as long as the task does; both without the lock. When the connection has ended, the
-partitions that are not finished go back to their call.
+The sending thread takes partitions of the present call, makes their chunks, and sends them. It holds the
+lock for neither: making a chunk runs the user's code, and sending one lasts until the task takes it.
+When the connection has ended, the partitions that are not finished go back to their call.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Partition:
 
 
 class WorkerChannel:
-    """See the module. All methods but `join` are called with the lock.
+    """The connection of one task for one feed. All methods but `join` are called with the lock.
 
     Args:
         feed: the feed.

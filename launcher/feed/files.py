@@ -92,7 +92,8 @@ class CsvFiles(DataFiles):
         for path in self.paths if columns else ():
             known = reader._replace(path=path).names() if header else []
             if missing := [name for name in columns if name not in known]:
-                has = f"it has {', '.join(known)}" if known else "columns have names only with header=True"
+                no_names = "the file is empty" if header else "columns have names only with header=True"
+                has = f"it has {', '.join(known)}" if known else no_names
                 faults.append(Fault(path, f"no column {', '.join(missing)}", has))
         if faults:
             raise InputError(faults)

@@ -37,7 +37,7 @@ class Peer(NamedTuple):
     #: ``worker/0``, and the number of its start, from 1.
     task: str
     attempt: int
-    #: ``member``, ``feed``, ``instance``; for ``feed`` the feed's name.
+    #: ``member`` or ``feed``; for ``feed`` the name of the feed.
     purpose: str
     feed: str
     #: All fields of its hello.

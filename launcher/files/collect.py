@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from launcher.agent.transfer import MAX_ENTRIES, Landing
 from launcher.errors import ProtocolError, TransportError
 from launcher.files.copying import CommandStream, Copying
-from launcher.files.requests import Item, with_tilde
+from launcher.files.requests import Item
 from launcher.protocol import FileEntry, FileNotice, FilesDone, FilesFollow
 from launcher.text import byte_size, counted, listed
+from launcher.transports.base import with_tilde
 
 #: Messages about one item, at most.
 _MOST_MESSAGES = 3 * MAX_ENTRIES
@@ -32,7 +33,7 @@ class Collected:
 
     @property
     def files(self) -> int:
-        """How many files."""
+        """Number of files that have arrived."""
         return sum(len(landing.files) for landing in self.landings)
 
 

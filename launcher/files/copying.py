@@ -50,7 +50,7 @@ class Copying:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the beginning."""
         return time.monotonic() - self._began
 
     @property
@@ -155,7 +155,8 @@ class CommandStream(FileStream):
         """Wait `_LOOK` for bytes, or until more can be sent; may return none."""
         self._copying.check(self._host)
         if time.monotonic() > self._moved_at + _STALL:
-            raise TransportError(f"{self._host}: no file data for {_STALL:.0f} s")
+            silent = f"no file data for {_STALL:.0f} s; does another copy keep it busy?"
+            raise TransportError(f"{self._host}: {silent}")
         poll = select.poll()
         poll.register(self._command.fileno(), select.POLLIN)
         poll.poll(_LOOK * 1000)

@@ -16,12 +16,6 @@ _COLLECT_FORM = "expected PATH, PATH:FOLDER, or ROLE[/INDEX]=PATH[:FOLDER]"
 _TASKS = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?:/(\d+))?=(.*)", re.DOTALL)
 
 
-def with_tilde(path: str) -> str:
-    """A path of this machine, with ``~`` for the user's home: ``~/results``."""
-    home = os.path.expanduser("~").rstrip("/")
-    return "~" + path[len(home) :] if home and f"{path}/".startswith(f"{home}/") else path
-
-
 class SyncRequest(NamedTuple):
     """``--sync DIR`` or ``--sync DIR:REMOTE``."""
 

@@ -29,8 +29,10 @@ def sync(
     """Copy folders to all hosts, put them in their places, and make a folder for what each task makes.
 
     Args:
-        copying: the hosts.
-        hosts, trees, job: what goes where, for which run.
+        copying: runs the remote commands.
+        hosts: their names.
+        trees: the folders.
+        job: the id of the run.
         outputs: names of the folders for tasks, by host.
         for_all: whether tasks run as any user.
 

@@ -40,12 +40,12 @@ class Tree(NamedTuple):
 
     @property
     def files(self) -> int:
-        """How many files."""
+        """Number of files."""
         return sum(entry.kind == FILE for entry in self.entries.values())
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """Size of the files in bytes."""
         return sum(entry.size for entry in self.entries.values())
 
 

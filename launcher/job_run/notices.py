@@ -11,14 +11,14 @@ from typing import Any
 
 from launcher.events import AgentReady, Event, TaskNotStarted, Tell
 from launcher.job import Host
-from launcher.text import printable
+from launcher.text import listed, printable
 
 #: Largest number of messages that wait for the console; the oldest are dropped.
 _MOST_WAITING = 1000
 
 _NOT_SYNCED = "--sync DIR copies a folder to every host, and runs the tasks in the copy"
 _SYNCED = "--sync leaves out files that .gitignore names"
-_MOUNTED = "it sees only the folder that the tasks run in; --mount adds others"
+_MOUNTED = "a container sees only the folder that the tasks run in; --mount adds others"
 _PYTHON = "venv: or python: of a host names its Python"
 #: Exit codes of a task whose program does not exist, or can't be run.
 _NO_PROGRAM = (126, 127)
@@ -123,5 +123,5 @@ class HostHints:
         lines = []
         for finding in findings_of_agents(self._hosts, self._ready):
             advice = f" ({finding.advice})" if finding.advice else ""
-            lines.append(f"{finding.severity}: {', '.join(finding.hosts)}: {finding.seen}{advice}")
+            lines.append(f"{finding.severity}: {listed(finding.hosts)}: {finding.seen}{advice}")
         return lines

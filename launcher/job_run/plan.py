@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,8 @@ def _without_values(argv: Sequence[str]) -> list[str]:
     shown = []
     for before, argument in zip(["", *argv], argv, strict=False):
         name, equals, _ = argument.partition("=")
-        secret = equals and (before == "-x" or argument.startswith("-x"))
+        # argparse accepts -q and -x in one word: -qx.
+        secret = equals and (re.fullmatch("-q*x", before) or re.match("-q*x", argument))
         shown.append(f"{name}=..." if secret else argument)
     return shown
 

@@ -21,7 +21,7 @@ from launcher.job_run.options import Options
 from launcher.job_run.programs import check_programs
 from launcher.runs.folder import create, new_job_id, unfinished
 from launcher.text import counted, listed
-from launcher.transports.machines import Launch, Planned
+from launcher.transports.machines import Launch, LaunchHosts, Planned
 
 if TYPE_CHECKING:
     from launcher.job_run.staging import Staging
@@ -123,13 +123,7 @@ def _launch(
             placement = staging.make_output_dirs(placement, paths)
         placement = stack.enter_context(hosts.started(placement))
         if options.relay is not None:
-            ports = hosts.relay(os.path.abspath(options.relay)) if hosts.others else {}
-            relays = {
-                placed.task: {RELAY: f"127.0.0.1:{ports[placed.host.name]}"}
-                for placed in placement.tasks
-                if placed.host.name in ports
-            }
-            placement = placement.with_env(relays)
+            placement = _with_relays(placement, hosts, os.path.abspath(options.relay))
 
         display = JobDisplay(options, show, paths, tmux)
         for note in (_announcement(job, placement, paths), *options.notes, *placement.notes, *display.notes):
@@ -168,6 +162,13 @@ def _launch(
     for line in hosts.kept():
         print_notice(line)
     return code
+
+
+def _with_relays(placement: Placement, hosts: LaunchHosts, socket: str) -> Placement:
+    """Forward a port of each other machine to a unix socket here; its tasks get the address of the port."""
+    ports = hosts.relay(socket) if hosts.others else {}
+    relays = {host: {RELAY: f"127.0.0.1:{port}"} for host, port in ports.items()}
+    return placement.with_env({task.task: relays.get(task.host.name, {}) for task in placement.tasks})
 
 
 def _name_idle_hosts(options: Options, placement: Placement) -> None:

@@ -10,7 +10,7 @@ from launcher.agent.transfer import OUTPUTS
 from launcher.errors import LaunchError
 from launcher.files.collect import collect
 from launcher.files.copying import Copying
-from launcher.files.requests import Item, parse_collects, parse_syncs, with_tilde
+from launcher.files.requests import Item, parse_collects, parse_syncs
 from launcher.files.sync import finish, sync
 from launcher.files.walk import Tree, left_out, read_trees
 from launcher.job import OUTPUT_DIR, Placed, Placement, Plan, RunPaths
@@ -19,7 +19,7 @@ from launcher.job_run.notices import print_notice
 from launcher.job_run.options import Options
 from launcher.task_id import TaskId
 from launcher.text import byte_size, counted, listed
-from launcher.transports.base import Hosts
+from launcher.transports.base import Hosts, with_tilde
 from launcher.transports.machines import Planned
 
 #: Stands for the name of the run in a dry run.
@@ -113,13 +113,13 @@ class Staging:
             outputs: where the folders for results are.
         """
         tasks = (
-            self._in(placed, tops[placed.host.name]) if placed.host.name in tops else placed
+            self._in_copy(placed, tops[placed.host.name]) if placed.host.name in tops else placed
             for placed in self._placement.tasks
         )
         return _with_output_dirs(self._placement._replace(tasks=tuple(tasks)), outputs)
 
-    def _in(self, placed: Placed, top: str) -> Placed:
-        """A task in the folder that was synced, or in the folder within it that it asks for."""
+    def _in_copy(self, placed: Placed, top: str) -> Placed:
+        """The task, run in the copy of the first folder, or in the folder within that copy that it names."""
         role, first = placed.role, self._syncs[0]
         workdir = role.workdir or (self._options.job.workdir if self._options.sources.workdir else None)
         inside: str | None = self._subfolder

@@ -16,7 +16,7 @@ from launcher.output.writer import Writer
 from launcher.report import Report
 from launcher.task_id import TaskId
 
-#: A part of a line with more bytes does not wait for its end: it is an object with ``"more": true``.
+#: Bytes of an unfinished line that wait for its end; more of them become an object with ``"more": true``.
 _LIMIT = 1 << 20
 #: Seconds between two attempts to write to a full pipe of ``--events-fd``.
 _RETRY = 0.05

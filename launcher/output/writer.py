@@ -256,5 +256,5 @@ def _is_writable(fd: int) -> bool:
 def _notice(lines: int, size: int, logs: str) -> bytes:
     were = "line was" if lines == 1 else "lines were"
     where = f"; they are complete in {logs}" if logs else ""
-    text = f"launch: {lines:,} {were} not shown here ({size:,} bytes), the reader was too slow{where}\n"
+    text = f"launch: {lines:,} {were} not shown here ({size:,} bytes): the reader was too slow{where}\n"
     return text.encode()

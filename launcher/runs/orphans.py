@@ -32,29 +32,29 @@ class Swept(NamedTuple):
     left: bool = False
 
 
-def sweep_died(runs: Iterable[Run], deadline: float | None = None) -> Swept:
+def sweep_died(runs: Iterable[Run], seconds: float | None = None) -> Swept:
     """Kill the agents and tasks that these runs left here, if their launchers died.
 
     Records of other users are ignored.
 
     Args:
         runs: runs without a report.
-        deadline: seconds for agents that still run to end their tasks and themselves; then they are killed
-            too. ``None``: agents that still run are not killed.
+        seconds: for agents that still run to end their tasks and themselves; then they are killed too.
+            ``None``: agents that still run are not killed.
     """
     died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
-    swept = [_sweep(run, deadline) for run in died]
+    swept = [_sweep(run, seconds) for run in died]
     text = "; ".join(result.text for result in swept if result.text)
     return Swept(text, any(result.left for result in swept))
 
 
-def _sweep(run: Run, deadline: float | None) -> Swept:
-    until = time.monotonic() + (deadline or 0.0)
+def _sweep(run: Run, seconds: float | None) -> Swept:
+    until = time.monotonic() + (seconds or 0.0)
     while ending := [agent for agent in _processes(run)[0] if agent.state not in _SUSPENDED]:
         if time.monotonic() >= until:
             break
         time.sleep(_LOOK)
-    if ending and deadline is None:
+    if ending and seconds is None:
         return Swept(f"the launcher of job {run.job} died; its agent is ending its tasks here", left=True)
     left = found = _processes(run)[1]
     until = time.monotonic() + _KILL_LIMIT
@@ -68,7 +68,7 @@ def _sweep(run: Run, deadline: float | None) -> Swept:
     if not found:
         return Swept()
     many = f"{len(found)} processes" if len(found) > 1 else "a process"
-    but = f", but {', '.join(str(process.pid) for process in left)} can't be" if left else ""
+    but = f", but SIGKILL did not end pid {', '.join(str(process.pid) for process in left)}" if left else ""
     return Swept(f"the launcher of job {run.job} died and left {many} here: killed{but}", bool(left))
 
 

@@ -200,5 +200,5 @@ def _allocate(tasks: Sequence[Placed], ids: dict[TaskId, tuple[str, ...] | None]
     without = [task for task in sharing if not ids[task]]
     if not without:
         return []
-    has = f"{host.name} has {counted(len(left), 'GPU')} for {counted(len(sharing), 'task')}"
-    return [f"{has}: {listed(without)} {'runs' if len(without) == 1 else 'run'} without"]
+    has = f"{host.name} has {counted(len(left), 'GPU')}{' left' if used else ''}"
+    return [f"{has} for {counted(len(sharing), 'task')}: none for {listed(without)}"]

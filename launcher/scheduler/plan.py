@@ -6,11 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from launcher.errors import Fault, JobError
 from launcher.job import JobSpec, Placed, Placement, Plan, Program, ProgramKind, TaskPlan
-from launcher.scheduler.cluster_spec import (
-    ClusterSpec,
-    complete,
-    misspelt_placeholders,
-)
+from launcher.scheduler.cluster_spec import ClusterSpec, complete, misspelt_placeholders
 from launcher.task_id import TaskId
 from launcher.text import counted
 

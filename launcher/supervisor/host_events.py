@@ -21,7 +21,7 @@ _STEPS = (1, 2)
 #: Why a host is lost whose agent ends without a command.
 _ENDED_OUTSIDE = "its agent was ended from outside, and ends its tasks"
 _ADVICE = (
-    "the address: of a host in a hostfile is what others connect to; --no-check starts the job all the same"
+    "`address:` in a hostfile is the address that others connect to; --no-check starts the job all the same"
 )
 
 

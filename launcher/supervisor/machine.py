@@ -150,7 +150,7 @@ def _stop_in_order(job: JobState, why: str, event: events.StopAsked) -> None:
     grace = job.policy.grace
     how_long = ""
     if job.phase is not Phase.STARTUP and grace > 0:
-        again = "once more" if event.signal in _REPEATABLE else "Ctrl-C"
+        again = f"{event.who} again" if event.signal in _REPEATABLE else "Ctrl-C"
         how_long = f", up to {limit_text(grace)}; {again} kills them at once"
     job.notify(f"{why}{_stop_text(job)}{how_long}")
     job.stop()

@@ -94,7 +94,7 @@ def gone(job: JobState, event: events.TaskGone) -> None:
     killed_by_us = record.signalled and record.status.signal == SIGKILL  # so it could not end its children
     if event.leftovers and not killed_by_us:
         left = counted(event.leftovers, "process", "processes")
-        job.notify(f"{event.task} left {left} behind: ended by us")
+        job.notify(f"{event.task} left {left} behind, which launch ended")
     if event.unkillable:
         pids = ", ".join(map(str, event.unkillable))
         job.notify(f"{event.task}: SIGKILL did not end pid {pids}{job.on(event.host)}", urgent=True)
@@ -170,5 +170,5 @@ def _peers_hint(job: JobState, record: TaskRecord, at: float) -> str:
     }
     if not recent:
         return ""
-    before = f"{listed([*recent])} had ended with 0, {duration(at - max(recent.values()))} before"
+    before = f"{listed([*recent])} had exited with code 0, {duration(at - max(recent.values()))} earlier"
     return f"{before}: tasks that communicate collectively must end together"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.run import Arguments, Options, Path_, option_environ, program_driver
+from launcher.api.run import AnyPath, Arguments, Options, option_environ, program_driver
 from launcher.runs.orphans import sweep_died
 from launcher.runs.run import load
 from launcher.testing.job import ClusterError, Job
@@ -43,7 +43,7 @@ class Cluster:
 
     def start(
         self,
-        program: Arguments | Path_,
+        program: Arguments | AnyPath,
         *,
         ps: int | None = None,
         workers: int | None = None,
@@ -118,7 +118,7 @@ class Cluster:
         for job in self.jobs:
             if job.environ is not None and job.name and job.report() is None:  # it was killed
                 engine = Engine(lambda _: None, environ=job.environ)
-                left += engine.remove(engine.things(job.name)).values()
+                left += engine.remove(engine.objects(job.name)).values()
         return left
 
     def tails(self) -> list[tuple[str, str]]:

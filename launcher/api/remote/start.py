@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import zlib
 
 from launcher.feed.remote.connect import Connector, read_exactly
 
@@ -23,13 +22,14 @@ TASK = "launcher.api.remote.worker"
 SIZE = 10
 
 
-def main(python: tuple[int, int]) -> None:
+def main(python: tuple[int, int], importer: type) -> None:
     """Connect, import modules from what the driver sends, run `TASK`.
 
     The key of the job is taken out of the environment.
 
     Args:
         python: the driver's version: functions travel as byte code.
+        importer: the class of `launcher.transports.bootstrap.IMPORTER`.
     """
     environ = os.environ
     task, ours = "{JOB_NAME}/{TASK_INDEX}".format_map(environ), sys.version_info[:2]
@@ -41,11 +41,8 @@ def main(python: tuple[int, int]) -> None:
     connector = Connector(addresses, relay, bytes.fromhex(environ.pop("LAUNCH_FEED_KEY")), hello)
     try:
         sock = connector.connect("member")
-        modules = zlib.decompress(read_exactly(sock, int(read_exactly(sock, SIZE))))
+        modules = read_exactly(sock, int(read_exactly(sock, SIZE)))
     except OSError as error:
         sys.exit(f"{task}: {error}")
-    fd = os.memfd_create("tf-launcher")
-    with open(fd, "wb", closefd=False) as file:
-        file.write(modules)
-    sys.path.insert(0, f"/proc/self/fd/{fd}")
+    sys.meta_path.insert(0, importer(modules))
     __import__(TASK, fromlist=["main"]).main(sock, connector)

@@ -42,7 +42,7 @@ _RECONNECT, _TRIES = 60.0, 10
 _RETURNED, _RAISED = 30.0, 3.0
 #: Variables of a task of a cluster; an instance is in no cluster, and has none of them.
 _OF_CLUSTERS = ("TF_CONFIG", "CLUSTER_SPEC", "TASK_ADDRESS")
-_BACK = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"
+_ADVICE = "return texts, numbers, arrays; write models and the like to files, say below ctx.output_dir"
 #: A message between task and driver, see above.
 Message = Mapping[str, Any]
 
@@ -171,7 +171,7 @@ def _pickled(result: object) -> bytes:
         data: bytes = cloudpickle.dumps(result)
     except Exception as error:
         text = f"the result of the function can't be sent to the driver: {type(error).__name__}: {error}"
-        raise LaunchError(f"{text}; {_BACK}") from error
+        raise LaunchError(f"{text}; {_ADVICE}") from error
     return data
 
 

@@ -154,7 +154,7 @@ def _open(route: str, key: bytes, hello: Mapping[str, Any]) -> socket.socket:
         sock.sendall(ours + hmac.digest(key, b"task" + theirs + ours, "sha256"))
         proof = read_exactly(sock, PROOF)
         if not hmac.compare_digest(proof, hmac.digest(key, b"driver" + ours + theirs, "sha256")):
-            raise ConnectError("the program that answers there has not the key of this job")
+            raise ConnectError("the program that answers there does not have the key of this job")
         text = json.dumps(hello).encode()
         sock.sendall(len(text).to_bytes(4, "big") + text)
         sock.settimeout(None)

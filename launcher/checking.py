@@ -14,7 +14,7 @@ from launcher.text import byte_size, duration, listed
 PROBLEM, WARNING = "problem", "warning"
 #: Values that TensorFlow reads as true (``tensorflow/python/util/tf2.py`` and keras' lazy loader).
 _YES = ("1", "true", "True")
-#: Seconds: a clock that is off by more is odd; by more than the second, certificates and locks fail.
+#: Seconds that a clock may be off: above the first a warning; above the second certificates and locks fail.
 _ODD_CLOCK, _WRONG_CLOCK = 1.0, 30.0
 #: Bytes of disk and memory below which a job probably fails.
 _LITTLE = 1_000_000_000
@@ -146,7 +146,7 @@ def _addresses(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) ->
         by_address[address or host.shown_address.lower()].append(host.name)
         if is_loopback(host.shown_address):
             if not all(is_loopback(other.shown_address) for other in hosts):
-                seen = f"other hosts connect to {host.shown_address}, which is themselves"
+                seen = f"other hosts that connect to {host.shown_address} reach themselves"
                 yield Finding(PROBLEM, "address", (host.name,), seen, _WRITE)
         elif host.name in facts and address and address not in _own(facts[host.name]):
             for other in (name for name in facts if address in _own(facts[name])):
@@ -306,7 +306,7 @@ def _gpus(report: HostReport) -> Iterator[Finding]:
 
 
 def _has_gpu(gpu: str, there: Sequence[Mapping[str, str]]) -> bool:
-    """An index, or the beginning of a UUID; parts of a GPU (MIG) are not listed."""
+    """Whether a GPU, an index or the beginning of a UUID, is listed; true for parts of GPUs (MIG)."""
     uuid = gpu.startswith("GPU-")
     return gpu.startswith("MIG") or any(
         gpu == found["index"] or (uuid and found["uuid"].startswith(gpu)) for found in there

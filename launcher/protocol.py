@@ -296,7 +296,7 @@ class Decoder:
         try:
             given = json.loads(fields)
             if not isinstance(given, dict):
-                raise ProtocolError("no JSON object")
+                raise ProtocolError("its fields are not a JSON object")
             if "host" in record._fields:
                 given["host"] = self._host
             values = _read_fields(record, given)
@@ -502,7 +502,7 @@ class Channel:
 
     def _acknowledge(self, count: int) -> None:
         if count > self._acked + len(self._unacked) - self._again:
-            raise ProtocolError(f"an acknowledgement of {count} messages")
+            raise ProtocolError(f"an acknowledgement of {count} messages, which were not all sent")
         while self._acked < count:
             self._acked += 1
             self.pending -= sum(map(len, self._unacked.popleft()))

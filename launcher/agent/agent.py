@@ -1,7 +1,7 @@
-"""The agent's loop: commands, ended processes and output come in; nothing in it waits for one of them.
+"""The agent's loop: it acts on commands, ended processes and output, and blocks on none of them.
 
-It is one thread: what is read about a process stays true until this thread reaps it, so a signal never goes
-to a pid that belongs to another process by then.
+It is one thread. The kernel does not reuse the pid of a child until this thread reaps the child, so a signal
+to a child never reaches another process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launcher.task_id import TaskId
 ABANDONED: events.StopSteps = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: Seconds for the launcher to take the last messages when an agent with a pipe closes.
 FAREWELL = 5.0
-#: Seconds an agent may need for all that, as its watchdog counts them.
+#: Seconds that the watchdog allows an agent to end its tasks and itself.
 ENDING = 15.0
 
 
@@ -39,7 +39,7 @@ class Agent:
         connection: to the launcher.
         selector: that the connection uses.
         watchdog: file descriptor that is at its end when the watchdog is gone.
-        deadline: tells the watchdog by when the agent looks at the clock again; ``None``: it has a pipe.
+        deadline: that the agent renews for its watchdog; ``None``: the agent has a pipe.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Agent:
     # ------------------------------------------------------------------ the loop
 
     def run(self) -> int:
-        """Serve until CloseAgent comes, or until the launcher is gone; nothing is left then.
+        """Serve until CloseAgent comes, or until the launcher is gone; then no process of a task is left.
 
         Returns:
-            Exit code: 0 if that is what ended it, else 1.
+            Exit code: 0; 1 if the watchdog's end or SIGTERM ended the agent.
         """
         self._listen()
         self._send(events.AgentReady("", events.now(), os.getpid(), host.host_facts()))
@@ -114,7 +114,7 @@ class Agent:
         return 0
 
     def _turn(self, longest: float = 3600.0) -> None:
-        """Wait for something to happen, and act on it; what tasks print comes last."""
+        """Wait for events, and act on them; output of tasks comes last."""
         ready = self._selector.select(self._seconds_to_wait(longest))
         for key, _ in sorted(ready, key=lambda event: event[0].fd in self._outputs):
             if self._selector.get_map().get(key.fd) == key:  # else another event has closed it
@@ -162,14 +162,14 @@ class Agent:
         self._ending_until = time.monotonic() + ENDING
 
     def _end_all(self) -> None:
-        """End everything, then the agent."""
+        """End all tasks, then the agent."""
         if not self._closing:
             self._closing = True
             self._ending_until = time.monotonic() + ENDING
             self._end(list(self._tasks.values()), ABANDONED)
 
     def _cut(self, why: str) -> None:
-        """Something else ends the agent: the launcher sees the end of the connection, and of no task."""
+        """End the agent early: the launcher gets the reason, and no events of tasks after that."""
         if not self._cut_short:
             self._cut_short, self._stays = True, False
             self._connection.refuse(why)
@@ -302,11 +302,11 @@ class Agent:
         self._send(events.TaskSignalled("", events.now(), task.id, task.attempt, number, count))
 
     def _end_strays(self) -> None:
-        """Kill what belongs to no task: it left its session and removed its process tag."""
+        """Kill processes of no task: they left their sessions and removed their process tags."""
         self._ports.release_all()
         processes.kill_descendants(ABANDONED[-1][1], self._reap)
 
-    # ------------------------------------------------------------------ signals of the user's
+    # ------------------------------------------------------------------ single signals
 
     def _signal(self, command: events.SignalTask) -> None:
         """Send one signal; the stop sequence does not count it."""

@@ -27,8 +27,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
-from launcher.agent.host import host_facts
-from launcher.agent.ports import PortKeeper, in_both_worlds
+from launcher.agent.host import NVIDIA_SMI, host_facts
+from launcher.agent.ports import PortKeeper, dual_stack_socket
 from launcher.agent.spawn import entered
 from launcher.task_id import TaskId
 
@@ -56,13 +56,13 @@ found = {{"version": ".".join(map(str, sys.version_info[:3])), "path": sys.execu
 found.update(tensorflow=version(*{_TENSORFLOWS!r}), keras=version("keras"), tf_keras=version("tf-keras"))
 print("\\n{_MARK}" + json.dumps(found))
 """
-_NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
 #: Connections at a time.
 _AT_ONCE = 16
-#: Bytes of the longest token.
+#: Most bytes of a token.
 _LINE = 256
-#: Bytes of a file that shows whether a disk is full.
+#: Bytes of the file that is written to see whether a disk is full.
 _WRITTEN = 64 * 1024
+#: Results of connections that fail, and their exceptions; the first match counts.
 _RESULTS: Dict[str, Tuple[Type[Exception], ...]] = {
     "unknown name": (socket.gaierror, UnicodeError),
     "timed out": (socket.timeout, TimeoutError),
@@ -175,7 +175,7 @@ def _folder(path: str) -> Json:
 
 def _gpus(seconds: float, env: Mapping[str, str]) -> Json:
     """The GPUs that ``nvidia-smi`` lists, or why it lists none."""
-    state, output = _run(_NVIDIA_SMI, seconds, {**env, "LC_ALL": "C"})
+    state, output = _run((*NVIDIA_SMI, "--query-gpu=index,uuid,name"), seconds, {**env, "LC_ALL": "C"})
     lines = output.splitlines() if state == "ok" else ()
     rows = [[cell.strip() for cell in line.split(",")] for line in lines]
     found = [dict(zip(("index", "uuid", "name"), row)) for row in rows if len(row) >= 3 and row[0].isdigit()]
@@ -217,7 +217,7 @@ def _listen(request: Json) -> Json:
             server.bind((address, port))
             server.listen(128)
 
-        server = in_both_worlds(listen)
+        server = dual_stack_socket(listen)
     except OSError as error:
         keeper.release_all()
         return {"port": 0, "why": error.strerror or str(error)}

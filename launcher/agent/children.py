@@ -28,6 +28,7 @@ _READ = 64 * 1024
 _CLOSING = 5.0
 #: Exit status of a command that took too long, and of a missing one, as shells and ``timeout`` have it.
 LATE, NOT_FOUND = 124, 127
+#: Seconds between two looks whether a command line has ended.
 _LOOK = 0.05
 
 

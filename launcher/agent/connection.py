@@ -20,10 +20,12 @@ from launcher.agent.processes import nothing_on
 from launcher.errors import ProtocolError
 from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
 
-#: Seconds for a new connection after one closed that was alive, at least; and what counts as alive: the
-#: launcher pings every 2 s. A connection that was silent before it closed was given up by the network, not
-#: by the launcher.
-CLOSED_GRACE = 1.0
+#: Seconds that the agent waits for a new connection after a live one has closed, at least.
+CLOSED_GRACE = 1.5
+#: Seconds that the agent may be late; later, this machine did not run, nor did a program that connects.
+_LATE = 0.5
+#: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
+#: silent connection comes from the network, not from the launcher.
 ALIVE = 4.5
 _READ = 128 * 1024
 #: Connections that the kernel may keep until the agent accepts them.
@@ -40,7 +42,7 @@ class Connection:
         listener: see `listen`; ``None``: our stdin and stdout are the connection, which does not come back.
         token: what each connection to the listener must show first.
         lease: seconds that the tasks outlive a silent launcher.
-        first: seconds for the first connection.
+        first: seconds to wait for the first connection.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Connection:
         #: The launcher is gone: messages are dropped.
         self.broken = False
         self._reading = self._writing = -1
+        #: The connection takes no more bytes for the moment.
         self._full = False
         self._received_at = time.monotonic()
         #: When to give up without a connection.
@@ -125,11 +128,13 @@ class Connection:
         due = self.next_due()
         if due is None or due > now:
             return
-        if now >= self.until:
+        if now < self.until:
+            self._flush()
+        elif self._reading < 0 and self._until + _LATE <= now < self._received_at + self._lease:
+            self._until = now + CLOSED_GRACE
+        else:
             self._give_up()
             self.gone()
-        else:
-            self._flush()
 
     # ------------------------------------------------------------------ the connection
 

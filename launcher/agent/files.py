@@ -3,7 +3,7 @@
 ::
 
     ~/.cache/tf-launcher/        (or below $XDG_CACHE_HOME)
-      work/JOB/NAME              a tree of a run, which its tasks run in
+      work/JOB/NAME              a tree of a run; its tasks run there
       work/JOB/.tf-launcher-output/TASK     what a task makes (``--output-dirs``)
       trees/KEY/                 the tree of an earlier run from the same folder, or one that is arriving
       locks/                     a lock for each tree of an earlier run and each place that stays
@@ -47,7 +47,7 @@ from launcher.task_id import TASK_MARK
 
 #: Bytes of the trees of earlier runs, at most.
 _MOST_KEPT = 2 * 1024**3
-#: Seconds after its last use for which the folder of a run stays.
+#: Seconds for which the folder of a run that did not end stays after its last use.
 _UNUSED = 3600.0
 
 
@@ -221,7 +221,7 @@ def receive(pipe: _Pipe, arguments: Any) -> List[str]:
     Args:
         pipe: for each tree the launcher sends its list, we answer with the entries we need, and get them.
         arguments: ``{"job": JOB, "trees": [{"name": NAME, "remote": PLACE or None, "key": KEY}],
-            "outputs": [NAME], "mode": 448}``.
+            "outputs": [NAME], "mode": MODE}``; the mode is that of the folders for results.
 
     Returns:
         The paths of the trees, and the folder with the folders for results.

@@ -10,7 +10,7 @@
 ``user``        numeric user id
 ==============  =================================================================
 
-All of it is read from the kernel at once. ``nvidia-smi`` may take seconds: its answer comes as ``HostGpus``.
+The kernel gives these facts without a delay. ``nvidia-smi`` may take seconds; ``HostGpus`` has its answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import time
 from contextlib import suppress
 from typing import Any, Dict, List, Optional, Tuple
 
-_NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader")
+#: A command that prints a line for each GPU; needs ``--query-gpu=``.
+NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader")
 #: Seconds ``nvidia-smi`` may take: it loads the driver if nothing else has.
 GPU_SECONDS = 15.0
 
@@ -68,12 +69,12 @@ def _addresses() -> List[str]:
 
 def has_nvidia_smi() -> bool:
     """Whether ``nvidia-smi`` is in our ``PATH``."""
-    return any(os.access(os.path.join(folder, _NVIDIA_SMI[0]), os.X_OK) for folder in os.get_exec_path())
+    return any(os.access(os.path.join(folder, NVIDIA_SMI[0]), os.X_OK) for folder in os.get_exec_path())
 
 
 def ask_for_gpus() -> None:
     """In a child: become ``nvidia-smi``."""
-    os.execvp(_NVIDIA_SMI[0], _NVIDIA_SMI)
+    os.execvp(NVIDIA_SMI[0], (*NVIDIA_SMI, "--query-gpu=index,name,memory.total"))
 
 
 def read_gpus(answer: bytes) -> Tuple[str, ...]:

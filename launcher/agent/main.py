@@ -58,9 +58,11 @@ def start(arguments: Mapping[str, Any]) -> int:
         if error.errno != errno.EADDRINUSE:
             raise
         return connect(arguments)
-    if os.fork():
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, children leave no exit status
+    watchdog = os.fork()
+    if watchdog:
         listener.close()
-        return connect(arguments)
+        return connect(arguments, watchdog)
     try:
         os.setsid()
         processes.nothing_on(0, 1, 2)
@@ -134,11 +136,12 @@ def _remove_files(arguments: Mapping[str, Any]) -> None:
         return
 
 
-def connect(arguments: Mapping[str, Any]) -> int:
+def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     """Pump bytes between our stdin and stdout and the agent; ends when either side does.
 
     Args:
         arguments: ``token``, ``agent``.
+        watchdog: the agent's, if it is a child of this process; 0: it is not.
     """
     number = int(arguments["agent"])
     agent = connect_to(str(arguments["token"]), _ACCEPTING)
@@ -146,20 +149,19 @@ def connect(arguments: Mapping[str, Any]) -> int:
         sweep.sweep(number, _KILLING)
         _refuse("its agent ended while the connection was down")
         return 1
-    closed = threading.Event()
-    down = threading.Thread(target=_pump_down, args=(agent, number, closed), daemon=True)
+    down = threading.Thread(target=_pump_down, args=(agent, number, watchdog), daemon=True)
     down.start()
     try:
         while data := os.read(0, _READ):
             agent.sendall(data)
-    except OSError:
-        closed.wait(_ACCEPTING)
-    if closed.is_set():  # by the agent: `_pump_down` ends what it left
-        down.join(2 * _ACCEPTING)
+        agent.shutdown(socket.SHUT_WR)
+    except OSError:  # the agent has ended
+        pass
+    down.join(2 * _ACCEPTING)  # it ends what the agent leaves
     os._exit(0)
 
 
-def _pump_down(agent: socket.socket, number: int, closed: threading.Event) -> None:
+def _pump_down(agent: socket.socket, number: int, watchdog: int) -> None:
     """Pass on what the agent sends; when it ended without a word, report that, and end what it left."""
     try:
         try:
@@ -167,18 +169,35 @@ def _pump_down(agent: socket.socket, number: int, closed: threading.Event) -> No
                 _write(1, data)
         except ConnectionResetError:
             pass
-        closed.set()
-        until, pause = time.monotonic() + _ACCEPTING, _LOOK
-        while sweep.is_looked_after(number):
-            if time.monotonic() > until:  # it lives: a newer connection replaced this one
-                os._exit(0)
-            time.sleep(pause)
-            pause *= 2
+        status = _await_end(number, watchdog)
+        if not status:  # nothing is left; or a newer connection replaced this one
+            os._exit(0)
         sweep.sweep(number, _KILLING)
         _refuse("the agent ended: it was killed")
     except OSError:
         pass
     os._exit(0)
+
+
+def _await_end(number: int, watchdog: int) -> Optional[int]:
+    """Wait for the end of agent and watchdog.
+
+    Returns:
+        0: the watchdog has reported that no process of the agent is left; ``None``: they run on.
+    """
+    until, pause = time.monotonic() + _ACCEPTING, _LOOK
+    while time.monotonic() < until:
+        if watchdog:
+            pid, status = os.waitpid(watchdog, os.WNOHANG)
+            if pid and status == 0:
+                return 0
+            if pid:  # it was killed: the agent may be ending its tasks
+                watchdog = 0
+        if not watchdog and not sweep.is_looked_after(number):
+            return 1
+        time.sleep(pause)
+        pause *= 2
+    return None
 
 
 def _refuse(why: str) -> None:

@@ -1,4 +1,4 @@
-"""Output of tasks: read as it comes, and left in their pipes while the launcher takes nothing."""
+"""Output of tasks: read when it comes, and left in the tasks' pipes while the launcher takes nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from launcher.agent.stopping import Task
 from launcher.events import TaskOutput
 from launcher.protocol import WINDOW
 
-#: Seconds that output may stay open after the last process of a task ended: a process of another task holds
-#: it.
+#: Seconds that an output may stay open after the last process of its task has ended: a process of another
+#: task may hold it.
 DRAIN = 1.0
+#: Bytes that wait to be sent; from there on output is read again.
 _LOW_WATER = WINDOW // 2
 _CHUNK = 64 * 1024
 #: Reads that empty a pipe (64 KiB) and see its end at once.
@@ -25,9 +26,9 @@ class Outputs:
     """The open outputs of all tasks.
 
     Args:
-        selector: wakes the agent when one can be read.
-        connection: where it goes.
-        closed: called with a task when its output has come to its end.
+        selector: wakes the agent when an output can be read.
+        connection: to the launcher.
+        closed: called with a task when its output has ended.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Outputs:
         self._closed = closed
         self._paused = False
         self._open: Dict[int, Task] = {}
+        #: When to close an output whose task has no process (monotonic).
         self._last: Dict[int, float] = {}
 
     def __contains__(self, fd: object) -> bool:

@@ -1,13 +1,12 @@
-"""Ports of tasks: holding them, and trying those of other hosts.
+"""Ports of tasks: holding them, and connecting to those of other hosts.
 
-They are held from before the ClusterSpec is made until they are released.
-A socket that is bound but does not listen keeps the kernel from handing its port to anyone. It is
-bound plainly, so the kernel picks a free one, and only then given SO_REUSEADDR: a server
-that sets it too (TensorFlow's gRPC does) can bind beside it, a plain ``bind`` of some other program
-is refused. Dual stack where there is IPv6, so the port is kept in both worlds.
+A port is held from before the ClusterSpec is made until it is released, by a socket that is bound and does
+not listen. The socket is bound without SO_REUSEADDR, so the kernel picks a free port, and gets SO_REUSEADDR
+after that: a server that sets it too (TensorFlow's gRPC does) can bind the same port, the ``bind`` of another
+program fails. Where there is IPv6 the socket holds the port for IPv6 and IPv4.
 
-Before any task starts a child of the agent connects to the ports of the other hosts (looking up a name may
-block). Nothing listens on held ports, so a refused connection is the good answer: the route is open.
+Before any task starts, a child of the agent connects to the ports of the other hosts (looking up a name may
+block). Nothing listens on held ports: a refused connection shows that the route is open.
 """
 
 from __future__ import annotations
@@ -15,9 +14,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import socket
 import threading
-from typing import Callable, Dict, Iterable, Mapping, Sequence
+import time
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from launcher.task_id import TaskId
 
@@ -40,7 +41,7 @@ class PortKeeper:
             OSError: no port is free.
         """
         if task not in self._held:
-            holder = in_both_worlds(lambda made, address: made.bind((address, 0)))
+            holder = dual_stack_socket(lambda sock, address: sock.bind((address, 0)))
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._held[task] = holder
         return int(self._held[task].getsockname()[1])
@@ -63,61 +64,63 @@ def explain_refusal(error: OSError) -> str:
     return f"{why} ({advice})" if advice else why
 
 
-def in_both_worlds(ready: Callable[[socket.socket, str], None]) -> socket.socket:
+def dual_stack_socket(bind: Callable[[socket.socket, str], None]) -> socket.socket:
     """A TCP socket for IPv6 and IPv4, or for IPv4 alone on a host without IPv6.
 
     Args:
-        ready: binds it to this address, which is all of the machine's.
+        bind: binds this socket to this address, which stands for all of the machine's.
 
     Raises:
         OSError: it can't be bound.
     """
     try:
-        return _made(socket.AF_INET6, "::", ready)
+        return _bound(socket.AF_INET6, "::", bind)
     except OSError:  # a kernel without IPv6; or it is switched off, and "::" can't be bound
-        return _made(socket.AF_INET, "0.0.0.0", ready)
+        return _bound(socket.AF_INET, "0.0.0.0", bind)
 
 
-def _made(family: int, address: str, ready: Callable[[socket.socket, str], None]) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+def _bound(family: int, address: str, bind: Callable[[socket.socket, str], None]) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        ready(made, address)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bind(sock, address)
     except OSError:
-        made.close()
+        sock.close()
         raise
-    return made
+    return sock
 
 
 # ---------------------------------------------------------------------- reaching tasks of other hosts
 
-#: Seconds for one connection, and for the child as a whole.
+#: Seconds for a connection, and for the child as a whole.
 CONNECT, SECONDS = 3.0, 6.0
-#: Addresses tried at the same time.
+#: Names that are looked up, and addresses that are tried, at the same time.
 _AT_ONCE = 256
 _OPEN = (0, errno.ECONNREFUSED)
 _REASONS = {
-    errno.EAGAIN: "no answer: a firewall may drop what is sent there",
+    errno.EINPROGRESS: "no answer: a firewall may drop what is sent there",
     errno.ENETUNREACH: "no route from this host",
     errno.EHOSTUNREACH: "no route from this host",
 }
+#: Results of `socket.getaddrinfo` for a host; empty: its name is unknown.
+_Resolved = Dict[str, List[Any]]
 
 
 def print_unreachable(addresses: Sequence[str]) -> None:
-    """In a child: print as JSON which addresses (``host:port``) can't be reached, and why."""
-    reasons: Dict[str, str] = {}
+    """In a child: print as JSON which addresses (``host:port``) can't be reached, and why.
 
-    def look(address: str) -> None:
-        reasons[address] = _why_unreachable(address)
-
+    A name may have several addresses: one that can be reached is enough, as for gRPC.
+    """
+    resolved = _resolve({_host(address) for address in addresses})
+    answer: Dict[str, str] = {}
     for start in range(0, len(addresses), _AT_ONCE):
-        threads = [threading.Thread(target=look, args=[it]) for it in addresses[start : start + _AT_ONCE]]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    answer = {address: reason for address, reason in reasons.items() if reason}
+        tried = _try(addresses[start : start + _AT_ONCE], resolved)
+        for address, codes in tried.items():
+            if not codes:
+                answer[address] = "its name is unknown here"
+            elif not any(code in _OPEN for code in codes):
+                answer[address] = _REASONS.get(codes[-1]) or os.strerror(codes[-1])
     os.write(1, json.dumps(answer).encode("ascii"))
 
 
@@ -130,24 +133,66 @@ def read_unreachable(answer: bytes, addresses: Sequence[str]) -> Mapping[str, st
     return {str(address): str(why) for address, why in found.items()}
 
 
-def _why_unreachable(address: str) -> str:
-    """Why ``host:port`` (IPv6 in brackets) can't be reached; empty: it can.
+def _host(address: str) -> str:
+    """The host of ``host:port``; an IPv6 address is in brackets."""
+    return address.rpartition(":")[0].strip("[]")
 
-    A name may have several addresses: one that can be reached is enough, as for gRPC.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError):
-        return "its name is unknown here"
-    code = errno.EADDRNOTAVAIL
-    for family, kind, _, _, where in found:
+
+def _resolve(hosts: Iterable[str]) -> _Resolved:
+    """Look up hosts: names in threads, as that may block; numbers at once."""
+    found: _Resolved = {}
+
+    def look_up(host: str, flags: int = 0) -> None:
         try:
-            with socket.socket(family, kind) as connecting:
-                connecting.settimeout(CONNECT / len(found))
-                code = connecting.connect_ex(where)
-        except OSError as error:  # no IPv6 here
-            code = error.errno or errno.EAFNOSUPPORT
-        if code in _OPEN:
-            return ""
-    return _REASONS.get(code) or os.strerror(code)
+            found[host] = socket.getaddrinfo(host, None, 0, socket.SOCK_STREAM, 0, flags)
+        except (socket.gaierror, UnicodeError):
+            if not flags:
+                found[host] = []
+
+    for host in hosts:
+        look_up(host, socket.AI_NUMERICHOST)
+    names = [host for host in hosts if host not in found]
+    for start in range(0, len(names), _AT_ONCE):
+        threads = [threading.Thread(target=look_up, args=[name]) for name in names[start : start + _AT_ONCE]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return found
+
+
+def _try(addresses: Iterable[str], resolved: _Resolved) -> Dict[str, List[int]]:
+    """Connect to all addresses at once.
+
+    Returns:
+        For each, the error numbers of its connections; EINPROGRESS: no answer within `CONNECT`.
+    """
+    codes: Dict[str, List[int]] = {}
+    connecting: Dict[int, Tuple[str, socket.socket]] = {}
+    poll = select.poll()
+    for address in addresses:
+        codes[address] = []
+        for family, kind, _, _, where in resolved[_host(address)]:
+            try:
+                made = socket.socket(family, kind)
+                made.setblocking(False)
+                code = made.connect_ex((where[0], int(address.rpartition(":")[2]), *where[2:]))
+            except OSError as error:  # no IPv6 here
+                codes[address].append(error.errno or errno.EAFNOSUPPORT)
+                continue
+            if code == errno.EINPROGRESS:
+                connecting[made.fileno()] = address, made
+                poll.register(made, select.POLLOUT)
+            else:
+                codes[address].append(code)
+                made.close()
+    until = time.monotonic() + CONNECT
+    while connecting:
+        ready = poll.poll(max(0.0, until - time.monotonic()) * 1000)
+        for fd in [fd for fd, _ in ready] or list(connecting):
+            address, made = connecting.pop(fd)
+            code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if ready else errno.EINPROGRESS
+            codes[address].append(code)
+            poll.unregister(fd)
+            made.close()
+    return codes

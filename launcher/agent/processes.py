@@ -19,6 +19,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, No
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
+#: Bytes of a read of a small file.
+_SMALL = 8192
 #: Seconds between two looks at killed processes, and how many looks in a row must find only dead ones.
 _LOOK = 0.002
 _QUIET_LOOKS = 100
@@ -90,8 +92,15 @@ def _of_process(read: Callable[[str], Any], path: str) -> Any:
 
 
 def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+    """The content of a small file, by fewer system calls than `open` makes."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while piece := os.read(fd, _SMALL):
+            content += piece
+        return content
+    finally:
+        os.close(fd)
 
 
 class Process(NamedTuple):
@@ -138,13 +147,14 @@ def children_of(pid: int) -> List[int]:
     return [int(child) for child in b" ".join(listed).split()]
 
 
+def all_pids() -> List[int]:
+    """The pids that ``/proc`` shows."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
 def all_processes() -> Iterator[Process]:
     """Every process that ``/proc`` shows."""
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            process = look_at(int(name))
-            if process is not None:
-                yield process
+    return filter(None, map(look_at, all_pids()))
 
 
 def descendants_of(pid: int) -> List[Process]:
@@ -334,9 +344,9 @@ def nothing_on(*fds: int) -> None:
 
 
 def close_inherited() -> None:
-    """Close inherited descriptors, but not the zip that modules are imported from."""
+    """Close inherited descriptors."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and f"/proc/self/fd/{name}" not in sys.path:
+        if int(name) > 2:
             try:
                 os.close(int(name))
             except OSError:  # the descriptor that listed the folder

@@ -1,4 +1,4 @@
-"""Starting a task: its program along its own PATH, its environment, its session, a pipe for its output."""
+"""Starts tasks: finds the program along the task's PATH; a task gets a session and a pipe for its output."""
 
 import errno
 import os

@@ -1,9 +1,9 @@
-"""One task as the agent sees it, its processes, and how tasks are stopped: all together, step by step.
+"""The state of a task in the agent, its processes, and how tasks are stopped: all together, step by step.
 
-A child subreaper inherits every orphan below it, so all that a task ever started is a descendant of its main
-process or of the agent. An orphan is recognized by its tag (`launcher.agent.processes`), which it can't lose
-by accident, else by its session. One without either belongs to no task, unless there is only one task: it
-ends when the agent closes.
+The agent is a child subreaper and inherits every orphan below it, so all that a task ever started is a
+descendant of its main process or of the agent. The task of an orphan is found by its tag
+(`launcher.agent.processes`), which it can't lose by accident, else by its session. An orphan without either
+belongs to the only task; where there are several, it belongs to none, and ends when the agent closes.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Stopping:
         return bool(self._tasks)
 
     def begin(self, task: Task, steps: StopSteps, now: float) -> None:
-        """Stop ``task`` by this steps, from its first step, in place of any other."""
+        """Stop ``task`` by these steps, from the first one, in place of any other sequence."""
         task.stop = StopSequence(steps, now)
         self._tasks[task.id] = task
         self._next = now

@@ -58,10 +58,13 @@ def sweep_lost(seconds: float) -> List[int]:
 def tagged() -> Dict[int, List[Process]]:
     """The processes of this machine that carry a tag, by the number of their agent."""
     found: Dict[int, List[Process]] = {}
-    for process in processes.all_processes():
-        agent = agent_of(tag_of(process.pid))
-        if agent is not None and not process.ended:
-            found.setdefault(agent, []).append(process)
+    for pid in processes.all_pids():
+        agent = agent_of(tag_of(pid))
+        if agent is not None:
+            process = processes.look_at(pid)
+            same = agent_of(tag_of(pid)) == agent  # else another process may have got the pid
+            if same and process is not None and not process.ended:
+                found.setdefault(agent, []).append(process)
     return found
 
 

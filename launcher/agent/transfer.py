@@ -190,7 +190,8 @@ def send_entries(
     """Send entries, each with the path it is read from. Files that changed meanwhile are sent once more.
 
     Args:
-        stream, entries: what goes where.
+        stream: to the other end.
+        entries: each with the path of its file here.
         problem: called with the path and the reason where a file could not be sent as it is.
     """
     changed: List[Tuple[str, FileEntry]] = []

@@ -1,9 +1,9 @@
 """The watchdog: the agent's parent, which outlives the agent and kills the processes that it leaves.
 
-It adopts what an agent leaves that was killed, and kills it. It kills an agent that is late: stopped or
-stuck, so that it does not end its tasks itself. An agent with a pipe is late some time after the other end
-of the pipe, or the process that started it, is gone. An agent with sockets renews a deadline in memory that
-both share. While all is well the watchdog does nothing.
+When the agent was killed, the watchdog adopts the processes that the agent leaves, and kills them. It also
+kills an agent that is late: one that is stopped or stuck does not end its tasks. An agent with a pipe is late
+some time after the other end of the pipe, or the process that started the agent, is gone. An agent with
+sockets renews a deadline in memory that both share. While all is well, the watchdog does nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Callable, Dict, Mapping, NoReturn, Optional
 
 from launcher.agent import processes
 
-#: Seconds after which it gives up on processes that can't be killed.
+#: Seconds after which the watchdog gives up on processes that can't be killed.
 KILLING = 5.0
 #: Seconds an agent has to end everything, and itself, once its launcher is gone: its tasks get one of them.
 ALONE = 1.5
@@ -41,11 +41,11 @@ class Deadline:
         self.renew(time.monotonic() + 10.0)
 
     def renew(self, until: float) -> None:
-        """By the agent."""
+        """Set the time (monotonic); called by the agent."""
         _MOMENT.pack_into(self._memory, 0, until)
 
     def is_over(self, now: float) -> bool:
-        """By the watchdog: whether the agent is late, in two looks."""
+        """Whether the agent is late, in two looks (monotonic); called by the watchdog."""
         until: float = _MOMENT.unpack_from(self._memory, 0)[0]
         if now < until + _LATE:
             return False

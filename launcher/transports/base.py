@@ -1,7 +1,8 @@
-"""Interfaces of a transport: links to agents, and remote commands."""
+"""Interfaces of a transport: links to agents, and remote commands; and two helpers for all of them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -17,7 +18,7 @@ _FIRST_NOTICE = 2.0
 
 
 class Link(Protocol):
-    """Messages to and from the agent of one host. Nothing here blocks, but `wait` and `kill`."""
+    """Messages to and from the agent of one host. Only `wait` and `kill` block."""
 
     #: Whether its events are dated by this machine's clock.
     same_clock: bool
@@ -75,7 +76,7 @@ class Opener(Protocol):
 
 
 class RemoteCommand(Protocol):
-    """A program of ours that runs on a host, with a byte pipe each way. Nothing here blocks, but `wait`."""
+    """A program of ours that runs on a host, with a byte pipe each way. Only `wait` blocks."""
 
     def fileno(self) -> int:
         """For select: readable when `recv` has something, or `send` takes more than it did."""
@@ -129,6 +130,12 @@ class Connections(Hosts, Protocol):
         Raises:
             TransportError: the host can't be reached.
         """
+
+
+def with_tilde(path: str) -> str:
+    """A path of this machine, with ``~`` for the user's home: ``~/results``."""
+    home = os.path.expanduser("~").rstrip("/")
+    return "~" + path[len(home) :] if home and f"{path}/".startswith(f"{home}/") else path
 
 
 def for_each(

@@ -5,7 +5,7 @@ through the pipe, in this order:
 
     ``python:``, the path of the Python, and a newline
     frame: `FIRST_CODE`
-    frame: the sources of our modules, in one zip
+    frame: our modules, see `packed`
     frame: JSON, ``[entry, arguments]``
     what the program reads
 
@@ -16,17 +16,14 @@ shell printed; what follows the mark is what the program writes. Everything can 
 from __future__ import annotations
 
 import functools
-import io
 import json
 import marshal
 import os
-import struct
 import sys
-import zipfile
 import zlib
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
-from importlib.util import MAGIC_NUMBER, source_hash
+from importlib.util import MAGIC_NUMBER
 
 from launcher.errors import TransportError
 
@@ -48,10 +45,8 @@ AGENT_MODULES = (
     "launcher.scheduler.cluster_spec",
     "launcher.agent",
 )
-#: The zip's bytes depend on the sources alone.
-_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
-#: Flags of a ``.pyc`` file (PEP 552): it has the hash of its source, which nothing checks.
-_UNCHECKED_HASH = 1
+#: A format of `marshal` that every Python 3 reads.
+_MARSHAL = 2
 
 #: Runs `FIRST_CODE`. Any Python since 2.6 understands it, so that one which is too old can report it. It
 #: contains no quote, no ``$`` and no ``!``, as it stands within two pairs of quotes. The options have the
@@ -77,15 +72,38 @@ COMMAND = (
     "'"
 )
 
-#: What `_LOADER` runs; Python 2.6 can read it up to the end of the first ``if``. The zip goes into memory
-#: that has a path. The alarm ends a program whose launcher was killed while the network was down.
-FIRST_CODE = b"""\
+#: Imports modules from what `packed` returns. Python 2.6 can read it.
+IMPORTER = """\
+import importlib.util, marshal, zlib
+from importlib.machinery import ModuleSpec
+class Importer:
+    def __init__(self, packed):
+        magic, self.modules = marshal.loads(packed)
+        self.is_compiled = magic == importlib.util.MAGIC_NUMBER
+    def find_spec(self, name, path=None, target=None):
+        if name in self.modules:
+            return ModuleSpec(name, self, is_package=self.modules[name][0])
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(self.get_code(module.__name__), module.__dict__)
+    def get_code(self, name):
+        if self.is_compiled:
+            return marshal.loads(zlib.decompress(self.modules[name][2]))
+        return compile(self.get_source(name), name + ".py", "exec", dont_inherit=True)
+    def get_source(self, name):
+        return zlib.decompress(self.modules[name][1]).decode("utf-8")
+"""
+
+#: What `_LOADER` runs; Python 2.6 can read it up to the end of the first ``if``. The alarm ends a program
+#: whose launcher was killed while the network was down.
+FIRST_CODE = f"""\
 def report(state):
     os.write(1, ("\\n<tf-launcher program: " + state + ">\\n").encode("ascii"))
 if sys.version_info < (3, 8):
     report("too old " + ".".join(map(str, sys.version_info[:3])))
     sys.exit(1)
-import gc, json, signal, zlib
+import gc, json, signal
 gc.disable()
 signal.alarm(600)
 def frame(size=8):
@@ -96,15 +114,8 @@ def frame(size=8):
             sys.exit(1)
         data += piece
     return data
-zipped = zlib.decompress(frame(int(frame())))
-if hasattr(os, "memfd_create"):
-    fd = os.memfd_create("tf-launcher")
-else:
-    import tempfile
-    fd = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR)
-while zipped:
-    zipped = zipped[os.write(fd, zipped):]
-sys.path.insert(0, "/proc/self/fd/%d" % fd)
+{IMPORTER}
+sys.meta_path.insert(0, Importer(frame(int(frame()))))
 entry, arguments = json.loads(frame(int(frame())))
 module, _, function = entry.partition(":")
 __import__(module)
@@ -112,7 +123,7 @@ gc.enable()
 signal.alarm(0)
 report("ready")
 sys.exit(getattr(sys.modules[module], function)(arguments))
-"""
+""".encode()
 
 
 def startup(python: str, entry: str, arguments: object, modules: tuple[str, ...] = AGENT_MODULES) -> bytes:
@@ -135,7 +146,7 @@ def startup(python: str, entry: str, arguments: object, modules: tuple[str, ...]
 
 def program(entry: str, arguments: object, modules: tuple[str, ...] = AGENT_MODULES) -> bytes:
     """The same without the line that names the Python: for a process that runs `_LOADER` already."""
-    frames = (FIRST_CODE, zipped(modules), json.dumps([entry, arguments]).encode("ascii"))
+    frames = (FIRST_CODE, packed(modules), json.dumps([entry, arguments]).encode("ascii"))
     return b"".join(b"%08d%s" % (len(frame), frame) for frame in frames)
 
 
@@ -145,12 +156,11 @@ def loader(python: str) -> list[str]:
 
 
 @functools.cache
-def zipped(modules: tuple[str, ...]) -> bytes:
-    """A zip of these modules and packages, compressed as a whole; the packages around them are empty.
+def packed(modules: tuple[str, ...]) -> bytes:
+    """These modules and packages, for `IMPORTER`; the packages around them are empty.
 
-    The top package of each is one that this process has imported.
-    Compiled code lies beside each source: `zipimport` takes it where the host's Python has the bytecode
-    format of this one, and compiles the source elsewhere.
+    The top package of each is one that this process has imported. For each there is its source, and compiled
+    code, which `IMPORTER` takes where the host's Python has the bytecode format of this one.
     """
     files: dict[str, str] = {}
     for module in modules:
@@ -160,28 +170,18 @@ def zipped(modules: tuple[str, ...]) -> bytes:
             files.setdefault(f"{name}/__init__.py", os.devnull)
             name = f"{name}/{parent}"
         files.update(_sources(os.path.join(folder, name), name))
-    buffer = io.BytesIO()
-    archive = zipfile.ZipFile(buffer, "w")
-    try:
-        for name in sorted(files):
-            with open(files[name], "rb") as file:
-                source = file.read()
-            archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), source)
-            archive.writestr(zipfile.ZipInfo(f"{name}c", _ZIP_TIME), _compiled(files[name], source))
-        archive.close()
-    finally:
-        archive.fp = None  # else closing it raises, where a signal has interrupted the writing
-    return zlib.compress(buffer.getvalue())
-
-
-def _compiled(path: str, source: bytes) -> bytes:
-    """The content of a ``.pyc`` that is used without a look at its source."""
-    code = SourceFileLoader("", path).get_code("")
-    return MAGIC_NUMBER + struct.pack("<I", _UNCHECKED_HASH) + source_hash(source) + marshal.dumps(code)
+    sent = {}
+    for name, path in files.items():
+        with open(path, "rb") as file:
+            source = file.read()
+        code = marshal.dumps(SourceFileLoader("", path).get_code(""))
+        module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        sent[module] = name.endswith("/__init__.py"), zlib.compress(source), zlib.compress(code)
+    return marshal.dumps((MAGIC_NUMBER, sent), _MARSHAL)
 
 
 def _sources(path: str, name: str) -> Iterator[tuple[str, str]]:
-    """Names in the zip and paths of the sources of a module or package."""
+    """Names, as files, and paths of the sources of a module or package."""
     if not os.path.isdir(path):
         yield f"{name}.py", f"{path}.py"
         return

@@ -44,13 +44,14 @@ SILENCE, FIRST_ANSWER = 5.0, 15.0
 _PAUSE = 0.2
 #: Seconds for the last acknowledgement to be sent; for an agent to end after `ReconnectingLink.close`.
 _LAST_ACK, _CLOSING = 1.0, 10.0
-#: Seconds in which a lost connection often comes back.
-_HOPE = 3.0
+#: Seconds without a connection after which the host will hardly answer soon.
+_LONG_LOST = 3.0
 #: Bytes of messages that wait for the reader, at most: an honest agent sends less.
 _MOST_WAITING = 2 * WINDOW
 #: How much longer than for its first connection an agent waits for the next one, which takes a login too.
-_GRACE = 3.0
+_GRACE = 5.0
 _READ = 128 * 1024
+#: Seconds between two looks where no event tells of a change; the longest wait of the thread.
 _LOOK, _LONGEST_WAIT = 0.05, 2.0
 _OF_COMMANDS = (CommandData, CommandCredit, CommandEnded)
 
@@ -225,20 +226,20 @@ class ReconnectingLink(threading.Thread):
         """See `Link.wait`."""
         until = time.monotonic() + seconds
         while not self.over.wait(max(0.0, min(2 * _LOOK, until - time.monotonic()))):
-            if self._is_hopeless() or time.monotonic() >= until:
+            if self._is_long_lost() or time.monotonic() >= until:
                 return None
         return self.reason
 
-    def _is_hopeless(self) -> bool:
-        """Whether there has been no connection for a while, so that the host will hardly answer soon."""
+    def _is_long_lost(self) -> bool:
+        """Whether there has been no connection for so long that the host will hardly answer soon."""
         lost_at = self._lost_at
-        return lost_at is not None and time.monotonic() >= lost_at + _HOPE
+        return lost_at is not None and time.monotonic() >= lost_at + _LONG_LOST
 
     def kill(self, seconds: float) -> str | None:
         """See `Link.kill`: all that the agent started, it and its watchdog carry its tag."""
         until = time.monotonic() + seconds
         self.hang_up()
-        if self._is_hopeless():
+        if self._is_long_lost():
             return None
         agent = {"agent": self._arguments["agent"]}
         with suppress(TransportError), closing(self._hosts.run(self._host, KILL, agent)) as program:

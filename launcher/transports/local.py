@@ -27,8 +27,6 @@ _PIPE_SIZE = 1024 * 1024
 _F_SETPIPE_SZ = 1031
 _READ = 128 * 1024
 _STDERR_LIMIT = 64 * 1024
-#: Seconds for a program to end after the end of its stdin; then it is killed.
-_CLOSING = 5.0
 
 
 class PipeLink:

@@ -105,7 +105,7 @@ def test_the_driver_must_prove_that_it_has_the_key(tmp_path: Path):
 
         thread = threading.Thread(target=pretend)
         thread.start()
-        with pytest.raises(ConnectError, match="has not the key of this job"):
+        with pytest.raises(ConnectError, match="does not have the key of this job"):
             Connector([f"unix:{tmp_path}/pretend"], "", KEY, HELLO).connect("member", timeout=0.0)
         thread.join(10)
 

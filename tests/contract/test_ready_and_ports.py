@@ -88,6 +88,14 @@ def test_a_server_that_reuses_addresses_serves_on_its_held_port(agent: Driver, e
     assert (exited.code, agent.output("worker/0")) == (0, b"served\n")
 
 
+def test_addresses_are_tried(agent: Driver):
+    """Held ports refuse connections: they can be reached. A name with an empty part has no address."""
+    port = agent.hold("worker/0")["worker/0"]
+    addresses = (f"127.0.0.1:{port}", f"localhost:{port}", "no..name:1")
+    agent.send(events.TryPeers(agent.host, addresses))
+    assert agent.wait(events.PeersTried).unreachable == {"no..name:1": "its name is unknown here"}
+
+
 def test_no_port_is_given_twice(open_agent: Callable[[], Driver]):
     tasks = [f"worker/{index}" for index in range(40)]
     ports = [port for _ in range(4) for port in open_agent().hold(*tasks).values()]

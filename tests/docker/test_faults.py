@@ -202,4 +202,4 @@ def test_a_program_that_is_not_mounted(docker: Engine, image: str, launch: Launc
     ended = launch("--docker", image, tmp_path / "program.py", cwd=tmp_path / "work", timeout=60)
     assert ended.code == 127
     assert f"program not found: '{tmp_path}/program.py'\n" in ended.err
-    assert "if it is missing in the container of worker-0: it sees only the folder that" in ended.err
+    assert "if it is missing in the container of worker-0: a container sees only the folder that" in ended.err

@@ -33,6 +33,22 @@ def test_a_launcher_that_is_killed(hosts: list[DockerHost], hostfile: str, launc
     print(f"over after {time.monotonic() - since:.1f} s")
 
 
+def test_a_launcher_that_is_killed_and_copied_files(
+    hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path
+):
+    def folders() -> list[str]:
+        return [path for host in hosts for path in host.host.files() if "/work/" in path]
+
+    (tmp_path / "code.sh").write_text("echo up; exec sleep 300\n")
+    options = ["--workers", "2", "--sync", ".", "--", "sh", "code.sh"]
+    started = launch.start(*docker_on(hostfile, *options), cwd=tmp_path)
+    started.until(lambda it: it.out.count("up") == 2, 40)
+    assert folders()
+    started.kill()
+    until(lambda: not any(host.left() for host in hosts), SOON, "all is over")
+    until(lambda: not folders(), SOON, "the folders of the run are removed")
+
+
 @pytest.mark.timeout(300)
 def test_a_launcher_that_is_killed_early(
     hosts: list[DockerHost], hostfile: str, launch: Launch, tmp_path: Path

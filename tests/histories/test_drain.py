@@ -76,7 +76,7 @@ def test_the_tasks_that_the_last_event_stops(roles: tuple[str, ...], history: st
         (
             DRAINING,
             "Ctrl-C; evaluator/0,ps/0 ends; closed",
-            ("Ctrl-C: the job is done; stopping 2 tasks, up to 10 s; once more kills them at once",),
+            ("Ctrl-C: the job is done; stopping 2 tasks, up to 10 s; Ctrl-C again kills them at once",),
         ),
         (
             DRAINING,

@@ -34,7 +34,7 @@ worker 2: up; Ctrl-C @ 5; Ctrl-C @ 5.5; Ctrl-C @ 6
 worker 1: up; SIGTERM @ 5.0; SIGTERM @ 5.001; SIGTERM @ 5.01
     -> 143 | TERM
 worker 2: up; SIGTERM; worker/0,worker/1 ends; closed
-    -> 143 | stopped, stopped | SIGTERM: stopping 2 tasks, up to 10 s; once more kills them at once |
+    -> 143 | stopped, stopped | SIGTERM: stopping 2 tasks, up to 10 s; SIGTERM again kills them at once |
        stopped by SIGTERM
 worker 1: up; SIGHUP; worker/0 ends; closed
     -> 129 | stopped | SIGHUP: stopping 1 task, up to 10 s; Ctrl-C kills them at once
@@ -72,7 +72,7 @@ worker 2, continue, timeout 5: up; worker/0 exits 0; worker/0 gets 15; worker/0 
        a process that worker/0 left behind did not end on SIGTERM: sent SIGABRT,
        so that Python shows its stacks; SIGKILL is next
 worker 2, continue, timeout 5: up; worker/0 exits 0; worker/0 left 1
-    -> 0 | - | worker/0 left 1 process behind: ended by us
+    -> 0 | - | worker/0 left 1 process behind, which launch ended
 worker 1, grace 0: up; Ctrl-C; worker/0 gets 9; worker/0 dies 9; worker/0 left 1
     -> 130 | KILL | Ctrl-C: stopping 1 task
 """
@@ -130,7 +130,7 @@ def test_the_time_limit_names_tasks_that_hung():
 )
 def test_peers_that_ended_before_the_failure(history: str, ended: str):
     """They may be the cause: a collective waits for all of its tasks, for a while."""
-    hint = f"worker/0, worker/2 had ended with 0, {ended} before: "
+    hint = f"worker/0, worker/2 had exited with code 0, {ended} earlier: "
     hint += "tasks that communicate collectively must end together"
     replay = Script(job("worker 3", "ps 1")).play(f"up; {history}")
     assert failure(replay).hint == (hint if ended else "")

@@ -279,7 +279,7 @@ def test_a_missing_hostfile_is_reported_with_the_rest(launch: Launch, tmp_path: 
     job.write_text("roles: {worker: 1}\ncomand: [true]\nhosts: lab.yaml\n")
     unknown, missing = _refused(launch, job).err.splitlines()
     assert unknown.startswith(f"launch: {job}:2: unknown key")
-    assert missing.startswith(f"launch: {job}:3: lab.yaml: no such hostfile")
+    assert missing.startswith(f"launch: {job}:3: {tmp_path}/lab.yaml: no such hostfile")
 
 
 def test_hosts_that_are_not_there(launch: Launch, tmp_path: Path):

@@ -318,18 +318,6 @@ def test_a_plain_launch_imports_nothing_heavy(launch: Launch):
 # ---------------------------------------------------------------------- many, and nested
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_five_hundred_tasks(launch: Launch):
-    """With the 1,024 files that most systems give a process."""
-    command = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", sys.executable, "-m", "launcher")
-    ended = launch.start("--workers", "500", "--", "true", command=command).wait(150)
-    assert ended.code == 0, ended.err
-    assert len(last_run(launch).states()) == 500
-    assert set(last_run(launch).states().values()) == {"succeeded"}
-    assert "500 tasks of worker: succeeded" in ended.out
-
-
 def test_more_tasks_than_the_soft_limit_has_files(launch: Launch):
     """Each has a port, a pipe and a log that are open: room for them is taken below the hard limit."""
     command = ("sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", sys.executable, "-m", "launcher")

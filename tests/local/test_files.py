@@ -32,6 +32,14 @@ def test_the_folder_of_a_run(launch: Launch):
     assert secret == {"worker-0.log", "worker-1.log"}
 
 
+@pytest.mark.parametrize("words", [["-qx", "SECRET=pass phrase"], ["-qxSECRET=pass phrase"]])
+def test_the_plan_has_no_value_of_an_x_option_in_one_word_with_q(launch: Launch, words: list[str]):
+    launch(*words, "--", "sh", "-c", "exit 0")
+    command = str(last_run(launch).plan["command"])
+    assert "SECRET=..." in command
+    assert "pass phrase" not in command
+
+
 def test_the_plan(launch: Launch):
     launch("--ps", "1", "--workers", "2", "--flags", "-x", "SECRET=pass phrase", "--", "sh", "-c", "exit 0")
     plan = last_run(launch).plan

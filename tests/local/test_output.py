@@ -118,7 +118,7 @@ def test_a_reader_that_closes_its_pipe_ends_the_job(launch: Launch, family: Fami
     assert ended.out in ("worker/0 | y\n", "worker/1 | y\n")
     assert ended.code == 141
     assert "the reader of the output has gone" in ended.err
-    assert "once more" not in ended.err, "a pipe breaks only once"
+    assert "again kills" not in ended.err, "a pipe breaks only once"
     assert "Traceback" not in ended.err
     family.gone(0.5)
     assert last_run(launch).report["exit_code"] == 141

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from launcher.errors import TransportError
+from launcher.errors import HostsError, TransportError
 from launcher.job import Host
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.hosts import SshHosts
@@ -158,6 +159,29 @@ def test_ctrl_c_ends_it_at_once(home: Home, hosts: list[LabHost], silent: int):
         fleet.connect()
     assert time.monotonic() - began < 25, "a silent one is waited for for 30 s"
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("ssh ")])
+
+
+def test_ctrl_c_while_paramiko_is_imported_ends_a_proxy_command(
+    home: Home, hosts: list[LabHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    home.config(f"Host node1\n  ProxyCommand echo $$ > {tmp_path}/pid; exec sleep 600\n")
+    imported, original = threading.Event(), SshHosts._paramiko
+
+    def import_slowly(fleet: SshHosts) -> object:
+        imported.wait(60)
+        return original(fleet)
+
+    monkeypatch.setattr(SshHosts, "_paramiko", import_slowly)
+    fleet = SshHosts([Host(hosts[0].name)], ONCE, print)
+    pid = tmp_path / "pid"
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(fleet.connect)
+        until(lambda: pid.exists() and bool(pid.read_text()))
+        fleet.close()
+        assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+        imported.set()
+        with pytest.raises(HostsError, match="node1: connecting was stopped"):
+            connecting.result(60)
 
 
 def test_reconnecting_fails_with_the_same_message(home: Home, hosts: list[LabHost]):

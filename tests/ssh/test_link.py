@@ -186,6 +186,21 @@ def test_an_agent_that_is_stopped_does_not_outlast_its_lease(opened: Callable[..
     here.agent.to_the_end(TIME_LIMIT)
 
 
+def test_a_host_that_was_suspended_while_its_connection_closed(here: Reach):
+    here.count(300)
+    here.agent.prints("worker/0", b"line 20\n")
+    keepers = here.keepers()
+    here.fleet.cut(reachable=False)
+    time.sleep(0.5)
+    for pid in keepers:
+        os.kill(pid, signal.SIGSTOP)
+    here.fleet.reachable = True
+    time.sleep(4)
+    for pid in keepers:
+        os.kill(pid, signal.SIGCONT)
+    here.counted(300)
+
+
 def test_exit_statuses_of_the_last_second_are_not_missed(here: Reach):
     """The task, the agent, everything is over while there is no connection."""
     here.agent.started("worker/0", ["sh", "-c", "sleep 0.2; echo done; exit 9"])
@@ -223,7 +238,7 @@ def test_an_agent_that_can_not_be_reached_can_not_be_killed(here: Reach):
     here.fleet.cut(reachable=False)
     here.link.hang_up()
     assert here.link.kill(1) is None
-    here.gone(within=60)  # six times as long as the first connection took
+    here.gone(within=60)  # five times as long as the first connection took
 
 
 def test_a_second_agent_of_the_same_name_is_not_started(here: Reach):

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.timeout(240)
 class Reach:
     """A host, a fleet that is connected to it, and an agent there."""
 
-    def __init__(self, host: LabHost, lease: float) -> None:
+    def __init__(self, host: LabHost, lease: float, python: str) -> None:
         self.host = host
         self.notices: list[str] = []
-        record = host.record()
+        record = host.record()._replace(python=python)
         self.fleet = SshHosts([record], SshSettings(connect_timeout=3.0), self.notices.append)
         self.fleet.connect()
         link = ReconnectingTransport(self.fleet, self.notices.append, lease).open(record)
@@ -70,8 +70,8 @@ def reach(hosts: list[LabHost], lab: Lab, monkeypatch: pytest.MonkeyPatch) -> It
         monkeypatch.setenv(name, value)
     made: list[Reach] = []
 
-    def reached(lease: float = 120.0) -> Reach:
-        made.append(Reach(hosts[0], lease))
+    def reached(lease: float = 120.0, python: str = "") -> Reach:
+        made.append(Reach(hosts[0], lease, python))
         return made[-1]
 
     yield reached
@@ -142,3 +142,16 @@ def test_what_a_killed_agent_and_watchdog_leave_is_ended_and_nothing_else(reach:
     finally:
         mine.kill()
         mine.communicate()
+
+
+def test_a_killed_agent_where_the_end_of_children_is_ignored(
+    reach: Callable[..., Reach], hosts: list[LabHost]
+):
+    """There `waitpid` has no status."""
+    hosts[0].program("ignoring", '#!/bin/sh\nexec env --ignore-signal=CHLD python3 "$@"\n')
+    here = reach(python="ignoring")
+    here.agent.started("worker/0", ["sleep", "600"])
+    here.kill("launch-watchdog", "launch-agent")
+    assert here.agent.to_the_end(TIME_LIMIT) == "the agent ended: it was killed"
+    assert here.notices == []
+    here.gone()

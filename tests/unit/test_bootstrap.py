@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
 import sys
-import zlib
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
 
+from launcher import text
 from launcher.errors import TransportError
 from launcher.transports import bootstrap
 
@@ -75,17 +76,25 @@ def test_the_path_of_a_python_is_one_line():
 
 
 @pytest.mark.parametrize(
-    ("magic", "suffix"),
-    [(MAGIC_NUMBER, ".pyc"), (b"old\n", ".py")],
+    ("magic", "file"),
+    [(MAGIC_NUMBER, text.__file__), (b"old\n", "launcher.text.py")],
     ids=["bytecode of this Python", "of another Python"],
 )
 def test_a_host_takes_compiled_code_that_fits_and_else_the_source(
-    magic: bytes, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    magic: bytes, file: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(bootstrap, "MAGIC_NUMBER", magic)
-    archive = tmp_path / "modules.zip"
-    archive.write_bytes(zlib.decompress(bootstrap.zipped.__wrapped__(("launcher.text",))))
-    program = "import sys; sys.path[:0] = sys.argv[1:]; import launcher.text as m; print(m.__file__)"
-    argv = [sys.executable, "-I", "-S", "-c", program, str(archive)]
-    result = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout.strip() == f"{archive}/launcher/text{suffix}"
+    packed = bootstrap.packed.__wrapped__(("launcher.text",))
+    program = (
+        f"import sys\n{bootstrap.IMPORTER}\n"
+        "sys.meta_path.insert(0, Importer(sys.stdin.buffer.read()))\n"
+        "import launcher.text as m; print(m.printable.__code__.co_filename)\n"
+        "import traceback\n"
+        "try: m.printable(None)\n"
+        "except AttributeError: traceback.print_exc()"
+    )
+    argv = [sys.executable, "-I", "-S", "-c", program]
+    result = subprocess.run(argv, input=packed, capture_output=True, timeout=60)
+    assert result.stdout.decode().strip() == file
+    assert f'File "{file}", line' in result.stderr.decode()
+    assert inspect.getsource(text.printable).splitlines()[2] in result.stderr.decode()

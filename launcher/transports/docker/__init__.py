@@ -46,7 +46,7 @@ class DockerTransport(Transport):
 
     def plan(self, request: Request) -> Planned:
         """See `Transport.plan`."""
-        from launcher.transports.docker.container import containers, of_image, own_hosts, renumbered
+        from launcher.transports.docker.container import containers, own_hosts, renumbered, without_pythons
 
         options: docker.DockerOptions = request.settings["docker"]
         job = request.job
@@ -76,7 +76,7 @@ class DockerTransport(Transport):
         if not request.named:
             return planned
         note = f"each host starts a container of {options.image}, at its own engine; its tasks run in it"
-        return planned._replace(shown=of_image, remarks=(note,))
+        return planned._replace(shown=without_pythons, remarks=(note,))
 
     def hosts(self, launch: Launch) -> AbstractContextManager[LaunchHosts]:
         """See `Transport.hosts`."""

@@ -97,7 +97,7 @@ def renumbered(host: Host) -> Host:
     return host._replace(gpus=host.gpus and tuple(map(str, range(len(host.gpus)))))
 
 
-def of_image(placement: Placement) -> Placement:
+def without_pythons(placement: Placement) -> Placement:
     """The placement without the Python of the hosts: their containers have their own."""
     tasks = (placed._replace(host=placed.host._replace(python=None, venv=None)) for placed in placement.tasks)
     return placement._replace(tasks=tuple(tasks))

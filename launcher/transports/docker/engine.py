@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from launcher.agent.children import LATE, NOT_FOUND
 from launcher.errors import TransportError
 from launcher.job import Host
 from launcher.text import printable
@@ -22,14 +23,12 @@ from launcher.transports.docker.container import JOB, KEPT, OWNER, is_dead, labe
 
 #: They run a command line on a host: with a time limit; with the streams of the remote command.
 _MAIN, _BECOME = "launcher.agent.children:execute", "launcher.agent.children:become"
-#: Seconds for one answer of an engine, for the removal of things, and for a pull.
+#: Seconds for one answer of an engine, for the removal of containers and networks, and for a pull.
 ANSWER, REMOVAL, PULL = 30.0, 50.0, 3600.0
 #: Seconds between two attempts to remove a network whose containers are just ending.
 _AGAIN = 0.1
 #: Seconds for a host to report that a command took too long, and bytes of a command's output.
 _REPORT, _OUTPUT = 10.0, 4 << 20
-#: Exit status of `Result` where the command took too long, or is not there; a shell uses the same.
-LATE, NOT_FOUND = 124, 127
 #: A variable of the launcher's environment. With it, a container that is disconnected from the job's network
 #: can be connected with its former address: engines allow this only in networks with a subnet of our choice.
 FIXED_ADDRESSES = "TF_LAUNCHER_FIXED_ADDRESSES"
@@ -84,7 +83,7 @@ def _late(seconds: float) -> Result:
     return Result(LATE, err=text)
 
 
-class Thing(NamedTuple):
+class EngineObject(NamedTuple):
     """A container or a network with labels of a launch."""
 
     kind: str
@@ -111,7 +110,7 @@ class Engine:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._notice, self._host, self._commands, self._environ = notice, host, commands, environ
-        #: Follows the names of things in lines for the user.
+        #: Follows the names of containers and networks in lines for the user.
         self._where = f" on {host.name}" if host else ""
 
     def docker(self, *arguments: str, seconds: float = ANSWER) -> Result:
@@ -249,7 +248,7 @@ class Engine:
 
     # ------------------------------------------------------------------ clean-up
 
-    def things(self, job: str | None = None, seconds: float = ANSWER) -> list[Thing]:
+    def objects(self, job: str | None = None, seconds: float = ANSWER) -> list[EngineObject]:
         """The containers and networks of launches at the engine, containers first.
 
         Args:
@@ -263,7 +262,7 @@ class Engine:
         fields = "\t".join(["{{.ID}}", "{{.Name%s}}", *(f'{{{{.Label "{label}"}}}}' for label in keys), "."])
         options = ["--no-trunc", "--filter", f"label={OWNER}"]
         options += ["--filter", f"label={JOB}={job}"] if job else []
-        found: list[Thing] = []
+        found: list[EngineObject] = []
         for kind, listing, plural in (("container", ["ps", "-a"], "s"), ("network", ["network", "ls"], "")):
             result = self.docker(*listing, *options, "--format", fields % plural, seconds=seconds)
             if result.code:
@@ -271,18 +270,18 @@ class Engine:
             for line in result.out.splitlines():
                 identity, name, *values = line.split("\t")
                 its_labels = {label: value for label, value in zip(keys, values, strict=False) if value}
-                found.append(Thing(kind, identity, name, its_labels))
+                found.append(EngineObject(kind, identity, name, its_labels))
         return found
 
-    def dead(self) -> list[Thing]:
+    def dead(self) -> list[EngineObject]:
         """Those of launches of this user, from this machine, that have ended; also those of ``--keep``.
 
         Raises:
             TransportError: the engine does not list them.
         """
-        return [thing for thing in self.things() if is_dead(thing.labels)]
+        return [item for item in self.objects() if is_dead(item.labels)]
 
-    def remove(self, found: Sequence[Thing], seconds: float = REMOVAL) -> dict[str, str]:
+    def remove(self, found: Sequence[EngineObject], seconds: float = REMOVAL) -> dict[str, str]:
         """Remove these, containers first.
 
         Returns:
@@ -290,23 +289,23 @@ class Engine:
         """
         until = time.monotonic() + seconds
         left = {}
-        for thing in sorted(found, key=lambda thing: thing.kind):
-            removal = ["rm", "--force", "--volumes"] if thing.kind == "container" else ["network", "rm"]
+        for item in sorted(found, key=lambda item: item.kind):
+            removal = ["rm", "--force", "--volumes"] if item.kind == "container" else ["network", "rm"]
             while True:
-                result = self.docker(*removal, thing.id, seconds=max(1.0, until - time.monotonic()))
+                result = self.docker(*removal, item.id, seconds=max(1.0, until - time.monotonic()))
                 if not _BUSY.search(result.fault) or time.monotonic() > until:
                     break
                 time.sleep(_AGAIN)
             if result.code and not _GONE.search(result.fault):
-                left[thing.id] = f"{thing.kind} {thing.name}: {result.fault}"
+                left[item.id] = f"{item.kind} {item.name}: {result.fault}"
         return left
 
     def sweep(self) -> None:
         """Remove what killed launches have left, but not what ``--keep`` left."""
-        found = [thing for thing in self.dead() if KEPT not in thing.labels]
+        found = [item for item in self.dead() if KEPT not in item.labels]
         if found:
             left = self.remove(found)
-            names = ", ".join(f"{thing.name}{self._where}" for thing in found)
+            names = ", ".join(f"{item.name}{self._where}" for item in found)
             removed = f"removed what a killed launch had left: {names}"
             self._notice("; ".join(left.values()) if left else removed)
 

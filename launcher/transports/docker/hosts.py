@@ -24,12 +24,12 @@ from launcher.transports.docker.container import (
     container_name,
     labels,
     network_name,
-    of_image,
     run_command,
     with_folders,
     with_output_mounts,
+    without_pythons,
 )
-from launcher.transports.docker.engine import Engine, Thing
+from launcher.transports.docker.engine import Engine, EngineObject
 from launcher.transports.docker.link import END, ContainerCommand, ContainerLink
 from launcher.transports.docker.options import DockerOptions
 from launcher.transports.link import CONNECT, KILL, START, ReconnectingLink, lease_there
@@ -75,7 +75,7 @@ def cleanup(
     """See `launcher.transports.machines.Transport.cleanup`."""
     engines = {host.name: Engine(notice, host, commands) for host in hosts} or {_HERE: Engine(notice)}
 
-    def clean(name: str) -> tuple[list[Thing], dict[str, str]]:
+    def clean(name: str) -> tuple[list[EngineObject], dict[str, str]]:
         found = engines[name].dead()
         return found, {} if dry_run else engines[name].remove(found)
 
@@ -83,9 +83,9 @@ def cleanup(
     for name, (found, left) in _for_all(engines, clean, notice, "its Docker engine").items():
         faults += [fault if name == _HERE else f"{name}: {fault}" for fault in left.values()]
         where = "" if name == _HERE else f" on {name}"
-        for thing in found:
-            if thing.id not in left:
-                yield f"{'would remove' if dry_run else 'removed'} {thing.kind} {thing.name}{where}"
+        for item in found:
+            if item.id not in left:
+                yield f"{'would remove' if dry_run else 'removed'} {item.kind} {item.name}{where}"
     if faults:
         raise HostsError(faults)
 
@@ -196,14 +196,14 @@ class DockerHosts:
         _for_all(self._links, lambda host: self._links[host].await_agent(), self._notice, _STEP)
 
     def _start_there(self, programs: Connections, placement: Placement) -> Placement:
-        """Returns the placement as the containers have it: ``~`` is the home on the host."""
-        settled = of_image(placement)
+        """Start a container on each host; the placement with folders as the containers have them."""
+        settled = without_pythons(placement)
 
         def start(host: str) -> dict[TaskId, Placed]:
             user, home = self._engines[host].login()
             container = self._containers[host]
             mounts = (
-                mount._replace(source=_at(home, mount.source), target=_at(home, mount.target))
+                mount._replace(source=_absolute(home, mount.source), target=_absolute(home, mount.target))
                 for mount in container.mounts
             )
             container = container._replace(mounts=tuple(mounts), user=container.user or user)
@@ -228,7 +228,7 @@ class DockerHosts:
         if folder is None:
             return placed
         role = placed.role._replace(workdir=None)
-        return placed._replace(role=role, host=placed.host._replace(workdir=_at(home, folder)))
+        return placed._replace(role=role, host=placed.host._replace(workdir=_absolute(home, folder)))
 
     def _run_command(self, container: Container, network: str) -> list[str]:
         python = bootstrap.loader(container.python)
@@ -250,11 +250,10 @@ class DockerHosts:
         if KEPT in self._labels:
             return
         engine = self._engines[_HERE]
-        removal = ["network", "rm", self._network]
-        if ended and self._network and engine.docker(*removal, seconds=_HURRY).code == 0:
+        if ended and self._network and not engine.docker("network", "rm", self._network, seconds=_HURRY).code:
             return
         try:
-            left = list(engine.remove(engine.things(self._launch.name, _HURRY), _HURRY).values())
+            left = list(engine.remove(engine.objects(self._launch.name, _HURRY), _HURRY).values())
         except TransportError as error:
             left = [str(error)]
         if left:
@@ -270,7 +269,7 @@ class DockerHosts:
         return ReconnectingLink(host.name, container, container.arguments, self._notice, grace=_RECONNECT)
 
 
-def _at(home: str, path: str) -> str:
+def _absolute(home: str, path: str) -> str:
     """A path on a host, in full: relative to the home of the login user."""
     return os.path.join(home, path[2:] if path == "~" or path.startswith("~/") else path)
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from launcher.agent.children import LATE
 from launcher.errors import TransportError
 from launcher.protocol import Refused, encode
 from launcher.text import byte_size, printable, signal_name
@@ -30,7 +31,7 @@ from launcher.transports import bootstrap
 from launcher.transports.base import RemoteCommand
 from launcher.transports.command import CommandPipe
 from launcher.transports.docker.container import Container
-from launcher.transports.docker.engine import LATE, Engine, Result, explain
+from launcher.transports.docker.engine import Engine, Result, explain
 from launcher.transports.local import PipeLink
 
 #: Seconds for a container to end by itself, and for the exit status of a command that has closed its output.

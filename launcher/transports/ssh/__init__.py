@@ -4,7 +4,8 @@
 
     options      ssh_config, hostfile and command line -> HostOptions
     keys         checks host keys, and logs in with the user's keys
-    connection   TCP, a gateway or a ProxyCommand -> an authenticated connection
+    sockets      TCP connections and ProxyCommands
+    connection   a socket or a gateway -> an authenticated connection
     program      a program of ours on a host: its input and output, its stderr, its exit status
     relay        ports on the hosts that are forwarded to a socket of this machine
     hosts        the connections to all hosts of a launch, made in parallel
@@ -18,7 +19,6 @@ code does not send in paramiko's own thread, which must receive while keys are r
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -103,20 +103,9 @@ def machines(launch: Launch, agents: bool = True) -> Machines:
 
 
 def _connections(hosts: Sequence[Host], settings: SshSettings, notice: Callable[[str], None]) -> Connecting:
-    """The connections of these hosts, not connected yet.
+    """The connections of these hosts, not connected yet."""
+    from launcher.transports.ssh.hosts import SshHosts
 
-    paramiko imports invoke for the commands of ``Match exec``, which takes a third of its import's time.
-    This function hides invoke, as ``ssh -G`` runs these commands.
-    """
-    modules: dict[str, Any] = sys.modules
-    hidden = not modules.keys() & {"invoke", "paramiko"}
-    if hidden:
-        modules["invoke"] = None
-    try:
-        from launcher.transports.ssh.hosts import SshHosts
-    finally:
-        if hidden:
-            del modules["invoke"]
     return SshHosts(hosts, settings, notice)
 
 

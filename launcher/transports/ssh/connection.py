@@ -1,31 +1,26 @@
-"""Makes authenticated connections: TCP, a gateway or a ProxyCommand; the handshake; the login."""
+"""Makes authenticated connections, through a socket or a gateway: the handshake, the login."""
 
 from __future__ import annotations
 
-import errno
 import functools
 import logging
-import os
-import signal
 import socket
 import struct
-import subprocess
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO, cast
+from typing import cast
 
 from paramiko import Channel, ChannelException, Message, SSHException, Transport
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import IncompatiblePeer
 
-from launcher.text import printable
 from launcher.transports.ssh import SshSettings
 from launcher.transports.ssh.keys import KnownHosts, load_key, log_in
 from launcher.transports.ssh.options import HostFailure, HostOptions, Place, reason_of
+from launcher.transports.ssh.sockets import ProxyCommand
 
 #: The key exchange that takes least CPU: a tenth of the next one, at both ends.
 _KEX = "curve25519-sha256@libssh.org"
@@ -36,17 +31,6 @@ _LOG = "launcher.ssh"
 logging.getLogger(_LOG).setLevel(logging.CRITICAL + 1)
 #: Seconds that a read of paramiko's thread blocks at least.
 _LOOK = 5.0
-_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-#: TCP keepalive: seconds of silence before the first probe, between two probes, number of lost probes.
-_KEEPALIVE = {
-    socket.TCP_KEEPIDLE: 15,
-    socket.TCP_KEEPINTVL: 5,
-    socket.TCP_KEEPCNT: 4,
-    # Milliseconds that sent data may stay unacknowledged.
-    socket.TCP_USER_TIMEOUT: 30_000,
-}
-#: Seconds for a ProxyCommand to end after a signal; bytes of its stderr that are read.
-_PROXY_END, _PROXY_STDERR = 1.0, 4096
 #: The reason code of a server that forbids forwarding (RFC 4254, 5.1).
 _PROHIBITED = 1
 #: Message numbers of RFC 4254: the confirmation of a channel, and messages on a channel.
@@ -91,54 +75,56 @@ class Connector:
 
     Args:
         settings: of the connections.
+        closed: `close` sets it.
     """
 
-    def __init__(self, settings: SshSettings) -> None:
+    def __init__(self, settings: SshSettings, closed: threading.Event) -> None:
         self._settings = settings
+        self._closed = closed
         self.known = KnownHosts()
         self._load_key = functools.cache(load_key)
         self._lock = threading.Lock()
         self._socks: weakref.WeakSet[ClosingSocket] = weakref.WeakSet()
-        #: `close` was called.
-        self.closed = threading.Event()
 
     def close(self) -> None:
         """End all connections, also attempts to connect, without waiting."""
-        self.closed.set()
+        self._closed.set()
         with self._lock:
             socks = list(self._socks)
         for sock in socks:
             sock.close()
 
-    def connect(self, options: HostOptions, gateway: Connection | None) -> Connection:
+    def connect(
+        self, options: HostOptions, way: Connection | ProxyCommand | socket.socket, seconds: float
+    ) -> Connection:
         """Connect to a host, check its key and log in.
 
         Args:
             options: of the host.
-            gateway: the connection to its gateway; ``None``: use TCP, or its ProxyCommand.
+            way: the connection to its gateway, its ProxyCommand, or a connected TCP socket.
+            seconds: the limit for each step.
 
         Raises:
             HostFailure: the connection can't be made.
         """
-        seconds = options.connect_timeout or self._settings.connect_timeout
         proxy = None
-        if gateway is not None:
-            sock = ClosingSocket(_gateway_channel(gateway, options.place, seconds))
-        elif options.proxy_command:
-            proxy = _Proxy(options.proxy_command)
+        if isinstance(way, Connection):
+            sock = ClosingSocket(_gateway_channel(way, options.place, seconds))
+        elif isinstance(way, ProxyCommand):
+            proxy = way
             sock = ClosingSocket(proxy.socket, proxy.close)
         else:
-            sock = ClosingSocket(_tcp_socket(options.place, options.address_family, seconds))
+            sock = ClosingSocket(way)
         try:
             with self._lock:
                 self._socks.add(sock)
-            if self.closed.is_set():
+            if self._closed.is_set():
                 sock.close()
             transport = self._handshake(options, sock, seconds)
             log_in(transport, options, self._load_key, seconds)
         except BaseException as error:
             sock.close()
-            if self.closed.is_set():
+            if self._closed.is_set():
                 raise HostFailure("connecting was stopped") from error
             if isinstance(error, HostFailure):
                 raise HostFailure(f"{error}{_route(options, proxy)}", error.may_pass) from error
@@ -183,7 +169,7 @@ class Connector:
         return transport
 
 
-def _route(options: HostOptions, proxy: _Proxy | None) -> str:
+def _route(options: HostOptions, proxy: ProxyCommand | None) -> str:
     """The gateway or ProxyCommand of a host, for messages; empty: there is none."""
     if options.gateways:
         return f"; it is reached through its gateway {options.gateways[-1]} (ProxyJump in ~/.ssh/config)"
@@ -309,46 +295,6 @@ class _Packets(Packetizer):
         return kind, message
 
 
-def _tcp_socket(place: Place, family: str, seconds: float) -> socket.socket:
-    """A connection to the first address of a host that accepts one.
-
-    Raises:
-        HostFailure: none does.
-    """
-    deadline = time.monotonic() + seconds
-    kind = _FAMILIES.get(family, socket.AF_UNSPEC)
-    try:
-        found = socket.getaddrinfo(place.address, place.port, kind, socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: the name is too long
-        passing = isinstance(error, OSError) and error.errno == socket.EAI_AGAIN
-        reason = "no name server answers" if passing else "no such name"
-        advice = "check the spelling, or give HostName in ~/.ssh/config"
-        raise HostFailure(f"{place.address!r} was not found ({reason}); {advice}", passing) from error
-    failure: OSError = TimeoutError()
-    for number, (kind, _, _, _, address) in enumerate(found):
-        sock = socket.socket(kind, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(max(0.001, (deadline - time.monotonic()) / (len(found) - number)))
-            sock.connect(address)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEPALIVE.items():
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
-            return sock
-        except OSError as error:
-            sock.close()
-            failure = error
-    if isinstance(failure, TimeoutError):
-        text = f"no answer from {place} within {seconds:g} s; is it up, is a firewall between?"
-    elif failure.errno == errno.ECONNREFUSED:
-        text = f"{place} refused the connection; does an ssh server run there, on this port?"
-    elif failure.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        text = f"no route to {place}; is it up and on a network that this machine reaches?"
-    else:
-        text = f"{place} can't be connected to: {reason_of(failure)}"
-    raise HostFailure(text, may_pass=True) from failure
-
-
 def _gateway_channel(gateway: Connection, place: Place, seconds: float) -> Channel:
     target = (place.address, place.port)
     try:
@@ -365,45 +311,3 @@ def _gateway_channel(gateway: Connection, place: Place, seconds: float) -> Chann
             "address as the gateway sees it?",
             True,
         ) from error
-
-
-class _Proxy:
-    """A running ``ProxyCommand``: a command line for a shell, as in OpenSSH.
-
-    Raises:
-        HostFailure: it can't be started.
-    """
-
-    def __init__(self, command: str) -> None:
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
-        self._lock = threading.Lock()
-        #: The last line of its stderr; set by `close`.
-        self.last_line = ""
-        self.socket, other = socket.socketpair()
-        with other:
-            try:
-                self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", command],
-                    stdin=other.fileno(),
-                    stdout=other.fileno(),
-                    stderr=self._stderr,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                self.socket.close()
-                raise HostFailure(f"its ProxyCommand {command!r} can't be started: {error}") from error
-
-    def close(self) -> None:
-        """End the command and the processes of its group."""
-        with self._lock:
-            if self._stderr.closed:
-                return
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                if self._process.poll() is None:
-                    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                        os.killpg(self._process.pid, number)
-                        self._process.wait(_PROXY_END)
-            self._stderr.seek(0)
-            lines = self._stderr.read(_PROXY_STDERR).decode("utf-8", "replace").strip().splitlines()
-            self.last_line = printable(lines[-1]) if lines else ""
-            self._stderr.close()

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import ConnectionLost, HostsError, TransportError
 from launcher.job import Host
 from launcher.transports import bootstrap
 from launcher.transports.base import for_each
 from launcher.transports.ssh import SshSettings
-from launcher.transports.ssh.connection import Connection, Connector
-from launcher.transports.ssh.options import Hop, HostFailure, host_options, parse_hop, unexpected
-from launcher.transports.ssh.program import SshProgram
-from launcher.transports.ssh.relay import Relay
+from launcher.transports.ssh.options import Hop, HostFailure, HostOptions, host_options, parse_hop, unexpected
+from launcher.transports.ssh.sockets import ProxyCommand, tcp_socket
+
+if TYPE_CHECKING:  # they import paramiko
+    from launcher.transports.ssh.connection import Connection, Connector
+    from launcher.transports.ssh.program import SshProgram
+    from launcher.transports.ssh.relay import Relay
 
 #: Seconds before the second attempt, the third, and each later one.
 _PAUSES = (0.3, 1.0, 2.0)
@@ -26,6 +34,23 @@ _LAST_WAIT = 2.0
 _NEW = 4.0
 #: The Python of our programs on a host for which the user names none.
 _PYTHON = "python3"
+
+#: Modules that paramiko imports, which takes half of the time of its import, and what it gets in their place:
+#: invoke is for the commands of ``Match exec``, which ``ssh -G`` runs, and the other for its version.
+_REPLACED: Mapping[str, Any] = {"invoke": None, "importlib.metadata": SimpleNamespace(version=lambda _: "")}
+
+
+@contextmanager
+def _quick_import() -> Iterator[None]:
+    """A context in which paramiko is imported without these modules."""
+    new = "paramiko" not in sys.modules
+    replaced = {name: module for name, module in _REPLACED.items() if new and name not in sys.modules}
+    sys.modules.update(replaced)
+    try:
+        yield
+    finally:
+        for name in replaced:
+            sys.modules.pop(name, None)
 
 
 class SshHosts(AbstractContextManager["SshHosts"]):
@@ -41,9 +66,12 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         self._hosts = {host.name: host for host in hosts}
         self._settings = settings
         self._notice = notice
-        self._connector = Connector(settings)
+        self._connector: Connector | None = None
+        self._closed = threading.Event()
         self._connections: dict[str, Connection] = {}
+        self._proxies: weakref.WeakSet[ProxyCommand] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self._importing = threading.Lock()
         #: Connections to gateways, by the names of the gateways up to each; made once, for all hosts.
         self._gateways: dict[tuple[str, ...], Future[Connection]] = {}
         #: When the current connection of a host was made, if it is not the first one.
@@ -58,7 +86,13 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         """End all connections, and all attempts to connect."""
         if self._relay is not None:
             self._relay.close()
-        self._connector.close()
+        self._closed.set()
+        if self._connector is not None:
+            self._connector.close()
+        with self._lock:
+            proxies = list(self._proxies)
+        for proxy in proxies:  # of which paramiko may have none yet
+            proxy.close()
         deadline = time.monotonic() + _LAST_WAIT
         for connection in self._connections.values():
             connection.transport.join(max(0.0, deadline - time.monotonic()))
@@ -73,14 +107,30 @@ class SshHosts(AbstractContextManager["SshHosts"]):
             HostsError: hosts can't be connected to; it has the reason for each. The others stay connected.
         """
         step, fanout = "connecting over SSH", self._settings.fanout
-        zipping = threading.Thread(target=bootstrap.zipped, args=(bootstrap.AGENT_MODULES,))
-        zipping.start()  # once, before the programs need it
-        self._connections, failed = for_each(self._hosts, self._connect_host, self._notice, step, fanout)
-        zipping.join()
-        for line in self._connector.known.added:
+        preparing = threading.Thread(target=self._prepare)
+        with _quick_import():
+            preparing.start()
+            self._connections, failed = for_each(self._hosts, self._connect_host, self._notice, step, fanout)
+            preparing.join()
+        for line in self._paramiko().known.added:
             self._notice(line)
         if failed:
             raise HostsError([f"{name}: {failure}" for name, failure in failed.items()])
+
+    def _prepare(self) -> None:
+        """Do what takes processor time and what all hosts need, while servers answer."""
+        with suppress(ImportError, OSError):  # the threads of the hosts report it
+            self._paramiko()
+            bootstrap.packed(bootstrap.AGENT_MODULES)
+
+    def _paramiko(self) -> Connector:
+        """What makes connections with paramiko, which is imported while the first servers answer."""
+        with self._importing:
+            if self._connector is None:
+                from launcher.transports.ssh.connection import Connector
+
+                self._connector = Connector(self._settings, self._closed)
+            return self._connector
 
     def _connect_host(self, name: str, attempts: int = 0) -> Connection:
         """Connect to a host, with several attempts; the hostfile's user and port override ssh_config.
@@ -103,7 +153,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
                     raise TransportError(f"{name}: {failure}{tried}") from failure
             except Exception as error:  # noqa: BLE001 - the other hosts are reported too
                 raise TransportError(f"{name}: {unexpected(error)}") from error
-            if self._connector.closed.wait(_PAUSES[min(attempt, len(_PAUSES)) - 1]):
+            if self._closed.wait(_PAUSES[min(attempt, len(_PAUSES)) - 1]):
                 break
         raise TransportError(f"{name}: connecting was stopped")
 
@@ -121,7 +171,24 @@ class SshHosts(AbstractContextManager["SshHosts"]):
             way = " -> ".join((*trail, before[-1]))
             raise HostFailure(f"ProxyJump in ~/.ssh/config goes in a circle: {way}")
         gateway = self._gateway(before, (*trail, before[-1])) if before else None
-        return self._connector.connect(options._replace(gateways=before), gateway)
+        seconds = options.connect_timeout or self._settings.connect_timeout
+        opened = gateway or self._open_way(options, seconds)
+        return self._paramiko().connect(options._replace(gateways=before), opened, seconds)
+
+    def _open_way(self, options: HostOptions, seconds: float) -> ProxyCommand | socket.socket:
+        """Start the ProxyCommand of a host, else connect to its server by TCP.
+
+        Raises:
+            HostFailure: that fails.
+        """
+        if not options.proxy_command:
+            return tcp_socket(options.place, options.address_family, seconds)
+        with self._lock:
+            if self._closed.is_set():
+                raise HostFailure("connecting was stopped")
+            proxy = ProxyCommand(options.proxy_command)
+            self._proxies.add(proxy)
+        return proxy
 
     def _gateway(self, hops: tuple[str, ...], trail: tuple[str, ...]) -> Connection:
         """The connection to the last of these gateways.
@@ -185,6 +252,8 @@ class SshHosts(AbstractContextManager["SshHosts"]):
 
     def run(self, host: str, entry: str, arguments: object) -> SshProgram:
         """See `launcher.transports.base.Hosts.run`."""
+        from launcher.transports.ssh.program import SshProgram
+
         connection, python = self.connection(host), self.python(host)
         return SshProgram(connection, python, bootstrap.startup(python, entry, arguments))
 
@@ -207,5 +276,7 @@ class SshHosts(AbstractContextManager["SshHosts"]):
         Returns:
             The ports, by host, each on its host's loopback address.
         """
+        from launcher.transports.ssh.relay import Relay
+
         self._relay = Relay(path, notice)
         return self._relay.open(self._connections, self._notice)

@@ -28,7 +28,8 @@ from paramiko.agent import AgentKey
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType
 
-from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, reason_of, shorten
+from launcher.transports.base import with_tilde
+from launcher.transports.ssh.options import SSH_PORT, HostFailure, HostOptions, reason_of
 
 #: The signature algorithms of a key type that has several.
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
@@ -101,10 +102,10 @@ class KnownHosts:
                 line = f"{written} {key.get_name()} {key.get_base64()}\n".encode()
                 file.write(line if not text or text.endswith(b"\n") else b"\n" + line)
                 self._files.pop(path, None)
-                self.added.append(f"{name}: added its host key {_shown(key)} to {shorten(path)}")
+                self.added.append(f"{name}: added its host key {_shown(key)} to {with_tilde(path)}")
         except OSError as error:
             raise HostFailure(
-                f"its host key can't be added to {shorten(path)}: {reason_of(error)}"
+                f"its host key can't be added to {with_tilde(path)}: {reason_of(error)}"
             ) from error
 
     def _about(self, options: HostOptions) -> list[Entry]:
@@ -129,7 +130,7 @@ def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool
     blob = key.asbytes()
     for entry in entries:
         if entry.revoked and entry.key == blob:
-            where = f"{shorten(entry.file)}:{entry.line}"
+            where = f"{with_tilde(entry.file)}:{entry.line}"
             raise HostFailure(
                 f"the host key of {options.place} is revoked by {where} ({_shown(key)}): do not trust it"
             )
@@ -140,7 +141,7 @@ def _is_known(entries: Sequence[Entry], key: PKey, options: HostOptions) -> bool
     remove = shlex.join(["ssh-keygen", "-f", entry.file, "-R", _known_name(options)])
     raise HostFailure(
         f"the host key of {options.place} has changed: it shows {_shown(key)}, "
-        f"{shorten(entry.file)}:{entry.line} has another {entry.kind} key. "
+        f"{with_tilde(entry.file)}:{entry.line} has another {entry.kind} key. "
         "Another machine may answer in its place; if you know that the host was reinstalled, "
         f"remove the old key with: {remove}"
     )
@@ -204,10 +205,11 @@ def load_key(path: str) -> KeyFile | None:
         mode = stat.S_IMODE(status.st_mode)
         if status.st_uid == os.getuid() and mode & _OTHERS:
             problem = f"is ignored, as ssh does: its permissions {mode:04o} are too open"
-            return KeyFile(path, None, problem, f"make it private with: chmod 600 {shorten(path)}")
+            return KeyFile(path, None, problem, f"make it private with: chmod 600 {with_tilde(path)}")
         return KeyFile(path, PKey.from_path(path))
     except TypeError:  # from the package cryptography: a passphrase is missing
-        return KeyFile(path, None, "is protected by a passphrase", f"unlock it with: ssh-add {shorten(path)}")
+        advice = f"unlock it with: ssh-add {with_tilde(path)}"
+        return KeyFile(path, None, "is protected by a passphrase", advice)
     except OSError as error:
         return KeyFile(path, None, f"can't be read ({reason_of(error)})")
     except (ValueError, SSHException, UnknownKeyType) as error:
@@ -269,7 +271,7 @@ def log_in(
             agent.close()
     unusable = [file for file in files if file.key is None]
     keys = f"tried: {', '.join(tried)}" if tried else "there was no key to offer"
-    keys += "".join(f"; {shorten(file.path)} {file.problem}" for file in unusable)
+    keys += "".join(f"; {with_tilde(file.path)} {file.problem}" for file in unusable)
     advice = [file.advice for file in unusable if file.advice]
     advice.append("is that the right user, and is the key in its ~/.ssh/authorized_keys there?")
     raise HostFailure(f"{options.place} refused the login as {options.user} ({keys}); {advice[0]}")
@@ -287,7 +289,7 @@ def _candidates(
             yield f"{agent_key.get_name()} {agent_key.comment}".strip() + " from the agent", agent_key
     for blob, (path, key) in usable.items():
         if blob not in held:
-            yield shorten(path), key
+            yield with_tilde(path), key
 
 
 def _public_part(path: str) -> bytes:

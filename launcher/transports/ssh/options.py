@@ -18,13 +18,12 @@ import shutil
 import subprocess
 import urllib.parse
 from collections.abc import Mapping
-from typing import NamedTuple
-
-from paramiko import SSHException
-from paramiko.config import SSHConfig
-from paramiko.ssh_exception import ConfigParseError
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import TransportError
+
+if TYPE_CHECKING:
+    from paramiko.config import SSHConfig
 
 #: The default port, which known_hosts and messages leave out.
 SSH_PORT = 22
@@ -193,12 +192,6 @@ def parse_hop(text: str) -> Hop:
     return Hop(text[at : at + len(name)], parts.username, port)
 
 
-def shorten(path: str) -> str:
-    """A path with ``~`` for the user's home."""
-    home = os.path.expanduser("~")
-    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
-
-
 def _from_ssh(hop: Hop) -> dict[str, list[str]]:
     """The output of ``ssh -G``: each option with its values in order."""
     argv = ["ssh", "-G"]
@@ -222,6 +215,8 @@ def _from_ssh(hop: Hop) -> dict[str, list[str]]:
 
 def _from_file(hop: Hop) -> dict[str, list[str]]:
     """The options in the user's file, read by paramiko."""
+    from paramiko.ssh_exception import ConfigParseError
+
     needs = "needs the ssh command, and the account's home as $HOME"
     try:
         with open(os.path.expanduser(_USER_FILE), encoding="utf-8", errors="surrogateescape") as file:
@@ -245,7 +240,12 @@ def _from_file(hop: Hop) -> dict[str, list[str]]:
     return {key: value if isinstance(value, list) else [value or "none"] for key, value in found.items()}
 
 
-_parsed = functools.lru_cache(SSHConfig.from_text)  # most hosts have the same lines
+@functools.lru_cache
+def _parsed(text: str) -> SSHConfig:
+    """The options of a text; most hosts have the same lines."""
+    from paramiko.config import SSHConfig
+
+    return SSHConfig.from_text(text)
 
 
 def unexpected(error: Exception) -> str:
@@ -259,7 +259,5 @@ def reason_of(error: Exception) -> str:
     """The text of an exception on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    text = str(error)
-    if isinstance(error, SSHException):
-        text = text.removeprefix("Error reading SSH protocol banner")
+    text = str(error).removeprefix("Error reading SSH protocol banner")  # paramiko's
     return " ".join(text.split()) or type(error).__name__

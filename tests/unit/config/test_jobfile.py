@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -117,7 +118,15 @@ def test_paths_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch):
         "collect": ("model",),
     }
     assert [role.workdir for role in found.roles] == [None, None, "/w", None]
-    assert found.settings["hosts"] == "lab.yaml", "there is no such file: it may be a host list"
+    assert found.settings["hosts"] == "/proj/lab.yaml", "it names a file, also if there is none"
+
+
+def test_hosts_are_a_file_beside_the_job_file_or_a_list(tmp_path: Path):
+    (tmp_path / "nodes").write_text("h1\n")
+    (tmp_path / "h2").mkdir()
+    for written, expected in (("nodes", f"{tmp_path}/nodes"), ("h2", "h2"), ("h1:2,h3", "h1:2,h3")):
+        text = f"command: a\nroles: {{worker: 1}}\nhosts: {written}"
+        assert parse_job(text, "j", {}, sections(), str(tmp_path)).settings["hosts"] == expected
 
 
 def test_short_forms():

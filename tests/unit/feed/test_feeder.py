@@ -238,14 +238,6 @@ def test_one_result_for_each_row_in_order(tmp_path: Path, rows: int):
         lab.finish()
 
 
-def test_results_that_are_tuples_with_arrays(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        lab.answer(lambda row: (numpy.full(3, row), row), 1)
-        results = list(lab.feeder.inference(range(150)))
-        lab.finish()
-    assert [(list(array), row) for array, row in results] == [([n] * 3, n) for n in range(150)]
-
-
 def test_a_batch_of_inference_ends_with_its_partition(tmp_path: Path):
     with Lab(tmp_path, 1) as lab:
         feed = lab.feed(train_mode=False)
@@ -339,17 +331,6 @@ def test_rows_count_as_consumed_when_the_next_batch_is_asked_for(tmp_path: Path)
         assert not fed.is_alive()
         lab.finish()
         assert feed.should_stop() and feed.next_batch(5) == []
-
-
-def test_two_feeds_of_one_name_share_its_rows(tmp_path: Path):
-    with Lab(tmp_path, 1) as lab:
-        connect = connector(lab.address, 0)
-        first, second = data_feed.DataFeed(connect), data_feed.DataFeed(connect, train_mode=False)
-        fed = lab.run(lab.feeder.train, [1, 2, 3, 4])
-        assert first.next_batch(2) + second.next_batch(1) + first.next_batch(1) == [1, 2, 3, 4]
-        second.terminate()
-        assert first.should_stop()
-        fed.join(20)
 
 
 ARRAY = numpy.arange(6).reshape(3, 2)

@@ -145,6 +145,8 @@ def test_columns_of_csv(tmp_path: Path):
         CsvFiles(file, columns=["a", "d"], delimiter=";")
     with pytest.raises(InputError, match="header=True"):
         CsvFiles(file, columns=["a"], header=False)
+    with pytest.raises(InputError, match=r"empty.csv: no column a; the file is empty"):
+        CsvFiles(written(tmp_path / "empty.csv", ""), columns=["a"])
     broken = {
         "a row of 3 fields instead of 2: '1,2,3'; is ','": "a,b\n1,2\n1,2,3\n",
         "not CSV: unexpected end": 'a,"b\n1,2\n',

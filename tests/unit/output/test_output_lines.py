@@ -47,14 +47,6 @@ def test_every_line_has_its_prefix_and_nothing_a_terminal_obeys(
         assert not colours or colours[-1] in ("\x1b[m", "\x1b[0m")
 
 
-@settings(deadline=None)
-@given(st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20)), st.integers(1, 40))
-def test_plain_lines_come_once_and_in_order(lines: list[str], step: int):
-    data = "".join(f"{line}\n" for line in lines).encode()
-    out = cut(data, list(range(0, len(data), step)), False, 65536)
-    assert out.decode().split("\n")[:-1] == [f"w/0 | {line}" for line in lines]
-
-
 @pytest.mark.parametrize(
     "data, expected",
     [
@@ -136,16 +128,3 @@ def test_a_start_that_is_shown_makes_no_other_difference(first: bytes, second: b
         outs.add(b"".join([*out, cutter.end()]))
     assert len(outs) == 1
     assert all(line.startswith((b"w/0 | ", b"w/0 + ")) for line in outs.pop().split(b"\n")[:-1])
-
-
-def test_an_endless_line_comes_in_pieces_and_memory_stays_small():
-    import tracemalloc
-
-    cutter = LineCutter(b"| ", b"+ ")
-    tracemalloc.start()
-    size = sum(len(cutter.feed(b"x" * 65536, 0.0)) for _ in range(160))
-    size += sum(len(cutter.feed(b"\ry" * 5000, 0.0)) for _ in range(20))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert size >= 159 * 65536
-    assert peak < 8_000_000

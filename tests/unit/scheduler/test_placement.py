@@ -153,8 +153,8 @@ def test_gpus_are_given_out_once(
 def test_notes():
     inventory = (Host("n1", gpus=("0",), slots=2), Host("n2", gpus=("0",), slots=2))
     assert placed([role("chief", 1, gpus=1), role("worker", 3)], inventory).notes == (
-        "n1 has 0 GPUs for 1 task: worker/0 runs without",
-        "n2 has 1 GPU for 2 tasks: worker/2 runs without",
+        "n1 has 0 GPUs left for 1 task: none for worker/0",
+        "n2 has 1 GPU for 2 tasks: none for worker/2",
     )
     services = [
         role("ps", 2, service=True),

@@ -93,8 +93,8 @@ def _bound(family: int, address: str, bind: Callable[[socket.socket, str], None]
 
 # ---------------------------------------------------------------------- reaching tasks of other hosts
 
-#: Seconds for a connection, and for the child as a whole.
-CONNECT, SECONDS = 3.0, 6.0
+#: Seconds for a connection (where packets are lost, the kernel sends the first one again), and for the child.
+CONNECT, SECONDS = 6.0, 8.0
 #: Names that are looked up, and addresses that are tried, at the same time.
 _AT_ONCE = 256
 _OPEN = (0, errno.ECONNREFUSED)

@@ -15,7 +15,7 @@ from launcher.supervisor.tasks import TaskRecord
 from launcher.text import listed
 
 #: Seconds for the other agents to answer when a host has failed; for the check of the network.
-OTHERS_LIMIT, CHECK_LIMIT = 10.0, 10.0
+OTHERS_LIMIT, CHECK_LIMIT = 10.0, 12.0
 #: Each host connects to the next one and the one after it in the list.
 _STEPS = (1, 2)
 #: Why a host is lost whose agent ends without a command.

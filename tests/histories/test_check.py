@@ -21,7 +21,7 @@ def test_each_tries_the_next_two():
         ("node3", ("node1:4000", "node2:4001")),
     ]
     assert not replay.all(events.StartTask)
-    assert replay.timers["check"] == 10.0
+    assert replay.timers["check"] == 12.0
 
 
 def test_when_all_reach_each_other_it_starts():

@@ -21,6 +21,8 @@ from tests.ssh.lab import Lab
 _COUNTS = (4, 16, 32)
 #: Seconds that one run may take.
 _TIME_LIMIT = 60.0
+#: Seconds for the processes of a run to end on its hosts, before the next client has the processor.
+_SETTLE = 0.5
 _LINES, _FEW_LINES = 100_000, 10_000
 _HOSTS = 4
 _CODE = 7
@@ -67,6 +69,7 @@ def _run(lab: Lab, argv: Sequence[str], output: Path | None = None) -> Run:
             process.kill()
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
+    time.sleep(_SETTLE)
     return Run(seconds, usage.ru_utime + usage.ru_stime, process.returncode if in_time else None)
 
 

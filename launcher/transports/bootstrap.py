@@ -176,7 +176,7 @@ def packed(modules: tuple[str, ...]) -> bytes:
             source = file.read()
         code = marshal.dumps(SourceFileLoader("", path).get_code(""))
         module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        sent[module] = name.endswith("/__init__.py"), zlib.compress(source), zlib.compress(code)
+        sent[module] = name.endswith("/__init__.py"), zlib.compress(source, 1), zlib.compress(code, 1)
     return marshal.dumps((MAGIC_NUMBER, sent), _MARSHAL)
 
 

@@ -172,8 +172,9 @@ class Lab:
             list(pool.map(lambda host: host.start_sshd(), self.hosts))
 
     def environment(self) -> dict[str, str]:
-        """To be added to an environment: the configuration and key of the lab, and no other."""
-        return {"HOME": str(self.client_home), "SSH_AUTH_SOCK": ""}
+        """To be added to an environment: the configuration and key of the lab, and the user of a login."""
+        user = {"USER": "root", "LOGNAME": "root"}
+        return {"HOME": str(self.client_home), "SSH_AUTH_SOCK": "", **user}
 
     def heal(self) -> None:
         """Undo whatever a test did to any host."""

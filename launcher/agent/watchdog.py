@@ -37,7 +37,8 @@ class Deadline:
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _MOMENT.size)
-        self._seen: Optional[float] = None
+        #: The time that was over at the first look, and when that look was.
+        self._seen, self._seen_at = -1.0, 0.0
         self.renew(time.monotonic() + 10.0)
 
     def renew(self, until: float) -> None:
@@ -45,14 +46,13 @@ class Deadline:
         _MOMENT.pack_into(self._memory, 0, until)
 
     def is_over(self, now: float) -> bool:
-        """Whether the agent is late, in two looks (monotonic); called by the watchdog."""
+        """Whether the agent is late, in two looks `_AGAIN` apart (monotonic); called by the watchdog."""
         until: float = _MOMENT.unpack_from(self._memory, 0)[0]
         if now < until + _LATE:
             return False
         if self._seen != until:
-            self._seen = until
-            return False
-        return True
+            self._seen, self._seen_at = until, now
+        return now >= self._seen_at + _AGAIN
 
     def next_look(self, now: float) -> float:
         """When to look again (monotonic)."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Launch
 from tests.ssh.host import TIME_LIMIT, LabHost, until
-from tests.ssh.test_sync import ALL
+from tests.ssh.test_sync import ALL, size_of
 from tests.unit.files.hosts import snapshot
 
 pytestmark = pytest.mark.timeout(180)
@@ -75,11 +75,7 @@ def test_connections_that_break_in_the_middle(ssh_launch: Launch, hosts: list[La
     out = tmp_path / "out"
     started = ssh_launch.start(*ALL, *collects(f"~/results:{out}"), "true", cwd="/")
     parts = out / "worker-0/results/ckpt-7"
-    until(
-        lambda: sum(path.lstat().st_size for path in parts.glob(".tf-launcher-*")) > 8_000_000,
-        TIME_LIMIT,
-        "half has come",
-    )
+    until(lambda: size_of(parts.glob(".tf-launcher-*")) > 8_000_000, TIME_LIMIT, "half has come")
     for host in hosts:
         host.kill_sshd_sessions()
     ended = started.wait(90)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,14 +45,18 @@ def synced(tree: Path) -> dict[bytes, tuple[str, int, object]]:
     return {path: found for path, found in snapshot(tree).items() if path != b".tf-launcher-sync"}
 
 
+def size_of(paths: Iterable[Path]) -> int:
+    """Bytes of these files; folders count nothing."""
+    size = 0
+    for path in paths:
+        with suppress(FileNotFoundError):  # renamed in this moment
+            size += 0 if path.is_dir() else path.lstat().st_size
+    return size
+
+
 def arriving(host: LabHost) -> int:
     """Bytes of the files that have arrived, or are arriving, in trees that are not complete."""
-    size = 0
-    for tree in (host.there(host.home) / CACHE / "trees").glob(".tf-launcher-new-*"):
-        for path in tree.rglob("*"):
-            with suppress(FileNotFoundError):  # renamed in this moment
-                size += 0 if path.is_dir() else path.lstat().st_size
-    return size
+    return size_of((host.there(host.home) / CACHE / "trees").glob(".tf-launcher-new-*/**/*"))
 
 
 def until_halfway(started: Started, host: LabHost, size: int) -> None:

@@ -22,7 +22,7 @@ from launcher.protocol import Channel, Decoder, Hello, Message, Refused, encode
 
 #: Seconds that the agent waits for a new connection after a live one has closed, at least.
 CLOSED_GRACE = 1.5
-#: Seconds that the agent may be late; later, this machine did not run, nor did a program that connects.
+#: Seconds after a deadline. An agent that wakes later was suspended, and waits for a connection once more.
 _LATE = 0.5
 #: Seconds after its last byte for which a connection is live: the launcher pings every 2 s. The end of a
 #: silent connection comes from the network, not from the launcher.

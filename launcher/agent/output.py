@@ -39,7 +39,7 @@ class Outputs:
         self._closed = closed
         self._paused = False
         self._open: Dict[int, Task] = {}
-        #: When to close an output whose task has no process (monotonic).
+        #: When to close the output of a task whose processes have all ended (monotonic).
         self._last: Dict[int, float] = {}
 
     def __contains__(self, fd: object) -> bool:

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if not logs:
-        print(f"launch: {found.job} has no logs: nothing was started", file=sys.stderr)
+        print(f"launch: no task of {found.job} was started, so it has no logs", file=sys.stderr)
     if args.follow:
         code = exit_code_of(found.report())
         ended = "its launcher died" if code is None else f"exit code {code}"

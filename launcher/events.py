@@ -166,6 +166,13 @@ class StopAsked(NamedTuple):
     who: str
 
 
+class RestartAsked(NamedTuple):
+    """The user asks to stop these tasks and to start them again."""
+
+    at: float
+    tasks: Tuple[TaskId, ...]
+
+
 class TimeUp(NamedTuple):
     """A timer of `SetTimer` has run out."""
 
@@ -189,7 +196,7 @@ AgentEvent = Union[
     TaskGone,
     AgentClosed,
 ]
-Event = Union[AgentEvent, AgentLost, StopAsked, TimeUp]
+Event = Union[AgentEvent, AgentLost, StopAsked, RestartAsked, TimeUp]
 
 
 #: A stop sequence: ``(signal, seconds)`` steps. Each signal is sent to every process of the task. A process

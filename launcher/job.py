@@ -11,7 +11,9 @@ OUTPUT_DIR = "OUTPUT_DIR"
 #: The variable with the ``host:port`` on a task's host that leads to a socket on the launcher's machine.
 RELAY = "LAUNCH_RELAY"
 #: Variables with a value of its own for each task; users can't set them.
-RESERVED_VARIABLES = ("TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", TASK_MARK)
+RESERVED_VARIABLES = (
+    "TF_CONFIG", "JOB_NAME", "TASK_INDEX", "CLUSTER_SPEC", "TASK_ADDRESS", "LAUNCH_ATTEMPT", TASK_MARK,
+)  # fmt: skip
 
 
 class Host(NamedTuple):
@@ -146,6 +148,8 @@ class Role(NamedTuple):
     sidecar: bool = False
     #: The folder that its tasks run in; ``None``: the host's or the job's.
     workdir: str | None = None
+    #: What starts again when one of its tasks fails: ``never``, ``task``, ``job``; ``None``: as for the job.
+    restart: str | None = None
     #: Append the classic flags to its arguments; ``None``: as for the job, but not for a sidecar.
     flags: bool | None = None
     #: ``file:line`` of the role and of its program, for messages.
@@ -160,6 +164,11 @@ class OnFailure(enum.Enum):
     CONTINUE = "continue"  #: the others continue; the job still fails
 
 
+#: Values of ``--restart``, and of ``restart:`` in a role: see `launcher.supervisor.restarts`.
+RESTART_CHOICES = ("auto", "task", "job")
+ROLE_RESTART_CHOICES = ("never", "task", "job")
+
+
 class Policy(NamedTuple):
     """How the job ends."""
 
@@ -170,6 +179,10 @@ class Policy(NamedTuple):
     timeout: float | None = None
     #: The limit as the user wrote it, ``2h``; empty: no limit.
     timeout_text: str = ""
+    #: Largest number of restarts after failures.
+    restarts: int = 0
+    #: What starts again after a failure, see `launcher.supervisor.restarts`: ``auto``, ``task`` or ``job``.
+    restart: str = "auto"
 
 
 class JobSpec(NamedTuple):

@@ -1,7 +1,7 @@
 """The report: how the job and each of its tasks ended. ``report.json`` has the same fields."""
 
 import enum
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
 from launcher.task_id import TaskId
 
@@ -77,8 +77,24 @@ class ExitStatus(NamedTuple):
 REPORT_SCHEMA = 1
 
 
+class Attempt(NamedTuple):
+    """How an attempt of a task ended that was not the last one."""
+
+    #: Its number, from 1.
+    attempt: int
+    host: str
+    state: TaskState
+    reason: Optional[Reason]
+    status: ExitStatus
+    detail: str
+    pid: Optional[int]
+    #: Seconds since the epoch; ``None``: it never started, or its end is unknown.
+    started_at: Optional[float]
+    ended_at: Optional[float]
+
+
 class TaskReport(NamedTuple):
-    """How one task ended."""
+    """How one task ended: its last attempt, and the earlier ones."""
 
     task: TaskId
     #: The name of its host, as the user gave it.
@@ -109,6 +125,8 @@ class TaskReport(NamedTuple):
     unkillable: Tuple[int, ...] = ()
     #: Its end has no effect on the job.
     sidecar: bool = False
+    #: The attempts before the last one.
+    earlier: Tuple[Attempt, ...] = ()
 
     @property
     def seconds(self) -> Optional[float]:
@@ -153,9 +171,17 @@ class Report(NamedTuple):
     #: The folder with its logs.
     run_dir: str = ""
     schema: int = REPORT_SCHEMA
+    #: How often tasks were started again; tasks that were started together count once.
+    restarts: int = 0
 
 
-_Record = TypeVar("_Record", Report, TaskReport, Failure)
+_Record = TypeVar("_Record", Report, TaskReport, Failure, Attempt)
+#: How the fields of records become their types.
+_ENDING: Mapping[str, Callable[[Any], Any]] = {
+    "state": TaskState,
+    "reason": Reason,
+    "status": lambda status: ExitStatus(**status),
+}
 
 
 def report_from_json(fields: Mapping[str, Any]) -> Report:
@@ -164,8 +190,12 @@ def report_from_json(fields: Mapping[str, Any]) -> Report:
 
 
 def _task(fields: Mapping[str, Any]) -> TaskReport:
-    convert = {"task": TaskId, "state": TaskState, "reason": Reason, "unkillable": tuple}
-    return _record(TaskReport, fields, **convert, status=lambda status: ExitStatus(**status))
+    convert: Mapping[str, Callable[[Any], Any]] = {"task": TaskId, "unkillable": tuple, "earlier": _earlier}
+    return _record(TaskReport, fields, **_ENDING, **convert)
+
+
+def _earlier(attempts: Sequence[Mapping[str, Any]]) -> Tuple[Attempt, ...]:
+    return tuple(_record(Attempt, fields, **_ENDING) for fields in attempts)
 
 
 def _failure(fields: Mapping[str, Any]) -> Failure:
@@ -176,6 +206,6 @@ def _record(kind: Type[_Record], fields: Mapping[str, Any], **convert: Callable[
     """A record of this class; fields that the class does not have are left out."""
     known = {name: value for name, value in fields.items() if name in kind._fields}
     for name in convert:
-        if known[name] is not None:
+        if known.get(name) is not None:
             known[name] = convert[name](known[name])
     return kind(**known)

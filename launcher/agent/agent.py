@@ -198,7 +198,8 @@ class Agent:
     def _start(self, command: events.StartTask) -> None:
         argv, env = command.argv, dict(command.env)
         if self._cluster is not None:
-            arguments, variables = complete(self._cluster, command.task, command.args, command.flags)
+            program = (command.args, command.flags, command.attempt)
+            arguments, variables = complete(self._cluster, command.task, *program)
             argv += arguments
             env.update(variables)
         try:

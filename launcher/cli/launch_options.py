@@ -21,8 +21,8 @@ from launcher.transports.machines import this_machine
 
 #: Options that are also keys of job files; the command line overrides the file.
 _FILE_KEYS = (
-    "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "python", "run_dir", "sync",
-    "timeout", "workdir",
+    "collect", "flags", "grace", "hosts", "on_failure", "output_dirs", "python", "restart", "restarts",
+    "run_dir", "sync", "timeout", "workdir",
 )  # fmt: skip
 #: Options that need no check.
 _UNCHECKED = ("commands_fd", "dry_run", "events_fd", "json", "quiet", "relay", "report", "show", "tmux")
@@ -191,6 +191,10 @@ def _job(
             times[name] = duration(settings[name])
         except ValueError as error:
             faults.append(Fault(f"--{name}", f"{settings[name]!r} is not a duration", str(error)))
+    if not settings.get("restarts"):
+        without_effect = ["--restart"] if "restart" in settings else []
+        without_effect += [f"restart: of {role.name}" for role in roles if role.restart]
+        notes.extend(f"{option} has no effect without --restarts N" for option in without_effect)
     python = settings.get("python", sys.executable)
     return JobSpec(
         roles_with_drain(roles, args.drain, faults, notes) if args.drain else roles,
@@ -204,6 +208,8 @@ def _job(
             times["grace"],
             times["timeout"] or None,
             settings["timeout"] if times["timeout"] else "",
+            settings.get("restarts", 0),
+            settings.get("restart", "auto"),
         ),
         output_dirs=output_dirs,
     )

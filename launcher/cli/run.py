@@ -10,7 +10,7 @@ from launcher import __version__, transports
 from launcher.cli.launch_options import program_command, read_options
 from launcher.config.values import argument, whole
 from launcher.errors import Fault, JobError
-from launcher.job import MOST_TASKS
+from launcher.job import MOST_TASKS, RESTART_CHOICES
 from launcher.job_run.interrupts import stop_at_end_of_file
 from launcher.job_run.run import run_job
 
@@ -133,6 +133,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     for transport in transports.transports().values():
         transport.add_options(parser)
 
+    again = parser.add_argument_group("failed tasks")
+    again.add_argument(
+        "--restarts",
+        type=count,
+        metavar="N",
+        help="start failed tasks again, up to N times in all (default: 0)",
+    )
+    again.add_argument(
+        "--restart", choices=RESTART_CHOICES,
+        help="what starts again after a failure: the task, the job, or as the strategy needs it (auto)",
+    )  # fmt: skip
     end = parser.add_argument_group("end of the job")
     end.add_argument(
         "--on-failure", choices=("stop", "continue"),

@@ -13,7 +13,17 @@ from launcher.config.hostfile import ENV, LABELS, PYTHON, WORKDIR
 from launcher.config.options import JobFile as JobFile
 from launcher.config.schema import Faults, Key, Node, Section, Values, quoted, several, single, table, text_of
 from launcher.errors import JobError
-from launcher.job import CHIEF_ROLES, MOST_TASKS, SERVICE_ROLES, SINGLE_ROLES, Program, ProgramKind, Role
+from launcher.job import (
+    CHIEF_ROLES,
+    MOST_TASKS,
+    RESTART_CHOICES,
+    ROLE_RESTART_CHOICES,
+    SERVICE_ROLES,
+    SINGLE_ROLES,
+    Program,
+    ProgramKind,
+    Role,
+)
 from launcher.task_id import TENSORFLOW_ROLES
 from launcher.text import nearest
 
@@ -55,6 +65,7 @@ _PROGRAM = Key("program", "The same as command.", _program, "command")
 _WHOLE_GPUS = single(values.whole(0, values.MOST_GPUS))
 _GPUS = Key("gpus", "GPUs per task. Default: a share; 0 for ps.", _WHOLE_GPUS)
 _HOSTS = several(hostfile.parse_address, hostfile.split_entries)
+_ROLE_RESTART = single(values.choice(*ROLE_RESTART_CHOICES))
 _RESOURCES = schema.mapping(table(_GPUS), "expected gpus: and a count")
 
 ROLE = table(
@@ -68,12 +79,14 @@ ROLE = table(
     LABELS._replace(help="Only hosts with all of these labels run the tasks."),
     Key("service", "The tasks never end by themselves. Default: true for ps and evaluator.", _FLAG),
     Key("drain", "How long the tasks may run after the job is done. Default: 0.", single(values.duration)),
+    Key("restart", "What starts again when one of the tasks fails: never, task or job.", _ROLE_RESTART),
     Key("sidecar", "The tasks only serve the job (TensorBoard). The job ignores how they end.", _FLAG),
     Key("flags", "Append the classic flags. Default: as for the job; false for a sidecar.", _FLAG),
     WORKDIR,
 )
 
 _ON_FAILURE = single(values.choice("stop", "continue"))
+_RESTART = single(values.choice(*RESTART_CHOICES))
 _FLAGS_HELP = "Append --ps_hosts, --worker_hosts, --job_name and --task_index to arguments."
 _SYNC_HELP = "Folders of this machine that are copied to the hosts before the job starts."
 #: Settings of the launch; options of the same names override them.
@@ -85,6 +98,12 @@ _SETTINGS = table(
     Key("on_failure", "Whether other tasks stop or continue when one fails. Default: stop.", _ON_FAILURE),
     Key("grace", "Time from SIGTERM to SIGABRT, which SIGKILL follows. Default: 10s.", _DURATION),
     Key("timeout", "The time limit of the job. 0 (default): unlimited.", _DURATION),
+    Key(
+        "restarts",
+        "How often failed tasks start again, in all. Default: 0.",
+        single(values.whole(0, MOST_TASKS)),
+    ),
+    Key("restart", "What starts again after a failure: auto (default), task or job.", _RESTART),
     Key("run_dir", "The folder of this run's files: new or empty.", _PATH),
     Key("output_dirs", "Give each task a folder for results, in OUTPUT_DIR.", _FLAG),
     Key("sync", _SYNC_HELP, several(values.one_line)),
@@ -236,9 +255,9 @@ class _Reader:
         if sidecar and name in TENSORFLOW_ROLES:
             expected = "expected a role with a name of your own: the job needs this one"
             keys.add("sidecar", f"{name} as a sidecar", expected)
-        for key in ("gpus", "drain") if sidecar else ():
+        for key in ("gpus", "drain", "restart") if sidecar else ():
             if keys.get(key):
-                expected = "expected one of them: a sidecar is given no GPU, and is stopped with the job"
+                expected = "expected one of them: a sidecar has no GPU, is stopped with the job, and may fail"
                 keys.add(key, f'"{key}" and "sidecar" both', expected)
         if "workdir" in keys:
             keys["workdir"] = self._below(keys["workdir"])
@@ -251,7 +270,7 @@ class _Reader:
             service=keys.get("service", name in SERVICE_ROLES) or bool(sidecar),
             source=self.faults.where(line),
             program_source=self.faults.where(owner.line_of("command")),
-            **keys.some("env", "labels", "drain", "sidecar", "workdir", "flags"),
+            **keys.some("env", "labels", "drain", "sidecar", "workdir", "restart", "flags"),
         )
 
     def _note_name(self, name: str, line: int) -> None:

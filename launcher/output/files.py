@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from launcher.events import TaskOutput, Tell
+from launcher.events import TaskOutput, TaskStarted, Tell
 from launcher.job import RunPaths
 from launcher.output.base import Opening, Shown
 from launcher.output.jsonl import event_as_dict, report_as_dict
 from launcher.output.writer import Writer
 from launcher.report import Report
+from launcher.runs.logs import attempt_mark
+from launcher.task_id import TaskId
 from launcher.text import listed
 
 #: Largest number of open files, and the same as a part of the limit for descriptors. To open one more file,
@@ -45,6 +47,8 @@ class Files:
         self._most_open = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART)
         #: Open files by path, in the order in which they were opened.
         self._fds: dict[str, int] = {}
+        #: Tasks whose log does not end with a whole line.
+        self._in_line: set[TaskId] = set()
         #: Lines for ``events.jsonl`` since the last tick.
         self._events: list[bytes] = []
         #: Files that can't be written to.
@@ -64,7 +68,12 @@ class Files:
         """Append output to its task's log, any other event to ``events.jsonl``."""
         if isinstance(event, TaskOutput):
             self._append(self._paths.log(event.task), event.data)
+            ended = event.data.endswith(b"\n")
+            self._in_line.discard(event.task) if ended else self._in_line.add(event.task)
             return
+        if isinstance(event, TaskStarted) and event.attempt > 1:
+            before = b"\n" if event.task in self._in_line else b""
+            self._append(self._paths.log(event.task), before + attempt_mark(event.attempt))
         line = _compact(event_as_dict(event, self._clock())) + "\n"
         self._events.append(line.encode("utf-8", "backslashreplace"))
 

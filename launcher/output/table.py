@@ -7,8 +7,10 @@ from launcher.report import Reason, Report, TaskReport, TaskState
 from launcher.text import byte_size, counted, duration, printable, signal_name
 
 HEAD = ["HOST", "PORT", "ROLE", "INDEX", "STATE", "EXIT", "TIME", "PEAK MEM"]
+#: The last column, in the table of a job with restarts.
+ATTEMPT = "ATTEMPT"
 #: Columns of numbers, aligned to the right.
-_RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM")
+_RIGHT = ("PORT", "INDEX", "TIME", "PEAK MEM", ATTEMPT)
 #: Up to this number of tasks each has a row. In larger jobs, tasks that ended as expected are only counted.
 MANY = 40
 _EXPECTED = (TaskState.SUCCEEDED, TaskState.STOPPED, TaskState.CANCELLED)
@@ -43,6 +45,7 @@ def verdict(report: Report) -> str:
     failure, code = report.failure, f"exit code {report.exit_code}"
     if failure is None:
         text = f"ended after {took} with {code}" if report.exit_code else f"ok in {took}"
+        text += f" after {counted(report.restarts, 'restart')}" if report.restarts else ""
     elif failure.reason is Reason.TIMEOUT:
         after = failure.limit or duration(failure.at - report.started_at)
         text = f"timed out after {after}, {code}"
@@ -83,21 +86,24 @@ def _aligned(report: Report, tasks: list[TaskReport], colour: bool) -> list[str]
     """The lines of the table; none if there are no tasks."""
     if not tasks:
         return []
-    rows = [_row(task) for task in tasks]
-    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
-    lines = [_line(HEAD, widths)]
+    head, rows = HEAD, [_row(task) for task in tasks]
+    if report.restarts:
+        head = [*HEAD, ATTEMPT]
+        rows = [[*row, str(task.attempt)] for task, row in zip(tasks, rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [_line(head, head, widths)]
     for task, row in zip(tasks, rows, strict=True):
-        line = _line(row, widths, _COLOURS.get(task.state, "") if colour else "")
+        line = _line(head, row, widths, _COLOURS.get(task.state, "") if colour else "")
         remark = _remark(task, report)
         lines.append(f"{line}  <- {remark}" if remark else line.rstrip())
     return lines
 
 
-def _line(row: list[str], widths: list[int], colour: str = "") -> str:
+def _line(head: list[str], row: list[str], widths: list[int], colour: str = "") -> str:
     cells = []
-    for head, text, width in zip(HEAD, row, widths, strict=True):
-        cell = text.rjust(width) if head in _RIGHT else text.ljust(width)
-        cells.append(_coloured(cell, colour) if head == "STATE" and colour else cell)
+    for name, text, width in zip(head, row, widths, strict=True):
+        cell = text.rjust(width) if name in _RIGHT else text.ljust(width)
+        cells.append(_coloured(cell, colour) if name == "STATE" and colour else cell)
     return "  ".join(cells)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from typing import BinaryIO
 
@@ -17,6 +18,7 @@ from launcher.text import shortened
 
 #: Bytes at the end of a log that are read for its last lines; characters of a line that are shown.
 _SIZE, _LONGEST = 64 * 1024, 500
+_ATTEMPT = re.compile(rb"(?m)^launch: attempt \d+ starts here\n")
 
 
 def open_regular(path: str, links: bool = True) -> BinaryIO:
@@ -48,14 +50,24 @@ def content(path: str) -> bytes:
 
 
 def tail(path: str) -> tuple[bytes, bool]:
-    """The last 64 KiB of a log, and whether the log is longer; empty if it can't be read."""
+    """The last 64 KiB of the last attempt's output in a log, and whether there is more of it.
+
+    Empty if the log can't be read.
+    """
     try:
         with open_regular(path, links=False) as file:
             start = max(0, os.fstat(file.fileno()).st_size - _SIZE)
             file.seek(start)
-            return file.read(_SIZE), start > 0
+            data = file.read(_SIZE)
     except OSError:
         return b"", False
+    marks = list(_ATTEMPT.finditer(data))
+    return (data[marks[-1].end() :], False) if marks else (data, start > 0)
+
+
+def attempt_mark(attempt: int) -> bytes:
+    """The line in a task's log before the output of an attempt."""
+    return b"launch: attempt %d starts here\n" % attempt
 
 
 def last_lines(root: str, task: str, count: int) -> list[str]:

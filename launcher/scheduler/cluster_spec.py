@@ -15,6 +15,7 @@ Agents import this module: Python 3.8, the standard library, `launcher.task_id` 
                                      without sidecars
 ``{task_address}``                   its own ``host:port``
 ``{task_host}`` ``{task_port}``      the two halves of it
+``{attempt}``                        the number of its start: 1, and one more with each restart
 ``{cluster_spec}`` ``{tf_config}``   JSON: the whole cluster, and this task's ``TF_CONFIG``
 ===================================  ==========================================================
 
@@ -39,7 +40,9 @@ from launcher.text import nearest
 TF_CONFIG_ROLES = ("chief", "master", "worker", "ps")
 
 #: Placeholders with another value for each task; with the same value for all; those of roles are not here.
-TASK_PLACEHOLDERS = ("job_name", "task_index", "rank", "task_address", "task_host", "task_port", "tf_config")
+TASK_PLACEHOLDERS = (
+    "job_name", "task_index", "rank", "task_address", "task_host", "task_port", "tf_config", "attempt",
+)  # fmt: skip
 JOB_PLACEHOLDERS = ("world_size", "cluster_spec")
 
 #: ``${`` of a shell, skipped; ``{{name}}``; ``{name}``.
@@ -105,8 +108,8 @@ def role_placeholders(addresses: Mapping[str, Sequence[str]]) -> Dict[str, str]:
     return {"num_workers": values["num_worker"], **values}
 
 
-def task_environment(cluster: ClusterSpec, task: TaskId) -> Dict[str, str]:
-    """The variables with the role and the index of a task and the addresses of all tasks.
+def task_environment(cluster: ClusterSpec, task: TaskId, attempt: int) -> Dict[str, str]:
+    """The variables with the role, the index and the attempt of a task and the addresses of all tasks.
 
     ``JOB_NAME``, ``TASK_INDEX`` and ``CLUSTER_SPEC`` are named as TonY names them.
     """
@@ -116,10 +119,13 @@ def task_environment(cluster: ClusterSpec, task: TaskId) -> Dict[str, str]:
         "TASK_INDEX": str(task.index),
         "CLUSTER_SPEC": cluster.json,
         "TASK_ADDRESS": cluster.address(task),
+        "LAUNCH_ATTEMPT": str(attempt),
     }
 
 
-def fill_placeholders(arguments: Iterable[str], cluster: ClusterSpec, task: TaskId) -> Tuple[str, ...]:
+def fill_placeholders(
+    arguments: Iterable[str], cluster: ClusterSpec, task: TaskId, attempt: int = 1
+) -> Tuple[str, ...]:
     """A program's arguments with the placeholders replaced, each argument in one pass."""
     arguments = tuple(arguments)
     if not any("{" in argument for argument in arguments):
@@ -135,6 +141,7 @@ def fill_placeholders(arguments: Iterable[str], cluster: ClusterSpec, task: Task
         "task_host": host[1:-1] if host.startswith("[") else host,
         "task_port": port,
         "tf_config": cluster.tf_config(task),
+        "attempt": str(attempt),
     }
 
     def value(match: re.Match[str]) -> str:
@@ -148,7 +155,7 @@ def fill_placeholders(arguments: Iterable[str], cluster: ClusterSpec, task: Task
 
 
 def complete(
-    cluster: ClusterSpec, task: TaskId, args: Iterable[str], flags: bool
+    cluster: ClusterSpec, task: TaskId, args: Iterable[str], flags: bool, attempt: int = 1
 ) -> Tuple[Tuple[str, ...], Dict[str, str]]:
     """The arguments and the environment of a task that depend on the ClusterSpec.
 
@@ -157,9 +164,12 @@ def complete(
         task: of the job.
         args: of its program, perhaps with placeholders.
         flags: whether the classic flags follow them.
+        attempt: the number of its start, from 1.
     """
-    arguments = fill_placeholders(args, cluster, task)
-    return arguments + classic_flags(cluster, task) if flags else arguments, task_environment(cluster, task)
+    arguments = fill_placeholders(args, cluster, task, attempt)
+    if flags:
+        arguments += classic_flags(cluster, task)
+    return arguments, task_environment(cluster, task, attempt)
 
 
 def misspelt_placeholders(argument: str, roles: Iterable[str]) -> Iterator[Tuple[str, str]]:

@@ -91,6 +91,7 @@ def agent_lost(job: JobState, event: events.AgentLost) -> None:
     if job.phase is Phase.CLOSING:  # no task of the job ran there any more
         job.finish_if_closed()
         return
+    job.forget_restarts(record.task for record in job.by_host[event.host])
     for record in job.open_on(event.host):
         _lose_task(job, record, event, lost)
     _fail(job, Reason.HOST_LOST, event.host, event.at, text)

@@ -7,6 +7,7 @@
                                   (all tasks are gone) ────┘
 
 STARTUP: agents start and hold ports. RUNNING: tasks run, until the policy, the user or a timer ends the job.
+A task that is to start again (`launcher.supervisor.restarting`) changes no phase: the job is RUNNING.
 DRAINING: the job is done, and some tasks have time left to end by themselves. STOPPING: until every task is
 gone. CLOSING: until every agent is closed. Each event gives a list of commands.
 """
@@ -20,7 +21,8 @@ from launcher import events
 from launcher.events import Command
 from launcher.job import JobSpec, Placement, Plan
 from launcher.report import Failure, Reason, Report, TaskState
-from launcher.supervisor import host_events, task_events
+from launcher.supervisor import host_events, restarting, task_events
+from launcher.supervisor.restarts import Restarts
 from launcher.supervisor.state import (
     AT_ONCE,
     CLOSE_LIMIT,
@@ -28,6 +30,7 @@ from launcher.supervisor.state import (
     REPEAT,
     SIGINT,
     SIGTERM,
+    START_LIMIT,
     TIMED_OUT,
     JobState,
     Phase,
@@ -39,8 +42,8 @@ from launcher.text import counted, duration, listed
 
 __all__ = ["InvalidTransition", "Machine", "Phase"]
 
-#: Seconds for agents to start and hold their ports; to start a task.
-READY_LIMIT, START_LIMIT = 60.0, 60.0
+#: Seconds for agents to start and hold their ports.
+READY_LIMIT = 60.0
 #: Seconds for an agent to answer: a request to end at once; and, after the grace, a request to end in order.
 _ANSWER_LIMIT, _LATE_ANSWER_LIMIT = 1.0, 3.0
 #: Seconds within which a second signal is an echo of the first: ``timeout`` signals its command and then the
@@ -64,10 +67,18 @@ class Machine(JobState):
         placement: the host of each task.
         name: the job's id.
         check: let the hosts connect to each other before the tasks start.
+        restarts: the policy of restarts; ``None``: a new one.
     """
 
-    def __init__(self, job: JobSpec, placement: Placement, name: str, check: bool = False) -> None:
-        super().__init__(job, placement, check)
+    def __init__(
+        self,
+        job: JobSpec,
+        placement: Placement,
+        name: str,
+        check: bool = False,
+        restarts: Restarts | None = None,
+    ) -> None:
+        super().__init__(job, placement, check, restarts or Restarts(job, placement))
         self._name = name
 
     def begin(self) -> list[Command]:
@@ -103,10 +114,8 @@ class Machine(JobState):
             record = self.records[task.task]
             record.move(TaskState.STARTING, "the plan")
             record.address, record.port = task.address, task.port
-            self.starting.add(task.task)
-            process = (task.argv, task.env, task.workdir, self.stop_steps, task.venv, task.script)
-            arguments = (task.args, task.flags)
-            self.do(events.StartTask(task.host, task.task, record.attempt, *process, *arguments))
+            self.plans[task.task] = task
+            self.start(record)
         return self.take_commands()
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
@@ -117,7 +126,8 @@ class Machine(JobState):
             run_dir: the run's folder.
         """
         tasks = tuple(record.report() for record in self.records.values())
-        return Report(self._name, self.exit_code, started_at, ended_at, tasks, self.failure, run_dir)
+        fields = (self._name, self.exit_code, started_at, ended_at, tasks, self.failure, run_dir)
+        return Report(*fields, restarts=self.restarts_made)
 
 
 # ---------------------------------------------------------------------- requests to stop
@@ -199,6 +209,8 @@ def _time_up(job: JobState, event: events.TimeUp) -> None:
         job.drain_time_up()
     elif event.timer == "check":
         host_events.check_late(job)
+    elif event.timer.startswith("restart"):
+        restarting.time_up(job, event)
     else:
         host_events.lose_hosts(job, *_late(job, event.timer), event.at)
 
@@ -216,7 +228,8 @@ def _waiting_for(job: JobState) -> str:
         limit = limit_text(max(draining.values()))
         return f"waiting for {job.names(draining)} to finish (at most {limit} after the job's end)"
     if job.phase is Phase.RUNNING:
-        verb, tasks = "start", job.starting
+        ending = job.open.intersection(job.restarting)
+        verb, tasks = ("end", ending) if ending else ("start", job.starting)
     return f"waiting for {job.names(tasks)} to {verb}" if tasks else ""
 
 
@@ -261,11 +274,13 @@ _HANDLERS: dict[type, Callable[[JobState, Any], None]] = {
     events.PeersTried: host_events.peers_tried,
     events.TaskStarted: task_events.started,
     events.TaskNotStarted: task_events.not_started,
+    events.TaskOutput: task_events.printed,
     events.TaskSignalled: task_events.signalled,
     events.TaskExited: task_events.exited,
     events.TaskGone: task_events.gone,
     events.AgentLost: host_events.agent_lost,
     events.AgentClosed: host_events.agent_closed,
     events.StopAsked: _stop_asked,
+    events.RestartAsked: restarting.asked,
     events.TimeUp: _time_up,
 }

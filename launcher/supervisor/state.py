@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable
 
 from launcher import events
 from launcher.events import Command, StopSteps
-from launcher.job import JobSpec, OnFailure, Placement, is_loopback
+from launcher.job import JobSpec, OnFailure, Placement, TaskPlan, is_loopback
 from launcher.report import Failure, Reason, TaskState
+from launcher.supervisor.restarts import Restart, Restarts
 from launcher.supervisor.tasks import SIGKILL, TaskRecord, deciding_tasks
 from launcher.task_id import TaskId
 from launcher.text import counted, listed
@@ -21,6 +22,8 @@ TIMED_OUT, HOST_FAULT = 124, 125
 #: Seconds before the first message about a wait, and between two messages; for agents to close.
 NOTICE_AFTER, REPEAT, CLOSE_LIMIT = 2.0, 10.0, 15.0
 NOTICE_TIMER = events.SetTimer("notice", NOTICE_AFTER)
+#: Seconds for an agent to start a task.
+START_LIMIT = 60.0
 #: Timers that are cancelled when the job is stopped, and when every task is gone.
 _BEFORE_STOP = ("job", "ready", "rest", "check", "start", "drain")
 _BEFORE_CLOSE = ("end", "answer")
@@ -69,10 +72,12 @@ class JobState:
         job: roles and policy.
         placement: the host of each task.
         check: let the hosts connect to each other before the tasks start.
+        restarts: the policy of restarts.
     """
 
-    def __init__(self, job: JobSpec, placement: Placement, check: bool = False) -> None:
+    def __init__(self, job: JobSpec, placement: Placement, check: bool, restarts: Restarts) -> None:
         self.policy = job.policy
+        self.restarts = restarts
         self.stop_steps = orderly(job.policy.grace)
         self.phase = Phase.STARTUP
         self.failure: Failure | None = None
@@ -86,8 +91,13 @@ class JobState:
         #: Tasks that are not gone; those of them whose ends decide the end of the job; tasks that were
         #: commanded to start, without an answer.
         self.open = set(self.records)
-        self.deciding = set(deciding_tasks(placement))
+        self.all_deciding = deciding_tasks(placement)
+        self.deciding = set(self.all_deciding)
         self.starting: set[TaskId] = set()
+        #: Tasks that are to start again; how all tasks are started; restarts that were begun, and made.
+        self.restarting: dict[TaskId, Restart] = {}
+        self.plans: dict[TaskId, TaskPlan] = {}
+        self.restarts_begun = self.restarts_made = 0
         #: Hosts whose agent is neither closed nor lost; hosts that have not answered whether they hold their
         #: ports; hosts whose agents stop tasks without a command; hosts that have not answered a stop.
         self.agents = dict.fromkeys(self.by_host)
@@ -174,16 +184,43 @@ class JobState:
         return True
 
     def process_ended(self, task: TaskId, at: float) -> None:
-        """Record that the own process of a task has ended."""
-        if task in self.deciding:
+        """Record that the own process of a task has ended, for good unless the task is to start again."""
+        if task in self.deciding and task not in self.restarting:
             self.deciding.discard(task)
             self._decided_at = max(at, self._decided_at)
 
     def drop_task(self, task: TaskId) -> None:
-        """Record that a task is gone: no event about it follows."""
+        """Record that a task is gone: no event about it follows, unless it is to start again."""
         self.open.discard(task)
-        self.deciding.discard(task)
         self.starting.discard(task)
+        if task not in self.restarting:
+            self.deciding.discard(task)
+
+    def forget_restarts(self, tasks: Iterable[TaskId]) -> None:
+        """Do not start these tasks again."""
+        for task in tasks:
+            restart = self.restarting.pop(task, None)
+            if restart is None:
+                continue
+            restart.tasks.discard(task)
+            if not restart.tasks:
+                self.do(events.CancelTimer(restart.timer))
+            if task not in self.open:
+                self.deciding.discard(task)
+
+    def cancel_restarts(self) -> None:
+        """Start no task again: the job is over."""
+        for restart in set(self.restarting.values()):
+            restart.tasks.clear()
+            self.do(events.CancelTimer(restart.timer))
+        self.restarting.clear()
+
+    def start(self, record: TaskRecord) -> None:
+        """Add the command to start a task, whose state is STARTING."""
+        plan = self.plans[record.task]
+        self.starting.add(record.task)
+        process = (plan.argv, plan.env, plan.workdir, self.stop_steps, plan.venv, plan.script)
+        self.do(events.StartTask(plan.host, record.task, record.attempt, *process, plan.args, plan.flags))
 
     def drop_host(self, host: str) -> None:
         """Record that the agent of a host is closed or lost: its later events are ignored."""
@@ -237,6 +274,7 @@ class JobState:
             self.done = self.done or now_done
             if now_done and self.draining():
                 self.phase = Phase.DRAINING
+                self.cancel_restarts()
                 self.do(NOTICE_TIMER)
                 self._drain()
             else:
@@ -258,6 +296,7 @@ class JobState:
     def stop(self) -> None:
         """Stop every task that runs; cancel those that were not started."""
         self.phase = Phase.STOPPING
+        self.cancel_restarts()
         self.do(*map(events.CancelTimer, _BEFORE_STOP))
         for record in self.records.values():
             if record.state is TaskState.PENDING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher import events
 from launcher.report import ExitStatus, Failure, Reason, TaskState
+from launcher.supervisor import restarting
 from launcher.supervisor.host_events import stopped_without_command
 from launcher.supervisor.state import SIGABRT, JobState, Phase
 from launcher.supervisor.tasks import SIGKILL, TaskRecord
@@ -33,6 +34,12 @@ def started(job: JobState, event: events.TaskStarted) -> None:
     if record.state is TaskState.STARTING:
         record.move(TaskState.RUNNING, event)
     _start_answered(job, event.task)
+
+
+def printed(job: JobState, event: events.TaskOutput) -> None:
+    """The task has printed something."""
+    if job.restarts.limit:
+        job.records[event.task].printed(event.data)
 
 
 def not_started(job: JobState, event: events.TaskNotStarted) -> None:
@@ -102,6 +109,7 @@ def gone(job: JobState, event: events.TaskGone) -> None:
         record.reason, record.detail = Reason.STOPPED, "SIGKILL did not end it"
     record.move(record.outcome, event)
     job.drop_task(event.task)
+    restarting.gone(job, record, event.at)
     job.continue_or_stop()
 
 
@@ -121,10 +129,13 @@ def _exited_by_itself(job: JobState, record: TaskRecord, event: events.TaskExite
     record.outcome = TaskState.SUCCEEDED if record.status.ok else TaskState.FAILED
     if not record.status.ok:
         after = "" if record.started_at is None else f" after {duration(event.at - record.started_at)}"
+        after += f" (attempt {record.attempt})" if record.attempt > 1 else ""
         hint = _exit_hint(event) or _peers_hint(job, record, event.at)
         _fail(job, record, event, f"failed{job.on(record.host)}{after}: {record.detail}", hint)
-    elif record.service and job.deciding:
-        job.notify(f"{record.task} ended by itself (exit code 0) before the job was done")
+    else:
+        restarting.ended_well(job, record, event.at)
+        if record.service and job.deciding and record.task not in job.restarting:
+            job.notify(f"{record.task} ended by itself (exit code 0) before the job was done")
 
 
 def _fail(
@@ -141,7 +152,8 @@ def _fail(
         return
     assert record.reason is not None
     failure = Failure(record.reason, record.task, record.host, event.at, text, hint)
-    job.report_failure(text, job.fail(failure, record.status.shell))
+    if not restarting.after_failure(job, record, failure):
+        job.report_failure(text, job.fail(failure, record.status.shell))
 
 
 def _exit_hint(event: events.TaskExited) -> str:

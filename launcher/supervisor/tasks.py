@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from launcher.job import CHIEF_ROLES, Placed, Placement, ProgramKind
-from launcher.report import ExitStatus, Reason, TaskReport, TaskState
+from launcher.report import Attempt, ExitStatus, Reason, TaskReport, TaskState
 from launcher.task_id import TaskId
 
 _S = TaskState
-#: Every change of a task's state; any other is a fault of the launcher.
+#: Every change of the state of an attempt; any other is a fault of the launcher.
 TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
     _S.PENDING: (_S.STARTING, _S.CANCELLED, _S.LOST),
     _S.STARTING: (_S.RUNNING, _S.FAILED, _S.STOPPING, _S.LOST),
@@ -16,7 +18,11 @@ TRANSITIONS: dict[TaskState, tuple[TaskState, ...]] = {
     _S.STOPPING: (_S.ENDED, _S.FAILED, _S.STOPPED, _S.LOST),
     _S.ENDED: (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST),
 }
+#: States in which the next attempt can begin.
+_OVER = (_S.SUCCEEDED, _S.FAILED, _S.STOPPED, _S.LOST)
 SIGKILL = 9
+#: Bytes of the last output, earlier attempts, and changes of the state that are kept.
+_TAIL, _MOST_EARLIER, _MOST_CHANGES = 1000, 1000, 100
 
 
 class InvalidTransition(Exception):
@@ -34,13 +40,22 @@ class TaskRecord:
         self.task = placed.task
         self.host = placed.host.name
         self._address_at = placed.host.at
+        self.role = placed.role
         self.runs_python = placed.role.program.kind is not ProgramKind.EXECUTABLE
         self.sidecar = placed.role.sidecar
         self.service = placed.role.service or self.sidecar
         #: Seconds that it has to end by itself after the job is done.
         self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0
         self.attempt = 1
+        #: How the attempts before this one ended.
+        self.earlier: tuple[Attempt, ...] = ()
         self.state = TaskState.PENDING
+        self.address = ""
+        self.port: int | None = None
+        self._history: list[str] = []
+        self._begin_attempt()
+
+    def _begin_attempt(self) -> None:
         #: Its state once all its processes are gone; set when its own process ends.
         self.outcome = TaskState.STOPPED
         self.reason: Reason | None = None
@@ -48,8 +63,6 @@ class TaskRecord:
         self.detail = ""
         #: Whether a command to stop it was given; whether a signal of a stop sequence was sent to it.
         self.stop_sent = self.signalled = False
-        self.address = ""
-        self.port: int | None = None
         self.pid: int | None = None
         self.started_at: float | None = None
         self.ended_at: float | None = None
@@ -57,7 +70,8 @@ class TaskRecord:
         self.cpu_s: float | None = None
         self.leftovers = 0
         self.unkillable: tuple[int, ...] = ()
-        self._history: list[str] = []
+        #: The end of its output.
+        self.tail = b""
 
     @property
     def address_for_peers(self) -> str:
@@ -70,10 +84,31 @@ class TaskRecord:
         Raises:
             InvalidTransition: there is no such change.
         """
-        self._history.append(f"{self.state.value} -> {state.value}: {cause}")
-        if state not in TRANSITIONS.get(self.state, ()):
+        self._move(state, TRANSITIONS.get(self.state, ()), cause)
+
+    def _move(self, state: TaskState, possible: Sequence[TaskState], cause: object) -> None:
+        self._history = [*self._history[-_MOST_CHANGES:], f"{self.state.value} -> {state.value}: {cause}"]
+        if state not in possible:
             raise InvalidTransition(f"{self.task}: {'; '.join(self._history)}")
         self.state = state
+
+    def printed(self, data: bytes) -> None:
+        """Keep the end of its output."""
+        self.tail = data[-_TAIL:] if len(data) >= _TAIL else (self.tail + data)[-_TAIL:]
+
+    def start_again(self) -> None:
+        """Begin the next attempt; all processes of the last one have ended.
+
+        Raises:
+            InvalidTransition: the last one is not over.
+        """
+        last = Attempt._make(getattr(self, field) for field in Attempt._fields)
+        self._move(
+            TaskState.STARTING, (TaskState.STARTING,) if self.state in _OVER else (), "the next attempt"
+        )
+        self.earlier = (*self.earlier, last)[-_MOST_EARLIER:]
+        self.attempt += 1
+        self._begin_attempt()
 
     def report(self) -> TaskReport:
         """Its part of the report."""

@@ -12,6 +12,7 @@
     worker/0 ends               as commanded: gets 15, dies of it, is gone
     worker/0,worker/1 ends      each of them
     Ctrl-C | SIGTERM | SIGHUP
+    restart worker/0 | says worker/0 TEXT
     time up end                 a timer
     ... @ 5.5                   at this time, though earlier events may have a later one
 """
@@ -43,6 +44,7 @@ from launcher.report import Report
 from launcher.scheduler.placement import place
 from launcher.scheduler.plan import make_plan
 from launcher.supervisor import Machine
+from launcher.supervisor.restarts import Restarts
 from launcher.task_id import TaskId
 
 CommandKind = TypeVar("CommandKind", bound=Command)
@@ -55,17 +57,26 @@ _PARTS = {"ends": ("gets 15", "dies 15", "gone"), "finishes": ("exits {}", "gone
 START = 1.0
 
 
-def job(*counts: str, on_failure: str = "stop", grace: float = 10.0, timeout: float | None = None) -> JobSpec:
+def job(
+    *counts: str,
+    on_failure: str = "stop",
+    grace: float = 10.0,
+    timeout: float | None = None,
+    restarts: int = 0,
+    restart: str = "auto",
+) -> JobSpec:
     """``job("worker 2", "ps 1")``; a ps or evaluator is a service, as the command line has it.
 
-    Also ``evaluator 1 drain 60`` and ``board 1 sidecar``.
+    Also ``evaluator 1 drain 60``, ``board 1 sidecar`` and ``ps 1 restart job``.
     """
     roles = []
     for count in counts:
         name, number, *more = count.split()
         role = Role(name, int(number), PROGRAM, service=name in SERVICE_ROLES, sidecar=more == ["sidecar"])
-        roles.append(role._replace(drain=float(more[1])) if more[:1] == ["drain"] else role)
-    return JobSpec(tuple(roles), policy=Policy(OnFailure(on_failure), grace, timeout))
+        role = role._replace(drain=float(more[1])) if more[:1] == ["drain"] else role
+        roles.append(role._replace(restart=more[1]) if more[:1] == ["restart"] else role)
+    policy = Policy(OnFailure(on_failure), grace, timeout, restarts=restarts, restart=restart)
+    return JobSpec(tuple(roles), policy=policy)
 
 
 def hosts(count: int, slots: int | None = None) -> tuple[Host, ...]:
@@ -119,7 +130,7 @@ class SimulatedJob:
     def __init__(self, job: JobSpec, placement: Placement, check: bool = False) -> None:
         self.job = job
         self.placement = placement
-        self.machine = Machine(job, placement, "job", check)
+        self.machine = Machine(job, placement, "job", check, Restarts(job, placement, lambda: 0.0))
         self.plan: Plan | None = None
         #: Timers that are set, with their seconds.
         self.timers: dict[str, float] = {}
@@ -183,7 +194,7 @@ class Script:
         simulated = SimulatedJob(self.job, self.placement, self._check)
         steps = [Step(None, simulated.begin())]
         steps.extend(Step(event, simulated.take(event)) for event in self.events_of(text))
-        times = [step.event.at for step in steps if step.event is not None]
+        times = [step.event.at for step in steps if hasattr(step.event, "at")]
         report = simulated.machine.report(min(times, default=0.0), max(times, default=0.0))
         return Replay(tuple(steps), report, dict(simulated.timers), simulated.exit_code)
 
@@ -201,6 +212,11 @@ class Script:
             yield from (events.AgentClosed(host, now()) for host in self._hosts() if host not in self._lost)
         elif text in SIGNALS:
             yield events.StopAsked(now(), SIGNALS[text], text)
+        elif first == "restart":
+            yield events.RestartAsked(now(), tuple(map(TaskId, rest.split(","))))
+        elif first == "says":
+            task, _, words = rest.partition(" ")
+            yield events.TaskOutput(self.host_of[task], TaskId(task), 1, words.encode())
         elif text.startswith("time up "):
             yield events.TimeUp(now(), text.removeprefix("time up "))
         elif "/" in first:
@@ -321,12 +337,15 @@ def check(case: Case) -> None:
     """Compare the end of a history with the one in its table."""
     options = dict(part.partition(" ")[::2] for part in case.setup.split(", "))
     count, grace, timeout = (options.pop(name, "") for name in ("hosts", "grace", "timeout"))
+    restarts, restart = options.pop("restarts", ""), options.pop("restart", "")
     on_failure = "stop" if options.pop("continue", None) is None else "continue"
     spec = job(
         *map(" ".join, options.items()),
         on_failure=on_failure,
         grace=float(grace or 10),
         timeout=float(timeout) if timeout else None,
+        restarts=int(restarts or 0),
+        restart=restart or "auto",
     )
     replay = Script(spec, hosts(int(count or 1))).play(case.history)
     failure = replay.report.failure

@@ -180,7 +180,8 @@ class World:
         wrong = dict(zip(hosts, skews, strict=False))
         self.agents = {host: ModelAgent(host, self._clock(wrong.get(host, 0.0))) for host in hosts}
         self._lost: set[str] = set()
-        self._stopping = False
+        self._closing = False
+        self._attempts: dict[TaskId, int] = {}
         self._carry(simulated.begin())
 
     def _clock(self, skew: float) -> Callable[[], float]:
@@ -204,7 +205,13 @@ class World:
         found: list[Action] = [accident for agent in self.agents.values() for accident in agent.accidents()]
         found.extend(lambda timer=timer: self.time_up(timer) for timer in self.simulated.timers)  # type: ignore[misc]
         found.extend([self._ctrl_c] * 2)
+        found.append(self._restart)
         return found
+
+    def _restart(self) -> None:
+        """The user asks for a restart of the first task and the last one."""
+        tasks = [placed.task for placed in self.simulated.placement.tasks]
+        self._take(events.RestartAsked(self._time, (tasks[0], tasks[-1])))
 
     def _ctrl_c(self) -> None:
         self._time += 1.0
@@ -227,14 +234,23 @@ class World:
             if host is None:
                 continue
             assert host not in self._lost, f"{host} is lost, and yet: {command}"
-            self._stopping = self._stopping or isinstance(command, (events.StopTasks, events.CloseAgent))
-            assert not (self._stopping and isinstance(command, events.StartTask)), "a start after a stop"
+            self._check_start(command)
             if isinstance(command, events.HangUp):
                 self._lost.add(host)
                 self.agents[host].over = True
                 self.agents[host].outbox.clear()
             else:
                 self.agents[host].inbox.append(command)
+
+    def _check_start(self, command: Command) -> None:
+        """No start after the stop of the job; never two attempts of a task at the same time."""
+        self._closing = self._closing or isinstance(command, events.CloseAgent)
+        if isinstance(command, events.StartTask):
+            assert not self._closing and self.simulated.machine.phase in (Phase.RUNNING, Phase.STARTUP)
+            agents = [agent for agent in self.agents.values() if agent.host not in self._lost]
+            assert not any(command.task in agent.tasks for agent in agents)
+            self._attempts[command.task] = self._attempts.get(command.task, 0) + 1
+            assert command.attempt == self._attempts[command.task]
 
     def _check_waits(self) -> None:
         bound = BOUNDS.get(self.simulated.machine.phase)

@@ -195,7 +195,7 @@ DURATION = "expected seconds, or a number and s, m, h or d, as in 90 or 5m"
 COUNT = "expected a whole number from 0 to 10000"
 ROLE = "expected a role: a letter, then letters, digits, _ or -, at most 64"
 WAITS = "expected a chief and it in another role: the job waits for this role anyway"
-SIDECAR = "expected one of them: a sidecar is given no GPU, and is stopped with the job"
+SIDECAR = "expected one of them: a sidecar has no GPU, is stopped with the job, and may fail"
 NO_PROGRAM = "expected command: in the role, or once for all roles"
 NO_TASK = "no task in any role; expected at least one below roles:, as in worker: 1"
 

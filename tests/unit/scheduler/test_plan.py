@@ -147,7 +147,7 @@ def test_every_placeholder():
     names = (
         "job_name task_index rank world_size task_address task_host task_port cluster_spec tf_config ps_hosts"
         " worker_hosts chief_hosts evaluator_hosts my_own_hosts num_ps num_workers num_worker num_chief"
-        " num_evaluator num_my_own"
+        " num_evaluator num_my_own attempt"
     )
     words = names.split()
     program = Program.of(["run", *(f"{{{word}}}" for word in words)])
@@ -161,7 +161,7 @@ def test_every_placeholder():
         "cluster_spec": task.env["CLUSTER_SPEC"], "tf_config": task.env["TF_CONFIG"],
         "ps_hosts": "[::2]:5002", "worker_hosts": "[::2]:5000,[::2]:5001", "chief_hosts": "", "evaluator_hosts": "",
         "my_own_hosts": "[::2]:5003", "num_ps": "1", "num_workers": "2", "num_worker": "2", "num_chief": "0",
-        "num_evaluator": "0", "num_my_own": "1",
+        "num_evaluator": "0", "num_my_own": "1", "attempt": "1",
     }  # fmt: skip
     table = (cluster_spec.__doc__ or "").split("Other braces")[0]
     documented = set(re.findall(r"``\{(\w+)\}``", table))

@@ -1,0 +1,150 @@
+"""Restarts under way: tasks are stopped, and start again when they are gone and the wait is over."""
+
+from __future__ import annotations
+
+from launcher import events
+from launcher.report import Failure, Reason, TaskState
+from launcher.supervisor.host_events import lose_hosts
+from launcher.supervisor.restarts import Decision, Restart, Stage, cannot_import
+from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase, longest
+from launcher.supervisor.tasks import TaskRecord
+from launcher.task_id import TaskId
+
+
+def after_failure(job: JobState, record: TaskRecord, failure: Failure) -> bool:
+    """Let a task start again that has failed, if the policy allows it.
+
+    Returns:
+        Whether it starts again; the failure is then not that of the job.
+    """
+    if job.phase is not Phase.RUNNING:
+        return False
+    if record.task in job.restarting:  # it follows from the failure of another task
+        return True
+    ran = None if record.started_at is None else failure.at - record.started_at
+    decision = job.restarts.after(record.task, record.status, ran)
+    if decision is None:
+        return False
+    restart = _begin(job, decision, failure)
+    of_limit = f"restart {decision.number} of {job.restarts.limit}" if decision.number else "not counted"
+    again = f"starting {job.names(restart.tasks)} again in {decision.wait:.1f} s"
+    job.notify(f"{failure.text}; {again} (attempt {record.attempt + 1}, {of_limit})", urgent=True)
+    return True
+
+
+def asked(job: JobState, event: events.RestartAsked) -> None:
+    """The user asks to start tasks again."""
+    tasks = frozenset(event.tasks).intersection(job.records)
+    if job.phase is not Phase.RUNNING or not tasks:
+        job.notify("no task is started again: the job is not running")
+        return
+    job.notify(f"starting {job.names(tasks)} again, as asked")
+    _begin(job, Decision(tasks, all=True, wait=0.0, number=0), None)
+
+
+def ended_well(job: JobState, record: TaskRecord, at: float) -> None:
+    """A task has ended by itself with 0: it starts again only with the whole job, or if the user asked."""
+    restart = job.restarting.get(record.task)
+    if restart is not None and not restart.all:
+        job.forget_restarts([record.task])
+        job.process_ended(record.task, at)
+        _start_if_due(job, restart)
+
+
+def gone(job: JobState, record: TaskRecord, at: float) -> None:
+    """All processes of a task have ended."""
+    restart = job.restarting.get(record.task)
+    if restart is None:
+        return
+    cause = restart.cause
+    if record.unkillable:
+        text = f"{record.task} can't start again: SIGKILL did not end its last attempt"
+        _give_up(job, restart, Failure(Reason.LAUNCHER, None, record.host, at, text), HOST_FAULT)
+    elif cause is not None and cause.task == record.task and _cannot_import(record):
+        text = f"{cause.text}; not started again: an import failed"
+        _give_up(job, restart, cause._replace(text=text), record.status.shell)
+    elif restart.stage is Stage.ENDING and not job.open.intersection(restart.tasks):
+        _stop(job, restart)
+    else:
+        _start_if_due(job, restart)
+
+
+def time_up(job: JobState, event: events.TimeUp) -> None:
+    """The timer of a restart has run out."""
+    restart = next((each for each in job.restarting.values() if each.timer == event.timer), None)
+    if restart is None:
+        return
+    if restart.stage is Stage.ENDING:
+        _stop(job, restart)
+    elif restart.stage is Stage.WAITING:
+        restart.stage = Stage.DUE
+        job.do(events.SetTimer(restart.timer, longest(job.stop_steps)))
+        _start_if_due(job, restart)
+    else:
+        hosts = job.hosts_of(job.open.intersection(restart.tasks))
+        lose_hosts(job, hosts, "its agent did not end the tasks", event.at)
+        _start_if_due(job, restart)
+
+
+def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
+    """Begin a restart; it includes the restarts under way of the same tasks."""
+    everything = decision.all
+    tasks = {task for task in decision.tasks if job.records[task].host in job.agents}
+    if not everything:
+        tasks -= {task for task in tasks if job.records[task].outcome is TaskState.SUCCEEDED}
+    for other in {job.restarting[task] for task in tasks & job.restarting.keys()}:
+        tasks |= other.tasks
+        everything = everything or other.all
+        job.do(events.CancelTimer(other.timer))
+    job.restarts_begun += 1
+    restart = Restart(job.restarts_begun, tasks, everything, decision.wait, cause)
+    job.restarting.update(dict.fromkeys(tasks, restart))
+    job.deciding |= tasks & job.all_deciding
+    if decision.ending:
+        restart.stage = Stage.ENDING
+        job.do(events.SetTimer(restart.timer, max(0.0, job.policy.grace)))
+    else:
+        _stop(job, restart)
+    return restart
+
+
+def _stop(job: JobState, restart: Restart) -> None:
+    """Stop those of its tasks that run; from now on the time until the start passes."""
+    restart.stage = Stage.WAITING
+    running = [job.records[task] for task in _in_order(job, restart) if _runs(job.records[task])]
+    for record in running:
+        record.move(TaskState.STOPPING, "to start again")
+        record.stop_sent = True
+    job.send_stops(running, job.stop_steps)
+    job.do(NOTICE_TIMER, events.SetTimer(restart.timer, restart.wait))
+
+
+def _start_if_due(job: JobState, restart: Restart) -> None:
+    if not restart.tasks or restart.stage is not Stage.DUE or job.open.intersection(restart.tasks):
+        return
+    job.restarts_made += 1
+    for task in _in_order(job, restart):
+        del job.restarting[task]
+        job.records[task].start_again()
+        job.open.add(task)
+        job.start(job.records[task])
+    job.do(events.CancelTimer(restart.timer), events.SetTimer("start", START_LIMIT), NOTICE_TIMER)
+
+
+def _give_up(job: JobState, restart: Restart, failure: Failure, exit_code: int) -> None:
+    """Do not start the tasks again: the job fails."""
+    job.forget_restarts(list(restart.tasks))
+    job.report_failure(failure.text, job.fail(failure, exit_code))
+
+
+def _in_order(job: JobState, restart: Restart) -> list[TaskId]:
+    """Its tasks in the order of the table."""
+    return [task for task in job.records if task in restart.tasks]
+
+
+def _runs(record: TaskRecord) -> bool:
+    return record.state in (TaskState.STARTING, TaskState.RUNNING)
+
+
+def _cannot_import(record: TaskRecord) -> bool:
+    return record.attempt == 1 and record.runs_python and cannot_import(record.tail)

@@ -1,0 +1,154 @@
+"""The policy of restarts: whether a failed task starts again, which tasks with it, and after how long.
+
+``--restart auto`` knows what TensorFlow's strategies can take back:
+
+=====================  ====================================================================================
+ps, no chief           (classic) every task alone
+ps and chief           (ParameterServerStrategy) a worker alone; a ps or the chief: chief and all ps
+no ps                  (MultiWorkerMirroredStrategy) chief and all workers together
+other roles            an evaluator, a tf.data service, roles of the user's own: every task alone
+exit code 42           (PreemptionCheckpointHandler) the whole job; not counted
+=====================  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from launcher.job import CHIEF_ROLES, JobSpec, Placement, Role
+from launcher.report import ExitStatus, Failure
+from launcher.task_id import TaskId
+
+#: Exit code of ``tf.distribute.experimental.PreemptionCheckpointHandler``.
+PREEMPTED = 42
+#: Seconds that a task ran: with fewer, an exit with `PREEMPTED` counts as a failure; with more, its earlier
+#: restarts no longer count.
+_PREEMPTED_AFTER, _FORGIVEN_AFTER = 10.0, 600.0
+#: Seconds before a restart: the first, each later one twice as long, and the largest; and the part that is
+#: added at random, so that tasks do not start at the same moment.
+_FIRST, _LONGEST, _JITTER = 1.0, 30.0, 0.25
+#: Exit codes of a program that can't be run, or is not found.
+_NO_PROGRAM = (126, 127)
+_IMPORT_FAILED = re.compile(rb"(?m)^(ModuleNotFoundError|ImportError|SyntaxError|IndentationError)\b")
+
+
+class Decision(NamedTuple):
+    """What starts again after a failure."""
+
+    tasks: frozenset[TaskId]
+    #: Tasks that ended well start again, too.
+    all: bool
+    #: Seconds until they start.
+    wait: float
+    #: The number of this restart among those that count; 0: it does not count.
+    number: int
+    #: They end by themselves, so that the others are not stopped at once.
+    ending: bool = False
+
+
+class Stage(enum.Enum):
+    """The stage of a restart."""
+
+    ENDING = "ending"  #: its tasks end by themselves
+    WAITING = "waiting"  #: its tasks are stopped, and the time until the start is not over
+    DUE = "due"  #: its tasks start when the last of them is gone
+
+
+class Restart:
+    """Tasks that start again together.
+
+    Args:
+        number: of this restart of the job, also one that does not count.
+        tasks: that start again.
+        all: also those of them that end well meanwhile.
+        wait: seconds.
+        cause: the failure; ``None``: the user asked for it.
+    """
+
+    def __init__(
+        self, number: int, tasks: set[TaskId], all: bool, wait: float, cause: Failure | None
+    ) -> None:
+        self.timer = f"restart {number}"
+        self.tasks = tasks
+        self.all = all
+        self.wait = wait
+        self.cause = cause
+        self.stage = Stage.WAITING
+
+
+class Restarts:
+    """The policy of one job, and what it has used of its restarts.
+
+    Args:
+        job: roles and policy.
+        placement: its tasks.
+        jitter: gives random numbers from 0 to 1.
+    """
+
+    def __init__(
+        self, job: JobSpec, placement: Placement, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._policy = job.policy
+        self.limit = job.policy.restarts
+        self._roles = {placed.task: placed.role for placed in placement.tasks}
+        self._names = {role.name for role in self._roles.values()}
+        self._jitter = jitter
+        #: Restarts that count, and all, by the task that failed.
+        self._counted: dict[TaskId, int] = {}
+        self._restarted: dict[TaskId, int] = {}
+
+    def after(self, task: TaskId, status: ExitStatus, ran: float | None) -> Decision | None:
+        """What starts again after the failure of a task; ``None``: nothing does.
+
+        Args:
+            task: that failed.
+            status: how it ended.
+            ran: seconds; ``None``: it never started.
+        """
+        role = self._roles[task]
+        if not self.limit or role.sidecar or role.restart == "never" or status.code in _NO_PROGRAM:
+            return None
+        if ran is not None and ran >= _FORGIVEN_AFTER:
+            self._counted.pop(task, None)
+            self._restarted.pop(task, None)
+        preempted = status.code == PREEMPTED and (ran or 0.0) >= _PREEMPTED_AFTER
+        if not preempted and sum(self._counted.values()) >= self.limit:
+            return None
+        self._restarted[task] = self._restarted.get(task, 0) + 1
+        if not preempted:
+            self._counted[task] = self._counted.get(task, 0) + 1
+        tasks, everything = self._group(role, task, preempted)
+        number = 0 if preempted else sum(self._counted.values())
+        return Decision(tasks, everything, self._wait(self._restarted[task]), number, preempted)
+
+    def _wait(self, restart: int) -> float:
+        doubled = _FIRST * 2 ** min(restart - 1, 10)
+        return float(min(_LONGEST, doubled * (1 + _JITTER * self._jitter())))
+
+    def _group(self, role: Role, task: TaskId, preempted: bool) -> tuple[frozenset[TaskId], bool]:
+        """The tasks that start again together; whether those that ended well do, too."""
+        rule = role.restart or self._policy.restart
+        if preempted or rule == "job":
+            return self._of(lambda other: not other.sidecar), True
+        chiefs = self._names.intersection(CHIEF_ROLES)
+        if rule == "auto" and "ps" not in self._names and role.name in {"worker", *chiefs}:
+            return self._of(lambda other: other.name in {"worker", *chiefs}), True
+        if rule == "auto" and chiefs and role.name in {"ps", *chiefs}:
+            return self._of(lambda other: other.name in {"ps", *chiefs}), False
+        return frozenset([task]), False
+
+    def _of(self, chosen: Callable[[Role], bool]) -> frozenset[TaskId]:
+        return frozenset(task for task, role in self._roles.items() if chosen(role))
+
+
+def cannot_import(tail: bytes) -> bool:
+    """Whether a Python program has ended because it, or a module that it imports, can't be imported.
+
+    Args:
+        tail: the end of its output.
+    """
+    return _IMPORT_FAILED.search(tail) is not None

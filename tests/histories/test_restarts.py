@@ -1,0 +1,204 @@
+"""Failed tasks start again: which, when, how often; and what ends a job meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import events
+from launcher.report import ExitStatus, TaskState
+from launcher.scheduler.placement import place
+from launcher.supervisor.restarts import Restarts
+from launcher.task_id import TaskId
+from tests.histories.script import Replay, Script, cases, check, hosts, job
+
+PS_STRATEGY = ("chief 1", "worker 2", "ps 2")
+
+GROUPS = """
+worker 2, ps 2 -> worker/1: worker/1 | ps/0: ps/0
+worker 2, evaluator 1 -> worker/0: all | evaluator/0: evaluator/0
+chief 1, worker 2 -> worker/1: all | chief/0: all
+chief 1, worker 2, ps 2 -> worker/1: worker/1 | ps/1: chief/0 ps/0 ps/1 | chief/0: chief/0 ps/0 ps/1
+master 1, worker 1, ps 1 -> ps/0: master/0 ps/0
+dispatcher 1, reader 1, worker 2 -> dispatcher/0: dispatcher/0 | reader/0: reader/0
+worker 2, ps 1 restart job -> ps/0: all | worker/0: worker/0
+worker 2 restart task -> worker/0: worker/0
+worker 2 restart never -> worker/0: -
+worker 1, board 1 sidecar -> board/0: - | worker/0: worker/0
+"""
+
+
+@pytest.mark.parametrize("line", GROUPS.strip().splitlines())
+def test_the_tasks_that_start_again_together(line: str):
+    roles, _, expected = line.partition(" -> ")
+    spec = job(*roles.split(", "), restarts=9)
+    placement = place(spec, hosts(1))
+    workers = {str(placed.task) for placed in placement.tasks if placed.role.name != "evaluator"}
+    for case in expected.split(" | "):
+        failed, _, names = case.partition(": ")
+        decision = Restarts(spec, placement).after(TaskId(failed), ExitStatus(code=1), 20.0)
+        chosen = workers if names == "all" else set(names.replace("-", "").split())
+        assert (set() if decision is None else set(decision.tasks)) == chosen
+
+
+def test_preemption_starts_the_whole_job_again_and_does_not_count():
+    spec = job("worker 2", "evaluator 1", restarts=1)
+    policy = Restarts(spec, place(spec, hosts(1)), lambda: 0.0)
+    for _ in range(3):
+        decision = policy.after(TaskId("worker/0"), ExitStatus(code=42), 60.0)
+        assert decision is not None
+        assert (len(decision.tasks), decision.all, decision.number) == (3, True, 0)
+    assert policy.after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is not None  # at once: a failure
+    assert policy.after(TaskId("worker/0"), ExitStatus(code=42), 1.0) is None
+
+
+def test_waits_double_from_1_to_30_seconds_and_ten_good_minutes_give_the_restarts_back():
+    spec = job("worker 1", restarts=7)
+    policy = Restarts(spec, place(spec, hosts(1)), lambda: 0.0)
+
+    def after(seconds: float) -> float | None:
+        decision = policy.after(TaskId("worker/0"), ExitStatus(signal=9), seconds)
+        return None if decision is None else decision.wait
+
+    assert [after(1.0) for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
+    assert after(600.0) == 1.0
+    assert after(5.0) == 2.0
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_program_that_can_not_be_run_does_not_start_again(code: int):
+    spec = job("worker 1", restarts=7)
+    assert Restarts(spec, place(spec, hosts(1))).after(TaskId("worker/0"), ExitStatus(code=code), 1.0) is None
+
+
+AGAIN = "time up restart 1; worker/1 starts"
+ENDS = f"""
+# a worker of a classic job comes back
+worker 2, ps 1, restarts 1: up; worker/1 dies 9; worker/1 gone; {AGAIN}; worker/0,worker/1 finishes 0;
+    ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped | worker/1 failed on node1 after 0.0s: killed by SIGKILL;
+       starting worker/1 again in 1.0 s (attempt 2, restart 1 of 1)
+# the wait is over before the last process is gone
+worker 2, ps 1, restarts 1: up; worker/1 dies 9; time up restart 1; worker/1 gone; worker/1 starts;
+    worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+# no restart is left: the exit code of the last attempt
+worker 2, ps 1, restarts 1: up; worker/1 finishes 7; {AGAIN}; worker/1 finishes 8; worker/0,ps/0 ends; closed
+    -> 8 | stopped, failed, stopped | worker/1 failed on node1 after 0.0s (attempt 2): exit code 8
+# all together; what the others do meanwhile is a consequence
+worker 2, restarts 1: up; worker/1 dies 9; worker/0 exits 1; worker/0,worker/1 gone; time up restart 1;
+    worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded | worker/1 failed on node1 after 0.0s: killed by SIGKILL; starting worker/0,
+       worker/1 again in 1.0 s (attempt 2, restart 1 of 1)
+# one that had ended well starts again with all
+worker 2, restarts 1: up; worker/0 finishes 0; worker/1 finishes 3; time up restart 1;
+    worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded
+# two die in the same millisecond: alone each of them, and both count
+worker 2, ps 1, restarts 2: up; worker/0 dies 9 @ 5.0; worker/1 dies 9 @ 5.0; worker/0,worker/1 gone;
+    time up restart 2; time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0;
+    ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped
+worker 2, ps 1, restarts 1: up; worker/0 dies 9 @ 5.0; worker/1 dies 6 @ 5.0; worker/0,worker/1 gone;
+    ps/0 ends; closed
+    -> 134 | failed: signal, failed: signal, stopped
+# together they count once
+worker 2, restarts 1: up; worker/0 dies 9 @ 5.0; worker/1 dies 9 @ 5.0; worker/0,worker/1 gone;
+    time up restart 1; worker/0,worker/1 starts; worker/0,worker/1 finishes 0; closed
+    -> 0 | succeeded, succeeded
+# ParameterServerStrategy: the ps takes the chief with it, the worker stays
+chief 1, worker 1, ps 1, restarts 1: up; ps/0 dies 9; ps/0 gone; chief/0 exits 1; chief/0 gone;
+    time up restart 1; chief/0,ps/0 starts; chief/0 finishes 0; worker/0,ps/0 ends; closed
+    -> 0 | succeeded, stopped, stopped
+# the chief was just done: so is the job
+chief 1, worker 1, ps 1, restarts 1: up; ps/0 dies 9; chief/0 exits 0; chief/0,ps/0 gone;
+    worker/0 ends; closed
+    -> 0 | succeeded, stopped, failed: signal
+# the user, the time limit, a lost host, a lost agent: before the tasks are gone, and while they wait
+worker 2, restarts 1: up; worker/1 dies 9; Ctrl-C; worker/1 gone; worker/0 ends; closed
+    -> 130 | stopped, failed: signal | stopped by Ctrl-C
+worker 2, restarts 1: up; worker/1 dies 9; worker/1 gone; worker/0 ends; Ctrl-C; closed
+    -> 130 | stopped, failed: signal | stopped by Ctrl-C
+worker 2, restarts 1: up; worker/1 dies 9; worker/1 gone; worker/0 ends; time up restart 1; Ctrl-C;
+    worker/0,worker/1 starts; worker/0,worker/1 ends; closed
+    -> 130 | stopped, stopped
+worker 2, restarts 1, timeout 5: up; worker/1 dies 9; time up job; worker/1 gone; worker/0 ends; closed
+    -> 124 | stopped, failed: signal
+worker 2, restarts 1, timeout 5: up; worker/1 dies 9; worker/1 gone; worker/0 ends; time up job; closed
+    -> 124 | stopped, failed: signal
+worker 2, ps 1, hosts 3, restarts 1: up; worker/1 dies 9; lost node1; worker/1 gone; worker/0 ends; closed
+    -> 125 | stopped, failed: signal, lost | host node1 is lost: connection reset
+worker 2, ps 1, hosts 3, restarts 1: up; worker/1 dies 9; lost node3; worker/0,ps/0 ends; closed
+    -> 125 | stopped, failed: signal, stopped | host node3 is lost: connection reset
+worker 2, ps 1, hosts 3, restarts 1: up; worker/1 finishes 1; closed node3; worker/0,ps/0 ends; closed node1;
+    closed node2
+    -> 125 | stopped, failed, stopped
+# its processes can't be ended: never two attempts
+worker 1, restarts 3: up; worker/0 exits 1; worker/0 unkillable 4711; closed
+    -> 125 | failed | worker/0 can't start again: SIGKILL did not end its last attempt
+# it can't be imported
+worker 1, restarts 3: up; says worker/0 ModuleNotFoundError: No module named 'x'; worker/0 finishes 1; closed
+    -> 1 | failed | worker/0 failed on node1 after 0.0s: exit code 1; not started again: an import failed
+# the second attempt can't be started
+worker 1, restarts 3: up; worker/0 finishes 1; time up restart 1; worker/0 cannot start 127; closed
+    -> 127 | failed: not found | worker/0 could not be started on node1: no such thing
+# asked by the user: a task that had ended, too, and it does not count
+worker 2, ps 1, restarts 0: up; worker/1 finishes 0; restart worker/1,ps/0; ps/0 ends; time up restart 1;
+    worker/1,ps/0 starts; worker/0,worker/1 finishes 0; ps/0 ends; closed
+    -> 0 | succeeded, succeeded, stopped | starting worker/1, ps/0 again, as asked
+"""
+
+
+@pytest.mark.parametrize("case", cases(ENDS))
+def test_ends(case):
+    check(case)
+
+
+def play(*roles: str, history: str, restarts: int = 3) -> Replay:
+    return Script(job(*roles, restarts=restarts), hosts(1)).play(history)
+
+
+def starts(replay: Replay) -> list[tuple[str, int]]:
+    return [(str(start.task), start.attempt) for start in replay.all(events.StartTask)]
+
+
+def test_a_worker_that_waits_does_not_stop_the_others():
+    replay = play("worker 2", "ps 1", history="up; worker/1 dies 9; worker/1 gone")
+    assert not replay.all(events.StopTasks)
+    assert replay.timers["restart 1"] == 1.0
+
+
+def test_tasks_of_a_preempted_job_have_the_grace_to_end_by_themselves():
+    replay = play("worker 2", history="up; worker/0 exits 42 @ 60.0")
+    assert not replay.all(events.StopTasks)
+    assert replay.timers["restart 1"] == 10.0
+    replay = play(
+        "worker 2",
+        history="up; worker/0 exits 42 @ 60.0; worker/1 exits 42 @ 61.0; worker/0,worker/1 gone;"
+        "time up restart 1; worker/0,worker/1 starts",
+    )
+    assert not replay.all(events.StopTasks)
+    assert starts(replay)[2:] == [("worker/0", 2), ("worker/1", 2)]
+    assert replay.report.restarts == 1
+
+
+def test_an_agent_that_does_not_end_the_tasks_is_lost():
+    replay = play("worker 2", history="up; worker/1 dies 9; time up restart 1; time up restart 1")
+    assert replay.report.exit_code == 125
+    assert "its agent did not end the tasks" in replay.notices[-1]
+
+
+def test_the_report_has_every_attempt():
+    replay = play(
+        "worker 1",
+        "ps 1",
+        history="up; worker/0 finishes 7; time up restart 1; worker/0 starts; worker/0 dies 9; worker/0 gone;"
+        "time up restart 2; worker/0 starts; worker/0 finishes 0; ps/0 ends; closed",
+    )
+    worker, _ = replay.report.tasks
+    assert (worker.attempt, worker.state, worker.reason) == (3, TaskState.SUCCEEDED, worker.reason)
+    assert [(each.attempt, each.host, each.detail) for each in worker.earlier] == [
+        (1, "node1", "exit code 7"),
+        (2, "node1", "killed by SIGKILL"),
+    ]
+    assert all(each.started_at and each.ended_at for each in worker.earlier)
+    assert starts(replay) == [("worker/0", 1), ("ps/0", 1), ("worker/0", 2), ("worker/0", 3)]

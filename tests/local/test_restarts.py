@@ -1,0 +1,86 @@
+"""Restarts by the installed command: what a task finds when it comes back, and what the user is told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+from tests.local.seeing import last_run
+
+#: Kills itself in its first attempt, in the middle of a line.
+FRAIL = """
+import os, sys
+print("attempt", os.environ["LAUNCH_ATTEMPT"], sys.argv[1], os.environ["TASK_ADDRESS"])
+if os.environ["LAUNCH_ATTEMPT"] == "1" and os.environ["TASK_INDEX"] == sys.argv[2]:
+    print("no end", end="", flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_worker_comes_back_with_its_address_and_everything_is_told(launch: Launch):
+    ended = launch("--restarts", "2", "--workers", "2", "--ps", "1", "-c", FRAIL, "{attempt}", "1")
+    assert ended.code == 0, ended.err
+    run = last_run(launch)
+    (worker,) = (task for task in run.report["tasks"] if task["task"] == "worker/1")
+    assert (worker["attempt"], worker["state"], run.report["restarts"]) == (2, "succeeded", 1)
+    (earlier,) = worker["earlier"]
+    assert (earlier["attempt"], earlier["host"], earlier["state"]) == (1, "localhost", "failed")
+    assert earlier["detail"] == "killed by SIGKILL"
+    address = worker["address"]
+    log = (run.path / "logs/worker-1.log").read_text()
+    assert log == f"attempt 1 1 {address}\nno end\nlaunch: attempt 2 starts here\nattempt 2 2 {address}\n"
+    assert re.search(
+        r"worker/1 failed after \S+: killed by SIGKILL; starting worker/1 again in 1\.\d s", ended.err
+    )
+    assert "(attempt 2, restart 1 of 2)" in ended.err
+    *_, head, first, second, ps, _, verdict = ended.out.splitlines()
+    assert [line.split()[-1] for line in (head, first, second, ps)] == ["ATTEMPT", "1", "2", "1"]
+    assert verdict.endswith("after 1 restart")
+    started = [event for event in run.events if event["event"] == "TaskStarted"]
+    assert [event["attempt"] for event in started if event["task"] == "worker/1"] == [1, 2]
+
+
+def test_the_last_attempt_decides(launch: Launch):
+    code = "import sys; print('try', sys.argv[1]); sys.exit(1)"
+    ended = launch("--restarts", "1", "-c", code, "{attempt}")
+    assert ended.code == 1
+    assert "worker/0 failed after" in ended.err
+    assert "(attempt 2): exit code 1" in ended.err
+    assert "try 2" in ended.err
+    assert "try 1" not in ended.err, "the failure report has lines of an earlier attempt"
+
+
+def test_a_program_that_can_not_be_imported_does_not_start_again(launch: Launch, tmp_path: Path):
+    (tmp_path / "train.py").write_text("import there_is_no_such_module\n")
+    ended = launch("--restarts", "3", "--workers", "2", "train.py", cwd=tmp_path)
+    assert ended.code == 1
+    assert "not started again: an import failed" in ended.err
+    assert {task["attempt"] for task in last_run(launch).report["tasks"]} == {1}
+
+
+JOB = """\
+restarts: 1
+roles:
+  worker: {count: 2, restart: RULE}
+command: [sh, -c, 'test {attempt}-{task_index} != 1-0 || exit 3']
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "attempts", "code"), [("never", [1, 1], 3), ("task", [2, 1], 0), ("job", [2, 2], 0)]
+)
+def test_the_rule_of_a_role(launch: Launch, tmp_path: Path, rule: str, attempts: list[int], code: int):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.replace("RULE", rule))
+    assert launch(path, cwd=tmp_path).code == code
+    assert [task["attempt"] for task in last_run(launch).report["tasks"]] == attempts
+
+
+def test_a_restart_without_effect_is_noted(launch: Launch):
+    ended = launch("--restart", "job", "true")
+    assert ended.code == 0
+    assert "--restart has no effect without --restarts N" in ended.err
+    assert launch("--restarts", "-1", "true").code == 2

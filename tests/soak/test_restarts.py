@@ -1,0 +1,124 @@
+"""SIGKILL of tasks at random moments with restarts: no port is lost, no task lives twice, nothing is left.
+
+``LAUNCH_SOAK=N`` repeats each case N times (``make soak``: 50, which is more than 1,000 kills here).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch, Started
+from tests.docker.conftest import alive, jobs
+from tests.docker.engine import Engine
+from tests.local.seeing import STUBS, Family, last_run, named, soon
+from tests.soak.test_kills import ELSEWHERE, HERE, TIMES, kill, repeated
+from tests.ssh.host import LabHost
+
+CODE = (STUBS / "alone.py").read_text(encoding="utf-8")
+#: Seconds that the tasks run; kills in that time.
+SECONDS, KILLS = 12.0, 24
+pytestmark = pytest.mark.timeout(240)
+
+
+def command(restart: str, *options: str, seconds: float = SECONDS) -> list[str]:
+    """A job of six workers and two ps."""
+    roles = ["--ps", "2", "--workers", "6", "--restarts", "1000", "--restart", restart, "--grace", "1"]
+    return [*roles, *options, "-c", CODE, str(time.time() + seconds)]
+
+
+def kill_some(started: Started, kill_task: Callable[[str, int], object], count: int, until: float) -> int:
+    """Kill main processes of random tasks at random moments. Returns how many were killed."""
+    killed: set[tuple[str, int]] = set()
+    while len(killed) < count and time.time() < until:
+        time.sleep(random.random() * 0.3)
+        last = dict(re.findall(r"(?m)^(\S+) +\| up (\d+)", started.out))
+        running = {(task, int(pid)) for task, pid in last.items()} - killed
+        if running:
+            victim = random.choice(sorted(running))
+            kill_task(*victim)
+            killed.add(victim)
+    return len(killed)
+
+
+def check(launch: Launch) -> None:
+    """Every attempt had the port of its task, and none met another attempt."""
+    run = last_run(launch)
+    exits = [event for event in run.events if event["event"] == "TaskExited"]
+    assert 97 not in {event["code"] for event in exits}
+    for task in run.report["tasks"]:
+        log = (run.path / "logs" / f"{task['task'].replace('/', '-')}.log").read_text()
+        assert {int(port) for port in re.findall(r"up \d+ (\d+)", log)} == {task["port"]}
+        assert [each["attempt"] for each in task["earlier"]] == [*range(1, task["attempt"])]
+
+
+@repeated
+@pytest.mark.parametrize("restart", ["task", "job"])
+def test_here(launch: Launch, family: Family, restart: str, turn: int):
+    started = launch.start(*command(restart))
+    count = KILLS if restart == "task" else 3
+    kill_some(started, lambda _, pid: kill(pid), count, time.time() + SECONDS - 2)
+    ended = started.wait(90)
+    assert ended.code == 0, ended.err
+    check(launch)
+    family.gone(HERE)
+
+
+@repeated
+@pytest.mark.parametrize("victim", ["launcher", "agent", "watchdog", "Ctrl-C"])
+def test_the_end_in_a_restart(launch: Launch, family: Family, victim: str, turn: int):
+    started = launch.start(*command(random.choice(["task", "job"]), seconds=60.0))
+    started.until(lambda it: it.out.count("| up") == 8, 60)
+    kill_some(started, lambda _, pid: kill(pid), 3, time.time() + 5)
+    time.sleep(random.random() * 2)
+    if victim == "Ctrl-C":
+        started.send(signal.SIGINT)
+    elif victim == "launcher":
+        started.kill()
+    else:
+        kill(soon(lambda: named(family.alive(), f"launch-{victim}"), 20)[0])
+    assert started.wait(30).code == {"launcher": -signal.SIGKILL, "Ctrl-C": 130}.get(victim, 125)
+    family.gone(HERE)
+
+
+@pytest.mark.parametrize("turn", range(max(1, TIMES // 5)))
+def test_on_hosts(ssh_launch: Launch, hosts: list[LabHost], turn: int):
+    started = ssh_launch.start(*command("task", "--hosts", "node1:4,node2:4"), cwd="/")
+    by_name = {host.name: host for host in hosts}
+
+    def kill_task(label: str, pid: int) -> None:
+        host = by_name[label.partition("@")[2] or last_host(ssh_launch, label)]
+        host.run(["sh", "-c", f"kill -KILL {pid} 2>/dev/null || true"])
+
+    kill_some(started, kill_task, KILLS // 2, time.time() + SECONDS - 2)
+    ended = started.wait(90)
+    assert ended.code == 0, ended.err
+    check(ssh_launch)
+
+
+def last_host(launch: Launch, task: str) -> str:
+    """The host of a task of the run."""
+    started = (event for event in last_run(launch).events if event["event"] == "TaskStarted")
+    return next(event["host"] for event in started if event["task"] == task)
+
+
+@pytest.mark.parametrize("turn", range(max(1, TIMES // 5)))
+def test_in_containers(docker: Engine, image: str, launch: Launch, tmp_path: Path, turn: int):
+    started = launch.start(*command("task", "--docker", image), cwd=tmp_path)
+
+    def kill_task(label: str, pid: int) -> None:
+        for container in alive(docker, jobs(launch)[0]):
+            if label.replace("/", "-") in container:
+                docker.tried("exec", container, "sh", "-c", f"kill -KILL {pid} 2>/dev/null || true")
+
+    kill_some(started, kill_task, KILLS // 2, time.time() + SECONDS - 2)
+    ended = started.wait(90)
+    assert ended.code == 0, ended.err
+    check(launch)
+    soon(lambda: not any(alive(docker, job) for job in jobs(launch)), ELSEWHERE, "containers are left")

@@ -6,7 +6,7 @@ from launcher import events
 from launcher.report import Failure, Reason, TaskState
 from launcher.supervisor.host_events import lose_hosts
 from launcher.supervisor.restarts import Decision, Restart, Stage, cannot_import
-from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase, longest
+from launcher.supervisor.state import HOST_FAULT, NOTICE_TIMER, START_LIMIT, JobState, Phase, longest, quick
 from launcher.supervisor.tasks import TaskRecord
 from launcher.task_id import TaskId
 
@@ -109,13 +109,17 @@ def _begin(job: JobState, decision: Decision, cause: Failure | None) -> Restart:
 
 
 def _stop(job: JobState, restart: Restart) -> None:
-    """Stop those of its tasks that run; from now on the time until the start passes."""
+    """Stop those of its tasks that run; from now on the time until the start passes.
+
+    After a failure they have that time to end: TensorFlow's collectives ignore SIGTERM, and hang without
+    the task that failed.
+    """
     restart.stage = Stage.WAITING
     running = [job.records[task] for task in _in_order(job, restart) if _runs(job.records[task])]
     for record in running:
         record.move(TaskState.STOPPING, "to start again")
         record.stop_sent = True
-    job.send_stops(running, job.stop_steps)
+    job.send_stops(running, quick(job.policy.grace, restart.wait) if restart.cause else job.stop_steps)
     job.do(NOTICE_TIMER, events.SetTimer(restart.timer, restart.wait))
 
 

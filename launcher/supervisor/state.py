@@ -55,6 +55,11 @@ def orderly(grace: float) -> StopSteps:
     return ((SIGTERM, grace), (SIGABRT, min(_STACKS, grace)), *AT_ONCE) if grace > 0 else AT_ONCE
 
 
+def quick(grace: float, most: float) -> StopSteps:
+    """SIGTERM; SIGKILL after ``grace`` seconds, ``most`` at the most."""
+    return ((SIGTERM, min(grace, most)), *AT_ONCE) if grace > 0 else AT_ONCE
+
+
 def longest(sequence: StopSteps) -> float:
     """Seconds for an agent to end tasks by this sequence; an agent that takes longer is lost."""
     return sum(seconds for _, seconds in sequence) + _MARGIN

@@ -202,3 +202,8 @@ def test_the_report_has_every_attempt():
     ]
     assert all(each.started_at and each.ended_at for each in worker.earlier)
     assert starts(replay) == [("worker/0", 1), ("ps/0", 1), ("worker/0", 2), ("worker/0", 3)]
+
+
+def test_the_others_have_the_wait_to_end():
+    replay = play("worker 2", history="up; worker/1 finishes 1")
+    assert [stop.steps for stop in replay.all(events.StopTasks)] == [((15, 1.0), (9, 5.0))]

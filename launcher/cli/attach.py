@@ -107,9 +107,9 @@ class _Interrupt:
         if not sys.stdin.isatty():
             return "n"
         question = f"\nlaunch: stop job {self._run.job}? y stops it, n leaves it running, Enter goes on: "
-        print(question, end="", file=sys.stderr, flush=True)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            print(question, end="", file=sys.stderr, flush=True)
             return (sys.stdin.readline() or "n").strip().lower()[:1]
         except KeyboardInterrupt:
             return "n"

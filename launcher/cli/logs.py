@@ -25,7 +25,7 @@ SUMMARY = "print the output of the tasks of a run"
 EXAMPLES = """\
 launch logs                        the newest run, each line with its task's name
 launch logs worker/0 > FILE        one task of it, byte for byte
-launch logs -f ps worker/1         all ps and one worker, until the run has ended: its verdict, its exit code
+launch logs -f ps worker/1         all ps and one worker, until the run has ended; its exit code
 launch logs --lines 20 k3f9m       the last lines of each task of another run"""
 
 #: Seconds between two looks at logs that grow.

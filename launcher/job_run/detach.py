@@ -2,8 +2,8 @@
 
 The command forks before anything is started: the child is the launcher, in a session of its own. It prints on
 the command's streams until the run has a folder, then into the file `RunPaths.messages`; the command shows
-what comes there. A pipe from the launcher carries that folder and the run's name, and when all tasks run one more
-field, each with a zero byte. The end of the pipe means that the launcher has ended.
+what comes there. A pipe from the launcher carries that folder and the run's name, each with a zero byte, and
+one more zero byte when all tasks run. The end of the pipe means that the launcher has ended.
 """
 
 from __future__ import annotations

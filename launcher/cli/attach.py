@@ -6,7 +6,6 @@ import argparse
 import os
 import signal
 import sys
-from functools import partial
 
 from launcher.cli.completion import completes, unfinished_runs
 from launcher.cli.logs import follow, logs_of, report_of
@@ -52,11 +51,12 @@ def run(args: argparse.Namespace) -> int:
         LaunchError: a log can't be read, or the job can't be stopped from here.
     """
     found = find(args.run_id) if args.run_id else _newest()
-    interrupt = _Interrupt(found)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until a line is whole
     out = sys.stdout.buffer
     messages = GrowingLog(found.paths.messages, terminal=sys.stdout.isatty())
-    for _ in follow(found, partial(logs_of, found, (), args.lines, labelled=True), out, messages):
-        if interrupt.leaves():
+    for _ in follow(found, lambda: logs_of(found, (), args.lines, True), out, messages):
+        if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(found):
             print(f"launch: {found.job} runs on; launch attach {found.job} comes back", file=sys.stderr)
             return _LEFT
     report = report_of(found)
@@ -74,44 +74,28 @@ def _newest() -> Run:
     return running[-1] if running else find()
 
 
-class _Interrupt:
-    """Ctrl-C: on a terminal it asks what to do."""
+def _leaves(run: Run) -> bool:
+    """Handle a Ctrl-C: leave the run, stop it, or go on; a second stop is at once.
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._pressed = False
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._press)
+    Raises:
+        LaunchError: the run can't be stopped from here.
+    """
+    answer = _answer(run.job) if sys.stdin.isatty() else "n"
+    pidfd = launcher_of(run) if answer == "y" else None
+    if pidfd is not None:
+        send_sigterm(pidfd)
+        os.close(pidfd)
+    return answer == "n"
 
-    def _press(self, *_: object) -> None:
-        self._pressed = True
 
-    def leaves(self) -> bool:
-        """Handle a Ctrl-C that was pressed. Returns whether to leave the run.
-
-        Raises:
-            LaunchError: the run can't be stopped from here.
-        """
-        if not self._pressed:
-            return False
-        self._pressed = False
-        answer = self._ask()
-        pidfd = launcher_of(self._run) if answer == "y" else None
-        if pidfd is not None:
-            send_sigterm(pidfd)
-            os.close(pidfd)
-        return answer == "n"
-
-    def _ask(self) -> str:
-        """``y`` to stop the job (again: at once), ``n`` to leave it."""
-        if not sys.stdin.isatty():
-            return "n"
-        question = f"\nlaunch: stop job {self._run.job}? y stops it, n leaves it running, Enter goes on: "
-        try:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            print(question, end="", file=sys.stderr, flush=True)
-            return (sys.stdin.readline() or "n").strip().lower()[:1]
-        except KeyboardInterrupt:
-            return "n"
-        finally:
-            signal.signal(signal.SIGINT, self._press)
+def _answer(job: str) -> str:
+    """Ask what to do: ``y`` to stop the job, ``n`` to leave it; so does Ctrl-C, and the end of the input."""
+    question = f"\nlaunch: stop job {job}? y stops it, n leaves it running, Enter goes on: "
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        print(question, end="", file=sys.stderr, flush=True)
+        return (sys.stdin.readline() or "n").strip().lower()[:1]
+    except KeyboardInterrupt:
+        return "n"
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])

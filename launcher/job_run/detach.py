@@ -121,20 +121,13 @@ def _wait(pipe: int) -> tuple[str, bool]:
     Returns:
         The name of the run, and whether all tasks run.
     """
-    told, log = b"", None
-    while told.count(b"\0") < 3:
+    told, log, ended = b"", None, False
+    while told.count(b"\0") < 3 and not ended:
         if select.select([pipe], [], [], _PERIOD)[0]:
             data = os.read(pipe, 65536)
-            if not data:
-                break
-            told += data
+            told, ended = told + data, not data
         if log is None and told:
             log = GrowingLog(RunPaths(os.fsdecode(told.partition(b"\0")[0])).messages)
-        _show(log)
-    _show(log)
-    return os.fsdecode(told.split(b"\0")[1] if told else b""), told.count(b"\0") == 3
-
-
-def _show(log: GrowingLog | None) -> None:
-    while log is not None and log.write(sys.stderr.buffer):
-        sys.stderr.buffer.flush()
+        while log is not None and log.write(sys.stderr.buffer):
+            sys.stderr.buffer.flush()
+    return os.fsdecode(told.split(b"\0")[1] if told else b""), not ended

@@ -114,6 +114,8 @@ def _launch(
         from launcher.job_run.display import JobDisplay, tmux_session
         from launcher.job_run.orchestrator import Orchestrator
         from launcher.output.base import Opening
+        from launcher.output.files import write_json
+        from launcher.output.jsonl import report_as_dict
 
         if staging is not None:
             staging.begin(hosts, job, interrupts)
@@ -167,7 +169,8 @@ def _launch(
             print_notice(f"exit code {LaunchError.exit_code}: {text}")
             code = LaunchError.exit_code
         if code != report.exit_code:
-            _rewrite(paths, report._replace(exit_code=code))
+            with suppress(OSError):  # a full disk
+                write_json(paths.report, report_as_dict(report._replace(exit_code=code)))
     for line in hosts.kept():
         print_notice(line)
     return code
@@ -244,15 +247,6 @@ def write_report(report: Report, path: str) -> int:
         print_notice(f"can't write the report to {path!r}: {error.strerror}")
         return report.exit_code or LaunchError.exit_code
     return report.exit_code
-
-
-def _rewrite(paths: RunPaths, report: Report) -> None:
-    """Write ``report.json`` once more: files of the job could not be written or fetched."""
-    from launcher.output.files import write_json
-    from launcher.output.jsonl import report_as_dict
-
-    with suppress(OSError):  # a full disk
-        write_json(paths.report, report_as_dict(report))
 
 
 def _report_unstarted(options: Options, placement: Placement, error: TransportError, began: float) -> None:
